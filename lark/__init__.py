@@ -1,0 +1,1 @@
+"""LARK: learnability-grounded selection of teacher trajectories for reasoning distillation."""

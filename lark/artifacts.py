@@ -1,0 +1,265 @@
+"""The store: what every stage leaves on disk, written once and never edited.
+
+`outputs/<stage>/<name>-<fingerprint>/` holds the data, `config.yaml` (what it depends on) and `manifest.json` (inputs,
+versions, timings, counts, status, and a checksum of every file). The fingerprint covers exactly what can change the
+result: the inputs' fingerprints, the stage's own part of the configuration, and a code version that is raised by hand
+when the meaning of the output changes. A finished artifact is reused, a started one is resumed, a damaged one is rebuilt.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from lark.errors import LarkError
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+State = Literal["finished", "started", "missing"]
+Builder = Callable[[list[Path]], Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One noun of the data flow: where it is kept and what it depends on."""
+
+    stage: str
+    name: str
+    """Readable; tells artifacts apart for people, never for the store."""
+    version: int
+    """Raised by hand when the meaning of the output changes."""
+    depends: Mapping[str, Any]
+    """The stage's own part of the configuration: everything in it that can change the result."""
+    inputs: Mapping[str, "Artifact"] = field(default_factory=dict)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        text = json.dumps({"stage": self.stage, **self._identity()}, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def folder(self) -> Path:
+        """Relative to the store's root."""
+        return Path(self.stage) / f"{self.name}-{self.fingerprint}"
+
+    def config(self) -> dict[str, Any]:
+        """What `config.yaml` says."""
+        return json.loads(json.dumps(self._identity(), default=str))
+
+    def _identity(self) -> dict[str, Any]:
+        inputs = {name: artifact.fingerprint for name, artifact in self.inputs.items()}
+        return {"version": self.version, "depends": dict(self.depends), "inputs": inputs}
+
+
+class Store:
+    """The artifacts below one outputs folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        try:
+            (root / ".locks").mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError), (root / f".writable-{os.getpid()}").open("x") as probe:
+                Path(probe.name).unlink()
+        except OSError as error:
+            raise LarkError(
+                f"outputs={root} cannot be written ({error.strerror}): choose another folder with outputs=<folder>."
+            ) from error
+
+    def path(self, artifact: Artifact) -> Path:
+        return self.root / artifact.folder
+
+    def manifest(self, artifact: Artifact) -> dict[str, Any]:
+        """What the artifact's manifest says; empty if there is none that can be read."""
+        try:
+            return dict(json.loads((self.path(artifact) / MANIFEST).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    def state(self, artifact: Artifact) -> State:
+        """Whether the artifact can be used as it is. A finished one whose files were damaged counts as started."""
+        if not self.path(artifact).is_dir():
+            return "missing"
+        manifest = self.manifest(artifact)
+        return (
+            "finished"
+            if manifest.get("status") == "finished" and not damage(self.path(artifact), manifest)
+            else "started"
+        )
+
+    def ensure(self, artifacts: Sequence[Artifact], build: Builder, force: bool = False) -> list[Artifact]:
+        """Make those artifacts that are not there, in one go; returns the ones that were made.
+
+        `build(folders)` writes into each folder (resuming from what it finds there) and returns counts for each manifest.
+        If another run is at one of them, wait for it.
+        """
+        with contextlib.ExitStack() as locks:
+            for artifact in sorted(artifacts, key=lambda a: a.fingerprint):
+                locks.enter_context(self.lock(artifact))
+            pending = [a for a in artifacts if force or self.state(a) != "finished"]
+            if not pending:
+                return []
+            for artifact in pending:
+                self._clear(artifact, force)
+            started = time.time()
+            with disk_errors(self.root):
+                for artifact in pending:
+                    self.path(artifact).mkdir(parents=True, exist_ok=True)
+                    write_text(self.path(artifact) / "config.yaml", yaml.safe_dump(artifact.config(), sort_keys=False))
+                    self._write_manifest(artifact, status="started", started=started)
+                try:
+                    counts = build([self.path(artifact) for artifact in pending])
+                except BaseException as error:
+                    for artifact in pending:
+                        reason = str(error) or type(error).__name__
+                        self._write_manifest(artifact, status="failed", started=started, error=reason)
+                    raise
+                for artifact, count in zip(pending, counts, strict=True):
+                    files = checksums(self.path(artifact))
+                    self._write_manifest(artifact, status="finished", started=started, counts=dict(count), files=files)
+            return pending
+
+    @contextlib.contextmanager
+    def lock(self, artifact: Artifact) -> Iterator[None]:
+        """Hold the artifact for this process alone. The kernel lets go when the process ends, however it ends."""
+        path = self.root / ".locks" / f"{artifact.stage}-{artifact.fingerprint}.lock"
+        with path.open("a+") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                handle.seek(0)
+                log.info("%s: waiting for another run (%s) that is making it", artifact.folder, handle.read().strip())
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            handle.seek(0)
+            handle.truncate()
+            handle.write(f"process {os.getpid()} on {socket.gethostname()}")
+            handle.flush()
+            yield
+
+    def _clear(self, artifact: Artifact, force: bool) -> None:
+        """Remove what must not be resumed from: everything when forced, and a finished artifact that was damaged."""
+        folder, manifest = self.path(artifact), self.manifest(artifact)
+        if not folder.exists():
+            return
+        if force:
+            shutil.rmtree(folder)
+        elif manifest.get("status") == "finished":
+            log.warning("%s is damaged (%s): making it again", artifact.folder, damage(folder, manifest))
+            shutil.rmtree(folder)
+
+    def _write_manifest(self, artifact: Artifact, status: str, started: float, **more: Any) -> None:
+        manifest = {
+            "status": status,
+            "stage": artifact.stage,
+            "fingerprint": artifact.fingerprint,
+            "inputs": {name: source.folder.as_posix() for name, source in artifact.inputs.items()},
+            "git": _git_revision(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(started)),
+            "seconds": round(time.time() - started, 2),
+            **more,
+        }
+        write_text(self.path(artifact) / MANIFEST, json.dumps(manifest, indent=2, default=str) + "\n")
+
+
+def damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+    """What is wrong with a finished artifact's files, or None.
+
+    A file whose size and time are those in the manifest is taken as it is; one that was touched is read and compared.
+    """
+    for name, (size, mtime, digest) in manifest.get("files", {}).items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        stat = path.stat()
+        if stat.st_size != size:
+            return f"{name} has {stat.st_size} bytes instead of {size}"
+        if stat.st_mtime_ns != mtime and checksum(path) != digest:
+            return f"{name} has changed"
+    return None
+
+
+def checksums(folder: Path) -> dict[str, tuple[int, int, str]]:
+    """Size, time and SHA-256 of every file of a finished artifact."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in (MANIFEST, "log.txt", "job.json")]
+    return {p.relative_to(folder).as_posix(): (p.stat().st_size, p.stat().st_mtime_ns, checksum(p)) for p in files}
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+class Checksums:
+    """SHA-256 of input files, remembered by size and time: a pool of gigabytes is read once, not at every run."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / ".cache" / "checksums.json"
+        try:
+            self.known: dict[str, list[Any]] = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self.known = {}
+
+    def __call__(self, path: Path) -> str:
+        stat, key = path.stat(), str(path.resolve())
+        stamp = [stat.st_size, stat.st_mtime_ns]
+        if self.known.get(key, [])[:2] != stamp:
+            self.known[key] = [*stamp, checksum(path)]
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, json.dumps(self.known))
+        return str(self.known[key][2])
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A path to write to; it gets its real name when it is complete and on disk, or is removed."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield draft
+        with draft.open("rb") as handle:
+            os.fsync(handle.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with atomic(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """A full disk is a sentence, not a stack trace. Nothing half-written has a final name, so the run can go on later."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise LarkError(
+                f"No space left on the disk while writing {folder}. Free some and run the same command: it continues."
+            ) from error
+        raise
+
+
+def _git_revision() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,140 @@
+"""The only place that turns a question and a response into token ids.
+
+Scoring, training and evaluation all go through `ChatFormat`, so the prompt that is scored is token for token the prompt
+that is trained on and the prompt that evaluation sends (paper, App. C.3, "Prompt consistency"). Prompt and response are
+tokenised separately and joined; the end-of-turn token belongs to the response.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lark.errors import LarkError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}"
+"""Ends the user turn in scoring, training and evaluation alike (paper, App. C.3)."""
+
+TEMPLATES = Path(__file__).parent / "chat_templates"
+"""Our own templates, for base models that have none: `llama3` and `chatml`. None of them injects a date."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One trajectory as the student sees it: `ids[:prompt_length]` is the prompt, the rest is the response."""
+
+    ids: list[int]
+    prompt_length: int
+    truncated: bool
+
+    @property
+    def n_response(self) -> int:
+        return len(self.ids) - self.prompt_length
+
+
+def user_turn(question: str) -> str:
+    """The user's message: the question, and the instruction as its end (never twice)."""
+    question = question.strip()
+    return question if question.rstrip(" .").endswith(INSTRUCTION) else f"{question}\n{INSTRUCTION}"
+
+
+def conversation(question: str, system: str | None = None) -> list[dict[str, str]]:
+    """The messages before the response."""
+    opening = [{"role": "system", "content": system}] if system else []
+    return [*opening, {"role": "user", "content": user_turn(question)}]
+
+
+class ChatFormat:
+    """A tokenizer with its chat template, checked once: responses can be joined to prompts without changing either."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: str | None = None) -> None:
+        """`template` is None (the tokenizer's own), the name of one of ours, or a path to a Jinja file."""
+        self.tokenizer = tokenizer
+        if template is not None:
+            tokenizer.chat_template = _read_template(template)
+        if not tokenizer.chat_template:
+            raise LarkError(
+                f"The tokenizer of {tokenizer.name_or_path} has no chat template. "
+                "Set student.chat_template to `chatml`, `llama3` or a path to a Jinja file."
+            )
+        self.end_of_turn: int = self._find_end_of_turn()
+
+    def prompt_text(self, question: str, system: str | None = None) -> str:
+        """What is sent to the model before it answers."""
+        return self._render(conversation(question, system), add_generation_prompt=True)
+
+    def prompt(self, question: str, system: str | None = None) -> list[int]:
+        """`prompt_text` as token ids. The template writes the beginning-of-text token itself, if there is one."""
+        return self._tokenise(self.prompt_text(question, system))
+
+    def encode(self, question: str, response: str, max_length: int, system: str | None = None) -> Encoded:
+        """Prompt and response as one sequence of at most `max_length` tokens, cut from the right."""
+        return self._join(self.prompt(question, system), self._tokenise(response), max_length)
+
+    def encode_many(self, rows: Sequence[Mapping[str, Any]], max_length: int) -> list[Encoded]:
+        """`encode` for rows with `question`, `response` and `system`, tokenised together, which is much faster."""
+        prompts: dict[tuple[str, str | None], list[int]] = {}
+        for row in rows:
+            key = (row["question"], row["system"])
+            if key not in prompts:
+                prompts[key] = self.prompt(*key)
+        responses = (
+            self.tokenizer([row["response"] for row in rows], add_special_tokens=False)["input_ids"] if rows else []
+        )
+        return [
+            self._join(prompts[row["question"], row["system"]], response, max_length)
+            for row, response in zip(rows, responses, strict=True)
+        ]
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Every token that ends an answer: the end of the turn, and the end of text (base models use another one)."""
+        end_of_text = self.tokenizer.eos_token_id
+        return sorted({self.end_of_turn} | ({end_of_text} if isinstance(end_of_text, int) else set()))
+
+    def _join(self, prompt: list[int], response: list[int], max_length: int) -> Encoded:
+        ids = [*prompt, *response, self.end_of_turn]
+        return Encoded(ids[:max_length], min(len(prompt), max_length), len(ids) > max_length)
+
+    def _tokenise(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        rendered = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+        assert isinstance(rendered, str)
+        return rendered
+
+    def _find_end_of_turn(self) -> int:
+        """The special token that closes an assistant's turn, found by rendering one."""
+        question, answer = "How many?", "Two."
+        prompt = self.prompt_text(question)
+        whole = self._render(
+            [*conversation(question), {"role": "assistant", "content": answer}], add_generation_prompt=False
+        )
+        if not whole.startswith(prompt + answer):
+            raise LarkError(
+                f"The chat template of {self.tokenizer.name_or_path} changes the prompt once it is answered, so what is "
+                "scored would not be what evaluation sends. Set student.chat_template to a template that does not."
+            )
+        special = set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
+        for token in self._tokenise(whole[len(prompt + answer) :]):
+            if token in special:
+                return token
+        raise LarkError(
+            f"The chat template of {self.tokenizer.name_or_path} ends an answer with no special token, so generation would "
+            "never stop. Set student.chat_template to `chatml`, `llama3` or a path to a Jinja file."
+        )
+
+
+def _read_template(template: str) -> str:
+    path = TEMPLATES / f"{template}.jinja"
+    path = path if path.is_file() else Path(template)
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in TEMPLATES.glob("*.jinja")))
+        raise LarkError(f"student.chat_template={template}: no such file, and not one of ours ({known}).")
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,417 @@
+"""The typed schema of conf/, and its checks: a typo, a wrong type or an impossible value is one sentence before anything runs.
+
+Hydra merges conf/ into these dataclasses (registered below, named first in conf/config.yaml); `load` turns the result into
+plain objects, whose `__post_init__` checks what types cannot say. Every key is explained here; the YAML files say where
+their values come from.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lark.errors import LarkError
+
+STAGES = ("pool", "score", "select", "train", "evaluate", "report")
+FORCEABLE = (*STAGES, "lengths", "local", "judge", "generate", "grade", "student")
+WEIGHTINGS = ("uniform", "proportional", "softmax", "kl", "chi2")
+ANSWER_FORMATS = ("numeric", "choice", "free_form")
+GRADERS = ("paper", "verify")
+
+
+def _require(condition: bool, key: str, value: object, what: str) -> None:
+    if not condition:
+        raise LarkError(f"{key}={value}: {what}.")
+
+
+def _one_of(key: str, value: object, options: tuple[str, ...]) -> None:
+    _require(value in options, key, value, f"choose one of {', '.join(options)}")
+
+
+@dataclass
+class Student:
+    """The model that is scored, fine-tuned and evaluated."""
+
+    name: str = MISSING
+    """How run folders and tables call it."""
+    path: str = MISSING
+    """A Hugging Face hub id or a local folder; `demo` is the shipped student, `smollm2` the one in the registry."""
+    revision: str | None = None
+    """Commit or tag of a hub id. Part of the fingerprint, so set it for results that must not drift."""
+    max_length: int = 32768
+    """Tokens of prompt and response together, in scoring, training and evaluation alike (paper, App. C.3)."""
+    chat_template: str | None = None
+    """None: the tokenizer's own. `llama3`, `chatml`: ours. Otherwise a path to a Jinja file."""
+    dtype: str = "bfloat16"
+    """Of the weights in the scoring and training forward passes. The head is computed in float32 whatever this is."""
+    attention: str = "auto"
+    """auto: flash_attention_2 on a GPU that has it, else sdpa. Changes speed, never the outcome."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.max_length >= 2, "student.max_length", self.max_length, "a prompt and one token of response need 2"
+        )
+        _one_of("student.dtype", self.dtype, ("float32", "bfloat16", "float16"))
+        _one_of("student.attention", self.attention, ("auto", "sdpa", "eager", "flash_attention_2"))
+
+
+@dataclass
+class Pool:
+    """The questions and their candidate trajectories."""
+
+    name: str = MISSING
+    format: str = MISSING
+    """demo: generated. rows: JSONL/Parquet, a trajectory a row. rsr: a folder of JSON files, one a teacher and rollout.
+    hub: a Hugging Face dataset id or folder, rows as in `rows`."""
+    path: str | None = None
+    """File, folder or dataset id; several files by a glob pattern."""
+    split: str = "train"
+    """Of a Hugging Face dataset."""
+    revision: str | None = None
+    """Of a Hugging Face dataset."""
+    questions: int | None = None
+    """Take this many questions, a sample that does not depend on their order. None: all."""
+    seed: int = 42
+    """Of that sample, and of the demo's generator."""
+    correct_only: bool = False
+    """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule, paper, App. C.1)."""
+    answer_format: str = "free_form"
+    """How answers are compared when correct_only: numeric, choice or free_form."""
+    fields: dict[str, str] = field(default_factory=dict)
+    """Names of the columns where they differ from ours, e.g. {question_id: problem_id}."""
+
+    def __post_init__(self) -> None:
+        _one_of("pool.format", self.format, ("demo", "rows", "rsr", "hub"))
+        _one_of("pool.answer_format", self.answer_format, ANSWER_FORMATS)
+        _require(
+            self.questions is None or self.questions >= 1,
+            "pool.questions",
+            self.questions,
+            "at least 1, or null for all",
+        )
+        if self.format != "demo" and not self.path:
+            raise LarkError(f"pool={self.name} needs a path: add pool.path=<file, folder or dataset id>.")
+
+
+@dataclass
+class Judge:
+    """The model behind method=llm_judge."""
+
+    path: str = "Qwen/Qwen3-32B"
+    """Hub id or local folder (paper, App. C.2: Qwen3-32B in non-thinking mode)."""
+    max_length: int = 40960
+    """Context of the judge; longer responses are cut from the right."""
+    max_new_tokens: int = 1024
+    temperature: float = 0.0
+    retries: int = 2
+    """How often an answer that is not valid JSON is asked for again, with another seed."""
+
+
+@dataclass
+class Method:
+    """How candidates are ranked. The function of the same name is in lark/scoring/methods.py."""
+
+    name: str = MISSING
+    label: str = MISSING
+    """As in the paper's tables."""
+    weighting: str | None = "uniform"
+    """Of the selected trajectories, unless weighting=... says otherwise. None: no training at all (method=base)."""
+    seed: int = 42
+    """Of method=random (paper, App. C.3)."""
+    path: str | None = None
+    """Scores of another tool, for method=external: Parquet or CSV with question_id, candidate_id, score."""
+    higher_is_better: bool = True
+    """Direction of method=external; the other methods know theirs."""
+    judge: Judge = field(default_factory=Judge)
+
+    def __post_init__(self) -> None:
+        if self.weighting is not None:
+            _one_of("method.weighting", self.weighting, WEIGHTINGS)
+
+
+@dataclass
+class Weighting:
+    """How the budget is weighted within a question."""
+
+    name: str = "auto"
+    """auto: the method's own."""
+
+    def __post_init__(self) -> None:
+        _one_of("weighting", self.name, ("auto", *WEIGHTINGS))
+
+
+@dataclass
+class Budget:
+    """How many trajectories are selected for each question."""
+
+    size: int = MISSING
+
+    def __post_init__(self) -> None:
+        _require(self.size >= 1, "budget.size", self.size, "select at least 1 trajectory a question")
+
+
+@dataclass
+class Scoring:
+    """What the forward pass records."""
+
+    rank_clip: int = 100
+    """RSR's r_max (paper, App. C.2)."""
+    local_context: int = 4
+    """Local Naturalness's m, preceding steps in the context (paper, App. C.2)."""
+    tokens: bool = False
+    """Also write every token's statistics (tokens-*.parquet), for the token-level figures."""
+    shard_tokens: int = 2_000_000
+    """A killed scoring run loses at most one shard of about this many tokens."""
+
+    def __post_init__(self) -> None:
+        for key in ("rank_clip", "local_context", "shard_tokens"):
+            _require(getattr(self, key) >= 1, f"scoring.{key}", getattr(self, key), "must be at least 1")
+
+
+@dataclass
+class Training:
+    """Weighted SFT. Everything here changes the result; what only changes speed is in `hardware`."""
+
+    name: str = MISSING
+    questions: int | None = None
+    """How many questions of the pool this recipe is for (paper: 5,000; 500 for the verification runs)."""
+    learning_rate: float = MISSING
+    schedule: str = "cosine"
+    warmup: float = 0.05
+    """Share of all steps."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1.0e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    epochs: int = MISSING
+    global_batch: int = MISSING
+    """Trajectories in one optimisation step, over all processes and accumulation steps."""
+    packing: bool = True
+    """Fill sequences with several trajectories. Changes speed, never the outcome."""
+    gradient_checkpointing: bool = True
+    seed: int = 42
+    bf16: bool = True
+    """Mixed precision: bf16 forward and backward, fp32 master weights and reduction."""
+    checkpoints: int = 10
+    """How often in a run a checkpoint is written to resume from."""
+
+    def __post_init__(self) -> None:
+        _one_of("training.schedule", self.schedule, ("cosine", "linear", "constant"))
+        _require(self.learning_rate > 0, "training.learning_rate", self.learning_rate, "must be positive")
+        _require(0 <= self.warmup < 1, "training.warmup", self.warmup, "is a share of the steps, 0 to 1")
+        for key in ("epochs", "global_batch", "checkpoints"):
+            _require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "must be at least 1")
+        _require(self.max_grad_norm > 0, "training.max_grad_norm", self.max_grad_norm, "must be positive")
+
+
+@dataclass
+class Task:
+    """One benchmark: where its problems are and how its answers are read."""
+
+    label: str = MISSING
+    """As in the paper's tables."""
+    path: str | None = None
+    """JSONL or Parquet file, or a hub dataset id. `demo`: generated."""
+    split: str = "test"
+    revision: str | None = None
+    answer_format: str = MISSING
+    """numeric, choice or free_form: decides the system prompt and the grading rule (paper, App. C.4)."""
+    question_field: str = "problem"
+    answer_field: str = "answer"
+    id_field: str | None = None
+    """None: the row number."""
+    level_field: str | None = None
+    """Difficulty, for a breakdown by level."""
+    distractor_fields: list[str] = field(default_factory=list)
+    """The wrong options of a multiple-choice benchmark; shuffled with the right one, a seed for each question."""
+    count: int | None = None
+    """How many problems it must have; anything else is an error. None: not checked."""
+    limit: int | None = None
+    """Take only the first so many problems, for a trial."""
+
+    def __post_init__(self) -> None:
+        _one_of("answer_format", self.answer_format, ANSWER_FORMATS)
+
+
+@dataclass
+class Decoding:
+    """How answers are sampled (paper, App. C.4)."""
+
+    temperature: float = 0.6
+    top_p: float = 0.95
+    top_k: int = -1
+    """-1: off."""
+    repetition_penalty: float = 1.1
+    max_new_tokens: int = 32768
+    samples: int = 5
+    """Acc@5 counts a problem as solved when any of these is right."""
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    """Decoding seeds; the reported spread is the sample standard deviation over them."""
+
+    def __post_init__(self) -> None:
+        _require(self.temperature >= 0, "benchmark.decoding.temperature", self.temperature, "must not be negative")
+        _require(0 < self.top_p <= 1, "benchmark.decoding.top_p", self.top_p, "is a probability, more than 0")
+        _require(self.samples >= 1, "benchmark.decoding.samples", self.samples, "must be at least 1")
+        _require(len(self.seeds) >= 1, "benchmark.decoding.seeds", self.seeds, "give at least one seed")
+        _require(len(set(self.seeds)) == len(self.seeds), "benchmark.decoding.seeds", self.seeds, "seeds must differ")
+        _require(
+            self.max_new_tokens >= 1, "benchmark.decoding.max_new_tokens", self.max_new_tokens, "must be at least 1"
+        )
+
+
+@dataclass
+class Benchmark:
+    """What the student is evaluated on."""
+
+    name: str = MISSING
+    tasks: dict[str, Task] = field(default_factory=dict)
+    decoding: Decoding = field(default_factory=Decoding)
+    grader: str = "paper"
+    """Which of the two graders gives the headline number: paper (string rules) or verify (math-verify). Both are stored."""
+
+    def __post_init__(self) -> None:
+        _one_of("benchmark.grader", self.grader, GRADERS)
+        _require(len(self.tasks) > 0, "benchmark.tasks", "{}", "name at least one benchmark")
+
+
+@dataclass
+class Engine:
+    """What generates text at evaluation."""
+
+    name: str = MISSING
+    """hf, vllm or sglang."""
+    tensor_parallel: int = 1
+    """GPUs that share one copy of the model; the rest work on other questions (paper: 1)."""
+    batch: int = 256
+    """Sequences that the hf engine generates at once."""
+    memory: float = 0.9
+    """Share of a GPU's memory that vLLM and SGLang may take."""
+    kv_cache_gib: int = 1
+    """Memory for vLLM's KV cache on CPU."""
+    eager: bool = True
+    """No compilation or CUDA graphs: slower to run, much faster to start."""
+
+    def __post_init__(self) -> None:
+        _one_of("engine", self.name, ("hf", "vllm", "sglang"))
+
+
+@dataclass
+class Hardware:
+    """What the machine has. Only what changes speed, never what changes a result: not part of any fingerprint."""
+
+    name: str = "auto"
+    device: str = "auto"
+    """auto (the GPUs if there are any), cpu or cuda."""
+    processes: int = 0
+    """Processes on each node, one a GPU. 0: as many as there are GPUs, or 1 on CPU."""
+    nodes: int = 1
+    """Machines that work together; each runs the same command."""
+    rendezvous: str | None = None
+    """host:port of the first node, when nodes > 1."""
+    threads: int = 0
+    """CPU threads of each process. 0: the cores shared equally."""
+    score_tokens: int = 16384
+    """Tokens in one scoring batch."""
+    train_tokens: int = 4096
+    """Tokens in one packed forward pass of training; never less than student.max_length."""
+    micro_batch: int = 1
+    """Trajectories in one forward pass of training, when they are not packed."""
+    zero: int = 0
+    """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too)."""
+    memory_gib: float = 80.0
+    """Of one device, for the planner."""
+    tflops: float = 312.0
+    """Peak of one device, for the planner."""
+
+    def __post_init__(self) -> None:
+        _one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
+        _require(self.zero in (0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3")
+        _require(self.nodes >= 1, "hardware.nodes", self.nodes, "must be at least 1")
+        _require(self.processes >= 0, "hardware.processes", self.processes, "must not be negative; 0 means one a GPU")
+        for key in ("score_tokens", "train_tokens", "micro_batch"):
+            _require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")
+        if self.nodes > 1 and not self.rendezvous:
+            raise LarkError(f"hardware.nodes={self.nodes} needs hardware.rendezvous=host:port of the first node.")
+
+
+@dataclass
+class Tracking:
+    """Where curves and tables go besides the local files, which are the truth."""
+
+    mode: str = "offline"
+    """offline (written beside the run, `wandb sync` sends it), online, or none."""
+    project: str = "lark"
+    entity: str | None = None
+    group: str | None = None
+    """Runs of one sweep belong together."""
+
+    def __post_init__(self) -> None:
+        _one_of("tracking", self.mode, ("offline", "online", "none"))
+
+
+@dataclass
+class Config:
+    """Everything one run of run.py depends on."""
+
+    student: Student = MISSING
+    pool: Pool = MISSING
+    method: Method = MISSING
+    weighting: Weighting = MISSING
+    budget: Budget = MISSING
+    scoring: Scoring = field(default_factory=Scoring)
+    training: Training = MISSING
+    benchmark: Benchmark = MISSING
+    engine: Engine = MISSING
+    hardware: Hardware = MISSING
+    tracking: Tracking = MISSING
+    stages: list[str] = field(default_factory=lambda: list(STAGES))
+    """Which stages to run; the ones before them must be finished or are run too."""
+    force: list[str] = field(default_factory=list)
+    """Stages whose artifact is made again although it is finished."""
+    dry_run: bool = False
+    """Print the plan and stop."""
+    outputs: str = "outputs"
+    """Where artifacts are kept."""
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            _one_of("stages", stage, STAGES)
+        for stage in self.force:
+            _one_of("force", stage, FORCEABLE)
+        if self.student.max_length <= self.benchmark.decoding.max_new_tokens // 2 and self.student.path == "demo":
+            raise LarkError(
+                f"benchmark.decoding.max_new_tokens={self.benchmark.decoding.max_new_tokens} does not fit the demo "
+                f"student's context of {self.student.max_length}: use benchmark=demo or a larger student."
+            )
+
+    @property
+    def weighting_name(self) -> str | None:
+        """The weighting that acts: the one asked for, or the method's own."""
+        return self.method.weighting if self.weighting.name == "auto" else self.weighting.name
+
+    @property
+    def outputs_path(self) -> Path:
+        return Path(self.outputs).expanduser().resolve()
+
+
+def register() -> None:
+    """Make the schema known to Hydra. Must run before @hydra.main composes."""
+    ConfigStore.instance().store(name="schema", node=Config)
+
+
+def load(composed: DictConfig) -> Config:
+    """The composed configuration as checked, plain objects."""
+    try:
+        config = OmegaConf.to_object(composed)
+    except OmegaConfBaseException as error:
+        raise LarkError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
+    assert isinstance(config, Config)
+    return config
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """A configuration that `dataclasses.asdict` wrote, as a worker reads it."""
+    return load(OmegaConf.merge(OmegaConf.structured(Config), values))  # type: ignore[arg-type]

@@ -1,0 +1,186 @@
+"""What the demo's student reads before it is anyone's student: the pretraining corpus, generated without end.
+
+| document   | share | what it teaches                                                                       |
+|------------|-------|---------------------------------------------------------------------------------------|
+| `facts`    | 16%   | single operations, in every notation that is used anywhere: the atomic skills         |
+| `textbook` | 40%   | problems with worked solutions outside of any chat, in generic and changing styles    |
+| `direct`   | 37%   | chats that are answered at once, without a step                                       |
+| `worked`   | 7%    | chats that are answered in steps                                                      |
+
+So the student is like a real base model: it has seen reasoning, but in a chat it nearly always blurts out an answer.
+Fine-tuning on trajectories has something to elicit. No teacher of `teachers.py` is imitated: styles are drawn at random
+from the same words and notations, and how near a teacher comes to them is left to chance.
+
+No question of a benchmark occurs (`problems.draw`). Single operations do: they are what every solution is made of.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from lark.chat import ChatFormat
+from lark.demo.phrasing import boxed, command, equation, found, inverse, operation, pieces, slip, spoken, term, value
+from lark.demo.problems import KINDS, LARGEST, LEVELS, Problem, Step, apply, draw
+from lark.evaluation import prompts
+
+SHARES = {"facts": 0.16, "textbook": 0.40, "direct": 0.37, "worked": 0.07}
+FACTS_PER_DOCUMENT = 12
+SYSTEM_SHARE = 0.25
+"""How many chats open with the system prompt of their kind of problem: evaluation sends one, a pool need not."""
+
+SYSTEM = {
+    "expression": prompts.NUMERIC,
+    "word": prompts.NUMERIC,
+    "choice": prompts.CHOICE,
+    "algebra": prompts.FREE_FORM,
+}
+
+
+@dataclass(frozen=True)
+class Document:
+    """Pieces of text with whether the student learns to produce them. The rest is context: it could not be predicted."""
+
+    kind: str
+    pieces: tuple[tuple[str, bool], ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(text for text, _ in self.pieces)
+
+
+def documents(rng: Random, chat: ChatFormat) -> Iterator[Document]:
+    """An endless corpus. `chat` renders the prompts exactly as scoring, training and evaluation do."""
+    kinds, shares = list(SHARES), list(SHARES.values())
+    while True:
+        kind = rng.choices(kinds, shares)[0]
+        if kind == "facts":
+            yield facts(rng)
+            continue
+        problem = draw(rng.choice(KINDS), rng.choice(LEVELS), rng)
+        if kind == "textbook":
+            yield textbook(problem, rng, chat)
+        else:
+            answer = direct(problem, rng) if kind == "direct" else worked(problem, rng)
+            yield conversation(kind, problem, answer, rng, chat)
+
+
+def conversation(kind: str, problem: Problem, answer: str, rng: Random, chat: ChatFormat) -> Document:
+    system = SYSTEM[problem.kind] if rng.random() < SYSTEM_SHARE else None
+    return Document(kind, ((chat.prompt_text(problem.question, system), False), (_closed(answer, chat), True)))
+
+
+def textbook(problem: Problem, rng: Random, chat: ChatFormat) -> Document:
+    asked, solved = rng.choice([("Problem: ", "\nSolution: "), ("Question: ", "\nWork: "), ("Exercise. ", "\n")])
+    return Document("textbook", ((asked + problem.question + solved, False), (_closed(worked(problem, rng), chat), True)))
+
+
+def _closed(answer: str, chat: ChatFormat) -> str:
+    return answer + str(chat.tokenizer.convert_ids_to_tokens(chat.end_of_turn))
+
+
+def facts(rng: Random) -> Document:
+    """Unrelated operations with their results, a line for each, all in one notation."""
+    write = rng.choice(_FACT)
+    unit = rng.choice("xyn") if rng.random() < 0.25 else ""
+    lines: list[tuple[str, bool]] = []
+    while len(lines) < 2 * FACTS_PER_DOCUMENT:
+        step = _random_step(rng, unit)
+        asked, separator, answer = write(step).partition("|")
+        assert separator
+        lines += [(asked, False), (answer + "\n", True)]
+    return Document("facts", tuple(lines))
+
+
+_FACT: tuple[Callable[[Step], str], ...] = (
+    lambda step: f"{operation(step)} = |{value(step)}",
+    lambda step: f"{operation(step)} = |{value(step)}",
+    lambda step: f"{operation(step, times='×')} = |{value(step)}",
+    lambda step: f"{spoken(step)} is |{value(step)}",
+    lambda step: f"{command(step)}: |{equation(step)}",
+)
+
+
+def _random_step(rng: Random, unit: str) -> Step:
+    while True:
+        operator = rng.choice("++--") if unit else rng.choice("++--*")
+        left, right = rng.randint(1, LARGEST), rng.randint(1, 20)
+        if operator == "*":
+            left, right = rng.randint(2, 33), rng.randint(2, 9)
+        if 0 <= apply(operator, left, right) <= LARGEST:
+            return Step(left, operator, right, unit)
+
+
+def direct(problem: Problem, rng: Random) -> str:
+    return rng.choice(["{}", "{}", "{}", "The answer is {}", "Answer: {}"]).format(boxed(problem))
+
+
+def worked(problem: Problem, rng: Random) -> str:
+    """Every step of the problem, in a style that is put together by chance for this one text."""
+    opening = rng.choice(_OPENINGS)
+    habits = rng.sample(_STEPS, k=rng.randint(1, 2))
+    separator = rng.choice([" ", "\n"])
+    remark = rng.choice(_REMARKS) if rng.random() < 0.25 else _no_remark
+    lines = [remark(i, problem, rng.choice(habits)(i, step), rng) for i, step in enumerate(problem.steps)]
+    closing = found(problem, rng.choice(_OPTIONS)) + rng.choice(_CLOSINGS).format(boxed(problem))
+    return separator.join([*([opening] if opening else []), *lines, closing])
+
+
+_OPENINGS = (
+    "", "", "", "Let us solve it.", "We compute step by step.", "Let me think.", "Let us begin.", "To start:", "Work:",
+    "We look at the question.", "We go from left to right.", "Perhaps this is easy.", "Okay.",
+)  # fmt: skip
+_OPTIONS = ("This is option {1}. ", "{0} is option {1}. ", "Option {1}. ", "Looking at the options: {1}. ")
+_CLOSINGS = (
+    "{}", "The answer is {}", "So the answer is {}.", "Answer: {}", "Therefore {}", "We get {}.", "Hence the result is {}.",
+    "Final answer: {}",
+)  # fmt: skip
+
+
+def _ordinal(i: int) -> str:
+    return ("First", "Then", "Next", "After that", "Finally")[min(i, 4)]
+
+
+def _event(step: Step) -> str:
+    return f"{step.event}: " if step.event else ""
+
+
+_STEPS: tuple[Callable[[int, Step], str], ...] = (
+    lambda i, step: f"{equation(step)}.",
+    lambda i, step: f"{equation(step)},",
+    lambda i, step: f"{_ordinal(i)}, {equation(step)}.",
+    lambda i, step: f"We have {equation(step, times='×')}.",
+    lambda i, step: f"{i + 1}) {equation(step, times='×')}",
+    lambda i, step: f"{spoken(step)} is {value(step)}.",
+    lambda i, step: f"{_ordinal(i)} {spoken(step)} gives {value(step)}.",
+    lambda i, step: f"We {command(step)}: {equation(step)}.",
+    lambda i, step: f"{_ordinal(i)} we {command(step)} and get {value(step)}.",
+    lambda i, step: f"{_event(step)}{equation(step)}.",
+    lambda i, step: f"Since {equation(step)}, we have {value(step)}.",
+    lambda i, step: f"{operation(step)}: that makes {value(step)}.",
+)
+
+
+def _no_remark(i: int, problem: Problem, line: str, rng: Random) -> str:
+    return line
+
+
+def _what_is_left(i: int, problem: Problem, line: str, rng: Random) -> str:
+    return f"{line} Now we have {problem.states[i + 1]}."
+
+
+def _check(i: int, problem: Problem, line: str, rng: Random) -> str:
+    return f"{line} Check: {inverse(problem.steps[i])}."
+
+
+def _by_pieces(i: int, problem: Problem, line: str, rng: Random) -> str:
+    return f"{', '.join(map(equation, pieces(problem.steps[i])))}. {line}"
+
+
+def _mistake(i: int, problem: Problem, line: str, rng: Random) -> str:
+    step = problem.steps[i]
+    if rng.random() < 0.7:
+        return line
+    return f"{operation(step)} = {term(slip(step, rng), step.unit)}. Wait, that is wrong. {line}"
+
+
+_REMARKS = (_what_is_left, _check, _by_pieces, _mistake)

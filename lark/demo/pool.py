@@ -1,0 +1,39 @@
+"""The demo's candidate pool: for every question, 11 teachers with 3 rollouts each, all correct (paper, Sec. 5.1)."""
+
+from collections.abc import Iterator
+
+from lark.demo.problems import KINDS, LEVELS, Problem, draw, seeded
+from lark.demo.teachers import TEACHERS, rollouts
+
+
+def trajectories(questions: int, seed: int) -> Iterator[dict[str, object]]:
+    """A row for each trajectory, question by question: 33 rows for each of `questions` distinct questions.
+
+    Kinds and levels take turns, so that every 20 questions hold each pair of them once. A longer pool of the same
+    seed begins with the shorter one.
+    """
+    for number, problem in enumerate(_distinct(questions, seed)):
+        for teacher in TEACHERS:
+            for rollout, response in enumerate(rollouts(teacher, problem, seed)):
+                yield {
+                    "question_id": f"demo-{number:05d}",
+                    "candidate_id": f"{teacher}.{rollout}",
+                    "teacher": teacher,
+                    "rollout": rollout,
+                    "system": None,
+                    "question": problem.question,
+                    "response": response,
+                    "answer": problem.answer,
+                    "correct": True,
+                }
+
+
+def _distinct(questions: int, seed: int) -> Iterator[Problem]:
+    rng = seeded("pool", seed)
+    seen: set[str] = set()
+    while len(seen) < questions:
+        turn = len(seen)
+        problem = draw(KINDS[turn % len(KINDS)], LEVELS[turn // len(KINDS) % len(LEVELS)], rng)
+        if problem.question not in seen:
+            seen.add(problem.question)
+            yield problem

@@ -1,0 +1,236 @@
+"""Arithmetic problems for the demo: four kinds, five levels, and the worked steps that lead to the answer.
+
+| kind         | question                                                    | answer |
+|--------------|-------------------------------------------------------------|--------|
+| `expression` | Compute 3 + 4 * 2 - 5.                                      | 6      |
+| `word`       | Tom has 12 coins. He finds 5 more. How many … ?             | 17     |
+| `choice`     | What is 3 + 4 * 2?  A) 14  B) 11  C) 9  D) 12               | B      |
+| `algebra`    | Simplify 3x + 4 + 2x - 1.                                   | 5x+3   |
+
+The level is the number of operations. Every number on the way stays in 0..99, so that a student of a million
+parameters can know all the facts a solution needs; what is hard is to chain them.
+
+Benchmarks and training questions can never meet: a problem belongs to the benchmarks if and only if a hash of its bare
+arithmetic (`Problem.core`, the same for every wording and every set of options) falls into a reserved bucket.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+KINDS = ("expression", "word", "choice", "algebra")
+LEVELS = (1, 2, 3, 4, 5)
+LARGEST = 99
+LETTERS = "ABCD"
+
+BUCKETS = 8
+"""One problem in eight is reserved for the benchmarks."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One binary operation: `left operator right = value`, on numbers or (with `unit` "x") on multiples of x."""
+
+    left: int
+    operator: str
+    right: int
+    unit: str = ""
+    event: str = ""
+    """What happens at this step of a story ("Tom finds 5 more"); empty outside stories."""
+    given: tuple[bool, bool] = (True, True)
+    """Whether the left and the right number stand in the question; the others are results of earlier steps."""
+
+    @property
+    def value(self) -> int:
+        return apply(self.operator, self.left, self.right)
+
+
+@dataclass(frozen=True)
+class Problem:
+    kind: str
+    question: str
+    answer: str
+    """What belongs in the box: a number, a letter or a simplified expression."""
+    steps: tuple[Step, ...]
+    """In the order of evaluation."""
+    states: tuple[str, ...]
+    """What is left to compute before the first step and after each one; the last is the result."""
+    result: str
+    """The computed result. It differs from the answer only where the answer is the letter of an option."""
+    core: str
+    """The arithmetic without its wording, by which benchmarks and training questions are told apart."""
+    opening: str = ""
+    """How a story begins ("Tom has 12 coins"); empty outside stories."""
+
+    @property
+    def level(self) -> int:
+        return len(self.steps)
+
+
+def seeded(*parts: int | str) -> Random:
+    """A generator that depends on nothing but `parts`: not on the process, nor on PYTHONHASHSEED."""
+    return Random("/".join(map(str, parts)))
+
+
+def apply(operator: str, left: int, right: int) -> int:
+    return {"+": left + right, "-": left - right, "*": left * right}[operator]
+
+
+def reserved(problem: Problem) -> bool:
+    """Whether the problem belongs to the benchmarks (and therefore never to a pool or to the pretraining corpus)."""
+    return hashlib.blake2b(problem.core.encode(), digest_size=8).digest()[0] % BUCKETS == 0
+
+
+def draw(kind: str, level: int, rng: Random, *, benchmark: bool = False) -> Problem:
+    """A random problem from the benchmarks' side of the split, or (the default) from the other side."""
+    while True:
+        problem = _DRAW[kind](level, rng)
+        if problem is not None and reserved(problem) == benchmark:
+            return problem
+
+
+def _expression(level: int, rng: Random) -> Problem | None:
+    operators = [rng.choice("++--*") for _ in range(level)]
+    products = [
+        operators[i - 1 : i + 1].count("*") > 0 if 0 < i < level else operators[min(i, level - 1)] == "*"
+        for i in range(level + 1)
+    ]
+    numbers = [rng.randint(2, 9) if inside else rng.randint(1, 20) for inside in products]
+    worked = _evaluate(numbers, operators)
+    if worked is None:
+        return None
+    steps, states = worked
+    ask = rng.choice(["Compute {}.", "Evaluate {}.", "What is {}?", "Find the value of {}."])
+    return Problem(
+        "expression", ask.format(states[0]), states[-1], steps, states, states[-1], states[0].replace(" ", "")
+    )
+
+
+def _evaluate(numbers: list[int], operators: list[str]) -> tuple[tuple[Step, ...], tuple[str, ...]] | None:
+    """Products first, then from left to right. None if a number on the way leaves 0..99."""
+    numbers, operators = list(numbers), list(operators)
+    given = [True for _ in numbers]
+    steps, states = [], [_write(numbers, operators)]
+    while operators:
+        at = operators.index("*") if "*" in operators else 0
+        step = Step(numbers[at], operators.pop(at), numbers.pop(at + 1), given=(given[at], given.pop(at + 1)))
+        if not 0 <= step.value <= LARGEST:
+            return None
+        numbers[at], given[at] = step.value, False
+        steps.append(step)
+        states.append(_write(numbers, operators))
+    return tuple(steps), tuple(states)
+
+
+def _write(numbers: list[int], operators: list[str]) -> str:
+    return " ".join([str(numbers[0]), *(f"{op} {n}" for op, n in zip(operators, numbers[1:], strict=True))])
+
+
+PEOPLE = (("Tom", "He"), ("Ana", "She"), ("Ben", "He"), ("Mia", "She"), ("Sam", "He"), ("Eva", "She"), ("Leo", "He"))
+THINGS = ("coins", "apples", "cards", "books", "pens", "shells")
+EVENTS = {
+    "+": ("finds {} more", "buys {} more", "gets {} more", "is given {} more"),
+    "-": ("loses {}", "sells {}", "gives away {}", "drops {}"),
+    "*": ("ends up with {} times as many", "trades them for {} times as many"),
+}
+
+
+def _word(level: int, rng: Random) -> Problem | None:
+    (name, pronoun), thing = rng.choice(PEOPLE), rng.choice(THINGS)
+    start = held = rng.randint(2, 30)
+    steps: list[Step] = []
+    for _ in range(level):
+        operator = rng.choice("++--*")
+        right = rng.randint(2, 4) if operator == "*" else rng.randint(1, 20)
+        event = rng.choice(EVENTS[operator]).format(right)
+        steps.append(Step(held, operator, right, event=f"{name} {event}", given=(not steps, True)))
+        held = steps[-1].value
+        if not 0 < held <= LARGEST:
+            return None
+    states = (*(_chain(steps[i].left, steps[i:]) for i in range(level)), str(held))
+    then = ["", *(rng.choice(["", "Then "]) for _ in steps[1:])]
+    told = " ".join(
+        f"{link}{pronoun.lower() if link else pronoun}{step.event.removeprefix(name)}."
+        for link, step in zip(then, steps, strict=True)
+    )
+    ask = rng.choice(["How many {0} does {1} have now?", "How many {0} does {1} have in the end?"])
+    opening = f"{name} has {start} {thing}"
+    question = f"{opening}. {told} {ask.format(thing, name)}"
+    return Problem("word", question, str(held), tuple(steps), states, str(held), states[0].replace(" ", ""), opening)
+
+
+def _chain(start: int, steps: list[Step]) -> str:
+    """The operations from left to right as one expression, with brackets where a product follows a sum."""
+    text, is_sum = str(start), False
+    for step in steps:
+        if step.operator == "*" and is_sum:
+            text, is_sum = f"({text})", False
+        text = f"{text} {step.operator} {step.right}"
+        is_sum = is_sum or step.operator != "*"
+    return text
+
+
+def _choice(level: int, rng: Random) -> Problem | None:
+    inner = rng.choice([_expression, _word])(level, rng)
+    if inner is None:
+        return None
+    value = int(inner.result)
+    tempting = {step.value for step in inner.steps} | {value + d for d in (-10, -2, -1, 1, 2, 10)}
+    wrong = sorted(v for v in tempting if v != value and 0 <= v <= LARGEST)
+    options = [value, *rng.sample(wrong, 3)]
+    rng.shuffle(options)
+    listed = " ".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=True))
+    return replace(inner, kind="choice", question=f"{inner.question}\n{listed}", answer=LETTERS[options.index(value)])
+
+
+def _algebra(level: int, rng: Random) -> Problem | None:
+    variable = rng.choice("xyn")
+    units = [variable, "", *(rng.choice([variable, ""]) for _ in range(level))]
+    rng.shuffle(units)
+    sums: dict[str, int] = {}
+    steps: list[Step] = []
+    terms: list[tuple[str, int, str]] = []
+    for unit in units:
+        size = rng.randint(2, 15) if unit else rng.randint(1, 20)
+        operator = rng.choice("+-") if unit in sums else "+"
+        if unit in sums:
+            first = not any(step.unit == unit for step in steps)
+            steps.append(Step(sums[unit], operator, size, unit, given=(first, True)))
+        sums[unit] = apply(operator, sums.get(unit, 0), size)
+        terms.append((operator, size, unit))
+        # No coefficient or constant is ever 0 (or 1, for a coefficient), so that no term vanishes or changes its form.
+        if not (2 if unit else 1) <= sums[unit] <= LARGEST:
+            return None
+    steps.sort(key=lambda step: step.unit == "")
+    states = (_polynomial(terms), *_collect(terms, variable))
+    ask = rng.choice(["Simplify {}.", "Collect like terms: {}.", "Write {} in simplest form."])
+    result = states[-1].replace(" ", "")
+    core = states[0].replace(" ", "").replace(variable, "x")
+    return Problem("algebra", ask.format(states[0]), result, tuple(steps), states, result, core)
+
+
+def _polynomial(terms: list[tuple[str, int, str]]) -> str:
+    text = "".join(f" {operator} {size}{unit}" for operator, size, unit in terms)
+    return text.removeprefix(" + ")
+
+
+def _collect(terms: list[tuple[str, int, str]], variable: str) -> list[str]:
+    """The polynomial after each step: the variable's terms are merged first, then the constants."""
+    left = sorted(terms, key=lambda term: term[2] == "")
+    states = []
+    for unit in (variable, ""):
+        while sum(term[2] == unit for term in left) > 1:
+            at = next(i for i, term in enumerate(left) if term[2] == unit)
+            operator, size, _ = left.pop(at + 1)
+            left[at] = ("+", apply(operator, left[at][1], size), unit)
+            states.append(_polynomial(left))
+    return states
+
+
+_DRAW: dict[str, Callable[[int, Random], Problem | None]] = {
+    "expression": _expression,
+    "word": _word,
+    "choice": _choice,
+    "algebra": _algebra,
+}

@@ -1,0 +1,188 @@
+"""Eleven synthetic teachers. All are always right; they differ in *how* they show their work.
+
+| teacher    | habit                                                                                     |
+|------------|-------------------------------------------------------------------------------------------|
+| `terse`    | bare equations, nothing else                                                              |
+| `leaper`   | coarse: one equation for two operations wherever it can                                   |
+| `rewriter` | restates all that is left to compute after every step                                     |
+| `lister`   | numbered steps, × for the product                                                         |
+| `narrator` | restates the question and speaks in whole sentences, with the operations as words         |
+| `backward` | names the last operation first and works back, then forward, with "since" and "therefore" |
+| `planner`  | announces every operation, then carries the plan out                                      |
+| `checker`  | verifies every step by another equation                                                   |
+| `splitter` | fine: breaks an operation into easier ones                                                |
+| `hedger`   | doubts its way through: "perhaps", "might", "I think"                                     |
+| `wanderer` | takes wrong turns, notices and mends them                                                 |
+
+A teacher's three rollouts are three draws of its phrasing. Each ends with the right answer in a box, and an equation
+that is false stands in a trajectory only where the next words take it back (`phrasing.MENDS`).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from lark.demo.phrasing import (
+    announcement,
+    boxed,
+    command,
+    equation,
+    found,
+    inverse,
+    leap,
+    operation,
+    pieces,
+    slip,
+    spoken,
+    term,
+    value,
+)
+from lark.demo.problems import LARGEST, Problem, Step, seeded
+
+ROLLOUTS = 3
+
+
+def rollouts(teacher: str, problem: Problem, seed: int) -> list[str]:
+    """The teacher's `ROLLOUTS` trajectories for a problem, no two of them alike."""
+    rng = seeded("teacher", teacher, seed, problem.question)
+    texts: list[str] = []
+    while len(texts) < ROLLOUTS:
+        text = TEACHERS[teacher](problem, rng)
+        if text not in texts:
+            texts.append(text)
+    return texts
+
+
+def _terse(problem: Problem, rng: Random) -> str:
+    separator = rng.choice([", ", "; ", "\n"])
+    ending = rng.choice(["\n", " so ", " -> "]) if problem.kind != "choice" else f"{separator}{problem.answer}\n"
+    return separator.join(equation(step) for step in problem.steps) + ending + boxed(problem)
+
+
+def _leaper(problem: Problem, rng: Random) -> str:
+    leaps, ahead = [], list(problem.steps)
+    while ahead:
+        both = leap(ahead[0], ahead[1]) if len(ahead) > 1 else None
+        leaps.append(both or equation(ahead[0]))
+        ahead = ahead[2 if both else 1 :]
+    link = rng.choice([", so ", ", and ", ", then "])
+    opening = rng.choice(["Directly, ", "Quickly, ", ""])
+    ending = rng.choice(["The answer is ", "Answer: ", "We get ", "Hence "])
+    return f"{opening}{link.join(leaps)}.\n{found(problem, 'Option {1}. ')}{ending}{boxed(problem)}"
+
+
+def _rewriter(problem: Problem, rng: Random) -> str:
+    opening = rng.choice(["We simplify:\n", "Rewrite it step by step:\n", "Work it out:\n", ""])
+    sign = rng.choice(["\n= ", " = "])
+    ending = rng.choice(["\n", "\nThe result is ", "\nSo the answer is "])
+    return opening + sign.join(problem.states) + ending + found(problem, "option {1}: ") + boxed(problem)
+
+
+def _lister(problem: Problem, rng: Random) -> str:
+    label = rng.choice(["Step {}: ", "{}. ", "({}) "])
+    lines = [label.format(i) + equation(step, times="×") for i, step in enumerate(problem.steps, start=1)]
+    if problem.kind == "choice":
+        lines.append(label.format(len(lines) + 1) + f"{problem.result} is option {problem.answer}")
+    return "\n".join([*lines, rng.choice(["Answer: ", "Final answer: ", "Result: "]) + boxed(problem)])
+
+
+def _narrator(problem: Problem, rng: Random) -> str:
+    asked = problem.opening or f"We are asked to work out {problem.states[0]}"
+    sentences = [rng.choice(["{}.", "Let us look at the question. {}.", "{}. Let us begin."]).format(asked)]
+    for i, step in enumerate(problem.steps):
+        link = rng.choice(["First", "To start"]) if i == 0 else rng.choice(["Next", "Then", "After that"])
+        result = rng.choice(["gives", "makes", "is equal to"])
+        event = f"{step.event}, and " if step.event else ""
+        sentences.append(f"{link}, {event}{spoken(step)} {result} {value(step)}.")
+    ending = rng.choice(["Therefore the answer is {}.", "Therefore we arrive at {}.", "And that is our answer: {}."])
+    return " ".join(
+        [*sentences, found(problem, "Looking at the options, {0} is option {1}. ") + ending.format(boxed(problem))]
+    )
+
+
+def _backward(problem: Problem, rng: Random) -> str:
+    last, *before = reversed(problem.steps)
+    goal = rng.choice(["At the end we {}.", "The last thing to do is to {}.", "We finish when we {}."])
+    need = rng.choice(["Before that we {}.", "For this we first {}.", "That needs us to {}."])
+    back = [goal.format(announcement(last)), *(need.format(announcement(step)) for step in before)]
+    forward = [f"Since {equation(step)}, we go on." for step in problem.steps[:-1]]
+    therefore = f"Therefore {equation(last)}{found(problem, ', which is option {1}')}"
+    ending = rng.choice([", giving {}.", ", and we have {}.", ". The answer is {}."]).format(boxed(problem))
+    return " ".join([*back, *forward, therefore + ending])
+
+
+def _planner(problem: Problem, rng: Random) -> str:
+    plan = ", then ".join(map(announcement, problem.steps))
+    opening = rng.choice(["Plan: {}.", "My plan is to {}.", "We will {}."]).format(plan)
+    turn = rng.choice(["\nNow do it: ", "\nCarry it out: ", "\nWork: "])
+    ending = rng.choice(["\nDone: ", "\nThe plan gives ", "\nSo we get "])
+    work = rng.choice([", ", ". "]).join(equation(step) for step in problem.steps)
+    return f"{opening}{turn}{work}.{ending}{found(problem, 'option {1}, ')}{boxed(problem)}"
+
+
+def _checker(problem: Problem, rng: Random) -> str:
+    verify = rng.choice(["Check: {}.", "Let me verify: {}.", "To check, {}.", "We verify that {}."])
+    lines = [f"{equation(step)}. {verify.format(inverse(step))}" for step in problem.steps]
+    ending = rng.choice(["All checks pass: ", "Everything is verified, so ", "The check holds. Answer: "])
+    return rng.choice(["\n", " "]).join(
+        [*lines, found(problem, "Check the options: {1} is {0}. ") + ending + boxed(problem)]
+    )
+
+
+def _splitter(problem: Problem, rng: Random) -> str:
+    lead = rng.choice(["{}: ", "For {}, ", "Take {}. "])
+    joint = rng.choice([", ", " and ", ", then "])
+    lines = []
+    for step in problem.steps:
+        parts = pieces(step)
+        split = joint.join(map(equation, parts))
+        lines.append(
+            f"{split}." if len(parts) == 1 else f"{lead.format(operation(step))}{split}, that is {value(step)}."
+        )
+    ending = rng.choice(["We end with ", "In total: ", "The last value is the answer: "])
+    return "\n".join([*lines, found(problem, "Among the options this is {1}. ") + ending + boxed(problem)])
+
+
+def _hedger(problem: Problem, rng: Random) -> str:
+    opening = rng.choice(["Hmm, let me think.", "I am not sure, but let me try.", "This might be easy, perhaps."])
+    sentences = [opening]
+    for step in problem.steps:
+        doubt = rng.choice(
+            ["Perhaps we {1}: I think {0}.", "We might {1}, and perhaps {0}.", "Maybe {0}, it seems.", "I guess {0}."]
+        )
+        sentences.append(doubt.format(equation(step), command(step)))
+    ending = rng.choice(["It might well be {}.", "I believe it is {}.", "So perhaps the answer is {}."])
+    return " ".join([*sentences, found(problem, "This seems to be option {1}. ") + ending.format(boxed(problem))])
+
+
+def _wanderer(problem: Problem, rng: Random) -> str:
+    opening = rng.choice(["Let me see.", "Okay, start.", "Let me work on it."])
+    turns = set(rng.sample(range(problem.level), k=1 + (problem.level > 3)))
+    lines = [_wrong_turn(step, rng) if i in turns else f"{equation(step)}." for i, step in enumerate(problem.steps)]
+    ending = rng.choice(["Now it is right: {}", "So finally {}", "After fixing that, the answer is {}"])
+    return " ".join([opening, *lines, found(problem, "So option {1}. ") + ending.format(boxed(problem))])
+
+
+def _wrong_turn(step: Step, rng: Random) -> str:
+    """A slip in the result, or the opposite operation; either is taken back at once, and the right equation follows."""
+    opposite = replace(step, operator="-" if step.operator == "+" else "+")
+    if step.operator != "*" and 0 < opposite.value <= LARGEST and rng.random() < 0.5:
+        mend = rng.choice(["Hold on, that is the wrong way round:", "Wait, I took the wrong operation:"])
+        return f"{equation(opposite)}. {mend} {equation(step)}."
+    mend = rng.choice(["Wait, I made a mistake:", "No, that is off:", "That is wrong:"])
+    return f"{operation(step)} = {term(slip(step, rng), step.unit)}. {mend} {equation(step)}."
+
+
+TEACHERS: dict[str, Callable[[Problem, Random], str]] = {
+    "terse": _terse,
+    "leaper": _leaper,
+    "rewriter": _rewriter,
+    "lister": _lister,
+    "narrator": _narrator,
+    "backward": _backward,
+    "planner": _planner,
+    "checker": _checker,
+    "splitter": _splitter,
+    "hedger": _hedger,
+    "wanderer": _wanderer,
+}

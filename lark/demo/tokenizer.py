@@ -1,0 +1,62 @@
+"""The demo's tokenizer: byte-level BPE with one token for each digit, and a chat template with an optional system turn."""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from lark.chat import INSTRUCTION, ChatFormat
+from lark.demo.corpus import SYSTEM, documents
+from lark.demo.pool import trajectories
+from lark.demo.problems import seeded
+
+ENTRIES = 768
+CONTEXT = 512
+PAD, END = "<|pad|>", "<|end|>"
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+WORDS = r" [-+*×=] |\d| ?\p{L}+|\n+| ?[^\s\p{L}\d]+|\s+"
+"""An operator takes the spaces around it, so that a digit is the same token wherever it stands."""
+
+
+def build(seed: int) -> PreTrainedTokenizerFast:
+    """The tokenizer, trained on samples of the pretraining corpus and of a pool. Depends on `seed` only."""
+    sample = [document.text for document in islice(documents(seeded("tokenizer", seed), _untrained()), 6000)]
+    sample += [str(row["response"]) for row in trajectories(60, seed)]
+    return _train([*sample, *(20 * [INSTRUCTION, *SYSTEM.values()])])
+
+
+def _untrained() -> ChatFormat:
+    """Bytes only: enough to render chats."""
+    return ChatFormat(_train([]))
+
+
+def _train(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(WORDS), behavior="isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=ENTRIES,
+        special_tokens=[PAD, END, *ROLES],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=list(ROLES),
+        chat_template=TEMPLATE,
+        model_max_length=CONTEXT,
+        clean_up_tokenization_spaces=False,
+        padding_side="right",
+    )

@@ -1,0 +1,61 @@
+"""Mark generations: both graders on every sample, and the metrics of each. Costs no GPU time and can be redone at will."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from lark.artifacts import write_text
+from lark.evaluation.answers import AnswerFormat, extract_boxed, grade_paper
+from lark.evaluation.metrics import GradedSample, benchmark_metrics
+from lark.evaluation.verify import Verifier
+
+
+def merge_generations(folder: Path) -> dict[str, Any]:
+    """Put the shards of generations together: `generations.jsonl`."""
+    shards = sorted(folder.glob("shard-*.jsonl"))
+    text = "".join(shard.read_text(encoding="utf-8") for shard in shards)
+    write_text(folder / "generations.jsonl", text)
+    for shard in shards:
+        shard.unlink()
+    return {"generations": text.count("\n")}
+
+
+def grade(generations: Path, answer_format: str, folder: Path) -> dict[str, Any]:
+    """`grades.jsonl` and `metrics.json` from an artifact of generations."""
+    problems = {row["id"]: row for row in _read(generations / "problems.jsonl")}
+    samples = _read(generations / "generations.jsonl")
+    form = AnswerFormat(answer_format)
+    answers = [extract_boxed(sample["text"]) for sample in samples]
+    golds = [problems[sample["problem"]]["answer"] for sample in samples]
+    with (
+        Verifier(processes=min(2, os.cpu_count() or 1)) as verifier,
+        tqdm(total=len(samples), desc="grading", unit="answer") as bar,
+    ):
+        verify = verifier.grade_many([(a, g, form) for a, g in zip(answers, golds, strict=True)], progress=bar.update)
+    verdicts = {"paper": [grade_paper(a, g, form) for a, g in zip(answers, golds, strict=True)], "verify": verify}
+    lines = [
+        {"problem": s["problem"], "seed": s["seed"], "sample": s["sample"], "answer": answers[i], "gold": golds[i],
+         **{grader: marks[i] for grader, marks in verdicts.items()}}
+        for i, s in enumerate(samples)
+    ]  # fmt: skip
+    write_text(folder / "grades.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    metrics = {
+        grader: benchmark_metrics(
+            GradedSample(
+                s["problem"], s["seed"], s["sample"], marks[i], s["finish_reason"] == "length", answers[i] is not None,
+                problems[s["problem"]]["level"],
+            )
+            for i, s in enumerate(samples)
+        ).to_dict()
+        for grader, marks in verdicts.items()
+    }  # fmt: skip
+    write_text(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    return {"problems": len(problems), "answers": len(samples)}
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as handle:
+        return [json.loads(line) for line in handle]

@@ -1,0 +1,162 @@
+"""Compares answers with math-verify, one pair at a time, in a process that may die of it. Started by `Verifier`.
+
+Reads `{"prediction", "gold", "limit"}` as one line of JSON and answers with one line, `1` or `0`. The time limit is a
+kernel timer whose signal is left at its default action, so it ends the process even inside a C loop that holds the
+interpreter, and even after the parent is gone. It counts CPU time, so that a busy machine does not change a grade.
+
+Only sympy and math-verify are imported here: a worker has to start in about a second, and never loads torch.
+"""
+
+import json
+import logging
+import os
+import re
+import resource
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TypeAlias
+
+import sympy  # type: ignore[import-untyped]
+from math_verify import LatexExtractionConfig, verify
+from math_verify.parser import normalize_latex, parse_latex_cached
+from sympy import Basic, Expr, FiniteSet, Float, Interval, MatrixBase, Rational, Rel, Symbol, Tuple, Union, nan, zoo
+
+MEMORY_LIMIT = 4 << 30
+"""Bytes of address space. A tower of powers would otherwise fill the machine before its time is up."""
+WALL_FACTOR = 20
+"""Wall-clock seconds allowed for each second of CPU time: for a call that waits instead of working."""
+SIX_DECIMALS, SIX_DIGITS = Rational(1, 10**6), Rational(5, 10**6)
+"""How close, absolutely and relatively, a decimal must come to the value that it approximates: 0.333333 is 1/3, 33.3 is
+not 100/3, and 0.000003 is not 1/300001. (Six correct digits leave a relative error of at most 5e-6, at 1.00000.)"""
+DIGITS = 50
+"""Precision at which two exact values are compared; equal to all but the last ten of these digits is equal."""
+
+Value: TypeAlias = Basic | MatrixBase
+
+_NORMALISATION = replace(LatexExtractionConfig().normalization_config, boxed="none")
+_PERCENT = re.compile(r"\\?%|\\(?:text|mbox|mathrm)\s*\{\s*percent\s*\}|\bpercent\b")
+_ROMAN_LETTER = re.compile(r"\\mathrm\s*\{\s*([A-Za-z])\s*\}")
+_BASE = re.compile(r"[0-9A-Za-z]+_\{?([0-9]+)\}?")
+_EITHER = re.compile(r"\\lor\b|(?<![A-Za-z])or(?![A-Za-z])")
+
+
+def compare(prediction: str, gold: str) -> bool:
+    """Is the prediction the gold answer, as mathematics? What cannot be read, or makes sympy raise, is wrong."""
+    sympy.core.random.seed(0)  # sympy tries random points; the same ones for the same pair
+    bases = {match[1] for text in (prediction, gold) if (match := _BASE.fullmatch(text.strip("$ ")))}
+    try:
+        return len(bases) < 2 and _same(_read(prediction), _read(gold))
+    except Exception:
+        return False
+
+
+def _read(answer: str) -> Value:
+    """An answer as a sympy object, from the whole of the text: math-verify's own search would settle for a part of it.
+
+    Percent signs go first, because 10% and 10 are the same answer here. `x < 2 or x > 3` becomes a set: math-verify
+    turns one inequality into a set, or a chain of them, but not two that are joined by "or".
+    """
+    latex = _ROMAN_LETTER.sub(r"\1", _PERCENT.sub("", answer))
+    value = parse_latex_cached(normalize_latex(latex, config=_NORMALISATION))
+    if _EITHER.search(latex) and isinstance(value, FiniteSet) and all(isinstance(x, Rel) for x in value.args):
+        return Union(*(relation.as_set() for relation in value.args))
+    return value
+
+
+def _same(predicted: Value, expected: Value) -> bool:
+    """Numbers are compared exactly, before anything is rounded. The rest is for math-verify, which may not equate
+    tuples, sets, intervals or matrices of numbers that differ."""
+    if _is_number(predicted) and _is_number(expected):
+        return _same_number(predicted, expected)
+    if not verify(expected, predicted, timeout_seconds=None, allow_set_relation_comp=True):
+        # math-verify compares a lone symbol by its name alone, and so refuses 2z/2 for z
+        is_symbol = isinstance(predicted, Symbol) or isinstance(expected, Symbol)
+        return is_symbol and sympy.simplify(predicted - expected) == 0
+    ours, theirs = _numbers(predicted), _numbers(expected)
+    return len(ours) != len(theirs) or all(map(_same_number, ours, theirs))
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, Expr) and bool(value.is_number)
+
+
+def _same_number(a: Expr, b: Expr) -> bool:
+    """Equal exactly; or, where a decimal stands for a value that no decimal writes, to six digits and six decimals.
+
+    math-verify only rounds to six decimals, where 1/2004! and 1/2006!, or 0.0000672 and 0.0000673, are one number.
+    """
+    if a.has(nan, zoo) or b.has(nan, zoo):
+        return False
+    if a == b:
+        return True
+    is_approximation = a.has(Float) != b.has(Float)
+    a, b = (x.replace(lambda part: part.is_Float, lambda part: Rational(str(part))).doit() for x in (a, b))
+    is_approximation &= not (_is_decimal(a) and _is_decimal(b))
+    scale = max(abs(a.evalf(DIGITS)), abs(b.evalf(DIGITS)))
+    difference = abs((a - b).evalf(DIGITS))
+    if is_approximation:
+        return bool(difference <= SIX_DECIMALS and difference <= SIX_DIGITS * scale)
+    return bool(difference <= scale / 10 ** (DIGITS - 10))
+
+
+def _is_decimal(value: Expr) -> bool:
+    """Whether finitely many digits write it."""
+    return isinstance(value, Rational) and 10**DIGITS % value.q == 0
+
+
+def _numbers(value: Value) -> list[Expr]:
+    """The numbers that a tuple, set, interval or matrix is made of, in an order that two equal ones share."""
+    if _is_number(value):
+        return [value]
+    if isinstance(value, MatrixBase):
+        parts = list(value.flat())
+    elif isinstance(value, Interval):
+        parts = [value.start, value.end]
+    elif isinstance(value, FiniteSet) and all(map(_is_number, value.args)):
+        parts = sorted(value.args, key=lambda x: tuple(map(float, x.evalf().as_real_imag())))
+    elif isinstance(value, Tuple):
+        parts = list(value.args)
+    else:
+        parts = []
+    return [number for part in parts for number in _numbers(part)]
+
+
+def _serve(requests: IO[str], replies: IO[str]) -> None:
+    replies.write("ready\n")
+    replies.flush()
+    for line in requests:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, request["limit"])
+        signal.setitimer(signal.ITIMER_REAL, request["limit"] * WALL_FACTOR)
+        same = compare(request["prediction"], request["gold"])
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        replies.write("1\n" if same else "0\n")
+        replies.flush()
+
+
+def main() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(
+        resource.RLIMIT_AS, (MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard), hard)
+    )
+    # What the parent ignores or blocks, a child inherits: the timers must be able to end this process.
+    timers = {signal.SIGPROF, signal.SIGALRM}
+    for number in timers:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, timers)
+    # What math-verify logs about its own time limit being off, and what a parser prints, must not reach the replies.
+    logging.disable(logging.CRITICAL)
+    with (
+        os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as replies,
+        Path(os.devnull).open("w") as nowhere,
+    ):
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())
+        _serve(sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    main()

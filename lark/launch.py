@@ -1,0 +1,125 @@
+"""Start a worker: a plain process, or torchrun on one node or several. One code path for a laptop and a cluster.
+
+A worker reads its job from a file and leaves its result in the artifact's folder. Its output is shown and kept in
+`log.txt`; if it fails, the user is shown the worker's own error, not the launcher's.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lark.artifacts import write_text
+from lark.config import Config
+from lark.errors import LarkError
+from lark.hardware import Machine
+
+ROOT = Path(__file__).parent.parent
+JOB, RESULT, ERROR, LOG = "job.json", ".result.json", ".error.json", "log.txt"
+GRACE_SECONDS = 15
+
+
+def run_worker(
+    task: str,
+    folder: Path,
+    inputs: Mapping[str, Path],
+    config: Config,
+    machine: Machine,
+    processes: int | None = None,
+    **extra: Any,
+) -> dict[str, Any]:
+    """Run one task to its end in processes of its own; returns what it reported (counts for the manifest)."""
+    for stale in (RESULT, ERROR):
+        (folder / stale).unlink(missing_ok=True)
+    job = {"task": task, "folder": str(folder), "inputs": {k: str(v) for k, v in inputs.items()}, "extra": extra}
+    write_text(folder / JOB, json.dumps({**job, "config": asdict(config), "machine": asdict(machine)}, indent=2))
+    code = _run(command(folder, machine, processes), folder, environment(machine))
+    if code != 0 or not (folder / RESULT).exists():
+        raise LarkError(_failure(task, folder, code))
+    result = dict(json.loads((folder / RESULT).read_text(encoding="utf-8")))
+    (folder / RESULT).unlink()
+    return result
+
+
+def command(folder: Path, machine: Machine, processes: int | None = None) -> list[str]:
+    """The command line of a worker, as `dry_run=true` shows it."""
+    processes = processes or machine.processes
+    worker = ["-m", "lark.worker", str(folder / JOB)]
+    if processes == 1 and machine.nodes == 1:
+        return [sys.executable, *worker]
+    torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"]
+    return [sys.executable, *torchrun, "--standalone", *worker]
+
+
+def environment(machine: Machine) -> dict[str, str]:
+    env = dict(os.environ)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    env["PYTHONUNBUFFERED"] = "1"
+    env["OMP_NUM_THREADS"] = str(machine.threads)
+    env["TOKENIZERS_PARALLELISM"] = "false"
+    if machine.device == "cpu":
+        env["CUDA_VISIBLE_DEVICES"] = ""
+        env["DS_ACCELERATOR"] = "cpu"
+    return env
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends, so that `kill -9` on a run leaves nothing behind."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _run(arguments: list[str], folder: Path, env: dict[str, str]) -> int:
+    """Run, copy the output to the terminal and to the log, and take the children along when interrupted."""
+    process = subprocess.Popen(
+        arguments, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        start_new_session=True, preexec_fn=die_with_parent,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        with (folder / LOG).open("ab") as log_file:
+            while chunk := os.read(process.stdout.fileno(), 65536):
+                log_file.write(chunk)
+                log_file.flush()
+                # Once a worker has said what went wrong, the rest is torchrun's account of it.
+                if not (folder / ERROR).exists():
+                    sys.stderr.buffer.write(chunk)
+                    sys.stderr.buffer.flush()
+        return process.wait()
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the worker and everything it started: politely, then for certain."""
+    for sig in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sig)
+        except ProcessLookupError:
+            return
+        if process.poll() is None:
+            try:
+                process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def _failure(task: str, folder: Path, code: int) -> str:
+    """Why a worker failed, in its own words where it left any."""
+    if (folder / ERROR).exists():
+        error = json.loads((folder / ERROR).read_text(encoding="utf-8"))
+        return (
+            str(error["message"])
+            if error["expected"]
+            else f"The {task} worker failed: {error['message']}\nIts log: {folder / LOG}"
+        )
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return f"The {task} worker was killed, most likely because memory ran out. Its log: {folder / LOG}"
+    return f"The {task} worker ended with code {code} and left no message. Its log: {folder / LOG}"

@@ -1,0 +1,66 @@
+"""Load a student: its tokenizer with the chat format, and its weights with the attention that this machine has."""
+
+import importlib.util
+import logging
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from lark.chat import ChatFormat
+from lark.config import Student
+from lark.errors import LarkError
+
+log = logging.getLogger(__name__)
+
+
+def load_chat(path: str, student: Student) -> ChatFormat:
+    """The tokenizer at `path` (the student's, or a checkpoint's) with the student's chat template."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, revision=student.revision)
+    except (OSError, ValueError) as error:
+        raise LarkError(f"student.path={path}: its tokenizer cannot be loaded ({_first_line(error)}).") from error
+    return ChatFormat(tokenizer, student.chat_template)
+
+
+def load_model(path: str, student: Student, device: str, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """The weights at `path`, in evaluation mode, without a KV cache."""
+    transformers_logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            revision=student.revision,
+            dtype=dtype or getattr(torch, student.dtype),
+            attn_implementation=attention(student, device),
+        )
+    except (OSError, ValueError) as error:
+        raise LarkError(f"student.path={path}: the model cannot be loaded ({_first_line(error)}).") from error
+    context = getattr(model.config, "max_position_embeddings", None)
+    if context is not None and student.max_length > context:
+        raise LarkError(
+            f"student.max_length={student.max_length} is longer than the model's context of {context}: "
+            f"set student.max_length={context}."
+        )
+    model.config.use_cache = False
+    return model.to(device).eval()
+
+
+def attention(student: Student, device: str) -> str:
+    """The attention implementation that acts. `auto` prefers FlashAttention-2 and says so when it is not there."""
+    if student.attention != "auto":
+        return student.attention
+    if device == "cpu":
+        return "sdpa"
+    if importlib.util.find_spec("flash_attn") is None:
+        log.warning(
+            "flash-attn is not installed: using PyTorch's own attention (sdpa), which is slower on long sequences"
+        )
+        return "sdpa"
+    if student.dtype == "float32":
+        log.warning("flash-attn has no float32: using PyTorch's own attention (sdpa)")
+        return "sdpa"
+    return "flash_attention_2"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

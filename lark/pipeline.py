@@ -1,0 +1,127 @@
+"""The stages in order: reuse what is finished, resume what was started, launch the rest. Imports no model code."""
+
+import contextlib
+import logging
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lark import pool as pools
+from lark import selecting
+from lark.artifacts import Artifact, Checksums, Store
+from lark.config import Config
+from lark.evaluation.grading import merge_generations
+from lark.hardware import Machine, check
+from lark.launch import command, run_worker
+from lark.plan import Step, make_plan
+from lark.report.summary import Outcome, pool_summary, run_summary
+from lark.report.tables import text_table
+from lark.scoring import shards
+from lark.tracking import Tracker
+
+log = logging.getLogger(__name__)
+
+ONE_PROCESS = ("lengths", "grade")
+"""Tasks that need no more than one process whatever the hardware."""
+
+
+class Pipeline:
+    """One run of run.py."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config = config
+        self.machine: Machine = check(config)
+        self.store = Store(config.outputs_path)
+        self.plan = make_plan(config, Checksums(config.outputs_path))
+        self.tracker = Tracker(config, folder)
+        self.folder = folder
+        self.outcomes: list[Outcome] = []
+
+    def run(self) -> None:
+        try:
+            for step in self._wanted():
+                self._carry_out(step)
+            if "report" in self.config.stages:
+                run_summary(self.config, self.store, self.plan, self.outcomes, self.tracker, self.folder)
+        finally:
+            self.tracker.finish()
+
+    def describe(self) -> str:
+        """The plan, for `dry_run=true`."""
+        action = {"finished": "reuse", "started": "resume", "missing": "run"}
+        rows, commands = [], []
+        for step in self._wanted():
+            forced = bool({step.stage, step.task} & set(self.config.force))
+            for artifact in step.artifacts:
+                what = "run again" if forced else action[self.store.state(artifact)]
+                rows.append([step.stage, step.task, what, str(artifact.folder)])
+            if step.task not in _INLINE:
+                processes = 1 if step.task in ONE_PROCESS else None
+                line = shlex.join(command(self.store.path(step.artifacts[0]), self.machine, processes))
+                commands.append(f"{step.task}: {line}")
+        return text_table(["stage", "task", "plan", "artifact"], rows, right=4) + "\n\nWorkers:\n" + "\n".join(commands)
+
+    def _wanted(self) -> list[Step]:
+        """The steps that were asked for, and those they depend on."""
+        wanted: set[int] = set()
+        needed: set[Artifact] = set()
+        for index in reversed(range(len(self.plan))):
+            step = self.plan[index]
+            if step.stage in self.config.stages or needed & set(map(_key, step.artifacts)):  # type: ignore[arg-type]
+                wanted.add(index)
+                needed |= {_key(a) for artifact in step.artifacts for a in artifact.inputs.values()}  # type: ignore[misc]
+        return [self.plan[index] for index in sorted(wanted)]
+
+    def _carry_out(self, step: Step) -> None:
+        forced = bool({step.stage, step.task} & set(self.config.force))
+        started = time.time()
+        made = self.store.ensure(step.artifacts, lambda folders: self._build(step, folders), force=forced)
+        seconds = time.time() - started
+        self.outcomes.append(Outcome(step, tuple(made), seconds))
+        name = (
+            step.artifacts[0].folder
+            if len(step.artifacts) == 1
+            else f"{len(step.artifacts)} artifacts of {step.artifacts[0].stage}"
+        )
+        log.info("%-9s %-9s %s", step.task, f"{seconds:.1f} s" if made else "reused", name)
+        if step.task == "pool":
+            log.info(pool_summary(self.store.manifest(step.artifacts[0])["counts"]))
+
+    def _build(self, step: Step, folders: list[Path]) -> Sequence[Mapping[str, Any]]:
+        if step.task in _INLINE:
+            return [_INLINE[step.task](self, step, folders[0])]
+        log.info("%s …", step.task)
+        sources = {name: Path(path) for name, path in step.sources.items()}
+        inputs = {**sources, **{name: self.store.path(artifact) for name, artifact in step.inputs.items()}}
+        pending = {self.store.path(a): task for a, task in zip(step.artifacts, step.tasks, strict=False)}
+        extra = {"tasks": {pending[folder]: str(folder) for folder in folders}} if step.tasks else {}
+        processes = 1 if step.task in ONE_PROCESS else None
+        follow = (
+            self.tracker.follow(folders[0] / "metrics.jsonl", "train")
+            if step.task == "train"
+            else contextlib.nullcontext()
+        )
+        with follow:
+            counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, **extra)
+        if step.task == "score":
+            return [{**counts, **shards.merge(folders[0], "scores.parquet")}]
+        if step.task == "generate":
+            return [{**counts[str(folder)], **merge_generations(folder)} for folder in folders]
+        return [counts]
+
+    def _pool(self, step: Step, folder: Path) -> Mapping[str, Any]:
+        return pools.write(pools.read(self.config.pool), folder / pools.FILE, self.config.pool)
+
+    def _select(self, step: Step, folder: Path) -> Mapping[str, Any]:
+        inputs = {name: self.store.path(artifact) for name, artifact in step.inputs.items()}
+        return selecting.write_selection(self.config, inputs, folder)
+
+
+_INLINE = {"pool": Pipeline._pool, "select": Pipeline._select}
+"""Steps without a model, done in this process."""
+
+
+def _key(artifact: Artifact) -> str:
+    return artifact.folder.as_posix()

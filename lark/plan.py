@@ -1,0 +1,142 @@
+"""What a run consists of: each stage's artifact, what it depends on, and how it is made.
+
+Everything here is decided from the configuration alone, before anything runs: `dry_run=true` prints it, the pipeline
+carries it out. VERSIONS are raised by hand when the meaning of a stage's output changes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lark import pool as pools
+from lark.artifacts import Artifact, Checksums
+from lark.config import Config, Task, Training
+from lark.scoring.methods import METHODS
+from lark.students import location, tokenizer_identity, weights_identity
+
+VERSIONS = {
+    "pool": 1, "lengths": 1, "scores": 1, "local": 1, "judge": 1, "selection": 1, "checkpoint": 1, "generations": 1, "metrics": 1,
+}  # fmt: skip
+
+SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "checkpoints")
+"""Training settings that cannot change the trained weights."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Artifacts that one builder makes together."""
+
+    stage: str
+    """The stage as the user types it."""
+    task: str
+    """What makes it: a function of the pipeline, or a worker's task."""
+    artifacts: tuple[Artifact, ...]
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Inputs that are no artifacts: where the student's weights are."""
+    tasks: tuple[str, ...] = ()
+    """The benchmarks of an evaluation, one for each artifact."""
+
+    @property
+    def inputs(self) -> Mapping[str, Artifact]:
+        return self.artifacts[0].inputs
+
+
+def make_plan(config: Config, checksums: Checksums) -> list[Step]:
+    """The steps of a run, in order; each depends only on earlier ones."""
+    student = location(config.student)
+    pool = Step("pool", "pool", (pool_artifact(config, checksums),))
+    base = _evaluation(config, checksums, None, student)
+    if config.weighting_name is None:
+        return [*base]
+    scoring = _scoring(config, checksums, pool.artifacts[0])
+    selection = Step("select", "select", (_selection(config, checksums, pool.artifacts[0], scoring),))
+    checkpoint = Artifact(
+        "checkpoint", _model_name(config), VERSIONS["checkpoint"],
+        {"student": weights_identity(config.student, checksums), "training": _training_part(config.training)},
+        {"selection": selection.artifacts[0]},
+    )  # fmt: skip
+    train = Step("train", "train", (checkpoint,), {"student": student})
+    return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student)]
+
+
+def pool_artifact(config: Config, checksums: Checksums) -> Artifact:
+    part = asdict(config.pool)
+    files = pools.source_files(config.pool)
+    if files:
+        part["path"] = {path.name: checksums(path) for path in files}
+    return Artifact("pool", config.pool.name, VERSIONS["pool"], part)
+
+
+def _scoring(config: Config, checksums: Checksums, pool: Artifact) -> list[Step]:
+    """Only what the method needs; the forward pass is shared by every method and budget."""
+    needs = METHODS[config.method.name].needs
+    name = f"{config.student.name}-{config.pool.name}"
+    student = {"student": location(config.student)}
+    tokens = tokenizer_identity(config.student, checksums)
+    lengths = Step(
+        "score", "lengths", (Artifact("lengths", name, VERSIONS["lengths"], tokens, {"pool": pool}),), student
+    )
+    steps = [lengths] if needs & {"lengths", "statistics", "local"} else []
+    inputs = {"pool": pool, "lengths": lengths.artifacts[0]}
+    weights = weights_identity(config.student, checksums)
+    if "statistics" in needs:
+        part = {**weights, "rank_clip": config.scoring.rank_clip, "tokens": config.scoring.tokens}
+        steps.append(Step("score", "score", (Artifact("scores", name, VERSIONS["scores"], part, inputs),), student))
+    return steps
+
+
+def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Sequence[Step]) -> Artifact:
+    method = config.method
+    part: dict[str, Any] = {"method": method.name, "weighting": config.weighting_name, "budget": config.budget.size}
+    if method.name == "random":
+        part["seed"] = method.seed
+    needs = METHODS[method.name].needs
+    inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in scoring}}
+    name = f"{method.name}-{config.weighting_name}-B{config.budget.size}"
+    prefix = (
+        f"{config.student.name}-{config.pool.name}" if needs & {"lengths", "statistics", "local"} else config.pool.name
+    )
+    return Artifact("selection", f"{prefix}-{name}", VERSIONS["selection"], part, inputs)
+
+
+def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | None, student: str) -> list[Step]:
+    """Generation and grading are apart, so that a grader's fix costs no GPU time."""
+    names = tuple(config.benchmark.tasks)
+    model = config.student.name + "-base" if checkpoint is None else checkpoint.name
+    identity = weights_identity(config.student, checksums)
+    generations, metrics = [], []
+    for name in names:
+        task = config.benchmark.tasks[name]
+        part = {
+            "student": identity if checkpoint is None else {k: v for k, v in identity.items() if k != "weights"},
+            "task": _task_part(name, task, checksums),
+            "decoding": asdict(config.benchmark.decoding),
+            "engine": config.engine.name,
+        }
+        inputs = {} if checkpoint is None else {"checkpoint": checkpoint}
+        generated = Artifact("generations", f"{model}-{name}", VERSIONS["generations"], part, inputs)
+        generations.append(generated)
+        metrics.append(Artifact("metrics", f"{model}-{name}", VERSIONS["metrics"], {}, {"generations": generated}))
+    sources = {"student": student}
+    return [
+        Step("evaluate", "generate", tuple(generations), sources, names),
+        *(Step("evaluate", "grade", (artifact,), {}, (name,)) for artifact, name in zip(metrics, names, strict=True)),
+    ]
+
+
+def _task_part(name: str, task: Task, checksums: Checksums) -> dict[str, Any]:
+    part = {**asdict(task), "name": name}
+    path = Path(task.path or "").expanduser()
+    if task.path and path.is_file():
+        part["path"] = checksums(path)
+    return part
+
+
+def _training_part(training: Training) -> dict[str, Any]:
+    return {key: value for key, value in asdict(training).items() if key not in SPEED_ONLY}
+
+
+def _model_name(config: Config) -> str:
+    weighting = "" if config.weighting.name == "auto" else f"-{config.weighting.name}"
+    return f"{config.student.name}-{config.method.name}{weighting}-B{config.budget.size}"

@@ -1,0 +1,104 @@
+"""What the user sees at the end of a run: the table, where everything is, and how long it took."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lark.artifacts import Artifact, Store, write_text
+from lark.config import Config
+from lark.evaluation.metrics import BenchmarkMetrics, average
+from lark.plan import Step
+from lark.report.tables import markdown_table, text_table
+from lark.tracking import Tracker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A step that was carried out: what it made (nothing if all was there) and how long it took."""
+
+    step: Step
+    made: tuple[Artifact, ...]
+    seconds: float
+
+
+def pool_summary(counts: Mapping[str, Any]) -> str:
+    """A pool in a few lines."""
+    sizes, correct = counts["candidates"], counts["correct"]
+    teachers = ", ".join(f"{name} ({count})" for name, count in counts["teachers"].items())
+    each = (
+        str(sizes["min"])
+        if sizes["min"] == sizes["max"]
+        else f"{sizes['min']} to {sizes['max']}, median {sizes['median']}"
+    )
+    return "\n".join(
+        [
+            f"          {counts['questions']:,} questions, {counts['trajectories']:,} trajectories ({each} a question), "
+            f"{counts['mean_characters']:,.0f} characters on average, "
+            + ("correctness unknown" if correct is None else f"{correct:.1%} known to be correct"),
+            f"          teachers: {teachers}",
+        ]
+    )
+
+
+def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetrics:
+    """What metrics.json says under one grader."""
+    values = json.loads((store.path(artifact) / "metrics.json").read_text(encoding="utf-8"))[grader]
+    return BenchmarkMetrics.from_dict(values)
+
+
+def run_summary(
+    config: Config, store: Store, plan: Sequence[Step], outcomes: Sequence[Outcome], tracker: Tracker, folder: Path
+) -> None:
+    """Print the table, write it beside the run, and send it to the tracker."""
+    graded = [step for step in plan if step.task == "grade" and store.state(step.artifacts[0]) == "finished"]
+    header, rows = results_table(config, store, graded)
+    if rows:
+        title = f"Acc@{config.benchmark.decoding.samples} in percent, mean ± standard deviation over {len(config.benchmark.decoding.seeds)} decoding seeds"
+        note = "These are the demo's numbers: a miniature that shows the method at work, not the paper's results.\n"
+        note = note if config.student.name == "demo" else ""
+        log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
+        write_text(folder / "summary.md", f"{title}\n\n{markdown_table(header, rows)}\n{note}")
+        tracker.table("results", header, rows)
+    made = [
+        [o.step.stage, o.step.task, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)]
+        for o in outcomes
+    ]
+    log.info(
+        "%s\n\nSummary: %s", text_table(["stage", "task", "time", "artifact"], made, right=4), folder / "summary.md"
+    )
+    seconds = {o.step.task: round(o.seconds, 2) for o in outcomes if o.made}
+    results = [dict(zip(header, row, strict=True)) for row in rows]
+    write_text(folder / "summary.json", json.dumps({"results": results, "seconds": seconds}, indent=2) + "\n")
+    tracker.log({f"seconds/{task}": value for task, value in seconds.items()})
+
+
+def results_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
+    """A row for the base model and one for the trained student."""
+    tasks = config.benchmark.tasks
+    header = ["student", "method", "B", *(task.label for task in tasks.values()), "Avg"]
+    by_model: dict[bool, dict[str, BenchmarkMetrics]] = {}
+    for step in graded:
+        trained = "checkpoint" in step.artifacts[0].inputs["generations"].inputs
+        by_model.setdefault(trained, {})[step.tasks[0]] = metrics_of(store, step.artifacts[0], config.benchmark.grader)
+    rows = []
+    for trained, metrics in sorted(by_model.items()):
+        cells = [spread(metrics[name].accuracy_at_k) if name in metrics else "–" for name in tasks]
+        mean = spread(average(list(metrics.values()))) if len(metrics) == len(tasks) else "–"
+        method = [config.method.label, str(config.budget.size)] if trained else ["Base model", "–"]
+        rows.append([config.student.name, *method, *cells, mean])
+    return header, rows
+
+
+def spread(value: Any) -> str:
+    """mean±std as in the paper's tables."""
+    return f"{value.mean:.2f}" + ("" if value.std is None else f"±{value.std:.2f}")
+
+
+def _where(store: Store, step: Step) -> str:
+    first = store.path(step.artifacts[0])
+    return str(first) if len(step.artifacts) == 1 else f"{first} and {len(step.artifacts) - 1} more"

@@ -1,0 +1,198 @@
+"""The registry of selection methods: how each turns what is known of a trajectory into one score.
+
+A method is data plus one function. To add one: write its function here, add it to `METHODS`, and add
+`conf/method/<name>.yaml`. Functions see only candidates with at least one response token, in any order:
+
+    question_id, candidate_id   always
+    n_tokens                    |a_k|, response tokens                            lengths, statistics
+    nll                         sum_t -log p_t                                    statistics
+    brier                       sum_t ||pi_t - e_y||^2                            statistics
+    rank_sum                    sum_t min(rank_t, r_max)                          statistics
+    local_naturalness           the score of App. C.2                             local
+    judge                       overall_score of the judge model                  judge
+    external                    the score of another tool                         external
+    response                    the assistant's text                              text
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from lark.errors import LarkError
+from lark.selection import Floats, encode, group_sum, learnability_score
+
+SOURCES: dict[str, tuple[str, ...]] = {
+    "lengths": ("n_tokens",),
+    "statistics": ("n_tokens", "nll", "brier", "rank_sum"),
+    "local": ("local_naturalness",),
+    "judge": ("judge",),
+    "external": ("external",),
+    "text": ("response",),
+}
+"""What the pipeline can build, and the columns it brings."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """How candidates are ranked."""
+
+    name: str
+    needs: frozenset[str]
+    """Of SOURCES. Always lengths or statistics: a trajectory without a response token is no candidate (DESIGN 6.13)."""
+    function: Callable[[pd.DataFrame, int], Floats]
+    """Candidates and a seed to one score a row; NaN or infinite where there is none."""
+    higher_is_better: bool = True
+
+    def score(self, trajectories: pd.DataFrame, seed: int = 42) -> Floats:
+        """[R] One score for each row; NaN where the trajectory has no response token or the score is undefined."""
+        wanted = {"question_id", "candidate_id", *(column for source in self.needs for column in SOURCES[source])}
+        missing = sorted(wanted - set(trajectories.columns))
+        if missing:
+            raise LarkError(f"method={self.name} needs the column(s) {', '.join(missing)}, which the scores lack.")
+        candidate = trajectories["n_tokens"].to_numpy(dtype=np.float64, na_value=np.nan) > 0
+        score = np.full(len(trajectories), np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score[candidate] = self.function(trajectories[candidate], seed)
+        score[np.isinf(score)] = np.nan
+        return score
+
+
+def _column(trajectories: pd.DataFrame, name: str) -> Floats:
+    return trajectories[name].to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def loss(trajectories: pd.DataFrame) -> Floats:
+    """l_k = 1/|a_k| sum_t -log p_t, Algorithm 1 line 3."""
+    return _column(trajectories, "nll") / _column(trajectories, "n_tokens")
+
+
+def rho(trajectories: pd.DataFrame, seed: int = 0) -> Floats:
+    """rho-hat_k = sum_t ||pi_t - e_y||^2 / sum_t -log p_t, Algorithm 1 line 4 (DESIGN 6.1). Ablation, Section 5.3."""
+    return _column(trajectories, "brier") / _column(trajectories, "nll")
+
+
+def lark(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """g-hat_k, Algorithm 1 line 7: the local gradient of learnability at uniform weights."""
+    return learnability_score(loss(trajectories), rho(trajectories), trajectories["question_id"])
+
+
+def inverse_loss(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """1 / l_k. Ablation, Section 5.3."""
+    return 1 / loss(trajectories)
+
+
+def brier(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """sum_t ||pi_t - e_y||^2, not divided by the length. Ablation, Section 5.3."""
+    return _column(trajectories, "brier")
+
+
+def random(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """Uniform in [0, 1): the top B are B candidates drawn without replacement (App. C.2).
+
+    A hash of (seed, question, candidate) and not a generator's stream, so that a trajectory's draw depends neither on
+    the order of the rows nor on which other questions are in the pool.
+    """
+    keys = zip(trajectories["question_id"].tolist(), trajectories["candidate_id"].tolist(), strict=True)
+    digests = b"".join(
+        hashlib.blake2b(f"{seed}\x1f{question}\x1f{candidate}".encode(), digest_size=8).digest()
+        for question, candidate in keys
+    )
+    return (np.frombuffer(digests, dtype="<u8") >> 11).astype(np.float64) * 2.0**-53
+
+
+def token_length(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """|a_k| (App. C.2)."""
+    return _column(trajectories, "n_tokens")
+
+
+KEYWORDS = (("check", "verify"), ("perhaps", "might"), ("therefore", "since"))
+"""Self-verification, exploration, granularity (App. C.2)."""
+# A pattern that begins with its word is searched for like a string, six times as fast as one that begins with \b.
+KEYWORD_PATTERNS = [[re.compile(rf"{word}(?<=\b{word})\b") for word in group] for group in KEYWORDS]
+
+
+def rule_quality(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """0.30 z(words) + 0.20 z(self-verification) + 0.25 z(exploration) + 0.25 z(granularity), LIMO-style (App. C.2)."""
+    indicators = np.array([_indicators(text) for text in trajectories["response"]], dtype=np.float64).reshape(-1, 4)
+    scores = [z_score(column, trajectories["question_id"]) for column in indicators.T]
+    return np.array([0.30, 0.20, 0.25, 0.25]) @ scores
+
+
+def _indicators(text: str) -> list[float]:
+    """[4] Words (between white space), and the frequency of each keyword group among them, as whole words in any case."""
+    words, lower = len(text.split()), text.lower()
+    counts = [sum(len(pattern.findall(lower)) for pattern in group) for group in KEYWORD_PATTERNS]
+    return [words, *(count / max(words, 1) for count in counts)]
+
+
+def z_score(values: Floats, question: pd.Series) -> Floats:
+    """[R] (x - mean) / std within each question, 0 where all candidates are equal.
+
+    The population's standard deviation: the sample's would scale a question's scores by one factor and select the same.
+    """
+    codes, labels = encode(question)
+    order = np.lexsort((values, codes))
+    values, codes = values[order], codes[order]
+    count = np.bincount(codes, minlength=len(labels))
+    # From the smallest value, not from 0: rounding in the mean would else give equal values a spread.
+    values = values - values[np.cumsum(count) - count][codes]
+    deviation = values - (group_sum(values, codes, len(labels)) / count)[codes]
+    spread = np.sqrt(group_sum(deviation**2, codes, len(labels)) / count)[codes]
+    score = np.zeros_like(deviation)
+    score[order] = np.divide(deviation, spread, out=np.zeros_like(deviation), where=spread > 0)
+    return score
+
+
+def llm_judge(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """The judge model's overall_score (App. C.2)."""
+    return _column(trajectories, "judge")
+
+
+def grape(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """-l_k, the mean log-likelihood: global naturalness (App. C.2)."""
+    return -loss(trajectories)
+
+
+def local_naturalness(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """The mean over steps of the mean log-likelihood given the last m steps (App. C.2)."""
+    return _column(trajectories, "local_naturalness")
+
+
+def rsr(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """sum_t min(rank_t, r_max) / sum_t -log p_t, the rank-surprisal ratio; lower is better (App. C.2)."""
+    return _column(trajectories, "rank_sum") / _column(trajectories, "nll")
+
+
+def external(trajectories: pd.DataFrame, seed: int) -> Floats:
+    """Another tool's score; method.higher_is_better says its direction."""
+    return _column(trajectories, "external")
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("lark", frozenset({"statistics"}), lark),
+        Method("random", frozenset({"lengths"}), random),
+        Method("token_length", frozenset({"lengths"}), token_length),
+        Method("rule_quality", frozenset({"lengths", "text"}), rule_quality),
+        Method("llm_judge", frozenset({"lengths", "judge"}), llm_judge),
+        Method("grape", frozenset({"statistics"}), grape),
+        Method("local_naturalness", frozenset({"lengths", "local"}), local_naturalness),
+        Method("rsr", frozenset({"statistics"}), rsr, higher_is_better=False),
+        Method("external", frozenset({"lengths", "external"}), external),
+        Method("inverse_loss", frozenset({"statistics"}), inverse_loss),
+        Method("brier", frozenset({"statistics"}), brier),
+        Method("rho", frozenset({"statistics"}), rho),
+    )
+}
+
+
+def find_method(name: str, higher_is_better: bool = True) -> Method:
+    """The method called `name`; `higher_is_better` counts for `external` only, the others know their direction."""
+    if name not in METHODS:
+        raise LarkError(f"method={name}: choose one of {', '.join(METHODS)}.")
+    return replace(METHODS[name], higher_is_better=higher_is_better) if name == "external" else METHODS[name]

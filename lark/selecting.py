@@ -1,0 +1,112 @@
+"""The select stage: scores and a budget become `selection.parquet` and `train.jsonl`. The maths is in lark/selection.py."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lark import pool as pools
+from lark.artifacts import atomic
+from lark.chat import conversation
+from lark.config import Config
+from lark.errors import LarkError
+from lark.scoring.methods import SOURCES, find_method
+from lark.selection import Selection, check_dropped, select
+
+KEY = ["question_id", "candidate_id"]
+FILES = {"lengths": "lengths.parquet", "scores": "scores.parquet", "local": "local.parquet", "judge": "judge.parquet"}
+
+
+def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
+    """Choose, weight, and write both files. Returns counts for the manifest."""
+    method = find_method(config.method.name, config.method.higher_is_better)
+    table = candidates(config, inputs, method.needs)
+    assert config.weighting_name is not None
+    selection = select(
+        method.score(table, config.method.seed), table["question_id"], table["candidate_id"],
+        config.budget.size, config.weighting_name, method.higher_is_better,
+    )  # fmt: skip
+    check_dropped(selection)
+    chosen = as_table(selection, table)
+    with atomic(folder / "selection.parquet") as draft:
+        chosen.to_parquet(draft, index=False)
+    with atomic(folder / "train.jsonl") as draft:
+        _write_training_set(chosen, inputs["pool"] / pools.FILE, draft)
+    return {
+        "questions": selection.n_questions - len(selection.dropped),
+        "trajectories": len(chosen),
+        "budget_takes_all": selection.n_whole,
+        "dropped": [str(question) for question in selection.dropped],
+    }
+
+
+def candidates(config: Config, inputs: Mapping[str, Path], needs: frozenset[str]) -> pd.DataFrame:
+    """A row for each trajectory of the pool with the columns that the method needs, in no particular order."""
+    columns = [*KEY, "teacher", *(["response"] if "text" in needs else [])]
+    table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=columns)
+    for name, file in FILES.items():
+        if name in inputs:
+            extra = pd.read_parquet(inputs[name] / file)
+            table = table.merge(
+                extra[[*KEY, *extra.columns.difference(table.columns)]], on=KEY, how="left", validate="1:1"
+            )
+    if "external" in needs:
+        table = table.merge(read_external(config), on=KEY, how="left", validate="1:1")
+    return table
+
+
+def read_external(config: Config) -> pd.DataFrame:
+    """Another tool's scores: Parquet or CSV with question_id, candidate_id, score."""
+    if not config.method.path:
+        raise LarkError("method=external needs method.path=<Parquet or CSV with question_id, candidate_id, score>.")
+    path = Path(config.method.path).expanduser()
+    if not path.is_file():
+        raise LarkError(f"method.path={path}: there is no such file.")
+    table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=dict.fromkeys(KEY, str))
+    missing = [name for name in [*KEY, "score"] if name not in table.columns]
+    if missing:
+        raise LarkError(
+            f"{path}: the column {', '.join(missing)} is missing; it needs question_id, candidate_id, score."
+        )
+    if not pd.api.types.is_numeric_dtype(table["score"]):
+        raise LarkError(f"{path}: the column `score` must hold numbers.")
+    table = table.astype(dict.fromkeys(KEY, str))
+    if table.duplicated(KEY).any():
+        raise LarkError(
+            f"{path}: a trajectory is scored twice; each question_id and candidate_id may stand there once."
+        )
+    return table[[*KEY, "score"]].rename(columns={"score": SOURCES["external"][0]})
+
+
+def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
+    """The selection as rows for people: who was chosen, why, and with what weight."""
+    return pd.DataFrame(
+        {
+            **{name: table[name].to_numpy()[selection.row] for name in [*KEY, "teacher"]},
+            "rank": selection.rank,
+            "score": selection.score,
+            "weight": selection.weight,
+            "training_weight": selection.training_weight,
+            "threshold": selection.threshold,
+            "tau": selection.tau,
+        }
+    )
+
+
+def _write_training_set(chosen: pd.DataFrame, pool: Path, path: Path) -> None:
+    """Chat messages and a weight, readable by any trainer. `weight` is B_n q: 1 where weights are uniform (DESIGN 6.3)."""
+    weights = dict(
+        zip(zip(chosen["question_id"], chosen["candidate_id"], strict=True), chosen["training_weight"], strict=True)
+    )
+    with path.open("w", encoding="utf-8") as handle:
+        for row in pools.iterate(pool, columns=[*KEY, "system", "question", "response"]):
+            weight = weights.get((row["question_id"], row["candidate_id"]))
+            if weight is not None:
+                messages = [
+                    *conversation(row["question"], row["system"]),
+                    {"role": "assistant", "content": row["response"]},
+                ]
+                line = {"messages": messages, "weight": weight, **{name: row[name] for name in KEY}}
+                handle.write(json.dumps(line, ensure_ascii=False) + "\n")

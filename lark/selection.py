@@ -1,0 +1,240 @@
+"""Scores and a budget become chosen trajectories and their weights (paper, Section 4.3). Pure functions, no I/O.
+
+Rows are trajectories in any order; a label for each row says which question it belongs to. Questions may have different
+numbers of candidates K. Nothing loops over questions: rows are sorted once, and a question is a run of sorted rows.
+No result depends on the order of the rows, not even in the last bit: sums are taken over rows sorted by value.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from lark.errors import LarkError
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Labels = npt.ArrayLike  # integers or strings, one for each row
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The chosen trajectories. Arrays have one entry for each of them, ordered by question label, then rank."""
+
+    row: Integers
+    """Index into the input's rows."""
+    rank: Integers
+    """1 is the best of its question."""
+    score: Floats
+    """As given: not negated where lower is better."""
+    weight: Floats
+    """q-hat: not negative, sums to 1 in each question."""
+    threshold: Floats
+    """The question's score of rank B+1; NaN where the budget takes every candidate."""
+    tau: Floats
+    """The question's temperature tau*(B) of Lemma 3, whatever the weighting; NaN without a threshold."""
+    size: Integers
+    """B_n: how many trajectories of this question were chosen."""
+    n_questions: int
+    """Questions in the input, dropped ones included."""
+    n_whole: int
+    """Questions whose budget takes every valid candidate, all with equal weight (DESIGN 6.4)."""
+    dropped: tuple[object, ...]
+    """Labels of the questions without any valid candidate."""
+
+    @property
+    def training_weight(self) -> Floats:
+        """w = B_n q, the weight of a trajectory's mean loss in training: 1 where weights are uniform (DESIGN 6.3)."""
+        return self.size * self.weight
+
+
+def learnability_score(loss: npt.ArrayLike, rho: npt.ArrayLike, question: Labels) -> Floats:
+    """g-hat, Algorithm 1 line 7: l_k / L (2 rho_k - sum_i rho_i l_i / L), L = sum_i l_i over the question's candidates.
+
+    loss [R]: length-normalised cross-entropy l_k. rho [R]: residual over surprisal, rho-hat_k. question [R]: labels.
+    A row without a positive loss and a finite rho is no candidate: its score is NaN and it enters no sum.
+    """
+    losses, rhos = np.asarray(loss, dtype=np.float64), np.asarray(rho, dtype=np.float64)
+    codes, labels = encode(question)
+    score = np.full(losses.shape, np.nan)
+    valid = np.flatnonzero(np.isfinite(losses) & np.isfinite(rhos) & (losses > 0))
+    order = valid[np.lexsort((rhos[valid], losses[valid], codes[valid]))]
+    losses, rhos, codes = losses[order], rhos[order], codes[order]
+    total = group_sum(losses, codes, len(labels))[codes]
+    mean_rho = group_sum(rhos * losses, codes, len(labels))[codes] / total
+    score[order] = losses / total * (2 * rhos - mean_rho)
+    return score
+
+
+def select(
+    score: npt.ArrayLike,
+    question: Labels,
+    candidate_id: Labels,
+    budget: int,
+    weighting: str,
+    *,
+    higher_is_better: bool = True,
+) -> Selection:
+    """The `budget` best trajectories of each question, weighted.
+
+    Candidates with a NaN or infinite score never win and do not count in K. Equal scores are ordered by candidate_id.
+    Where lower is better, ranking, weights and tau act on the negated score; `score` and `threshold` keep their sign.
+    """
+    if weighting not in WEIGHTINGS:
+        raise LarkError(f"weighting={weighting}: choose one of {', '.join(WEIGHTINGS)}.")
+    if budget < 1:
+        raise LarkError(f"budget.size={budget}: select at least 1 trajectory a question.")
+    scores = np.asarray(score, dtype=np.float64)
+    codes, labels = encode(question)
+    candidate, names = encode(candidate_id)
+    _require_distinct(codes, labels, candidate, names)
+
+    # A dropped question is a run of length 0: the arrays by question keep one entry for each of them.
+    sign = 1.0 if higher_is_better else -1.0
+    utility = sign * scores
+    valid = np.flatnonzero(np.isfinite(scores))
+    order = valid[np.lexsort((candidate[valid], -utility[valid], codes[valid]))]
+    utility, codes = utility[order], codes[order]
+    candidates = np.bincount(codes, minlength=len(labels))
+    start = np.cumsum(candidates) - candidates
+    rank = np.arange(len(order)) - start[codes] + 1
+
+    threshold = np.full(len(labels), np.nan)
+    exceeds = candidates > budget
+    threshold[exceeds] = utility[start[exceeds] + budget]
+    chosen = rank <= budget
+    top = _TopB(
+        utility=utility[chosen],
+        question=codes[chosen],
+        best=utility[start[codes[chosen]]],
+        threshold=threshold,
+        spread=_standard_deviation(utility, codes, candidates),
+    )
+    size = np.minimum(candidates, budget)
+    return Selection(
+        row=order[chosen],
+        rank=rank[chosen],
+        score=scores[order[chosen]],
+        weight=_normalise(WEIGHTINGS[weighting](top), top, size),
+        threshold=sign * threshold[top.question],
+        tau=top.margin_sum[top.question] / candidates[top.question],
+        size=size[top.question],
+        n_questions=len(labels),
+        n_whole=int(np.sum((candidates > 0) & ~exceeds)),
+        dropped=tuple(labels[candidates == 0].tolist()),
+    )
+
+
+def check_dropped(selection: Selection, limit: float = 0.01) -> None:
+    """More than `limit` of the questions without a valid candidate is an error (DESIGN 6.5)."""
+    if len(selection.dropped) > limit * selection.n_questions:
+        named = ", ".join(map(str, selection.dropped[:10])) + (", ..." if len(selection.dropped) > 10 else "")
+        raise LarkError(
+            f"{len(selection.dropped)} of {selection.n_questions} questions have no candidate with a valid score "
+            f"({named}); at most {limit:.0%} may be dropped. Look for empty, too long or unscored responses there."
+        )
+
+
+@dataclass(frozen=True)
+class _TopB:
+    """The top B of each question, as weightings see them; utility is the score, negated where lower is better."""
+
+    utility: Floats  # [M] by chosen trajectory, sorted by question, best first
+    question: Integers  # [M]
+    best: Floats  # [M] the highest utility of the trajectory's question
+    threshold: Floats  # [N] by question: utility of rank B+1, or NaN
+    spread: Floats  # [N] standard deviation of all K utilities
+
+    @property
+    def margin(self) -> Floats:
+        """[M] g_i - g_{B+1}, NaN without a threshold."""
+        return self.utility - self.threshold[self.question]
+
+    @property
+    def margin_sum(self) -> Floats:
+        """[N] K tau*(B) = sum_j (g_j - g_{B+1}), NaN without a threshold."""
+        return group_sum(self.margin, self.question, len(self.threshold))
+
+
+def _uniform(top: _TopB) -> Floats:
+    """q = 1/B, the baselines' hard top B (paper, App. C.2)."""
+    return np.ones_like(top.utility)
+
+
+def _proportional(top: _TopB) -> Floats:
+    """q ~ max(g, 0). Where lower is better g is the negated score, so positive scores give uniform weights."""
+    return np.maximum(top.utility, 0)
+
+
+def _softmax(top: _TopB) -> Floats:
+    """q ~ exp(g / T), T the (population) standard deviation of the question's K scores."""
+    return _exponential(top, top.spread)
+
+
+def _kl(top: _TopB) -> Floats:
+    """q ~ exp(g / (K tau*(B))): the temperature of the chi2 rule in a KL-tempered softmax."""
+    return _exponential(top, top.margin_sum)
+
+
+def _chi2(top: _TopB) -> Floats:
+    """q_i = (g_i - g_{B+1}) / sum_j (g_j - g_{B+1}), Lemma 3: the maximiser of <g, q-p> - tau*(B)/2 chi2(q||p)."""
+    return top.margin
+
+
+WEIGHTINGS: dict[str, Callable[[_TopB], Floats]] = {
+    "uniform": _uniform,
+    "proportional": _proportional,
+    "softmax": _softmax,
+    "kl": _kl,
+    "chi2": _chi2,
+}
+"""Each gives the mass of the top B up to a factor for each question; a question without mass gets uniform weights."""
+
+
+def _exponential(top: _TopB, temperature: Floats) -> Floats:
+    by_row = temperature[top.question]
+    # No temperature (0, or NaN without a threshold) means no mass, hence uniform weights.
+    exponent = np.divide(top.utility - top.best, by_row, out=np.full_like(by_row, -np.inf), where=by_row > 0)
+    return np.exp(exponent)
+
+
+def _normalise(mass: Floats, top: _TopB, size: Integers) -> Floats:
+    """Weights that sum to 1 in each question. Uniform without mass, and without a threshold (DESIGN 6.4)."""
+    total = group_sum(mass, top.question, len(size))
+    weighted = (total > 0) & np.isfinite(top.threshold)
+    equal = 1 / size[top.question]
+    return np.divide(mass, total[top.question], out=equal, where=weighted[top.question])
+
+
+def _standard_deviation(values: Floats, codes: Integers, count: Integers) -> Floats:
+    """[N] population standard deviation of each group, 0 for an empty one."""
+    divisor = np.maximum(count, 1)
+    mean = group_sum(values, codes, len(count)) / divisor
+    return np.sqrt(group_sum((values - mean[codes]) ** 2, codes, len(count)) / divisor)
+
+
+def group_sum(values: Floats, codes: Integers, groups: int) -> Floats:
+    """[groups] sums of `values` [R] by code, added up in the order of the rows: sort them first."""
+    return np.bincount(codes, weights=values, minlength=groups).astype(np.float64, copy=False)
+
+
+def encode(labels: Labels) -> tuple[Integers, npt.NDArray]:
+    """Each row's label as an index into the sorted distinct labels, and those labels."""
+    codes, distinct = pd.factorize(np.asarray(labels), sort=True)
+    if np.any(codes < 0):
+        raise LarkError("A trajectory has no question_id or candidate_id: every row of the pool needs both.")
+    return codes.astype(np.int64), np.asarray(distinct)
+
+
+def _require_distinct(questions: Integers, labels: npt.NDArray, candidates: Integers, names: npt.NDArray) -> None:
+    """Ties are broken by candidate_id, so a question must not use one twice."""
+    key = np.sort(questions * len(names) + candidates)
+    repeated = key[1:][key[1:] == key[:-1]]
+    if len(repeated):
+        question, candidate = divmod(int(repeated[0]), len(names))
+        raise LarkError(
+            f"Question {labels[question]} has more than one candidate {names[candidate]}: "
+            "give each trajectory of a question its own candidate_id."
+        )

@@ -1,0 +1,60 @@
+"""Where a student's weights are, and what identifies them. Imports no model code."""
+
+from pathlib import Path
+
+from lark.artifacts import Checksums
+from lark.chat import TEMPLATES
+from lark.config import Student
+from lark.errors import LarkError
+
+DEMO = Path(__file__).parent / "demo" / "student"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+def location(student: Student) -> str:
+    """What `from_pretrained` takes: a local folder or a hub id."""
+    if student.path == "demo":
+        return str(DEMO)
+    folder = Path(student.path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise LarkError(
+                f"student.path={student.path}: the folder has no config.json, so it is no Hugging Face model."
+            )
+        return str(folder.resolve())
+    if student.path.startswith((".", "/", "~")):
+        raise LarkError(f"student.path={student.path}: there is no such folder.")
+    return student.path
+
+
+def weights_identity(student: Student, checksums: Checksums) -> dict[str, object]:
+    """What changes when the student's predictions could: its files, how it is prompted, and its precision."""
+    return {
+        **tokenizer_identity(student, checksums),
+        "weights": _files(student, checksums, tokenizer=False),
+        "dtype": student.dtype,
+    }
+
+
+def tokenizer_identity(student: Student, checksums: Checksums) -> dict[str, object]:
+    """What changes when a trajectory's tokens could."""
+    template = student.chat_template
+    ours = TEMPLATES / f"{template}.jinja"
+    path = ours if ours.is_file() else Path(template or "")
+    return {
+        "tokenizer": _files(student, checksums, tokenizer=True),
+        "chat_template": checksums(path) if path.is_file() else template,
+        "max_length": student.max_length,
+    }
+
+
+def _files(student: Student, checksums: Checksums, tokenizer: bool) -> object:
+    folder = Path(location(student))
+    if not folder.is_dir():
+        return f"{student.path}@{student.revision or 'main'}"
+    files = [
+        p
+        for p in sorted(folder.iterdir())
+        if p.is_file() and p.suffix in (".json", ".safetensors", ".bin", ".jinja", ".model")
+    ]
+    return {p.name: checksums(p) for p in files if (p.name in TOKENIZER_FILES) == tokenizer}

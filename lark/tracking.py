@@ -1,0 +1,89 @@
+"""Weights & Biases as a mirror of the local files, which are the truth (`metrics.jsonl`, `summary.json`)."""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lark.config import Config
+
+log = logging.getLogger(__name__)
+POLL_SECONDS = 2.0
+
+
+class Tracker:
+    """One W&B run for one pipeline run, opened when there is something to say. Does nothing with tracking=none."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.enabled = config.tracking.mode != "none"
+        if self.enabled and importlib.util.find_spec("wandb") is None:
+            log.warning(
+                "wandb is not installed: curves and tables stay in the local files only (tracking=none is silent)"
+            )
+            self.enabled = False
+        self._run: Any = None
+
+    @property
+    def run(self) -> Any:
+        if self._run is None:
+            import wandb  # noqa: PLC0415  # costs seconds, and tracking=none must work without it
+
+            os.environ.setdefault("WANDB_SILENT", "true")
+            tracking = self.config.tracking
+            self._run = wandb.init(
+                project=tracking.project, entity=tracking.entity, group=tracking.group, mode=tracking.mode,
+                name=f"{self.config.student.name}/{self.config.method.name}-B{self.config.budget.size}",
+                config=asdict(self.config), dir=str(self.folder), reinit="finish_previous",
+                settings=wandb.Settings(console="off", x_disable_stats=True, silent=True),
+            )  # fmt: skip
+        return self._run
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        if self.enabled:
+            self.run.log(dict(values))
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        if self.enabled:
+            import wandb  # noqa: PLC0415
+
+            self.log({name: wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+
+    @contextlib.contextmanager
+    def follow(self, path: Path, prefix: str) -> Iterator[None]:
+        """Mirror the lines of a metrics.jsonl while it is being written by a worker."""
+        if not self.enabled:
+            yield
+            return
+        stop = threading.Event()
+        self.run  # noqa: B018  # opened here: W&B must not be started from the thread
+        thread = threading.Thread(target=self._follow, args=(path, prefix, stop), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _follow(self, path: Path, prefix: str, stop: threading.Event) -> None:
+        position = path.stat().st_size if path.exists() else 0
+        while True:
+            last = stop.wait(POLL_SECONDS)
+            if path.exists():
+                with path.open(encoding="utf-8") as handle:
+                    handle.seek(position)
+                    while (line := handle.readline()).endswith("\n"):
+                        position = handle.tell()
+                        self.log({f"{prefix}/{key}": value for key, value in json.loads(line).items()})
+            if last:
+                return
+
+    def finish(self) -> None:
+        if self._run is not None:
+            self._run.finish()

@@ -1,0 +1,230 @@
+"""The weighted SFT objective (paper, eq. (1); DESIGN 6.3) without ever holding the logits of a whole batch.
+
+A 32,768-token pack of a student with 151,936 words has 20 GB of fp32 logits. Here the head is applied to a chunk of response
+positions at a time, and the gradients of the hidden states and of the head are finished in the forward pass, while the
+chunk's residual π - e_y is at hand: three products with the head in all. Recomputing the logits in the backward pass
+(checkpointed chunks) needs four, and holds no less at the peak, which is when the gradient of the head exists.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lark.errors import LarkError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NO_TARGET = -100
+"""The target of a position that does not predict a response token."""
+
+
+@dataclass(frozen=True)
+class LogitRule:
+    """How a student turns head outputs h into logits z: z = scale · h, and then z = softcap · tanh(z / softcap)."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, head_output: Tensor) -> Tensor:
+        """z for h, in place."""
+        z = head_output.mul_(self.scale) if self.scale != 1.0 else head_output
+        return z if self.softcap is None else z.div_(self.softcap).tanh_().mul_(self.softcap)
+
+    def slope(self, z: Tensor) -> Tensor | None:
+        """dz/dh at z, or None where it is 1 everywhere."""
+        if self.softcap is not None:
+            return (z / self.softcap).square_().neg_().add_(1.0).mul_(self.scale)
+        return torch.full((), self.scale, dtype=z.dtype, device=z.device) if self.scale != 1.0 else None
+
+
+@torch.no_grad()
+def logit_rule(model: "PreTrainedModel") -> LogitRule:
+    """The rule of this student, found by comparing its logits with its head's output on a few tokens.
+
+    The config alone does not tell: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X.
+    """
+    config = model.config
+    named = [getattr(config, name, None) for name in ("logits_scaling", "logit_scale", "lm_head_multiplier")]
+    scales = [1.0, *(s for value in named if value for s in (float(value), 1 / float(value)))]
+    softcap = getattr(config, "final_logit_softcapping", None)
+    ids = torch.arange(1, 9, device=model.device).unsqueeze(0)
+    head = model.get_output_embeddings()
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    head_output, logits = head(hidden).float(), model(input_ids=ids, use_cache=False).logits.float()
+    tolerance = (1e-4 if head.weight.dtype == torch.float32 else 2e-2) * float(logits.abs().max())
+    for scale in scales:
+        rule = LogitRule(scale, softcap)
+        if float((rule.logits(head_output.clone()) - logits).abs().max()) <= tolerance:
+            return rule
+    raise LarkError(
+        f"The logits of {config.name_or_path or config.model_type} are not its head applied to its last hidden states, so its "
+        "training loss cannot be computed in chunks. Choose a student whose architecture is a plain causal language model."
+    )
+
+
+def response_targets(ids: list[int], prompt_length: int) -> list[int]:
+    """What each position of one trajectory predicts: position t the token t+1 if that is a response token, else -100.
+
+    There are exactly `len(ids) - prompt_length` targets, and the last position has none, so the targets of trajectories that
+    are joined (packed) or padded never reach into one another.
+    """
+    if not 1 <= prompt_length < len(ids):
+        raise LarkError(
+            f"A trajectory of {len(ids)} tokens with a prompt of {prompt_length} has no response token to train on. Drop it "
+            "(selection does, unless student.max_length is smaller in training than in scoring)."
+        )
+    return [NO_TARGET] * (prompt_length - 1) + ids[prompt_length:] + [NO_TARGET]
+
+
+def weighted_loss(
+    hidden: Tensor,
+    head_weight: Tensor,
+    targets: Tensor,
+    segment: Tensor,
+    weights: Tensor,
+    lengths: Tensor,
+    batch_trajectories: int,
+    head_bias: Tensor | None = None,
+    chunk: int = 512,
+    rule: LogitRule = LogitRule(),
+    precision: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One micro-batch's part of the loss of a global batch, Σ_i w_i ℓ_i / |batch|, with
+
+        ℓ_i = 1/|a_i| Σ_{t in trajectory i} -log π(y_t | x, y_<t)          (paper, Sec. 3.1)
+
+    `batch_trajectories` is |batch|, the trajectories of the *global* batch over all micro-batches and processes, so gradients
+    must be *summed* over both: where a wrapper averages over processes (DDP, DeepSpeed), multiply the loss by their number
+    before `backward`. Nothing is divided by the sum of the weights, in which a trajectory alone in its micro-batch would lose its weight.
+
+    hidden       [T, d]  the student's last hidden states, packed, or a padded [b, t, d] flattened
+    head_weight  [V, d]  of the LM head; may be tied to the embedding, may be frozen
+    targets      [T]     the token that a position predicts, -100 where it predicts none (`response_targets`)
+    segment      [T]     the trajectory that a position belongs to, 0 ≤ segment < S; ignored where there is no target
+    weights      [S]     w_i = B q_i, constants
+    lengths      [S]     |a_i|, the number of targets of each trajectory
+    head_bias    [V]     or None
+    chunk                response positions that have logits at a time: chunk × V fp32 numbers are the extra memory
+    precision            of the factors of the products with the head; None: autocast's, or that of hidden and head_weight
+
+    Returns the loss, a scalar with gradients (fp32; fp64 for fp64 inputs), and ℓ [S] without. Only positions with a target are
+    projected. With none at all the loss is 0 and still reaches every parameter, which distributed backward passes need.
+
+    Products are accumulated *and kept* in fp32: fp32 accumulation alone would round each logit to bf16 in the end, and
+    between 16 and 32 those are 0.125 apart. Only the factors have `precision`, as in any bf16 training; float32
+    here makes the head exact whatever the backbone is.
+    """
+    if precision is None:
+        device = hidden.device.type
+        autocast = torch.is_autocast_enabled(device)
+        precision = torch.get_autocast_dtype(device) if autocast else torch.promote_types(hidden.dtype, head_weight.dtype)
+    accumulator = torch.promote_types(precision, torch.float32)
+    weights, lengths = weights.to(hidden.device, accumulator), lengths.to(hidden.device, accumulator)
+    positions = (targets != NO_TARGET).nonzero().squeeze(1)
+    owners = segment[positions]
+    shares = (weights / lengths / batch_trajectories)[owners]  # d loss / d nll of each response token
+
+    nll: Tensor
+    loss, nll = _LinearCrossEntropy.apply(
+        hidden, head_weight, head_bias, positions, targets[positions], shares, chunk, rule, precision, torch.is_grad_enabled()
+    )
+    return loss, torch.zeros_like(lengths).index_add_(0, owners, nll) / lengths
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """(Σ_t shares_t · nll_t, nll [R]) of the R positions, with the gradients made on the way.
+
+    With the residual r = (π - e_y) ⊙ dz/dh: ∂/∂hidden = shares ⊙ (r W), ∂/∂W = rᵀ (shares ⊙ hidden), ∂/∂bias = rᵀ shares.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        positions: Tensor,
+        targets: Tensor,
+        shares: Tensor,
+        chunk: int,
+        rule: LogitRule,
+        precision: torch.dtype,
+        differentiate: bool,
+    ) -> tuple[Tensor, Tensor]:
+        wants_hidden, wants_weight, wants_bias = (differentiate and needed for needed in ctx.needs_input_grad[:3])
+        grad_hidden = torch.zeros_like(hidden) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=shares.dtype) if wants_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=shares.dtype) if wants_bias and bias is not None else None
+        nll = torch.empty_like(shares)
+        with torch.autocast(hidden.device.type, enabled=False):
+            head = _factor(weight, precision)
+            for start in range(0, len(positions), chunk):
+                part = slice(start, start + chunk)
+                states = hidden[positions[part]]
+                z = _product(_factor(states, precision), head.T)
+                z = rule.logits(z if bias is None else z.add_(bias))
+                slope = rule.slope(z)
+                nll[part], residual, partition = _surprisal_and_residual(z, targets[part])
+                share = (shares[part] / partition).unsqueeze(1)
+                if slope is not None:
+                    residual.mul_(slope)
+                if grad_bias is not None:
+                    grad_bias.addmv_(residual.T, share.squeeze(1))
+                residual = _factor(residual, precision)
+                if grad_hidden is not None:
+                    grad_hidden[positions[part]] = (_product(residual, head) * share).to(hidden.dtype)
+                if grad_weight is not None:
+                    _add_product(grad_weight, residual.T, _factor(states * share, precision))
+        # Not save_for_backward: these are used once and then given away, so that autograd need not copy the head's gradient.
+        ctx.gradients = (grad_hidden, grad_weight, grad_bias)
+        ctx.mark_non_differentiable(nll)
+        return (nll * shares).sum(), nll  # not `@`, which autocast would round
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        if ctx.gradients is None:
+            raise RuntimeError("weighted_loss keeps its gradients for one backward pass: call it again for another.")
+        gradients, ctx.gradients = ctx.gradients, None
+        return (*(None if g is None else g.mul_(grad_loss) for g in gradients), *(None,) * 7)
+
+
+def _surprisal_and_residual(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """-log π_y [c], the unnormalised residual Z (π - e_y) [c, V] and Z [c], for the logits z [c, V], which are overwritten.
+
+    Z = Σ_v e^(z_v - max z) is left to be divided out of [c] numbers: on a GPU, passes over [c, V] are what the head costs
+    besides its products.
+    """
+    rows = torch.arange(len(z), device=z.device)
+    top = z.amax(dim=1, keepdim=True)
+    gold = z[rows, targets] - top.squeeze(1)
+    partition = z.sub_(top).exp_().sum(dim=1)
+    z[rows, targets] -= partition
+    return partition.log() - gold, z, partition
+
+
+def _mixes(x: Tensor) -> bool:
+    """Whether the device multiplies half-precision factors straight into fp32 (torch: CUDA only)."""
+    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
+
+
+def _factor(x: Tensor, precision: torch.dtype) -> Tensor:
+    """x rounded to `precision`, and widened again where the device's half-precision products would be rounded."""
+    x = x.to(precision)
+    return x if _mixes(x) else x.to(torch.promote_types(precision, torch.float32))
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    return torch.mm(a, b, out_dtype=torch.float32) if _mixes(a) else torch.mm(a, b)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, without the product as a temporary: for the head that is another [V, d]."""
+    if _mixes(a):
+        torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(a, b)

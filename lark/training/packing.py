@@ -1,0 +1,207 @@
+"""Which trajectories meet in which micro-batch, and the tensors of one micro-batch. Pure functions.
+
+The paper's global batch is 64 *trajectories* (App. C.3), not tokens, so what is a global batch is settled first, by the seeded
+shuffle of the epoch alone. Only then are its trajectories arranged over processes and micro-steps: packed or padded, on one
+GPU or sixty-four, a step sums the same 64 terms. A run resumes from the number of its step, with no other state.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lark.chat import Encoded
+from lark.errors import LarkError
+from lark.training.loss import NO_TARGET, response_targets
+
+
+@dataclass(frozen=True)
+class Step:
+    """One global batch, and who does what in it."""
+
+    trajectories: tuple[int, ...]
+    """The global batch. Its real size, also that of an incomplete last one, is the |batch| of `weighted_loss`."""
+    micro: tuple[tuple[tuple[int, ...], ...], ...]
+    """micro[rank][k]: the trajectories of that process in micro-step k. All processes have equally many micro-steps, because
+    each backward pass is a collective (DDP, ZeRO). An empty one stands where there was nothing left to do: it is collated to
+    a single token without target, whose loss is 0 and whose backward pass is as good as any."""
+
+    @property
+    def size(self) -> int:
+        return len(self.trajectories)
+
+
+def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Indices of `lengths` in packs of at most `capacity` tokens, by best-fit decreasing: the longest first, each into the
+    fullest pack that has room for it. At most 11/9 of the fewest packs possible (+ 2/3)."""
+    _check_fits(lengths, capacity)
+    packs: list[list[int]] = []
+    room: list[tuple[int, int]] = []  # (tokens left, pack), ascending
+    for index in _longest_first(range(len(lengths)), lengths):
+        best = bisect_left(room, (lengths[index], -1))
+        if best == len(room):
+            left, target = capacity, len(packs)
+            packs.append([])
+        else:
+            left, target = room.pop(best)
+        packs[target].append(index)
+        insort(room, (left - lengths[index], target))
+    return packs
+
+
+def utilisation(packs: Sequence[Sequence[int]], lengths: Sequence[int], capacity: int) -> float:
+    """The share of token slots that hold a token."""
+    return sum(lengths[i] for p in packs for i in p) / (len(packs) * capacity) if packs else 1.0
+
+
+def global_batches(trajectories: int, global_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
+    """The epoch's shuffle, cut into global batches. A last incomplete batch is kept: every trajectory is seen once an epoch."""
+    order = np.random.default_rng([seed, epoch]).permutation(trajectories).tolist()
+    return [tuple(order[start : start + global_batch]) for start in range(0, trajectories, global_batch)]
+
+
+def plan_batches(
+    lengths: Sequence[int],
+    *,
+    global_batch: int,
+    processes: int,
+    capacity: int,
+    seed: int,
+    epoch: int,
+    packed: bool = True,
+    micro_batch: int = 1,
+) -> list[Step]:
+    """The steps of one epoch over trajectories of `lengths` tokens (prompt and response).
+
+    Packed: a micro-batch is one pack of at most `capacity` tokens. Padded: at most `micro_batch` trajectories, of similar length.
+    """
+    _check_fits(lengths, capacity)
+    if min(global_batch, processes, micro_batch) < 1:
+        raise LarkError(f"A global batch of {global_batch} over {processes} processes by {micro_batch}: all must be at least 1.")
+    steps = []
+    for batch in global_batches(len(lengths), global_batch, seed, epoch):
+        sizes = [lengths[i] for i in batch]
+        groups = _packed(sizes, processes, capacity) if packed else _padded(sizes, processes, micro_batch)
+        steps.append(Step(batch, _deal([[batch[i] for i in group] for group in groups], lengths, processes)))
+    return steps
+
+
+def _packed(lengths: Sequence[int], processes: int, capacity: int) -> list[list[int]]:
+    """As few packs as possible, rounded up to a multiple of `processes`, all about equally full.
+
+    The rounding leaves room, so filling the emptiest pack first usually succeeds, and no process waits for a fuller one.
+    Where it does not (one process, hardly any room left), the packs are those of best-fit decreasing.
+    """
+    tight = pack(lengths, capacity)
+    count = ceil(len(tight) / processes) * processes
+    even: list[list[int]] = [[] for _ in range(count)]
+    filled = [(0, k) for k in range(count)]
+    for index in _longest_first(range(len(lengths)), lengths):
+        tokens, emptiest = filled[0]
+        if tokens + lengths[index] > capacity:
+            return tight + [[] for _ in range(count - len(tight))]
+        heapq.heapreplace(filled, (tokens + lengths[index], emptiest))
+        even[emptiest].append(index)
+    return even
+
+
+def _padded(lengths: Sequence[int], processes: int, micro_batch: int) -> list[list[int]]:
+    """Neighbours in the order of length, in as few groups as possible, rounded up to a multiple of `processes`."""
+    order = _longest_first(range(len(lengths)), lengths)
+    count = ceil(ceil(len(order) / micro_batch) / processes) * processes
+    cuts = [len(order) * k // count for k in range(count + 1)]
+    return [order[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]
+
+
+def _deal(groups: list[list[int]], lengths: Sequence[int], processes: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """micro[rank][k]. Groups of similar size share a micro-step, at whose end processes wait for each other; every second
+    micro-step is dealt in reverse, so that no process always gets the largest."""
+    groups = sorted(groups, key=lambda group: (-sum(lengths[i] for i in group), group))
+    rounds = [groups[start : start + processes] for start in range(0, len(groups), processes)]
+    rounds = [dealt if k % 2 == 0 else dealt[::-1] for k, dealt in enumerate(rounds)]
+    return tuple(tuple(tuple(dealt[rank]) for dealt in rounds) for rank in range(processes))
+
+
+def _longest_first(indices: Sequence[int], lengths: Sequence[int]) -> list[int]:
+    return sorted(indices, key=lambda i: (-lengths[i], i))
+
+
+def _check_fits(lengths: Sequence[int], capacity: int) -> None:
+    long = [i for i, length in enumerate(lengths) if length > capacity]
+    if long:
+        raise LarkError(
+            f"{len(long)} trajectories are longer than the {capacity} tokens of a micro-batch (the first: trajectory {long[0]}, "
+            f"{lengths[long[0]]} tokens). Raise the pack's capacity to student.max_length or more."
+        )
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch: [1, t] packed or [b, t] padded, with S trajectories.
+
+    Neither needs an attention mask. Packed, restarting positions separate the trajectories (`training.attention`); padded,
+    causality does: the padding is on the right, where no real token looks.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    segment: Tensor
+    """The trajectory of each position."""
+    targets: Tensor
+    """The token that each position predicts, -100 where none."""
+    weights: Tensor
+    """[S] fp32."""
+    lengths: Tensor
+    """[S] response tokens of each trajectory."""
+
+    def to(self, device: torch.device | str) -> "MicroBatch":
+        moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items()}
+        return replace(self, **moved)
+
+
+def collate_packed(trajectories: Sequence[Encoded], weights: Sequence[float]) -> MicroBatch:
+    """Trajectories in one row, one after the other; positions restart at each."""
+    return _collate([list(trajectories)], weights, pad_id=0)
+
+
+def collate_padded(trajectories: Sequence[Encoded], weights: Sequence[float], pad_id: int = 0) -> MicroBatch:
+    """A row for each trajectory, padded on the right. No real token sees the padding: any `pad_id` gives the same gradients."""
+    return _collate([[trajectory] for trajectory in trajectories] or [[]], weights, pad_id)
+
+
+def _collate(rows: list[list[Encoded]], weights: Sequence[float], pad_id: int) -> MicroBatch:
+    width = max(1, *(sum(len(e.ids) for e in row) for row in rows))
+    input_ids, position_ids, segment, targets = [], [], [], []
+    lengths: list[int] = []
+    for row in rows:
+        ids: list[int] = []
+        positions: list[int] = []
+        owners: list[int] = []
+        expected: list[int] = []
+        for trajectory in row:
+            ids += trajectory.ids
+            positions += range(len(trajectory.ids))
+            owners += [len(lengths)] * len(trajectory.ids)
+            expected += response_targets(trajectory.ids, trajectory.prompt_length)
+            lengths.append(trajectory.n_response)
+        padding = width - len(ids)
+        last = positions[-1] if positions else -1
+        input_ids.append(ids + [pad_id] * padding)
+        position_ids.append([*positions, *range(last + 1, last + 1 + padding)])
+        segment.append(owners + [max(0, len(lengths) - 1)] * padding)
+        targets.append(expected + [NO_TARGET] * padding)
+    if len(weights) != len(lengths):
+        raise LarkError(f"{len(lengths)} trajectories came with {len(weights)} weights: each needs one.")
+    return MicroBatch(
+        torch.tensor(input_ids),
+        torch.tensor(position_ids),
+        torch.tensor(segment),
+        torch.tensor(targets),
+        torch.tensor(list(weights), dtype=torch.float32),
+        torch.tensor(lengths, dtype=torch.long),
+    )

@@ -1,0 +1,86 @@
+"""The process that does a stage's heavy work. Started by lark/launch.py, once a stage, with a job file.
+
+Run as: python -m lark.worker <folder>/job.json   (or the same under torchrun)
+"""
+
+import importlib
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lark.artifacts import write_text
+from lark.config import Config, from_dict
+from lark.errors import LarkError
+from lark.hardware import Machine
+from lark.launch import ERROR, RESULT, die_with_parent
+
+TASKS = {
+    "lengths": "lark.scoring.worker:lengths",
+    "score": "lark.scoring.worker:score",
+    "train": "lark.training.worker:train",
+    "generate": "lark.evaluation.worker:generate",
+    "grade": "lark.evaluation.worker:grade",
+}
+"""Task -> module:function(job) -> counts."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is asked to do."""
+
+    task: str
+    folder: Path
+    """Of the artifact to make; a resumed job finds there what an earlier one finished."""
+    inputs: Mapping[str, Path]
+    config: Config
+    machine: Machine
+    extra: Mapping[str, Any]
+    rank: int
+    world: int
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+def read_job(path: Path) -> Job:
+    job = json.loads(path.read_text(encoding="utf-8"))
+    return Job(
+        task=job["task"],
+        folder=Path(job["folder"]),
+        inputs={name: Path(folder) for name, folder in job["inputs"].items()},
+        config=from_dict(job["config"]),
+        machine=Machine(**job["machine"]),
+        extra=job["extra"],
+        rank=int(os.environ.get("RANK", "0")),
+        world=int(os.environ.get("WORLD_SIZE", "1")),
+    )
+
+
+def main(path: Path) -> int:
+    die_with_parent()
+    job = read_job(path)
+    logging.basicConfig(level=logging.INFO if job.is_main else logging.WARNING, format="%(message)s", force=True)
+    try:
+        module, function = TASKS[job.task].split(":")
+        task: Callable[[Job], Mapping[str, Any]] = getattr(importlib.import_module(module), function)
+        counts = task(job)
+    except Exception as error:
+        expected = isinstance(error, LarkError)
+        message = str(error) if expected else f"{type(error).__name__}: {error}"
+        write_text(job.folder / ERROR, json.dumps({"message": message, "expected": expected, "rank": job.rank}))
+        traceback.print_exc()  # for the log only: launch.py shows no more once the error is written
+        return 1
+    if job.is_main:
+        write_text(job.folder / RESULT, json.dumps(dict(counts), default=str))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

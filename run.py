@@ -1,0 +1,61 @@
+"""The one entry point: check the configuration, run the stages.
+
+Run as: python run.py                                          the demo
+        python run.py method=lark budget=3 student=qwen7b      the paper's run
+        python run.py -m method=random,grape,rsr,lark          a sweep
+        python run.py dry_run=true ...                         the plan, without running it
+"""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from lark import config
+from lark.config_errors import quote_budgets, sentence
+from lark.errors import LarkError
+
+os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `__main__` below, which turns them into sentences
+log = logging.getLogger("lark")
+failures: list[str] = []
+"""What went wrong, a sentence for each job. A job of a sweep that fails does not stop the others."""
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(composed: DictConfig) -> None:
+    hydra_config = HydraConfig.get()
+    try:
+        _run(config.load(composed), Path(hydra_config.runtime.output_dir))
+    except LarkError as error:
+        failures.append(f"error: {error}")
+        if "num" in hydra_config.job:
+            failures[-1] += f" (job {hydra_config.job.num}: {' '.join(hydra_config.overrides.task)})"
+
+
+def _run(settings: config.Config, folder: Path) -> None:
+    from lark.pipeline import Pipeline  # noqa: PLC0415  # --help and --cfg need none of it
+
+    pipeline = Pipeline(settings, folder)
+    if settings.dry_run:
+        log.info(pipeline.describe())
+    else:
+        pipeline.run()
+
+
+if __name__ == "__main__":
+    config.register()
+    sys.argv[1:] = quote_budgets(sys.argv[1:])
+    try:
+        main()
+    except (HydraException, OmegaConfBaseException, LarkError) as error:
+        failures.append(f"error: {sentence(error)}")
+    except KeyboardInterrupt:
+        failures.append("interrupted: run the same command again and it continues.")
+    if failures:
+        sys.exit("\n".join(failures))

@@ -1,0 +1,73 @@
+"""Problems: right by an independent evaluation, within their numbers, and split so that benchmarks stay unseen."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from independent_arithmetic import evaluate
+
+from lark.demo import benchmarks
+from lark.demo.problems import KINDS, LARGEST, LETTERS, LEVELS, Problem, draw, reserved, seeded
+
+SEEDS = st.integers(0, 10**9)
+
+
+@st.composite
+def any_problem(take: st.DrawFn) -> Problem:
+    return draw(take(st.sampled_from(KINDS)), take(st.sampled_from(LEVELS)), seeded(take(SEEDS)))
+
+
+@given(any_problem())
+def test_the_result_and_every_state_agree_with_an_independent_evaluation(problem: Problem) -> None:
+    assert {evaluate(state) for state in problem.states} == {evaluate(problem.result)}
+
+
+@given(any_problem())
+def test_the_states_are_what_the_question_asks(problem: Problem) -> None:
+    if not problem.opening:
+        assert problem.states[0] in problem.question
+    else:
+        numbers = [int(n) for n in re.findall(r"\d+", problem.question.split("\n")[0])]
+        assert numbers == [int(n) for n in re.findall(r"\d+", problem.states[0])]
+
+
+@given(any_problem())
+def test_every_number_on_the_way_stays_between_0_and_99(problem: Problem) -> None:
+    assert len(problem.states) == len(problem.steps) + 1 == problem.level + 1
+    for step in problem.steps:
+        assert all(0 <= number <= LARGEST for number in (step.left, step.right, step.value))
+
+
+@given(any_problem())
+def test_the_answer_is_the_letter_of_the_only_option_that_holds_the_result(problem: Problem) -> None:
+    if problem.kind != "choice":
+        assert problem.answer == problem.result
+        return
+    options = dict(re.findall(r"([A-D])\) (\d+)", problem.question))
+    assert list(options) == list(LETTERS) and len(set(options.values())) == 4
+    assert options[problem.answer] == problem.result
+
+
+@given(st.sampled_from(KINDS), st.sampled_from(LEVELS), SEEDS, st.booleans())
+def test_a_drawn_problem_has_its_kind_its_level_and_its_side_of_the_split(
+    kind: str, level: int, seed: int, benchmark: bool
+) -> None:
+    problem = draw(kind, level, seeded(seed), benchmark=benchmark)
+    assert (problem.kind, problem.level, reserved(problem)) == (kind, level, benchmark)
+
+
+@pytest.mark.parametrize("name", benchmarks.KIND)
+def test_a_benchmark_has_40_distinct_problems_of_all_levels(name: str) -> None:
+    rows = benchmarks.problems(name)
+    assert len(rows) == len({row["question"] for row in rows}) == len({row["id"] for row in rows}) == 40
+    assert {row["level"] for row in rows} == set(LEVELS)
+    assert rows == benchmarks.problems(name)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SEEDS)
+def test_no_training_question_of_any_seed_is_in_a_benchmark(seed: int) -> None:
+    asked = {row["question"] for name in benchmarks.KIND for row in benchmarks.problems(name)}
+    rng = seeded(seed)
+    assert asked.isdisjoint(draw(kind, level, rng).question for kind in KINDS for level in LEVELS)
