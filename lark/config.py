@@ -381,11 +381,6 @@ class Config:
             _one_of("stages", stage, STAGES)
         for stage in self.force:
             _one_of("force", stage, FORCEABLE)
-        if self.student.max_length <= self.benchmark.decoding.max_new_tokens // 2 and self.student.path == "demo":
-            raise LarkError(
-                f"benchmark.decoding.max_new_tokens={self.benchmark.decoding.max_new_tokens} does not fit the demo "
-                f"student's context of {self.student.max_length}: use benchmark=demo or a larger student."
-            )
 
     @property
     def weighting_name(self) -> str | None:

@@ -43,8 +43,9 @@ def resolve(hardware: Hardware) -> Machine:
     device = ("cuda" if gpus else "cpu") if hardware.device == "auto" else hardware.device
     processes = hardware.processes or (gpus if device == "cuda" else 1)
     if device == "cuda" and processes > gpus:
+        here = f"has {gpus}" if gpus else "has none"
         raise LarkError(
-            f"hardware={hardware.name} asks for {processes or 'a'} GPU{'s' if processes > 1 else ''} on this machine, which has {gpus or 'none'}: "
+            f"hardware={hardware.name} asks for {processes} GPU{'s' if processes > 1 else ''} on this machine, which {here}: "
             "use hardware=auto, or hardware=cpu for the demo."
         )
     threads = hardware.threads or max(1, (os.cpu_count() or 1) // processes)

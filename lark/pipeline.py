@@ -10,7 +10,7 @@ from typing import Any
 
 from lark import pool as pools
 from lark import selecting
-from lark.artifacts import Artifact, Checksums, Store
+from lark.artifacts import Checksums, Store
 from lark.config import Config
 from lark.evaluation.grading import merge_generations
 from lark.hardware import Machine, check
@@ -66,12 +66,12 @@ class Pipeline:
     def _wanted(self) -> list[Step]:
         """The steps that were asked for, and those they depend on."""
         wanted: set[int] = set()
-        needed: set[Artifact] = set()
+        needed: set[Path] = set()
         for index in reversed(range(len(self.plan))):
             step = self.plan[index]
-            if step.stage in self.config.stages or needed & set(map(_key, step.artifacts)):  # type: ignore[arg-type]
+            if step.stage in self.config.stages or needed & {artifact.folder for artifact in step.artifacts}:
                 wanted.add(index)
-                needed |= {_key(a) for artifact in step.artifacts for a in artifact.inputs.values()}  # type: ignore[misc]
+                needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
         return [self.plan[index] for index in sorted(wanted)]
 
     def _carry_out(self, step: Step) -> None:
@@ -109,7 +109,7 @@ class Pipeline:
             return [{**counts, **shards.merge(folders[0], "scores.parquet")}]
         if step.task == "generate":
             return [{**counts[str(folder)], **merge_generations(folder)} for folder in folders]
-        return [counts]
+        return [counts[str(folder)] for folder in folders] if step.tasks else [counts]
 
     def _pool(self, step: Step, folder: Path) -> Mapping[str, Any]:
         return pools.write(pools.read(self.config.pool), folder / pools.FILE, self.config.pool)
@@ -122,6 +122,3 @@ class Pipeline:
 _INLINE = {"pool": Pipeline._pool, "select": Pipeline._select}
 """Steps without a model, done in this process."""
 
-
-def _key(artifact: Artifact) -> str:
-    return artifact.folder.as_posix()

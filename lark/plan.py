@@ -16,7 +16,7 @@ from lark.scoring.methods import METHODS
 from lark.students import location, tokenizer_identity, weights_identity
 
 VERSIONS = {
-    "pool": 1, "lengths": 1, "scores": 1, "local": 1, "judge": 1, "selection": 1, "checkpoint": 1, "generations": 1, "metrics": 1,
+    "pool": 1, "lengths": 1, "scores": 1, "selection": 1, "checkpoint": 1, "generations": 1, "metrics": 1,
 }  # fmt: skip
 
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "checkpoints")
@@ -39,6 +39,9 @@ class Step:
 
     @property
     def inputs(self) -> Mapping[str, Artifact]:
+        """By name; where each benchmark has its own, by name and benchmark (`generations:aime24`)."""
+        if self.task == "grade":
+            return {f"{k}:{t}": v for a, t in zip(self.artifacts, self.tasks, strict=True) for k, v in a.inputs.items()}
         return self.artifacts[0].inputs
 
 
@@ -121,7 +124,7 @@ def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | Non
     sources = {"student": student}
     return [
         Step("evaluate", "generate", tuple(generations), sources, names),
-        *(Step("evaluate", "grade", (artifact,), {}, (name,)) for artifact, name in zip(metrics, names, strict=True)),
+        Step("evaluate", "grade", tuple(metrics), {}, names),
     ]
 
 

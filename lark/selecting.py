@@ -26,7 +26,7 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
     assert config.weighting_name is not None
     selection = select(
         method.score(table, config.method.seed), table["question_id"], table["candidate_id"],
-        config.budget.size, config.weighting_name, method.higher_is_better,
+        config.budget.size, config.weighting_name, higher_is_better=method.higher_is_better,
     )  # fmt: skip
     check_dropped(selection)
     chosen = as_table(selection, table)

@@ -1,10 +1,24 @@
-"""What tests share: where the repository is, and real data where it is present beside it."""
+"""What tests share: where the repository is, real data where it is present beside it, and ways to run the program."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+
+from lark import config
+from lark.config import Config
 
 ROOT = Path(__file__).parent.parent
+
+SMALL = [
+    "pool.questions=6", "training.epochs=2", "benchmark=demo_words", "benchmark.tasks.demo_words.limit=6",
+    "benchmark.decoding.samples=2", "benchmark.decoding.seeds=[0,1]", "benchmark.decoding.max_new_tokens=24",
+    "benchmark.decoding.repetition_penalty=1.0", "tracking=none",
+]  # fmt: skip
+"""A whole run in seconds."""
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +28,26 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("no ../shared/data beside the repository")
     return path
+
+
+def composed(*overrides: str) -> Config:
+    """The configuration that run.py would get from these arguments."""
+    config.register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return config.load(compose("config", overrides=list(overrides)))
+
+
+def start_program(*arguments: str, outputs: Path, **options: object) -> subprocess.Popen[str]:
+    """run.py in a process of its own, as a user starts it."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "run.py"), f"outputs={outputs}", *arguments],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "200"},
+        **options,  # type: ignore[call-overload]
+    )  # fmt: skip
+
+
+def run_program(*arguments: str, outputs: Path) -> tuple[int, str]:
+    """Exit code and everything it said."""
+    process = start_program(*arguments, outputs=outputs)
+    output, _ = process.communicate()
+    return process.returncode, output

@@ -61,17 +61,20 @@ def documents(rng: Random, chat: ChatFormat) -> Iterator[Document]:
             yield textbook(problem, rng, chat)
         else:
             answer = direct(problem, rng) if kind == "direct" else worked(problem, rng)
-            yield conversation(kind, problem, answer, rng, chat)
+            yield prompted(kind, problem, answer, rng, chat)
 
 
-def conversation(kind: str, problem: Problem, answer: str, rng: Random, chat: ChatFormat) -> Document:
+def prompted(kind: str, problem: Problem, answer: str, rng: Random, chat: ChatFormat) -> Document:
+    """A chat of one question and its answer, with or without the system prompt of its kind."""
     system = SYSTEM[problem.kind] if rng.random() < SYSTEM_SHARE else None
     return Document(kind, ((chat.prompt_text(problem.question, system), False), (_closed(answer, chat), True)))
 
 
 def textbook(problem: Problem, rng: Random, chat: ChatFormat) -> Document:
     asked, solved = rng.choice([("Problem: ", "\nSolution: "), ("Question: ", "\nWork: "), ("Exercise. ", "\n")])
-    return Document("textbook", ((asked + problem.question + solved, False), (_closed(worked(problem, rng), chat), True)))
+    return Document(
+        "textbook", ((asked + problem.question + solved, False), (_closed(worked(problem, rng), chat), True))
+    )
 
 
 def _closed(answer: str, chat: ChatFormat) -> str:

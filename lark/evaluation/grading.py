@@ -8,7 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 from lark.artifacts import write_text
-from lark.evaluation.answers import AnswerFormat, extract_boxed, grade_paper
+from lark.evaluation.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.evaluation.verify import Verifier
 
@@ -29,12 +29,13 @@ def grade(generations: Path, answer_format: str, folder: Path) -> dict[str, Any]
     samples = _read(generations / "generations.jsonl")
     form = AnswerFormat(answer_format)
     answers = [extract_boxed(sample["text"]) for sample in samples]
+    lists = [extract_boxed_list(sample["text"]) for sample in samples]
     golds = [problems[sample["problem"]]["answer"] for sample in samples]
     with (
         Verifier(processes=min(2, os.cpu_count() or 1)) as verifier,
         tqdm(total=len(samples), desc="grading", unit="answer") as bar,
     ):
-        verify = verifier.grade_many([(a, g, form) for a, g in zip(answers, golds, strict=True)], progress=bar.update)
+        verify = verifier.grade_many([(a, g, form) for a, g in zip(lists, golds, strict=True)], progress=bar.update)
     verdicts = {"paper": [grade_paper(a, g, form) for a, g in zip(answers, golds, strict=True)], "verify": verify}
     lines = [
         {"problem": s["problem"], "seed": s["seed"], "sample": s["sample"], "answer": answers[i], "gold": golds[i],

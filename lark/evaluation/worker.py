@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from lark.artifacts import write_text
 from lark.config import Task
+from lark.errors import LarkError
 from lark.evaluation import engines, grading
 from lark.evaluation.benchmarks import SYSTEM_PROMPTS, Problem, load
 from lark.evaluation.engines import Engine, Request, Sampling
@@ -67,7 +68,7 @@ def _run(
 ) -> None:
     decoding = job.config.benchmark.decoding
     sampling = Sampling(
-        decoding.temperature, decoding.top_p, decoding.top_k, decoding.repetition_penalty, decoding.max_new_tokens,
+        decoding.temperature, decoding.top_p, decoding.top_k, decoding.repetition_penalty,
         decoding.samples, tuple(chat.stop_ids),
     )  # fmt: skip
     total = sum(len(pairs) for _, (_, pairs) in todo) * decoding.samples
@@ -75,7 +76,7 @@ def _run(
     with tqdm(total=total, desc="generating", unit="answer", disable=not job.is_main) as bar:
         for name, (number, pairs) in todo:
             system = SYSTEM_PROMPTS[tasks[name].answer_format]
-            requests = [Request(tuple(chat.prompt(p.question, system)), request_seed(p, seed)) for p, seed in pairs]
+            requests = [_request(job, tuple(chat.prompt(p.question, system)), request_seed(p, seed)) for p, seed in pairs]
             answers = engine.generate(requests, sampling)
             lines = [
                 {"problem": p.id, "seed": seed, "sample": i, **asdict(generation)}
@@ -86,6 +87,13 @@ def _run(
             tokens += sum(line["n_tokens"] for line in lines)
             bar.update(len(lines))
             bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):,.0f} tok/s")
+
+
+def _request(job: Job, prompt: tuple[int, ...], seed: int) -> Request:
+    room = job.config.student.max_length - len(prompt)
+    if room < 1:
+        raise LarkError(f"A prompt of {len(prompt)} tokens leaves no room in student.max_length={job.config.student.max_length}.")
+    return Request(prompt, seed, min(job.config.benchmark.decoding.max_new_tokens, room))
 
 
 def request_seed(problem: Problem, seed: int) -> int:
@@ -103,6 +111,9 @@ def _lines(rows: Any) -> str:
 
 
 def grade(job: Job) -> dict[str, Any]:
-    """Mark one benchmark's generations."""
-    (name,) = job.extra["tasks"]
-    return grading.grade(job.inputs["generations"], job.config.benchmark.tasks[name].answer_format, job.folder)
+    """Mark the generations of every benchmark in `job.extra["tasks"]` (name -> folder)."""
+    tasks = job.config.benchmark.tasks
+    return {
+        folder: grading.grade(job.inputs[f"generations:{name}"], tasks[name].answer_format, Path(folder))
+        for name, folder in job.extra["tasks"].items()
+    }

@@ -55,10 +55,10 @@ def run_summary(
     config: Config, store: Store, plan: Sequence[Step], outcomes: Sequence[Outcome], tracker: Tracker, folder: Path
 ) -> None:
     """Print the table, write it beside the run, and send it to the tracker."""
-    graded = [step for step in plan if step.task == "grade" and store.state(step.artifacts[0]) == "finished"]
-    header, rows = results_table(config, store, graded)
+    header, rows = results_table(config, store, [step for step in plan if step.task == "grade"])
     if rows:
-        title = f"Acc@{config.benchmark.decoding.samples} in percent, mean ± standard deviation over {len(config.benchmark.decoding.seeds)} decoding seeds"
+        decoding = config.benchmark.decoding
+        title = f"Acc@{decoding.samples} in percent, mean ± standard deviation over {len(decoding.seeds)} decoding seeds"
         note = "These are the demo's numbers: a miniature that shows the method at work, not the paper's results.\n"
         note = note if config.student.name == "demo" else ""
         log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
@@ -81,12 +81,13 @@ def results_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple
     """A row for the base model and one for the trained student."""
     tasks = config.benchmark.tasks
     header = ["student", "method", "B", *(task.label for task in tasks.values()), "Avg"]
-    by_model: dict[bool, dict[str, BenchmarkMetrics]] = {}
+    rows = []
     for step in graded:
         trained = "checkpoint" in step.artifacts[0].inputs["generations"].inputs
-        by_model.setdefault(trained, {})[step.tasks[0]] = metrics_of(store, step.artifacts[0], config.benchmark.grader)
-    rows = []
-    for trained, metrics in sorted(by_model.items()):
+        finished = {t: a for t, a in zip(step.tasks, step.artifacts, strict=True) if store.state(a) == "finished"}
+        metrics = {name: metrics_of(store, artifact, config.benchmark.grader) for name, artifact in finished.items()}
+        if not metrics:
+            continue
         cells = [spread(metrics[name].accuracy_at_k) if name in metrics else "–" for name in tasks]
         mean = spread(average(list(metrics.values()))) if len(metrics) == len(tasks) else "–"
         method = [config.method.label, str(config.budget.size)] if trained else ["Base model", "–"]

@@ -118,8 +118,9 @@ KEYWORD_PATTERNS = [[re.compile(rf"{word}(?<=\b{word})\b") for word in group] fo
 def rule_quality(trajectories: pd.DataFrame, seed: int) -> Floats:
     """0.30 z(words) + 0.20 z(self-verification) + 0.25 z(exploration) + 0.25 z(granularity), LIMO-style (App. C.2)."""
     indicators = np.array([_indicators(text) for text in trajectories["response"]], dtype=np.float64).reshape(-1, 4)
-    scores = [z_score(column, trajectories["question_id"]) for column in indicators.T]
-    return np.array([0.30, 0.20, 0.25, 0.25]) @ scores
+    length, check, explore, granularity = (z_score(column, trajectories["question_id"]) for column in indicators.T)
+    # Written out: a matrix product may round a row differently wherever it stands, and so break ties by position.
+    return 0.30 * length + 0.20 * check + 0.25 * explore + 0.25 * granularity
 
 
 def _indicators(text: str) -> list[float]:

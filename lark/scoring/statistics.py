@@ -22,7 +22,7 @@ beyond single-token calls) is swept again with the values read. Ranks and ties a
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -37,8 +37,13 @@ log = logging.getLogger(__name__)
 Backend = Literal["auto", "torch", "eager", "triton"]
 Absorb = Callable[[Tensor, Tensor, Tensor], Tensor]
 
+CPU_TILE = 1024
+"""Tokens and words of a tile on a CPU: 4 MiB of logits, which stay in cache, and a matrix product as fast as the whole one.
+Of eight shapes from 256 × 1,024 to 2,048 × 1,024 the fastest with and without a compiler, within noise."""
+
 COMPILE_FROM = 16_384
-"""Smallest vocabulary for which "auto" compiles: below, the head is so cheap that compiling (about 20 s once) costs more."""
+"""Smallest vocabulary for which "auto" compiles: below, the head is so cheap that compiling (up to 20 s once) costs more. A call
+with less than one tile of tokens is not compiled either: a compiled tile has a fixed shape, and the padding would cost more."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,19 @@ class Tiling:
     absorb: Absorb
     fixed: bool = False
 
+    def fitted(self, n_tokens: int, vocabulary: int) -> "Tiling":
+        """Tiles of nearly equal size, no larger than these, so that little of the last ones is padding."""
+        if self.fixed:
+            return self
+        return replace(self, rows=_even(max(1, n_tokens), self.rows), columns=_even(vocabulary, self.columns))
+
+
+def _even(n: int, limit: int) -> int:
+    """The size of the fewest nearly equal parts of n, each at most `limit`; a multiple of 64, which matrix products like."""
+    parts = -(-n // limit)
+    size = -(-n // parts)
+    return size if parts == 1 else min(limit, -(-size // 64) * 64)
+
 
 @torch.no_grad()
 def token_statistics(hidden: Tensor, targets: Tensor, head: Head, backend: Backend = "auto") -> TokenStatistics:
@@ -84,14 +102,18 @@ def token_statistics(hidden: Tensor, targets: Tensor, head: Head, backend: Backe
 def tiled_statistics(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling) -> TokenStatistics:
     """`token_statistics` with tiles of your own."""
     _check_inputs(hidden, targets, head)
-    blocks = [slice(i, i + tiling.rows) for i in range(0, len(targets), tiling.rows)]
-    guesses = [head.rows(targets[b]).logits(hidden[b]).diagonal() for b in blocks]
-    gold = torch.cat(guesses) if guesses else hidden.new_empty(0, dtype=torch.float32)
-    state, seen = _sweep(hidden, targets, gold, head, tiling)
+    tiling = tiling.fitted(len(targets), head.vocabulary)
+    blocks = [slice(i, min(i + tiling.rows, len(targets))) for i in range(0, len(targets), tiling.rows)]
+    gold = hidden.new_empty(len(targets), dtype=torch.float32)
+    for b in blocks:
+        gold[b] = head.rows(targets[b]).logits(hidden[b]).diagonal()
+    state, seen = _sweep(hidden, targets, gold, head, tiling, blocks)
     for b in blocks:
         if not torch.equal(seen[b], gold[b]):
-            state[:, b], seen[b] = _sweep(hidden[b], targets[b], seen[b], head, tiling)
-    statistics = _finish(state, seen, _n_masked(head, tiling))
+            again, _ = _sweep(hidden, targets, seen, head, tiling, [b])
+            state[:, b] = again[:, b]
+    # Columns that hold -inf without being masked by the model: the padding of the last tile, and the gold token's own.
+    statistics = _finish(state, seen, n_masked=-head.vocabulary % tiling.columns + 1)
     _check_bounds(statistics, head)
     return statistics
 
@@ -121,7 +143,8 @@ def absorb_tile(logits: Tensor, gold: Tensor, state: Tensor) -> Tensor:
 def _tiling(backend: Backend, hidden: Tensor, head: Head) -> Tiling:
     """The tiles of a backend. On a GPU a tile of 4,096 × 4,096 fp32 logits is 64 MiB, and the gold logits' product as much."""
     if backend == "auto":
-        backend = "triton" if hidden.is_cuda else "torch" if head.vocabulary >= COMPILE_FROM else "eager"
+        worth_compiling = head.vocabulary >= COMPILE_FROM and len(hidden) >= CPU_TILE
+        backend = "triton" if hidden.is_cuda else "torch" if worth_compiling else "eager"
     if backend == "triton":
         from lark.scoring.triton_kernel import absorb_tile as absorb_on_gpu  # noqa: PLC0415 (Triton may be absent on CPU)
 
@@ -129,20 +152,19 @@ def _tiling(backend: Backend, hidden: Tensor, head: Head) -> Tiling:
     if hidden.is_cuda:
         return Tiling(2048, 4096, absorb_tile)
     compiled = _compiled() if backend == "torch" else None
-    return compiled or Tiling(256, 2048, absorb_tile)
+    return compiled or Tiling(CPU_TILE, CPU_TILE, absorb_tile)
 
 
 @cache
 def _compiled() -> Tiling | None:
     """The CPU tiling with a compiled reduction, compiled for one shape and tried once; None where it cannot be compiled."""
-    rows, columns = 256, 4096
     absorb = torch.compile(absorb_tile, fullgraph=True, dynamic=False)
     try:
-        absorb(torch.zeros(rows, columns), torch.zeros(rows), _new_state(rows, torch.device("cpu")))
+        absorb(torch.zeros(CPU_TILE, CPU_TILE), torch.zeros(CPU_TILE), _new_state(CPU_TILE, torch.device("cpu")))
     except Exception as error:  # the compiler's failures have no common type
-        log.warning("Scoring runs uncompiled, up to 1.25 times slower: %s", str(error).strip().split("\n")[0][:200])
+        log.warning("Scoring runs uncompiled, a little slower: %s", str(error).strip().split("\n")[0][:200])
         return None
-    return Tiling(rows, columns, absorb, fixed=True)
+    return Tiling(CPU_TILE, CPU_TILE, absorb, fixed=True)
 
 
 def _new_state(n_tokens: int, device: torch.device) -> Tensor:
@@ -152,30 +174,25 @@ def _new_state(n_tokens: int, device: torch.device) -> Tensor:
     return state
 
 
-def _n_masked(head: Head, tiling: Tiling) -> int:
-    """Columns that hold -inf without being masked by the model: the padding of the last tile, and the gold token's own."""
-    columns = tiling.columns if tiling.fixed else min(tiling.columns, head.vocabulary)
-    return -head.vocabulary % columns + 1
-
-
-def _sweep(hidden: Tensor, targets: Tensor, gold: Tensor, head: Head, tiling: Tiling) -> tuple[Tensor, Tensor]:
-    """All tiles of all tokens: the final state [5, T], and the gold logits [T] as the tiles had them."""
-    T, V = len(targets), head.vocabulary
-    rows = tiling.rows if tiling.fixed else min(tiling.rows, T)
-    columns = tiling.columns if tiling.fixed else min(tiling.columns, V)
-    blocks = [slice(i, min(i + rows, T)) for i in range(0, T, rows)]
+def _sweep(
+    hidden: Tensor, targets: Tensor, gold: Tensor, head: Head, tiling: Tiling, blocks: list[slice]
+) -> tuple[Tensor, Tensor]:
+    """All tiles of these blocks of tokens: the final state [5, T], and the gold logits [T] as the tiles had them."""
+    T, rows, columns = len(targets), tiling.rows, tiling.columns
     states = [_new_state(rows, hidden.device) for _ in blocks]
     references = [torch.nn.functional.pad(gold[b], (0, rows - (b.stop - b.start))) for b in blocks]
-    seen = torch.full_like(gold, float("nan"))
-    tile = torch.zeros(rows if blocks else 0, columns, device=hidden.device)
-    for start in range(0, V, columns):
+    seen = torch.full_like(gold, torch.nan)
+    tile = torch.zeros(rows, columns, device=hidden.device)
+    for start in range(0, head.vocabulary, columns):
         part = head.rows(slice(start, start + columns))
         tile[:, part.vocabulary :] = -torch.inf
         for i, b in enumerate(blocks):
             logits = part.logits(hidden[b], out=tile[: b.stop - b.start, : part.vocabulary])
             _take_gold(logits, targets[b] - start, seen[b])
             states[i] = tiling.absorb(tile, references[i], states[i])
-    state = torch.cat(states, dim=1)[:, :T] if states else _new_state(0, hidden.device)
+    state = _new_state(T, hidden.device)
+    for final, b in zip(states, blocks, strict=True):
+        state[:, b] = final[:, : b.stop - b.start]
     return state, seen
 
 

@@ -46,6 +46,14 @@ def absorb_tile(logits: Tensor, gold: Tensor, state: Tensor) -> Tensor:
     new_state = torch.empty_like(state)
     block = triton.next_power_of_2(n_columns)
     _absorb[(n_rows,)](
-        logits, gold, state, new_state, logits.stride(0), n_rows, n_columns, BLOCK=block, num_warps=8 if block >= 2048 else 4
+        logits,
+        gold,
+        state,
+        new_state,
+        logits.stride(0),
+        n_rows,
+        n_columns,
+        BLOCK=block,
+        num_warps=8 if block >= 2048 else 4,
     )
     return new_state

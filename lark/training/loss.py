@@ -41,6 +41,10 @@ class LogitRule:
         return torch.full((), self.scale, dtype=z.dtype, device=z.device) if self.scale != 1.0 else None
 
 
+PLAIN = LogitRule()
+"""The logits are the head's output: Llama, Qwen2 and most others."""
+
+
 @torch.no_grad()
 def logit_rule(model: "PreTrainedModel") -> LogitRule:
     """The rule of this student, found by comparing its logits with its head's output on a few tokens.
@@ -90,7 +94,7 @@ def weighted_loss(
     batch_trajectories: int,
     head_bias: Tensor | None = None,
     chunk: int = 512,
-    rule: LogitRule = LogitRule(),
+    rule: LogitRule = PLAIN,
     precision: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One micro-batch's part of the loss of a global batch, Σ_i w_i ℓ_i / |batch|, with
@@ -99,7 +103,7 @@ def weighted_loss(
 
     `batch_trajectories` is |batch|, the trajectories of the *global* batch over all micro-batches and processes, so gradients
     must be *summed* over both: where a wrapper averages over processes (DDP, DeepSpeed), multiply the loss by their number
-    before `backward`. Nothing is divided by the sum of the weights, in which a trajectory alone in its micro-batch would lose its weight.
+    before `backward`. Nothing is divided by the sum of the weights: a trajectory alone in its micro-batch would lose its weight.
 
     hidden       [T, d]  the student's last hidden states, packed, or a padded [b, t, d] flattened
     head_weight  [V, d]  of the LM head; may be tied to the embedding, may be frozen
@@ -130,7 +134,16 @@ def weighted_loss(
 
     nll: Tensor
     loss, nll = _LinearCrossEntropy.apply(
-        hidden, head_weight, head_bias, positions, targets[positions], shares, chunk, rule, precision, torch.is_grad_enabled()
+        hidden,
+        head_weight,
+        head_bias,
+        positions,
+        targets[positions],
+        shares,
+        chunk,
+        rule,
+        precision,
+        torch.is_grad_enabled(),
     )
     return loss, torch.zeros_like(lengths).index_add_(0, owners, nll) / lengths
 
@@ -186,7 +199,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError("weighted_loss keeps its gradients for one backward pass: call it again for another.")
         gradients, ctx.gradients = ctx.gradients, None

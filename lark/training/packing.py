@@ -42,7 +42,7 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     _check_fits(lengths, capacity)
     packs: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (tokens left, pack), ascending
-    for index in _longest_first(range(len(lengths)), lengths):
+    for index in _longest_first(lengths):
         best = bisect_left(room, (lengths[index], -1))
         if best == len(room):
             left, target = capacity, len(packs)
@@ -78,16 +78,19 @@ def plan_batches(
 ) -> list[Step]:
     """The steps of one epoch over trajectories of `lengths` tokens (prompt and response).
 
-    Packed: a micro-batch is one pack of at most `capacity` tokens. Padded: at most `micro_batch` trajectories, of similar length.
+    A micro-batch is one pack of at most `capacity` tokens; or, padded, at most `micro_batch` trajectories of similar length, with
+    at most `capacity` tokens and padding.
     """
     _check_fits(lengths, capacity)
     if min(global_batch, processes, micro_batch) < 1:
-        raise LarkError(f"A global batch of {global_batch} over {processes} processes by {micro_batch}: all must be at least 1.")
+        raise LarkError(
+            f"A global batch of {global_batch} over {processes} processes by {micro_batch}: all must be at least 1."
+        )
     steps = []
     for batch in global_batches(len(lengths), global_batch, seed, epoch):
         sizes = [lengths[i] for i in batch]
-        groups = _packed(sizes, processes, capacity) if packed else _padded(sizes, processes, micro_batch)
-        steps.append(Step(batch, _deal([[batch[i] for i in group] for group in groups], lengths, processes)))
+        groups = _packed(sizes, processes, capacity) if packed else _padded(sizes, processes, capacity, micro_batch)
+        steps.append(Step(batch, _deal([[batch[i] for i in group] for group in groups], processes)))
     return steps
 
 
@@ -101,34 +104,52 @@ def _packed(lengths: Sequence[int], processes: int, capacity: int) -> list[list[
     count = ceil(len(tight) / processes) * processes
     even: list[list[int]] = [[] for _ in range(count)]
     filled = [(0, k) for k in range(count)]
-    for index in _longest_first(range(len(lengths)), lengths):
+    for index in _longest_first(lengths):
         tokens, emptiest = filled[0]
         if tokens + lengths[index] > capacity:
-            return tight + [[] for _ in range(count - len(tight))]
+            even = tight + [[] for _ in range(count - len(tight))]
+            break
         heapq.heapreplace(filled, (tokens + lengths[index], emptiest))
         even[emptiest].append(index)
-    return even
+    return sorted(even, key=lambda group: (-sum(lengths[i] for i in group), group))
 
 
-def _padded(lengths: Sequence[int], processes: int, micro_batch: int) -> list[list[int]]:
-    """Neighbours in the order of length, in as few groups as possible, rounded up to a multiple of `processes`."""
-    order = _longest_first(range(len(lengths)), lengths)
-    count = ceil(ceil(len(order) / micro_batch) / processes) * processes
-    cuts = [len(order) * k // count for k in range(count + 1)]
-    return [order[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]
+def _padded(lengths: Sequence[int], processes: int, capacity: int, micro_batch: int) -> list[list[int]]:
+    """Neighbours in the order of length, in as few groups as the two limits allow. To make their number a multiple of
+    `processes` the costliest are halved, as long as there is one to halve."""
+
+    def cost(group: list[int]) -> tuple[int, list[int]]:
+        """Sorts the costliest first."""
+        return (-len(group) * max((lengths[i] for i in group), default=0), group)
+
+    groups: list[list[int]] = []
+    for index in _longest_first(lengths):
+        last = groups[-1] if groups else []
+        if last and len(last) < micro_batch and lengths[last[0]] * (len(last) + 1) <= capacity:
+            last.append(index)
+        else:
+            groups.append([index])
+    while len(groups) % processes:
+        costliest = min((group for group in groups if len(group) > 1), key=cost, default=None)
+        if costliest is None:
+            groups.append([])
+        else:
+            groups.remove(costliest)
+            half = len(costliest) // 2
+            groups += [costliest[:half], costliest[half:]]
+    return sorted(groups, key=cost)
 
 
-def _deal(groups: list[list[int]], lengths: Sequence[int], processes: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """micro[rank][k]. Groups of similar size share a micro-step, at whose end processes wait for each other; every second
-    micro-step is dealt in reverse, so that no process always gets the largest."""
-    groups = sorted(groups, key=lambda group: (-sum(lengths[i] for i in group), group))
+def _deal(groups: list[list[int]], processes: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """micro[rank][k] of groups that come costliest first. Groups of similar cost share a micro-step, at whose end processes may
+    wait for each other; every second micro-step is dealt in reverse, so that no process always gets the costliest."""
     rounds = [groups[start : start + processes] for start in range(0, len(groups), processes)]
     rounds = [dealt if k % 2 == 0 else dealt[::-1] for k, dealt in enumerate(rounds)]
     return tuple(tuple(tuple(dealt[rank]) for dealt in rounds) for rank in range(processes))
 
 
-def _longest_first(indices: Sequence[int], lengths: Sequence[int]) -> list[int]:
-    return sorted(indices, key=lambda i: (-lengths[i], i))
+def _longest_first(lengths: Sequence[int]) -> list[int]:
+    return sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
 
 
 def _check_fits(lengths: Sequence[int], capacity: int) -> None:

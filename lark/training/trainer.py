@@ -166,8 +166,13 @@ class WeightedTrainer(Trainer):
                 f"{self.state.global_step + 1} with the trajectories {named}. Lower training.learning_rate, or look at these."
             )
 
+    # What the Trainer wants to know of its own kind of batch, and nothing here uses.
+
     def floating_point_ops(self, inputs: Any) -> int:
-        return 0  # The Trainer's estimate needs its own kind of batch, and nothing here uses it.
+        return 0
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> None:
+        return None
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)

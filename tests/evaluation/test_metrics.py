@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark.errors import LarkError
@@ -80,6 +80,7 @@ def test_avg_refuses_benchmarks_with_different_numbers_of_seeds() -> None:
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 12), st.integers(1, 5))
 
 
+@settings(deadline=None, max_examples=50)
 @given(shape=SHAPES, rng=st.randoms(use_true_random=False))
 def test_metrics_agree_with_plain_counting_in_any_order_of_samples(
     shape: tuple[int, int, int], rng: random.Random

@@ -184,7 +184,7 @@ def test_a_hanging_comparison_is_cut_off_and_the_others_are_graded() -> None:
             verifier.grade_many([*easy[:5], (HANGING, "5", FREE_FORM), *easy[5:]]) == [True] * 5 + [False] + [True] * 5
         )
         assert verifier.cut_off == 1
-        assert time.monotonic() - start < 30
+        assert time.monotonic() - start < 60
         assert verifier.grade_many(easy) == [True] * 10
 
 
@@ -246,7 +246,7 @@ def test_a_killed_parent_leaves_no_orphan(answer: str) -> None:
         worker = int(caller.stdout.readline())
         time.sleep(0.3)
         caller.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not Path(f"/proc/{worker}").exists()
@@ -284,7 +284,7 @@ def test_a_caller_is_not_imported_again_by_its_workers(tmp_path: Path) -> None:
     environment = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     command = [sys.executable, str(script), "5"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("imported") == 1

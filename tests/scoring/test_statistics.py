@@ -1,6 +1,5 @@
 """Per-token statistics against a float64 softmax of the same logits, on ordinary and extreme inputs."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -59,7 +58,9 @@ def assert_exact(statistics: TokenStatistics, logits: Tensor, targets: Tensor, t
         else:
             assert actual.dtype == torch.float32
             # Below 1e-37 fp32 has no full precision left: such a probability squared is zero.
-            torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=1e-37, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(
+                actual.double(), expected, rtol=tolerance, atol=1e-37, msg=lambda m, n=name: f"{n}: {m}"
+            )
 
 
 @settings(deadline=None, max_examples=200)
@@ -84,9 +85,7 @@ def test_statistics_are_exact(
 
 
 @settings(deadline=None, max_examples=100)
-@given(
-    data=st.data(), V=st.integers(2, 23), seed=st.integers(0, 2**31), tiling=st.sampled_from([SMALL, PADDED])
-)
+@given(data=st.data(), V=st.integers(2, 23), seed=st.integers(0, 2**31), tiling=st.sampled_from([SMALL, PADDED]))
 def test_masked_words_have_probability_zero(data: st.DataObject, V: int, seed: int, tiling: Tiling) -> None:
     logits = torch.randn(4, V, generator=torch.Generator().manual_seed(seed))
     masked = data.draw(st.lists(st.integers(0, V - 1), min_size=1, max_size=V - 1, unique=True))
@@ -116,7 +115,9 @@ def test_a_large_vocabulary_sums_without_drift(backend: Backend) -> None:
     V = 151_936
     bias = torch.full((V,), -0.1)
     bias[7] = 0.0
-    statistics = token_statistics(torch.zeros(3, 1), torch.tensor([0, 7, V - 1]), Head(torch.zeros(V, 1), bias), backend)
+    statistics = token_statistics(
+        torch.zeros(3, 1), torch.tensor([0, 7, V - 1]), Head(torch.zeros(V, 1), bias), backend
+    )
     assert_exact(statistics, bias.expand(3, V), torch.tensor([0, 7, V - 1]), tolerance=5e-6)
 
 
@@ -172,10 +173,10 @@ def test_ranks_are_those_of_the_tiles_even_if_the_first_gold_logit_is_off() -> N
 @pytest.mark.parametrize("backend", ["eager", "torch"])
 def test_a_token_does_not_depend_on_its_company(backend: Backend) -> None:
     torch.manual_seed(0)
-    T, V, d = 700, 9001, 48
+    T, V, d = 1300, 3001, 48
     hidden, targets, head = torch.randn(T, d), torch.randint(0, V, (T,)), Head(torch.randn(V, d) / 2)
     together = token_statistics(hidden, targets, head, backend)
-    for part in (slice(0, 1), slice(3, 260), slice(250, 700)):
+    for part in (slice(0, 1), slice(3, 260), slice(1000, 1300)):
         alone = token_statistics(hidden[part], targets[part], head, backend)
         for name, column in vars(alone).items():
             torch.testing.assert_close(column, getattr(together, name)[part], rtol=1e-5, atol=1e-30)
@@ -183,8 +184,12 @@ def test_a_token_does_not_depend_on_its_company(backend: Backend) -> None:
 
 def test_compiled_and_eager_agree() -> None:
     torch.manual_seed(0)
-    T, V, d = 300, 20_011, 32
-    hidden, targets, head = torch.randn(T, d), torch.randint(0, V, (T,)), Head(torch.randn(V, d), torch.randn(V), 0.7, 30.0)
+    T, V, d = 1100, 3001, 32
+    hidden, targets, head = (
+        torch.randn(T, d),
+        torch.randint(0, V, (T,)),
+        Head(torch.randn(V, d), torch.randn(V), 0.7, 30.0),
+    )
     compiled, eager = (token_statistics(hidden, targets, head, backend) for backend in ("torch", "eager"))
     for name, column in vars(compiled).items():
         torch.testing.assert_close(column, getattr(eager, name), rtol=1e-5, atol=1e-30)
@@ -214,11 +219,11 @@ class _LargestTensor(TorchDispatchMode):
 
 
 def test_no_tensor_of_all_logits_ever_exists() -> None:
-    T, V, d = 3000, 16_000, 4
+    T, V, d = 2050, 8200, 4
     hidden, targets, head = torch.randn(T, d), torch.randint(0, V, (T,)), Head(torch.randn(V, d))
     with _LargestTensor() as largest:
         token_statistics(hidden, targets, head, "eager")
-    assert largest.numel <= 2**20 < T * V / 40
+    assert largest.numel <= 2**20 < T * V / 15
 
 
 @pytest.mark.parametrize("where", ["hidden", "head"])
@@ -245,7 +250,7 @@ def test_without_a_compiler_scoring_goes_on_and_says_so_once(tmp_path: Path) -> 
     script = (
         "import logging, torch; logging.basicConfig(format='LOG %(message)s')\n"
         "from lark.scoring.head import Head; from lark.scoring.statistics import token_statistics\n"
-        "h, y, head = torch.randn(5, 4), torch.arange(5), Head(torch.randn(20_000, 4))\n"
+        "h, y, head = torch.randn(1500, 4), torch.arange(1500), Head(torch.randn(20_000, 4))\n"
         "for _ in range(2): a, b = token_statistics(h, y, head), token_statistics(h, y, head, 'eager')\n"
         "torch.testing.assert_close(a.residual, b.residual)"
     )
@@ -253,9 +258,3 @@ def test_without_a_compiler_scoring_goes_on_and_says_so_once(tmp_path: Path) -> 
     run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stderr.count("LOG Scoring runs uncompiled") == 1, run.stderr
-
-
-def test_with_a_compiler_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="lark"):
-        token_statistics(torch.randn(5, 4), torch.arange(5), Head(torch.randn(20_000, 4)), "eager")
-    assert not caplog.records

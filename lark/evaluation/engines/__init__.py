@@ -16,7 +16,6 @@ class Sampling:
     top_p: float
     top_k: int
     repetition_penalty: float
-    max_new_tokens: int
     samples: int
     stop_ids: tuple[int, ...]
 
@@ -27,6 +26,8 @@ class Request:
 
     prompt: tuple[int, ...]
     seed: int
+    max_new_tokens: int
+    """As configured, or what the prompt leaves of the student's context."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,13 @@ class _Sequence:
     index: int
     prompt: tuple[int, ...]
     uniforms: np.ndarray
+    """A random number for each token it may get."""
     tokens: list[int] = field(default_factory=list)
-    finished: bool = False
+    stopped: bool = False
+
+    @property
+    def finished(self) -> bool:
+        return self.stopped or len(self.tokens) == len(self.uniforms)
 
 
 class HFEngine:
@@ -44,7 +49,7 @@ class HFEngine:
     def generate(self, requests: list[Request], sampling: Sampling) -> list[list[Generation]]:
         sequences = [
             _Sequence(
-                i * sampling.samples + sample, request.prompt, _uniforms(request.seed, sample, sampling.max_new_tokens)
+                i * sampling.samples + sample, request.prompt, _uniforms(request.seed, sample, request.max_new_tokens)
             )
             for i, request in enumerate(requests)
             for sample in range(sampling.samples)
@@ -53,10 +58,10 @@ class HFEngine:
         for start in range(0, len(ordered), self.batch):
             self._decode(ordered[start : start + self.batch], sampling)
         texts = self.chat.tokenizer.batch_decode(
-            [_without_stop(s, sampling) for s in sequences], skip_special_tokens=True
+            [s.tokens[:-1] if s.stopped else s.tokens for s in sequences], skip_special_tokens=True
         )
         done = [
-            Generation(text, "stop" if s.finished else "length", len(s.tokens))
+            Generation(text, "stop" if s.stopped else "length", len(s.tokens))
             for s, text in zip(sequences, texts, strict=True)
         ]
         return [done[i : i + sampling.samples] for i in range(0, len(done), sampling.samples)]
@@ -66,41 +71,52 @@ class HFEngine:
 
     def _decode(self, batch: list[_Sequence], sampling: Sampling) -> None:
         """Run one batch to its end."""
-        longest = max(len(s.prompt) for s in batch)
-        ids = torch.tensor([[0] * (longest - len(s.prompt)) + list(s.prompt) for s in batch], device=self.device)
-        mask = torch.tensor([[0] * (longest - len(s.prompt)) + [1] * len(s.prompt) for s in batch], device=self.device)
+        logits, cache, mask = self._read_prompts(batch)
+        positions = mask.sum(-1, keepdim=True)
         seen = _seen(batch, self.model.config.vocab_size, self.device) if sampling.repetition_penalty != 1.0 else None
         stop = torch.tensor(sampling.stop_ids, device=self.device)
-        cache, positions = DynamicCache(config=self.model.config), (mask.cumsum(-1) - 1).clamp_min(0)
-        for step in range(sampling.max_new_tokens):
-            output = self.model(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            uniform = torch.tensor([s.uniforms[step] for s in batch], device=self.device)
-            token = next_token(output.logits[:, -1].float(), uniform, sampling, seen)
+        while True:
+            uniform = torch.tensor([0.0 if s.finished else s.uniforms[len(s.tokens)] for s in batch], device=self.device)
+            token = next_token(logits, uniform, sampling, seen)
             ended = torch.isin(token, stop).tolist()
             for sequence, value, end in zip(batch, token.tolist(), ended, strict=True):
                 if not sequence.finished:
                     sequence.tokens.append(value)
-                    sequence.finished = end
+                    sequence.stopped = end
             alive = [i for i, s in enumerate(batch) if not s.finished]
             if not alive:
                 return
-            ids, positions = token[:, None], positions[:, -1:] + 1
-            mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
             if seen is not None:
-                seen.scatter_(1, ids, True)
+                seen.scatter_(1, token[:, None], True)
             if len(alive) < COMPACT_AT * len(batch):
                 keep = torch.tensor(alive, device=self.device)
-                batch = [batch[i] for i in alive]
-                ids, mask, positions = ids[keep], mask[keep], positions[keep]
+                batch, token, mask, positions = [batch[i] for i in alive], token[keep], mask[keep], positions[keep]
                 seen = None if seen is None else seen[keep]
                 cache.batch_select_indices(keep)
+            mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
+            logits = self._forward(token[:, None], mask, positions, cache)
+            positions = positions + 1
+
+    def _read_prompts(self, batch: list[_Sequence]) -> tuple[Tensor, DynamicCache, Tensor]:
+        """Logits, cache and mask after the prompts. A prompt that several samples share is read once."""
+        prompts = sorted({s.prompt for s in batch})
+        longest = max(map(len, prompts))
+        ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=self.device)
+        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device)
+        cache = DynamicCache(config=self.model.config)
+        logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp_min(0), cache)
+        place = {prompt: row for row, prompt in enumerate(prompts)}
+        rows = torch.tensor([place[s.prompt] for s in batch], device=self.device)
+        cache.batch_select_indices(rows)
+        return logits[rows], cache, mask[rows]
+
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
+        """[b, V] logits of the last position."""
+        output = self.model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
+        )
+        logits: Tensor = output.logits[:, -1].float()
+        return logits
 
 
 def next_token(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
@@ -136,6 +152,3 @@ def _seen(batch: Sequence[_Sequence], vocabulary: int, device: str) -> Tensor:
         seen[row, list(sequence.prompt)] = True
     return seen.to(device)
 
-
-def _without_stop(sequence: _Sequence, sampling: Sampling) -> list[int]:
-    return sequence.tokens[:-1] if sequence.finished else sequence.tokens

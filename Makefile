@@ -1,0 +1,46 @@
+# Two commands do everything, set-up included: `make run` and `make test`. `make help` lists the rest.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+ARGS ?=
+STUDENT ?=
+POOL ?=
+
+# torchvision and its kin come with vLLM, are not used here, and do not load beside a CPU build of torch.
+UNUSED := torchvision torchaudio torchcodec
+
+help: ## This list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+run: $(VENV)/.run ## The demo, pool to table (ARGS="method=rsr budget=1", STUDENT=..., POOL=<file> to change it)
+	$(PY) run.py $(if $(STUDENT),student=$(STUDENT)) $(if $(POOL),pool=files pool.path=$(POOL)) $(ARGS)
+
+test: $(VENV)/.test ## Lint, types and tests
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest $(ARGS)
+
+demo-student: $(VENV)/.run ## Pretrain the shipped demo student again (half an hour on two cores)
+	$(PY) -m lark.demo.pretrain
+
+clean: ## Remove everything that was produced (keeps .venv)
+	find outputs -mindepth 1 ! -name .gitkeep -delete
+
+setup: $(VENV)/.test ## Install everything, without running anything
+
+$(VENV)/.run: pyproject.toml
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	$(PIP) install --quiet --group torch
+	$(PIP) install --quiet --group run
+	touch $@
+
+$(VENV)/.test: $(VENV)/.run
+	$(PIP) install --quiet --group test
+	$(PIP) uninstall --quiet --yes $(UNUSED)
+	touch $@
+
+.PHONY: help run test demo-student clean setup

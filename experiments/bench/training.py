@@ -1,0 +1,256 @@
+"""What packing and the chunked loss are worth, measured on this machine (DESIGN 7).
+
+Run as: python -m experiments.bench.training [--quick]
+Time: about 10 minutes on 2 cores, 1 minute with --quick (smaller parts (ii) and (iii)).
+Expect: at 5,000 log-normal lengths at least 99% of the slots used in under 1 s (next-fit: about 80%); packs train more tokens a
+second than padded batches; the loss needs a small fraction of the memory of full logits.
+Writes outputs/bench/training.csv and training.png.
+"""
+
+import argparse
+import csv
+import json
+import logging
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from statistics import median
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lark.chat import Encoded
+from lark.training.attention import assert_packing_separates, separate_segments
+from lark.training.loss import weighted_loss
+from lark.training.packing import MicroBatch, collate_packed, collate_padded, pack, plan_batches, utilisation
+
+log = logging.getLogger("bench.training")
+FOLDER = Path("outputs/bench")
+CAPACITY = 32_768
+HEAD_BYTES_LEFT = 1.3
+"""Full logits are measured only where this many times their expected memory is free; else extrapolated, and marked so."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One measured number."""
+
+    part: str
+    case: str
+    quantity: str
+    value: float
+    unit: str
+
+
+def log_normal(count: int, middle: int, longest: int, seed: int = 0) -> list[int]:
+    """Lengths as reasoning trajectories have them: median `middle`, a long right tail, cut at `longest`."""
+    draws = np.random.default_rng(seed).lognormal(np.log(middle), 0.8, count)
+    return np.clip(draws, middle // 32 + 2, longest).astype(int).tolist()
+
+
+def next_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """The simplest rule, for comparison: a new pack whenever the next sequence does not fit."""
+    packs: list[list[int]] = []
+    room = 0
+    for index, length in enumerate(lengths):
+        if length > room:
+            packs.append([])
+            room = capacity
+        packs[-1].append(index)
+        room -= length
+    return packs
+
+
+def measure_packing() -> list[Result]:
+    """Part (i)."""
+    results = []
+    for count in (500, 5000):
+        lengths = log_normal(count, 4000, CAPACITY)
+        for name, rule in (("best-fit decreasing", pack), ("next-fit", next_fit)):
+            start = time.perf_counter()
+            packs = rule(lengths, CAPACITY)
+            seconds = time.perf_counter() - start
+            case = f"{name}, {count} sequences"
+            results.append(Result("packing", case, "slots used", 100 * utilisation(packs, lengths, CAPACITY), "%"))
+            results.append(Result("packing", case, "time", 1000 * seconds, "ms"))
+    for processes in (1, 8):
+        for packed in (True, False):
+            busy = 100 * processes_busy(lengths, processes, packed)
+            case = f"global batches of 64, {processes} process(es), {'packed' if packed else 'padded, 1 each'}"
+            results.append(Result("plan", case, "useful tokens while the slowest process works", busy, "%"))
+    return results
+
+
+def processes_busy(lengths: Sequence[int], processes: int, packed: bool) -> float:
+    """Tokens over what all processes could have done, if they wait for each other at every micro-step."""
+    waited = 0
+    for step in plan_batches(lengths, global_batch=64, processes=processes, capacity=CAPACITY, seed=0, epoch=0, packed=packed):
+        loads = [[sum(lengths[i] for i in micro) for micro in rank] for rank in step.micro]
+        waited += processes * sum(max(together) for together in zip(*loads, strict=True))
+    return sum(lengths) / waited
+
+
+def measure_training(quick: bool) -> list[Result]:
+    """Part (ii): one global batch forward and backward, arranged in different ways, interleaved and repeated."""
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=2048, hidden_size=128, intermediate_size=344, num_hidden_layers=4, num_attention_heads=4)
+    config._attn_implementation = "sdpa"
+    model = LlamaForCausalLM(config)
+    capacity, repeats = (1024, 2) if quick else (4096, 3)
+    lengths = log_normal(64, capacity // 8, capacity)
+    encoded = [Encoded(torch.randint(2048, (n,)).tolist(), max(1, n // 8), False) for n in lengths]
+    cases = {
+        "packed, a kernel call per trajectory": ("sdpa_segments", True, 1),
+        "packed, masked": ("sdpa", True, 1),
+        "padded, 8 of similar length": ("sdpa", False, 8),
+        "padded, 1 each": ("sdpa", False, 1),
+    }
+    batches = {
+        case: arranged(lengths, encoded, capacity, packed, micro_batch) for case, (_, packed, micro_batch) in cases.items()
+    }
+    batches["padded, 8 in order of the shuffle"] = [
+        collate_padded(encoded[start : start + 8], [1.0] * 8) for start in range(0, 64, 8)
+    ]
+    seconds: dict[str, list[float]] = {case: [] for case in batches}
+    for repeat in range(repeats + 1):
+        for case, micro in batches.items():
+            model.set_attn_implementation("sdpa")
+            if cases.get(case, ("",))[0] == "sdpa_segments":
+                separate_segments(model)
+            if repeat == 0:
+                assert_packing_separates(model)
+            start = time.perf_counter()
+            for batch in micro:
+                step(model, batch)
+            seconds[case] += [time.perf_counter() - start] if repeat else []
+    rate = {case: sum(lengths) / median(times) for case, times in seconds.items()}
+    return [Result("training", case, "speed", value, "tokens/s") for case, value in rate.items()]
+
+
+def arranged(
+    lengths: Sequence[int], encoded: Sequence[Encoded], capacity: int, packed: bool, micro_batch: int
+) -> list[MicroBatch]:
+    """The micro-batches of the one global batch, on one process."""
+    (plan,) = plan_batches(
+        lengths,
+        global_batch=len(lengths),
+        processes=1,
+        capacity=capacity,
+        seed=0,
+        epoch=0,
+        packed=packed,
+        micro_batch=micro_batch,
+    )
+    collate = collate_packed if packed else collate_padded
+    return [collate([encoded[i] for i in micro], [1.0] * len(micro)) for micro in plan.micro[0]]
+
+
+def step(model: LlamaForCausalLM, batch: MicroBatch) -> None:
+    hidden = model.model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False).last_hidden_state
+    flat = (batch.targets.flatten(), batch.segment.flatten(), batch.weights, batch.lengths)
+    loss, _ = weighted_loss(hidden.flatten(0, 1), model.lm_head.weight, *flat, 64)
+    loss.backward()
+    model.zero_grad()
+
+
+def measure_memory(quick: bool) -> list[Result]:
+    """Part (iii): forward and backward of the head alone, each in a process of its own."""
+    tokens, vocabulary = (1024, 32_000) if quick else (8192, 151_936)
+    ours, seconds = in_process("ours", tokens, vocabulary)
+    case = f"{tokens} tokens, {vocabulary} words"
+    results = [
+        Result("memory", f"chunked, {case}", "peak", ours, "MiB"),
+        Result("memory", f"chunked, {case}", "time", seconds, "s"),
+    ]
+    small = {part: in_process("full", tokens // part, vocabulary) for part in (8, 4)}
+    slope = (small[4][0] - small[8][0]) / (tokens // 4 - tokens // 8)
+    expected = small[4][0] + slope * (tokens - tokens // 4)
+    kind = "extrapolated from 1/8 and 1/4"
+    if expected * HEAD_BYTES_LEFT < free_mebibytes():
+        expected, seconds = in_process("full", tokens, vocabulary)
+        kind = "measured"
+        results.append(Result("memory", f"full logits, {case}", "time", seconds, "s"))
+    results.append(Result("memory", f"full logits, {case} ({kind})", "peak", expected, "MiB"))
+    return results
+
+
+def in_process(kind: str, tokens: int, vocabulary: int) -> tuple[float, float]:
+    """(MiB beyond inputs and parameters, seconds) of one forward and backward pass."""
+    command = [sys.executable, "-m", "experiments.bench.training", "--child", kind, str(tokens), str(vocabulary)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    mebibytes, seconds = json.loads(output.splitlines()[-1])
+    return mebibytes, seconds
+
+
+def child(kind: str, tokens: int, vocabulary: int, dim: int = 896) -> None:
+    """The hidden states, head and their gradients are there before; what is counted is what the loss adds."""
+    torch.manual_seed(0)
+    hidden = torch.randn(tokens, dim, requires_grad=True)
+    head = torch.randn(vocabulary, dim).mul_(0.02).requires_grad_()
+    targets = torch.randint(vocabulary, (tokens,))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    if kind == "full":
+        loss = functional.cross_entropy(functional.linear(hidden, head), targets)
+    else:
+        one = (torch.zeros(tokens, dtype=torch.long), torch.ones(1), torch.tensor([tokens]), 1)
+        loss, _ = weighted_loss(hidden, head, targets, *one)
+    loss.backward()
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    sys.stdout.write(json.dumps([peak / 1024, seconds]) + "\n")
+
+
+def free_mebibytes() -> float:
+    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 1024
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - after the backend is chosen
+
+    shown = [("packing", "slots used"), ("training", "speed"), ("memory", "peak")]
+    figure, axes = plt.subplots(len(shown), 1, figsize=(9, 7), constrained_layout=True)
+    for axis, (part, quantity) in zip(axes, shown, strict=True):
+        chosen = [r for r in results if (r.part, r.quantity) == (part, quantity)]
+        bars = axis.barh([r.case for r in chosen], [r.value for r in chosen], color="#4878a8")
+        axis.bar_label(bars, [f"{r.value:,.4g}" if r.value < 1000 else f"{r.value:,.0f}" for r in chosen], padding=3)
+        axis.set_title(f"{part}: {quantity} ({chosen[0].unit})", loc="left")
+        axis.margins(x=0.12)
+        axis.invert_yaxis()
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller parts (ii) and (iii)")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # ratios are what counts, and on a machine with other work two threads mostly wait for each other
+    if arguments.child:
+        kind, tokens, vocabulary = arguments.child
+        child(kind, int(tokens), int(vocabulary))
+        return
+    results = [*measure_packing(), *measure_training(arguments.quick), *measure_memory(arguments.quick)]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "training.csv").open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(field.name for field in fields(Result))
+        writer.writerows(map(astuple, results))
+    draw(results, FOLDER / "training.png")
+    for r in results:
+        log.info("%-9s %-72s %-46s %10s %s", r.part, r.case, r.quantity, f"{r.value:,.1f}", r.unit)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The CUDA kernel against the PyTorch reduction: on a GPU where there is one, otherwise in Triton's interpreter.
+
+The interpreter has to be chosen before Triton is first imported, so the comparisons run in a process of their own.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lark.scoring.head import Head
+from lark.scoring.statistics import Tiling, absorb_tile, tiled_statistics, token_statistics
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+ROOT = Path(__file__).parents[2]
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HERE = INTERPRETED or DEVICE == "cuda"
+
+needs_kernel = pytest.mark.skipif(not HERE, reason="run by test_the_kernel_agrees_in_the_interpreter")
+
+
+@pytest.mark.skipif(HERE, reason="the comparisons below run in this process")
+def test_the_kernel_agrees_in_the_interpreter() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "14 passed, 1 skipped" in run.stdout, run.stdout
+
+
+@needs_kernel
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("columns", [1, 2, 7, 129, 1000])
+def test_a_tile_is_absorbed_like_in_pytorch(rows: int, columns: int) -> None:
+    from lark.scoring.triton_kernel import absorb_tile as absorb_with_triton
+
+    torch.manual_seed(columns)
+    whole = (10 * torch.randn(rows, columns + 3, device=DEVICE)).round(decimals=0)
+    whole[:, 0] = -torch.inf
+    logits = whole[:, :columns]  # rows need not be contiguous with each other
+    gold = logits[:, -1].clone()
+    state = torch.rand(5, rows, device=DEVICE, dtype=torch.float64).float().double()
+    torch.testing.assert_close(
+        absorb_with_triton(logits, gold, state), absorb_tile(logits, gold, state), rtol=1e-5, atol=1e-30
+    )
+
+
+@needs_kernel
+@pytest.mark.parametrize(("T", "V", "d"), [(1, 1, 3), (3, 50, 8), (11, 103, 5)])
+def test_statistics_agree_with_pytorch(T: int, V: int, d: int) -> None:
+    from lark.scoring.triton_kernel import absorb_tile as absorb_with_triton
+
+    torch.manual_seed(0)
+    hidden = torch.randn(T, d, device=DEVICE)
+    targets = torch.randint(0, V, (T,), device=DEVICE)
+    bias = torch.randn(V, device=DEVICE)
+    bias[V // 2 + 1 :: 7] = -torch.inf
+    head = Head(torch.randn(V, d, device=DEVICE), bias, scale=1.5, softcap=20.0 if V == 50 else None)
+    by_kernel = tiled_statistics(hidden, targets, head, Tiling(4, 32, absorb_with_triton))
+    by_pytorch = tiled_statistics(hidden, targets, head, Tiling(4, 32, absorb_tile))
+    for name, column in vars(by_kernel).items():
+        torch.testing.assert_close(column, getattr(by_pytorch, name), rtol=1e-5, atol=1e-30)
+
+
+@needs_kernel
+def test_the_backend_can_be_named() -> None:
+    torch.manual_seed(0)
+    hidden, targets, head = torch.randn(3, 4), torch.tensor([0, 4999, 7]), Head(torch.randn(5000, 4))
+    arguments = hidden.to(DEVICE), targets.to(DEVICE), Head(head.weight.to(DEVICE))
+    by_kernel, by_pytorch = token_statistics(*arguments, "triton"), token_statistics(*arguments, "eager")
+    for name, column in vars(by_kernel).items():
+        torch.testing.assert_close(column, getattr(by_pytorch, name), rtol=1e-5, atol=1e-30)

@@ -1,0 +1,98 @@
+"""What is scored, trained on and sent at evaluation is the same prompt, token for token."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from lark.chat import INSTRUCTION, ChatFormat, user_turn
+from lark.errors import LarkError
+from lark.evaluation.prompts import NUMERIC
+from lark.students import DEMO
+
+TOKENIZERS = ["demo", "qwen2_5", "llama3_1"]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+    if request.param == "demo":
+        return AutoTokenizer.from_pretrained(DEMO)
+    folder: Path = request.getfixturevalue("shared_data") / "tokenizers" / request.param
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("system", [None, NUMERIC])
+def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(tokenizer: PreTrainedTokenizerBase, system: str | None) -> None:
+    chat = ChatFormat(tokenizer)
+    question, response = "How many is $3 + 4$?", "3 + 4 = 7.\n\\boxed{7}"
+    encoded = chat.encode(question, response, 1000, system)
+    assert encoded.ids[: encoded.prompt_length] == chat.prompt(question, system)
+    assert tokenizer.decode(encoded.ids[encoded.prompt_length : -1]) == response
+    assert encoded.ids[-1] == chat.end_of_turn
+    assert chat.end_of_turn in chat.stop_ids
+
+
+def test_the_instruction_ends_the_user_turn_once(tokenizer: PreTrainedTokenizerBase) -> None:
+    text = ChatFormat(tokenizer).prompt_text("How many?")
+    assert text.count(INSTRUCTION) == 1
+    assert user_turn(user_turn("How many?")) == user_turn("How many?")
+
+
+
+def test_a_pool_question_that_already_asks_for_a_box_is_left_alone() -> None:
+    asked = f"What is 2+2? {INSTRUCTION}."
+    assert user_turn(asked) == asked
+
+
+@settings(max_examples=50, deadline=None)
+@given(question=st.text(min_size=1), response=st.text(), length=st.integers(2, 60))
+def test_truncation_keeps_the_first_tokens(question: str, response: str, length: int) -> None:
+    chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
+    whole, cut = chat.encode(question, response, 10**6), chat.encode(question, response, length)
+    assert cut.ids == whole.ids[:length]
+    assert cut.truncated == (len(whole.ids) > length)
+    assert cut.prompt_length == min(whole.prompt_length, length)
+
+
+def test_many_at_once_equal_one_by_one() -> None:
+    chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
+    rows = [{"question": f"What is {i % 3} + 1?", "response": f"{i}", "system": NUMERIC if i % 2 else None} for i in range(9)]
+    one_by_one = [chat.encode(row["question"], row["response"], 64, row["system"]) for row in rows]  # type: ignore[arg-type]
+    assert chat.encode_many(rows, 64) == one_by_one
+
+
+@pytest.mark.parametrize("template", ["llama3", "chatml"])
+def test_our_own_templates_work_with_tokenizers_that_have_their_tokens(template: str, shared_data: Path) -> None:
+    name = {"llama3": "llama3_1", "chatml": "qwen2_5"}[template]
+    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
+    tokenizer.chat_template = None
+    chat = ChatFormat(tokenizer, template)
+    assert chat.prompt_text("How many?", "Be brief.").count("Be brief.") == 1
+    assert "Date" not in chat.prompt_text("How many?")
+    if template == "llama3":
+        assert chat.prompt("How many?")[0] == tokenizer.bos_token_id
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for m in messages %}{{ m['content'] }}{% endfor %}", "no special token"),
+        ("{{ messages | length }}{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}", "changes the prompt"),
+    ],
+)
+def test_a_template_that_breaks_the_prompt_is_refused(template: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text(template)
+    with pytest.raises(LarkError, match=said):
+        ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
+
+
+def test_a_tokenizer_without_a_template_is_told_what_to_do() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    tokenizer.chat_template = None
+    with pytest.raises(LarkError, match=r"student\.chat_template"):
+        ChatFormat(tokenizer)
+    with pytest.raises(LarkError, match="no such file"):
+        ChatFormat(tokenizer, "vicuna")

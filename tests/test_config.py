@@ -1,0 +1,93 @@
+"""Every option of every group composes; a mistake is one sentence."""
+
+from pathlib import Path
+
+import pytest
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from lark.config_errors import quote_budgets, sentence
+from lark.errors import LarkError
+from lark.scoring.methods import METHODS
+from tests.conftest import ROOT, composed
+
+GROUPS = sorted(path for path in (ROOT / "conf").iterdir() if path.is_dir() and path.name != "hydra")
+OPTIONS = [(group.name, option.stem) for group in GROUPS for option in sorted(group.glob("*.yaml"))]
+NEEDS = {"pool=files": "pool.path=x.jsonl", "pool=hub": "pool.path=a/b", "method=external": "method.path=x.csv"}
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_every_option_composes(group: str, option: str) -> None:
+    choice = f"{group}='{option}'"
+    extra = NEEDS.get(f"{group}={option}")
+    loaded = composed(choice, *([extra] if extra else []))
+    assert loaded.budget.size >= 1
+
+
+def test_the_papers_sentence_means_the_papers_run() -> None:
+    loaded = composed("method=lark", "budget='3'", "student=qwen7b")
+    assert loaded.student.path == "Qwen/Qwen2.5-7B"
+    assert (loaded.pool.format, loaded.pool.questions) == ("rsr", 5000)
+    assert (loaded.training.learning_rate, loaded.training.epochs, loaded.training.global_batch) == (1e-5, 5, 64)
+    assert list(loaded.benchmark.tasks) == ["aime24", "amc", "gpqa_diamond", "math500"]
+    assert loaded.benchmark.decoding.repetition_penalty == 1.1
+    assert (loaded.engine.name, loaded.weighting_name) == ("vllm", "chi2")
+
+
+def test_what_a_paper_student_brings_can_be_overridden() -> None:
+    loaded = composed("student=llama3b", "training=verify", "engine=hf", "benchmark=aime24")
+    assert (loaded.training.questions, loaded.training.learning_rate) == (500, 5e-6)
+    assert loaded.pool.questions == 500
+    assert (loaded.engine.name, list(loaded.benchmark.tasks)) == ("hf", ["aime24"])
+
+
+def test_nothing_means_the_demo() -> None:
+    loaded = composed()
+    assert (loaded.student.path, loaded.pool.format, loaded.method.name, loaded.budget.size) == ("demo", "demo", "lark", 3)
+
+
+def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() -> None:
+    options = {path.stem for path in (ROOT / "conf" / "method").glob("*.yaml")}
+    assert options == {*METHODS, "base"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["method=larkk"], "method=larkk: there is no such option; choose one of"),
+        (["budgt.size=3"], "did you mean budget.size?"),
+        (["training.epochs=many"], "training.epochs=many: Value 'many'"),
+        (["budget.size=0"], "budget.size=0: select at least 1"),
+        (["weighting.name=top"], "weighting=top: choose one of"),
+        (["student.max_length=1"], "student.max_length=1"),
+        (["pool.format=csv"], "pool.format=csv: choose one of"),
+        (["pool=files"], "pool.path"),
+        (["stages=[scoring]"], "stages=scoring: choose one of"),
+        (["benchmark.decoding.seeds=[1,1]"], "seeds must differ"),
+        (["benchmark.decoding.top_p=0"], "top_p"),
+        (["hardware.nodes=2"], "hardware.rendezvous"),
+        (["training.learning_rate=-1"], "must be positive"),
+    ],
+)
+def test_a_mistake_is_one_sentence(overrides: list[str], said: str) -> None:
+    with pytest.raises((HydraException, OmegaConfBaseException, LarkError)) as error:
+        composed(*overrides)
+    text = sentence(error.value)
+    assert said in text
+    assert "\n" not in text
+
+
+def test_a_budget_is_typed_as_a_number() -> None:
+    assert quote_budgets(["budget=3", "-m", "budget=1,3", "budget.size=7", "method=lark"]) == [
+        "budget='3'", "-m", "budget='1','3'", "budget.size=7", "method=lark",
+    ]  # fmt: skip
+
+
+def test_every_key_of_every_yaml_is_documented_in_the_schema() -> None:
+    text = (ROOT / "lark" / "config.py").read_text(encoding="utf-8")
+    for path in Path(ROOT / "conf").rglob("*.yaml"):
+        if "hydra" not in path.parts and path.name != "config.yaml":
+            for line in path.read_text(encoding="utf-8").splitlines():
+                key = line.split(":")[0]
+                if key.isidentifier() and key != "defaults":
+                    assert f"{key}:" in text, f"{path}: {key}"

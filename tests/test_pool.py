@@ -1,0 +1,196 @@
+"""Pools of every layout are read; whatever is wrong with one is said with file and line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lark import pool as pools
+from lark.config import Pool
+from lark.errors import LarkError
+from lark.pool import Trajectory, read, teacher_and_rollout
+
+
+def row(question: int, candidate: int, **more: Any) -> dict[str, Any]:
+    return {
+        "question_id": question, "candidate_id": candidate, "teacher": f"t{candidate}", "rollout": 0,
+        "question": f"What is {question}?", "response": f"It is \\boxed{{{question}}}", "answer": str(question), **more,
+    }  # fmt: skip
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Pool:
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    return Pool(name="test", format="rows", path=str(path))
+
+
+def chat(question: str, answer: str, system: str | None = None) -> list[dict[str, str]]:
+    opening = [{"role": "system", "content": system}] if system else []
+    return [*opening, {"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def test_rows_with_columns_or_messages_are_the_same(tmp_path: Path) -> None:
+    columns = [row(q, c) for q in range(3) for c in range(4)]
+    messages = [
+        {**{k: r[k] for k in ("question_id", "candidate_id", "teacher", "rollout", "answer")},
+         "messages": chat(r["question"], r["response"])}
+        for r in columns
+    ]  # fmt: skip
+    assert list(read(write_jsonl(tmp_path / "a.jsonl", columns))) == list(read(write_jsonl(tmp_path / "b.jsonl", messages)))
+
+
+def test_parquet_and_jsonl_are_the_same(tmp_path: Path) -> None:
+    rows = [row(q, c) for q in range(3) for c in range(4)]
+    jsonl = write_jsonl(tmp_path / "a.jsonl", rows)
+    pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    assert list(read(Pool(name="p", format="rows", path=str(tmp_path / "a.parquet")))) == list(read(jsonl))
+
+
+def test_a_hugging_face_dataset_folder_is_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [row(q, c) for q in range(2) for c in range(2)]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "set")
+    found = list(read(Pool(name="h", format="hub", path=str(tmp_path / "set"))))
+    assert found == list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
+
+
+def write_rsr(folder: Path, questions: int = 3) -> Pool:
+    folder.mkdir(exist_ok=True)
+    for teacher in ("qwq-32b", "phi4-reason-plus"):
+        for rollout in (1, 2):
+            items = [{"messages": chat(f"Question {q}?", f"{teacher} {rollout} says {q}")} for q in range(questions)]
+            (folder / f"{teacher}_{rollout}.json").write_text(json.dumps(items, indent=1))
+    return Pool(name="rsr", format="rsr", path=str(folder))
+
+
+def test_the_papers_layout_is_read_with_teachers_from_file_names(tmp_path: Path) -> None:
+    found = list(read(write_rsr(tmp_path / "rsr")))
+    assert len(found) == 12
+    assert {(t.teacher, t.rollout) for t in found} == {(t, r) for t in ("qwq-32b", "phi4-reason-plus") for r in (1, 2)}
+    assert len({t.question_id for t in found}) == 3
+
+
+@pytest.mark.parametrize(
+    ("stem", "expected"),
+    [
+        ("qwq-32b_1", ("qwq-32b", 1)),
+        ("deepseek-r1-0528.rollout2", ("deepseek-r1-0528", 2)),
+        ("gptoss-20b-high-3", ("gptoss-20b-high", 3)),
+        ("teacher", ("teacher", 0)),
+    ],
+)
+def test_teacher_and_rollout_come_from_the_name(stem: str, expected: tuple[str, int]) -> None:
+    assert teacher_and_rollout(stem) == expected
+
+
+def test_misaligned_files_are_refused(tmp_path: Path) -> None:
+    pool = write_rsr(tmp_path / "rsr")
+    items = [{"messages": chat(f"Question {q}?", "x")} for q in (0, 2, 1)]
+    (tmp_path / "rsr" / "zz_1.json").write_text(json.dumps(items))
+    with pytest.raises(LarkError, match=r"zz_1\.json, item 2: not the question"):
+        list(read(pool))
+
+
+def test_files_of_different_length_are_refused(tmp_path: Path) -> None:
+    pool = write_rsr(tmp_path / "rsr")
+    (tmp_path / "rsr" / "zz_1.json").write_text(json.dumps([{"messages": chat("Question 0?", "x")}]))
+    with pytest.raises(LarkError, match="1 items, but"):
+        list(read(pool))
+
+
+def test_a_broken_list_names_its_item(tmp_path: Path) -> None:
+    pool = write_rsr(tmp_path / "rsr")
+    path = tmp_path / "rsr" / "qwq-32b_1.json"
+    path.write_text(path.read_text()[:-40])
+    with pytest.raises(LarkError, match=r"item 3: broken JSON"):
+        list(read(pool))
+
+
+def test_ragged_pools_and_pools_without_ids_are_normal(tmp_path: Path) -> None:
+    rows = [{"question": "A?", "response": f"{i}"} for i in range(3)] + [{"question": "B?", "response": "only one"}]
+    found = list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
+    assert [t.candidate_id for t in found] == ["0", "1", "2", "0"]
+    assert len({t.question_id for t in found}) == 2
+
+
+def test_fields_can_be_renamed(tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"pid": 7, "q": "A?", "a": "yes"}])
+    pool.fields = {"question_id": "pid", "question": "q", "response": "a"}
+    assert next(read(pool)).question_id == "7"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"question": "A?", "response": "x"}\n{"question": ', r"line 2: broken JSON"),
+        (b'{"question": "A?", "response": "\xff"}\n', r"line 1: not UTF-8"),
+        (b'{"question": "A?"}\n', r"line 1: there is no `response`"),
+        (b'{"question": "A?", "response": "  "}\n', r"line 1: the response is empty"),
+        (b'["A?"]\n', r"line 1: a JSON object is expected"),
+        (b'{"messages": [{"role": "assistant", "content": "x"}]}\n', r"one user turn"),
+        (b'{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null}]}\n', r"must be a string"),
+    ],
+)
+def test_whatever_is_wrong_is_said_with_file_and_line(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(LarkError, match=said) as error:
+        list(read(Pool(name="p", format="rows", path=str(path))))
+    assert "pool.jsonl" in str(error.value)
+
+
+def test_duplicate_candidates_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LarkError, match="appears twice"):
+        list(read(write_jsonl(tmp_path / "a.jsonl", [row(1, 1), row(1, 1)])))
+
+
+def test_a_missing_file_is_a_sentence() -> None:
+    with pytest.raises(LarkError, match="there is no such file"):
+        list(read(Pool(name="p", format="rows", path="nowhere/pool.jsonl")))
+
+
+def test_only_correct_trajectories_by_the_extraction_rule(tmp_path: Path) -> None:
+    rows = [row(5, 0), row(5, 1, response="It is \\boxed{6}"), row(5, 2, response="no box, 5")]
+    pool = write_jsonl(tmp_path / "a.jsonl", rows)
+    pool.correct_only = True
+    assert [t.candidate_id for t in read(pool)] == ["0"]
+
+
+def test_the_pools_own_verdict_comes_first(tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [row(5, 0, correct=False), row(5, 1, response="5", correct=True)])
+    pool.correct_only = True
+    assert [t.candidate_id for t in read(pool)] == ["1"]
+
+
+def test_a_sample_of_questions_depends_neither_on_order_nor_on_the_pools_size(tmp_path: Path) -> None:
+    rows = [row(q, c) for q in range(40) for c in range(2)]
+
+    def sample(rows: list[dict[str, Any]], count: int) -> set[str]:
+        pool = write_jsonl(tmp_path / "a.jsonl", rows)
+        pool.questions = count
+        return {t.question_id for t in read(pool)}
+
+    assert sample(rows, 10) == sample(rows[::-1], 10)
+    assert sample(rows, 5) < sample(rows, 10)
+    with pytest.raises(LarkError, match="has only 40"):
+        sample(rows, 41)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [row(q, c) for q in range(5) for c in range(3)])
+    counts = pools.write(read(pool), tmp_path / pools.FILE, pool)
+    assert [Trajectory(**r) for r in pools.iterate(tmp_path / pools.FILE)] == list(read(pool))
+    assert (counts["questions"], counts["trajectories"], counts["candidates"]["max"]) == (5, 15, 3)
+
+
+def test_an_empty_pool_is_refused(tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [])
+    with pytest.raises(LarkError, match="no trajectory"):
+        pools.write(read(pool), tmp_path / pools.FILE, pool)
+
+
+def test_the_real_pool_is_read_as_it_is(shared_data: Path, tmp_path: Path) -> None:
+    pool = Pool(name="gsm", format="rows", path=str(shared_data / "pools" / "gsm_symbolic.jsonl"))
+    counts = pools.write(read(pool), tmp_path / pools.FILE, pool)
+    assert (counts["questions"], counts["trajectories"], len(counts["teachers"])) == (50, 900, 6)
