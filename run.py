@@ -14,6 +14,7 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -34,7 +35,7 @@ def main(composed: DictConfig) -> None:
         _run(config.load(composed), Path(hydra_config.runtime.output_dir))
     except LarkError as error:
         failures.append(f"error: {error}")
-        if "num" in hydra_config.job:
+        if hydra_config.mode == RunMode.MULTIRUN:
             failures[-1] += f" (job {hydra_config.job.num}: {' '.join(hydra_config.overrides.task)})"
 
 

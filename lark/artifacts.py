@@ -95,11 +95,7 @@ class Store:
         if not self.path(artifact).is_dir():
             return "missing"
         manifest = self.manifest(artifact)
-        return (
-            "finished"
-            if manifest.get("status") == "finished" and not damage(self.path(artifact), manifest)
-            else "started"
-        )
+        return "finished" if manifest.get("status") == "finished" and not damage(self.path(artifact), manifest) else "started"
 
     def ensure(self, artifacts: Sequence[Artifact], build: Builder, force: bool = False) -> list[Artifact]:
         """Make those artifacts that are not there, in one go; returns the ones that were made.
@@ -247,7 +243,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise LarkError(
                 f"No space left on the disk while writing {folder}. Free some and run the same command: it continues."
             ) from error

@@ -81,9 +81,7 @@ class ChatFormat:
             key = (row["question"], row["system"])
             if key not in prompts:
                 prompts[key] = self.prompt(*key)
-        responses = (
-            self.tokenizer([row["response"] for row in rows], add_special_tokens=False)["input_ids"] if rows else []
-        )
+        responses = self.tokenizer([row["response"] for row in rows], add_special_tokens=False)["input_ids"] if rows else []
         return [
             self._join(prompts[row["question"], row["system"]], response, max_length)
             for row, response in zip(rows, responses, strict=True)
@@ -103,9 +101,7 @@ class ChatFormat:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        rendered = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=add_generation_prompt
-        )
+        rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
         assert isinstance(rendered, str)
         return rendered
 
@@ -113,9 +109,7 @@ class ChatFormat:
         """The special token that closes an assistant's turn, found by rendering one."""
         question, answer = "How many?", "Two."
         prompt = self.prompt_text(question)
-        whole = self._render(
-            [*conversation(question), {"role": "assistant", "content": answer}], add_generation_prompt=False
-        )
+        whole = self._render([*conversation(question), {"role": "assistant", "content": answer}], add_generation_prompt=False)
         if not whole.startswith(prompt + answer):
             raise LarkError(
                 f"The chat template of {self.tokenizer.name_or_path} changes the prompt once it is answered, so what is "

@@ -51,9 +51,7 @@ class Student:
     """auto: flash_attention_2 on a GPU that has it, else sdpa. Changes speed, never the outcome."""
 
     def __post_init__(self) -> None:
-        _require(
-            self.max_length >= 2, "student.max_length", self.max_length, "a prompt and one token of response need 2"
-        )
+        _require(self.max_length >= 2, "student.max_length", self.max_length, "a prompt and one token of response need 2")
         _one_of("student.dtype", self.dtype, ("float32", "bfloat16", "float16"))
         _one_of("student.attention", self.attention, ("auto", "sdpa", "eager", "flash_attention_2"))
 
@@ -257,9 +255,7 @@ class Decoding:
         _require(self.samples >= 1, "benchmark.decoding.samples", self.samples, "must be at least 1")
         _require(len(self.seeds) >= 1, "benchmark.decoding.seeds", self.seeds, "give at least one seed")
         _require(len(set(self.seeds)) == len(self.seeds), "benchmark.decoding.seeds", self.seeds, "seeds must differ")
-        _require(
-            self.max_new_tokens >= 1, "benchmark.decoding.max_new_tokens", self.max_new_tokens, "must be at least 1"
-        )
+        _require(self.max_new_tokens >= 1, "benchmark.decoding.max_new_tokens", self.max_new_tokens, "must be at least 1")
 
 
 @dataclass

@@ -21,7 +21,9 @@ def quote_budgets(arguments: list[str]) -> list[str]:
 def sentence(error: Exception) -> str:
     """One sentence, whatever the number of lines."""
     text = str(error)
-    if match := re.search(r"Could not find '(\S+)/(\S+)'\s+Available options in '\S+':\s+(.*?)\s+Config search path", text, re.S):
+    if match := re.search(
+        r"Could not find '(\S+)/(\S+)'\s+Available options in '\S+':\s+(.*?)\s+Config search path", text, re.S
+    ):
         group, option, options = match[1], match[2], match[3].split()
         return f"{group}={option}: there is no such option; choose one of {', '.join(options)}."
     if match := re.search(r"Could not override '(\S+?)'", text):

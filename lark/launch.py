@@ -80,7 +80,7 @@ def _run(arguments: list[str], folder: Path, env: dict[str, str]) -> int:
     """Run, copy the output to the terminal and to the log, and take the children along when interrupted."""
     process = subprocess.Popen(
         arguments, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        start_new_session=True, preexec_fn=die_with_parent,
+        start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # no other thread holds a lock here
     )  # fmt: skip
     assert process.stdout is not None
     try:

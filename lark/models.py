@@ -42,7 +42,8 @@ def load_model(path: str, student: Student, device: str, dtype: torch.dtype | No
             f"set student.max_length={context}."
         )
     model.config.use_cache = False
-    return model.to(device).eval()
+    moved: PreTrainedModel = model.to(torch.device(device))  # type: ignore[arg-type]
+    return moved.eval()
 
 
 def attention(student: Student, device: str) -> str:
@@ -52,9 +53,7 @@ def attention(student: Student, device: str) -> str:
     if device == "cpu":
         return "sdpa"
     if importlib.util.find_spec("flash_attn") is None:
-        log.warning(
-            "flash-attn is not installed: using PyTorch's own attention (sdpa), which is slower on long sequences"
-        )
+        log.warning("flash-attn is not installed: using PyTorch's own attention (sdpa), which is slower on long sequences")
         return "sdpa"
     if student.dtype == "float32":
         log.warning("flash-attn has no float32: using PyTorch's own attention (sdpa)")

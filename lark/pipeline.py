@@ -99,9 +99,7 @@ class Pipeline:
         extra = {"tasks": {pending[folder]: str(folder) for folder in folders}} if step.tasks else {}
         processes = 1 if step.task in ONE_PROCESS else None
         follow = (
-            self.tracker.follow(folders[0] / "metrics.jsonl", "train")
-            if step.task == "train"
-            else contextlib.nullcontext()
+            self.tracker.follow(folders[0] / "metrics.jsonl", "train") if step.task == "train" else contextlib.nullcontext()
         )
         with follow:
             counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, **extra)
@@ -121,4 +119,3 @@ class Pipeline:
 
 _INLINE = {"pool": Pipeline._pool, "select": Pipeline._select}
 """Steps without a model, done in this process."""
-

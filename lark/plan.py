@@ -77,9 +77,7 @@ def _scoring(config: Config, checksums: Checksums, pool: Artifact) -> list[Step]
     name = f"{config.student.name}-{config.pool.name}"
     student = {"student": location(config.student)}
     tokens = tokenizer_identity(config.student, checksums)
-    lengths = Step(
-        "score", "lengths", (Artifact("lengths", name, VERSIONS["lengths"], tokens, {"pool": pool}),), student
-    )
+    lengths = Step("score", "lengths", (Artifact("lengths", name, VERSIONS["lengths"], tokens, {"pool": pool}),), student)
     steps = [lengths] if needs & {"lengths", "statistics", "local"} else []
     inputs = {"pool": pool, "lengths": lengths.artifacts[0]}
     weights = weights_identity(config.student, checksums)
@@ -97,9 +95,7 @@ def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Se
     needs = METHODS[method.name].needs
     inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in scoring}}
     name = f"{method.name}-{config.weighting_name}-B{config.budget.size}"
-    prefix = (
-        f"{config.student.name}-{config.pool.name}" if needs & {"lengths", "statistics", "local"} else config.pool.name
-    )
+    prefix = f"{config.student.name}-{config.pool.name}" if needs & {"lengths", "statistics", "local"} else config.pool.name
     return Artifact("selection", f"{prefix}-{name}", VERSIONS["selection"], part, inputs)
 
 

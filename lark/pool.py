@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from lark import config as conf
 from lark.artifacts import atomic
 from lark.errors import LarkError
-from lark.evaluation.answers import extract_boxed, grade_paper
+from lark.evaluation.answers import AnswerFormat, extract_boxed, grade_paper
 
 FILE = "trajectories.parquet"
 ROWS_IN_MEMORY = 2000
@@ -159,7 +159,8 @@ def _trajectories(pool: conf.Pool) -> Iterator[Trajectory]:
     if pool.format == "demo":
         from lark.demo.pool import trajectories  # noqa: PLC0415  # the demo is generated, not read
 
-        yield from (Trajectory(**row) for row in trajectories(pool.questions or 200, pool.seed))
+        for row in trajectories(pool.questions or 200, pool.seed):
+            yield Trajectory(**row)  # type: ignore[arg-type]
         return
     counter: Counter[str] = Counter()
     for row in _READERS[pool.format](pool):
@@ -273,9 +274,7 @@ def _hub_rows(pool: conf.Pool) -> Iterator[_Row]:
         else:
             data = datasets.load_dataset(pool.path, split=pool.split, revision=pool.revision, streaming=True)
     except Exception as error:
-        raise LarkError(
-            f"pool.path={pool.path}: the dataset cannot be read ({type(error).__name__}: {error})."
-        ) from error
+        raise LarkError(f"pool.path={pool.path}: the dataset cannot be read ({type(error).__name__}: {error}).") from error
     for number, values in enumerate(data, start=1):
         yield _Row(values, f"{pool.path}, row {number}")
 
@@ -297,14 +296,10 @@ def _rsr_rows(pool: conf.Pool) -> Iterator[_Row]:
             if number == 0:
                 first.append(key)
             elif index >= len(first) or first[index] != key:
-                raise LarkError(
-                    f"{where}: not the question that stands there in {files[0].name}; the files are not aligned."
-                )
+                raise LarkError(f"{where}: not the question that stands there in {files[0].name}; the files are not aligned.")
             yield row
         if index + 1 != len(first):
-            raise LarkError(
-                f"{path}: {index + 1} items, but {files[0].name} has {len(first)}; the files are not aligned."
-            )
+            raise LarkError(f"{path}: {index + 1} items, but {files[0].name} has {len(first)}; the files are not aligned.")
 
 
 def teacher_and_rollout(stem: str) -> tuple[str, int]:
@@ -338,9 +333,7 @@ def _json_array(path: Path, chunk: int = 1 << 20) -> Iterator[Any]:
                 text = text[end:]
                 yield item
     except UnicodeDecodeError as error:
-        raise LarkError(
-            f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8."
-        ) from error
+        raise LarkError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8.") from error
 
 
 _READERS: dict[str, Callable[[conf.Pool], Iterator[_Row]]] = {"rows": _rows, "rsr": _rsr_rows, "hub": _hub_rows}
@@ -352,9 +345,7 @@ def _sampled_questions(pool: conf.Pool) -> set[str]:
     ids = {trajectory.question_id for trajectory in _trajectories(everything)}
     assert pool.questions is not None
     if len(ids) < pool.questions:
-        raise LarkError(
-            f"pool.questions={pool.questions}, but {pool.path} has only {len(ids)}: use fewer, or null for all."
-        )
+        raise LarkError(f"pool.questions={pool.questions}, but {pool.path} has only {len(ids)}: use fewer, or null for all.")
     return set(sorted(ids, key=lambda question: _hash64(str(pool.seed), question))[: pool.questions])
 
 
@@ -367,7 +358,7 @@ def _is_correct(trajectory: Trajectory, answer_format: str) -> bool:
             f"pool.correct_only=true, but question {trajectory.question_id!r} has neither `answer` nor `correct`: "
             "give one of them, or set pool.correct_only=false."
         )
-    return grade_paper(extract_boxed(trajectory.response), trajectory.answer, answer_format)
+    return grade_paper(extract_boxed(trajectory.response), trajectory.answer, AnswerFormat(answer_format))
 
 
 def _record_batch(batch: list[Trajectory]) -> pa.RecordBatch:

@@ -49,9 +49,7 @@ def candidates(config: Config, inputs: Mapping[str, Path], needs: frozenset[str]
     for name, file in FILES.items():
         if name in inputs:
             extra = pd.read_parquet(inputs[name] / file)
-            table = table.merge(
-                extra[[*KEY, *extra.columns.difference(table.columns)]], on=KEY, how="left", validate="1:1"
-            )
+            table = table.merge(extra[[*KEY, *extra.columns.difference(table.columns)]], on=KEY, how="left", validate="1:1")
     if "external" in needs:
         table = table.merge(read_external(config), on=KEY, how="left", validate="1:1")
     return table
@@ -67,16 +65,12 @@ def read_external(config: Config) -> pd.DataFrame:
     table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=dict.fromkeys(KEY, str))
     missing = [name for name in [*KEY, "score"] if name not in table.columns]
     if missing:
-        raise LarkError(
-            f"{path}: the column {', '.join(missing)} is missing; it needs question_id, candidate_id, score."
-        )
+        raise LarkError(f"{path}: the column {', '.join(missing)} is missing; it needs question_id, candidate_id, score.")
     if not pd.api.types.is_numeric_dtype(table["score"]):
         raise LarkError(f"{path}: the column `score` must hold numbers.")
     table = table.astype(dict.fromkeys(KEY, str))
     if table.duplicated(KEY).any():
-        raise LarkError(
-            f"{path}: a trajectory is scored twice; each question_id and candidate_id may stand there once."
-        )
+        raise LarkError(f"{path}: a trajectory is scored twice; each question_id and candidate_id may stand there once.")
     return table[[*KEY, "score"]].rename(columns={"score": SOURCES["external"][0]})
 
 
@@ -96,10 +90,8 @@ def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _write_training_set(chosen: pd.DataFrame, pool: Path, path: Path) -> None:
-    """Chat messages and a weight, readable by any trainer. `weight` is B_n q: 1 where weights are uniform (DESIGN 6.3)."""
-    weights = dict(
-        zip(zip(chosen["question_id"], chosen["candidate_id"], strict=True), chosen["training_weight"], strict=True)
-    )
+    """Chat messages and a weight, readable by any trainer. `weight` is B_n q: 1 where weights are uniform (decision 3)."""
+    weights = dict(zip(zip(chosen["question_id"], chosen["candidate_id"], strict=True), chosen["training_weight"], strict=True))
     with path.open("w", encoding="utf-8") as handle:
         for row in pools.iterate(pool, columns=[*KEY, "system", "question", "response"]):
             weight = weights.get((row["question_id"], row["candidate_id"]))

@@ -40,13 +40,13 @@ class Selection:
     n_questions: int
     """Questions in the input, dropped ones included."""
     n_whole: int
-    """Questions whose budget takes every valid candidate, all with equal weight (DESIGN 6.4)."""
+    """Questions whose budget takes every valid candidate, all with equal weight (decision 4)."""
     dropped: tuple[object, ...]
     """Labels of the questions without any valid candidate."""
 
     @property
     def training_weight(self) -> Floats:
-        """w = B_n q, the weight of a trajectory's mean loss in training: 1 where weights are uniform (DESIGN 6.3)."""
+        """w = B_n q, the weight of a trajectory's mean loss in training: 1 where weights are uniform (decision 3)."""
         return self.size * self.weight
 
 
@@ -128,7 +128,7 @@ def select(
 
 
 def check_dropped(selection: Selection, limit: float = 0.01) -> None:
-    """More than `limit` of the questions without a valid candidate is an error (DESIGN 6.5)."""
+    """More than `limit` of the questions without a valid candidate is an error (decision 5)."""
     if len(selection.dropped) > limit * selection.n_questions:
         named = ", ".join(map(str, selection.dropped[:10])) + (", ..." if len(selection.dropped) > 10 else "")
         raise LarkError(
@@ -201,7 +201,7 @@ def _exponential(top: _TopB, temperature: Floats) -> Floats:
 
 
 def _normalise(mass: Floats, top: _TopB, size: Integers) -> Floats:
-    """Weights that sum to 1 in each question. Uniform without mass, and without a threshold (DESIGN 6.4)."""
+    """Weights that sum to 1 in each question. Uniform without mass, and without a threshold (decision 4)."""
     total = group_sum(mass, top.question, len(size))
     weighted = (total > 0) & np.isfinite(top.threshold)
     equal = 1 / size[top.question]

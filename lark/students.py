@@ -18,9 +18,7 @@ def location(student: Student) -> str:
     folder = Path(student.path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise LarkError(
-                f"student.path={student.path}: the folder has no config.json, so it is no Hugging Face model."
-            )
+            raise LarkError(f"student.path={student.path}: the folder has no config.json, so it is no Hugging Face model.")
         return str(folder.resolve())
     if student.path.startswith((".", "/", "~")):
         raise LarkError(f"student.path={student.path}: there is no such folder.")
@@ -53,8 +51,6 @@ def _files(student: Student, checksums: Checksums, tokenizer: bool) -> object:
     if not folder.is_dir():
         return f"{student.path}@{student.revision or 'main'}"
     files = [
-        p
-        for p in sorted(folder.iterdir())
-        if p.is_file() and p.suffix in (".json", ".safetensors", ".bin", ".jinja", ".model")
+        p for p in sorted(folder.iterdir()) if p.is_file() and p.suffix in (".json", ".safetensors", ".bin", ".jinja", ".model")
     ]
     return {p.name: checksums(p) for p in files if (p.name in TOKENIZER_FILES) == tokenizer}

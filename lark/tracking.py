@@ -24,9 +24,7 @@ class Tracker:
         self.config, self.folder = config, folder
         self.enabled = config.tracking.mode != "none"
         if self.enabled and importlib.util.find_spec("wandb") is None:
-            log.warning(
-                "wandb is not installed: curves and tables stay in the local files only (tracking=none is silent)"
-            )
+            log.warning("wandb is not installed: curves and tables stay in the local files only (tracking=none is silent)")
             self.enabled = False
         self._run: Any = None
 
@@ -38,7 +36,8 @@ class Tracker:
             os.environ.setdefault("WANDB_SILENT", "true")
             tracking = self.config.tracking
             self._run = wandb.init(
-                project=tracking.project, entity=tracking.entity, group=tracking.group, mode=tracking.mode,
+                project=tracking.project, entity=tracking.entity, group=tracking.group, mode=tracking.mode,  # type: ignore[arg-type]
+               
                 name=f"{self.config.student.name}/{self.config.method.name}-B{self.config.budget.size}",
                 config=asdict(self.config), dir=str(self.folder), reinit="finish_previous",
                 settings=wandb.Settings(console="off", x_disable_stats=True, silent=True),

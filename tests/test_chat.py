@@ -24,7 +24,9 @@ def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
 
 
 @pytest.mark.parametrize("system", [None, NUMERIC])
-def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(tokenizer: PreTrainedTokenizerBase, system: str | None) -> None:
+def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(
+    tokenizer: PreTrainedTokenizerBase, system: str | None
+) -> None:
     chat = ChatFormat(tokenizer)
     question, response = "How many is $3 + 4$?", "3 + 4 = 7.\n\\boxed{7}"
     encoded = chat.encode(question, response, 1000, system)
@@ -38,7 +40,6 @@ def test_the_instruction_ends_the_user_turn_once(tokenizer: PreTrainedTokenizerB
     text = ChatFormat(tokenizer).prompt_text("How many?")
     assert text.count(INSTRUCTION) == 1
     assert user_turn(user_turn("How many?")) == user_turn("How many?")
-
 
 
 def test_a_pool_question_that_already_asks_for_a_box_is_left_alone() -> None:

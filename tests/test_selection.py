@@ -141,9 +141,7 @@ def test_all_questions_at_once_equal_a_loop_over_questions(pool, budget, weighti
         questions[selection.row], candidates[selection.row], selection.rank, selection.score, selection.weight,
         selection.threshold, selection.tau, strict=True,
     )  # fmt: skip
-    np.testing.assert_allclose(
-        np.array(list(actual)).reshape(-1, 7), np.array(expected).reshape(-1, 7), rtol=1e-12, atol=1e-12
-    )
+    np.testing.assert_allclose(np.array(list(actual)).reshape(-1, 7), np.array(expected).reshape(-1, 7), rtol=1e-12, atol=1e-12)
     valid = [sum(map(math.isfinite, question)) for question in pool]
     assert selection.dropped == tuple(index for index, count in enumerate(valid) if count == 0)
     assert selection.n_whole == sum(0 < count <= budget for count in valid)

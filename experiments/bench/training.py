@@ -1,7 +1,7 @@
-"""What packing and the chunked loss are worth, measured on this machine (DESIGN 7).
+"""What packing and the chunked loss are worth, measured on this machine.
 
 Run as: python -m experiments.bench.training [--quick]
-Time: about 10 minutes on 2 cores, 1 minute with --quick (smaller parts (ii) and (iii)).
+Time: about 10 minutes of one core, 1 minute with --quick (smaller parts (ii) and (iii)). Times are processor time of one thread.
 Expect: at 5,000 log-normal lengths at least 99% of the slots used in under 1 s (next-fit: about 80%); packs train more tokens a
 second than padded batches; the loss needs a small fraction of the memory of full logits.
 Writes outputs/bench/training.csv and training.png.
@@ -74,9 +74,9 @@ def measure_packing() -> list[Result]:
     for count in (500, 5000):
         lengths = log_normal(count, 4000, CAPACITY)
         for name, rule in (("best-fit decreasing", pack), ("next-fit", next_fit)):
-            start = time.perf_counter()
+            start = time.process_time()
             packs = rule(lengths, CAPACITY)
-            seconds = time.perf_counter() - start
+            seconds = time.process_time() - start
             case = f"{name}, {count} sequences"
             results.append(Result("packing", case, "slots used", 100 * utilisation(packs, lengths, CAPACITY), "%"))
             results.append(Result("packing", case, "time", 1000 * seconds, "ms"))
@@ -126,12 +126,12 @@ def measure_training(quick: bool) -> list[Result]:
                 separate_segments(model)
             if repeat == 0:
                 assert_packing_separates(model)
-            start = time.perf_counter()
+            start = time.process_time()
             for batch in micro:
                 step(model, batch)
-            seconds[case] += [time.perf_counter() - start] if repeat else []
+            seconds[case] += [time.process_time() - start] if repeat else []
     rate = {case: sum(lengths) / median(times) for case, times in seconds.items()}
-    return [Result("training", case, "speed", value, "tokens/s") for case, value in rate.items()]
+    return [Result("training", case, "speed", value, "tokens/s, one core") for case, value in rate.items()]
 
 
 def arranged(
@@ -196,14 +196,14 @@ def child(kind: str, tokens: int, vocabulary: int, dim: int = 896) -> None:
     head = torch.randn(vocabulary, dim).mul_(0.02).requires_grad_()
     targets = torch.randint(vocabulary, (tokens,))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    start = time.process_time()
     if kind == "full":
         loss = functional.cross_entropy(functional.linear(hidden, head), targets)
     else:
         one = (torch.zeros(tokens, dtype=torch.long), torch.ones(1), torch.tensor([tokens]), 1)
         loss, _ = weighted_loss(hidden, head, targets, *one)
     loss.backward()
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     sys.stdout.write(json.dumps([peak / 1024, seconds]) + "\n")
 
@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller parts (ii) and (iii)")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # ratios are what counts, and on a machine with other work two threads mostly wait for each other
+    torch.set_num_threads(1)  # with one thread, processor time is what an idle core would take, whatever else runs here
     if arguments.child:
         kind, tokens, vocabulary = arguments.child
         child(kind, int(tokens), int(vocabulary))

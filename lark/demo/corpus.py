@@ -72,9 +72,7 @@ def prompted(kind: str, problem: Problem, answer: str, rng: Random, chat: ChatFo
 
 def textbook(problem: Problem, rng: Random, chat: ChatFormat) -> Document:
     asked, solved = rng.choice([("Problem: ", "\nSolution: "), ("Question: ", "\nWork: "), ("Exercise. ", "\n")])
-    return Document(
-        "textbook", ((asked + problem.question + solved, False), (_closed(worked(problem, rng), chat), True))
-    )
+    return Document("textbook", ((asked + problem.question + solved, False), (_closed(worked(problem, rng), chat), True)))
 
 
 def _closed(answer: str, chat: ChatFormat) -> str:

@@ -169,9 +169,7 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int) -> None:
         tokens += batch.inputs.numel()
         if (step + 1) % 50 == 0:
             minutes = (time.monotonic() - start) / 60
-            logger.info(
-                "step %d: loss %.4f, %.2f M tokens, %.1f min", step + 1, sum(losses) / 50, tokens / 1e6, minutes
-            )
+            logger.info("step %d: loss %.4f, %.2f M tokens, %.1f min", step + 1, sum(losses) / 50, tokens / 1e6, minutes)
             losses.clear()
         if (step + 1) % probe_every == 0 or step + 1 == recipe.steps:
             logger.info("right, of held-out problems: %s", probe(model, chat))

@@ -102,9 +102,7 @@ def _expression(level: int, rng: Random) -> Problem | None:
         return None
     steps, states = worked
     ask = rng.choice(["Compute {}.", "Evaluate {}.", "What is {}?", "Find the value of {}."])
-    return Problem(
-        "expression", ask.format(states[0]), states[-1], steps, states, states[-1], states[0].replace(" ", "")
-    )
+    return Problem("expression", ask.format(states[0]), states[-1], steps, states, states[-1], states[0].replace(" ", ""))
 
 
 def _evaluate(numbers: list[int], operators: list[str]) -> tuple[tuple[Step, ...], tuple[str, ...]] | None:

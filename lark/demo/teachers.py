@@ -95,9 +95,7 @@ def _narrator(problem: Problem, rng: Random) -> str:
         event = f"{step.event}, and " if step.event else ""
         sentences.append(f"{link}, {event}{spoken(step)} {result} {value(step)}.")
     ending = rng.choice(["Therefore the answer is {}.", "Therefore we arrive at {}.", "And that is our answer: {}."])
-    return " ".join(
-        [*sentences, found(problem, "Looking at the options, {0} is option {1}. ") + ending.format(boxed(problem))]
-    )
+    return " ".join([*sentences, found(problem, "Looking at the options, {0} is option {1}. ") + ending.format(boxed(problem))])
 
 
 def _backward(problem: Problem, rng: Random) -> str:
@@ -124,9 +122,7 @@ def _checker(problem: Problem, rng: Random) -> str:
     verify = rng.choice(["Check: {}.", "Let me verify: {}.", "To check, {}.", "We verify that {}."])
     lines = [f"{equation(step)}. {verify.format(inverse(step))}" for step in problem.steps]
     ending = rng.choice(["All checks pass: ", "Everything is verified, so ", "The check holds. Answer: "])
-    return rng.choice(["\n", " "]).join(
-        [*lines, found(problem, "Check the options: {1} is {0}. ") + ending + boxed(problem)]
-    )
+    return rng.choice(["\n", " "]).join([*lines, found(problem, "Check the options: {1} is {0}. ") + ending + boxed(problem)])
 
 
 def _splitter(problem: Problem, rng: Random) -> str:
@@ -136,9 +132,7 @@ def _splitter(problem: Problem, rng: Random) -> str:
     for step in problem.steps:
         parts = pieces(step)
         split = joint.join(map(equation, parts))
-        lines.append(
-            f"{split}." if len(parts) == 1 else f"{lead.format(operation(step))}{split}, that is {value(step)}."
-        )
+        lines.append(f"{split}." if len(parts) == 1 else f"{lead.format(operation(step))}{split}, that is {value(step)}.")
     ending = rng.choice(["We end with ", "In total: ", "The last value is the answer: "])
     return "\n".join([*lines, found(problem, "Among the options this is {1}. ") + ending + boxed(problem)])
 

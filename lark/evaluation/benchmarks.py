@@ -32,9 +32,7 @@ def load(name: str, task: Task) -> list[Problem]:
     """The problems of a benchmark, checked."""
     problems = [_problem(row, index, name, task) for index, row in enumerate(_rows(name, task))]
     if task.count is not None and len(problems) != task.count:
-        raise LarkError(
-            f"benchmark {name}: {task.path} has {len(problems)} problems, but the benchmark has {task.count}."
-        )
+        raise LarkError(f"benchmark {name}: {task.path} has {len(problems)} problems, but the benchmark has {task.count}.")
     if len({problem.id for problem in problems}) != len(problems):
         raise LarkError(f"benchmark {name}: two problems have the same id (tasks.{name}.id_field={task.id_field}).")
     return problems[: task.limit]
@@ -74,9 +72,7 @@ def _rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
         yield from problems(name)
         return
     if not task.path:
-        raise LarkError(
-            f"benchmark {name} needs its file: add benchmark.tasks.{name}.path=<JSONL, Parquet or CSV file>."
-        )
+        raise LarkError(f"benchmark {name} needs its file: add benchmark.tasks.{name}.path=<JSONL, Parquet or CSV file>.")
     path = Path(task.path).expanduser()
     if path.is_file():
         yield from _file_rows(path)
@@ -99,9 +95,7 @@ def _file_rows(path: Path) -> Iterator[Mapping[str, Any]]:
                 try:
                     yield json.loads(line)
                 except json.JSONDecodeError as error:
-                    raise LarkError(
-                        f"{path}, line {number}: broken JSON ({error.msg} at column {error.colno})."
-                    ) from error
+                    raise LarkError(f"{path}, line {number}: broken JSON ({error.msg} at column {error.colno}).") from error
 
 
 def _hub_rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:

@@ -175,9 +175,7 @@ def average(benchmarks: Sequence[BenchmarkMetrics]) -> Spread:
         raise LarkError("There is no benchmark to average over.")
     counts = {len(benchmark.seeds) for benchmark in benchmarks}
     if len(counts) > 1:
-        raise LarkError(
-            f"Avg needs as many seeds on every benchmark, but they have {sorted(counts)}: evaluate the rest."
-        )
+        raise LarkError(f"Avg needs as many seeds on every benchmark, but they have {sorted(counts)}: evaluate the rest.")
     table = np.array([benchmark.accuracy_at_k.by_seed for benchmark in benchmarks])
     return Spread.over(table.mean(axis=0))
 

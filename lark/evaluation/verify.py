@@ -118,9 +118,7 @@ class Verifier:
 
     def __init__(self, processes: int = 2, timeout: float = 5.0) -> None:
         if processes < 1 or timeout <= 0:
-            raise LarkError(
-                f"The verify grader needs processes and time, not processes={processes}, timeout={timeout}."
-            )
+            raise LarkError(f"The verify grader needs processes and time, not processes={processes}, timeout={timeout}.")
         self.processes = processes
         self.timeout = timeout
         self.cut_off = 0
@@ -166,9 +164,7 @@ class Verifier:
             raise
         if self.cut_off > cut_off:
             count, limit = self.cut_off - cut_off, self.timeout
-            logger.warning(
-                "%d of %d comparisons were cut off after %g s and count as wrong.", count, len(indices), limit
-            )
+            logger.warning("%d of %d comparisons were cut off after %g s and count as wrong.", count, len(indices), limit)
         return grades
 
     def _run(self, tasks: deque[_Task], settle: Callable[[_Task, bool], None]) -> None:

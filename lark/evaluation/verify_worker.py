@@ -139,9 +139,7 @@ def _serve(requests: IO[str], replies: IO[str]) -> None:
 
 def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(
-        resource.RLIMIT_AS, (MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard), hard)
-    )
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard), hard))
     # What the parent ignores or blocks, a child inherits: the timers must be able to end this process.
     timers = {signal.SIGPROF, signal.SIGALRM}
     for number in timers:

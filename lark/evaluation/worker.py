@@ -92,7 +92,9 @@ def _run(
 def _request(job: Job, prompt: tuple[int, ...], seed: int) -> Request:
     room = job.config.student.max_length - len(prompt)
     if room < 1:
-        raise LarkError(f"A prompt of {len(prompt)} tokens leaves no room in student.max_length={job.config.student.max_length}.")
+        raise LarkError(
+            f"A prompt of {len(prompt)} tokens leaves no room in student.max_length={job.config.student.max_length}."
+        )
     return Request(prompt, seed, min(job.config.benchmark.decoding.max_new_tokens, room))
 
 

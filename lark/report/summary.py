@@ -30,11 +30,7 @@ def pool_summary(counts: Mapping[str, Any]) -> str:
     """A pool in a few lines."""
     sizes, correct = counts["candidates"], counts["correct"]
     teachers = ", ".join(f"{name} ({count})" for name, count in counts["teachers"].items())
-    each = (
-        str(sizes["min"])
-        if sizes["min"] == sizes["max"]
-        else f"{sizes['min']} to {sizes['max']}, median {sizes['median']}"
-    )
+    each = str(sizes["min"]) if sizes["min"] == sizes["max"] else f"{sizes['min']} to {sizes['max']}, median {sizes['median']}"
     return "\n".join(
         [
             f"          {counts['questions']:,} questions, {counts['trajectories']:,} trajectories ({each} a question), "
@@ -64,13 +60,8 @@ def run_summary(
         log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
         write_text(folder / "summary.md", f"{title}\n\n{markdown_table(header, rows)}\n{note}")
         tracker.table("results", header, rows)
-    made = [
-        [o.step.stage, o.step.task, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)]
-        for o in outcomes
-    ]
-    log.info(
-        "%s\n\nSummary: %s", text_table(["stage", "task", "time", "artifact"], made, right=4), folder / "summary.md"
-    )
+    made = [[o.step.stage, o.step.task, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)] for o in outcomes]
+    log.info("%s\n\nSummary: %s", text_table(["stage", "task", "time", "artifact"], made, right=4), folder / "summary.md")
     seconds = {o.step.task: round(o.seconds, 2) for o in outcomes if o.made}
     results = [dict(zip(header, row, strict=True)) for row in rows]
     write_text(folder / "summary.json", json.dumps({"results": results, "seconds": seconds}, indent=2) + "\n")

@@ -10,9 +10,7 @@ def text_table(header: Row, rows: Sequence[Row], right: int = 1) -> str:
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row: Row) -> str:
-        cells = [
-            cell.ljust(w) if i < right else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = [cell.ljust(w) if i < right else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
         return "  ".join(cells).rstrip()
 
     return "\n".join([line(header), line(["─" * w for w in widths]), *map(line, rows)])

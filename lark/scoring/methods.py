@@ -42,7 +42,7 @@ class Method:
 
     name: str
     needs: frozenset[str]
-    """Of SOURCES. Always lengths or statistics: a trajectory without a response token is no candidate (DESIGN 6.13)."""
+    """Of SOURCES. Always lengths or statistics: a trajectory without a response token is no candidate (decision 13)."""
     function: Callable[[pd.DataFrame, int], Floats]
     """Candidates and a seed to one score a row; NaN or infinite where there is none."""
     higher_is_better: bool = True
@@ -71,7 +71,7 @@ def loss(trajectories: pd.DataFrame) -> Floats:
 
 
 def rho(trajectories: pd.DataFrame, seed: int = 0) -> Floats:
-    """rho-hat_k = sum_t ||pi_t - e_y||^2 / sum_t -log p_t, Algorithm 1 line 4 (DESIGN 6.1). Ablation, Section 5.3."""
+    """rho-hat_k = sum_t ||pi_t - e_y||^2 / sum_t -log p_t, Algorithm 1 line 4 (decision 1). Ablation, Section 5.3."""
     return _column(trajectories, "brier") / _column(trajectories, "nll")
 
 
@@ -98,8 +98,7 @@ def random(trajectories: pd.DataFrame, seed: int) -> Floats:
     """
     keys = zip(trajectories["question_id"].tolist(), trajectories["candidate_id"].tolist(), strict=True)
     digests = b"".join(
-        hashlib.blake2b(f"{seed}\x1f{question}\x1f{candidate}".encode(), digest_size=8).digest()
-        for question, candidate in keys
+        hashlib.blake2b(f"{seed}\x1f{question}\x1f{candidate}".encode(), digest_size=8).digest() for question, candidate in keys
     )
     return (np.frombuffer(digests, dtype="<u8") >> 11).astype(np.float64) * 2.0**-53
 

@@ -5,6 +5,7 @@ about equal cost. They do not depend on the number of processes: a run that was 
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def cut(lengths: Sequence[int] | np.ndarray, shard_tokens: int) -> list[range]:
     wanted = min(len(costs), max(LEAST_SHARDS, int(np.ceil(costs.sum() / shard_tokens))))
     edges = np.searchsorted(np.cumsum(costs), np.arange(1, wanted) * costs.sum() / wanted, side="right")
     bounds = [0, *np.unique(edges).tolist(), len(costs)]
-    return [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+    return [range(a, b) for a, b in pairwise(bounds) if a < b]
 
 
 def deal(shards: Sequence[range], lengths: np.ndarray, processes: int) -> list[list[int]]:

@@ -85,14 +85,10 @@ def _score_rows(
     """A row of statistics for each trajectory, in the pool's order; NaN where truncation left no response token."""
     results: list[dict[str, float]] = [{} for _ in rows]
     usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
-    for batch in batches(
-        [len(encoded[i].ids) for i in usable], job.config.hardware.score_tokens, padded=not student.packs
-    ):
+    for batch in batches([len(encoded[i].ids) for i in usable], job.config.hardware.score_tokens, padded=not student.packs):
         chosen = [usable[i] for i in batch]
         try:
-            for index, statistics in zip(
-                chosen, response_statistics(student, [encoded[i] for i in chosen]), strict=True
-            ):
+            for index, statistics in zip(chosen, response_statistics(student, [encoded[i] for i in chosen]), strict=True):
                 results[index] = summarise(statistics, job.config.scoring.rank_clip)
         except LarkError as error:
             named = ", ".join(f"{rows[i]['question_id']}/{rows[i]['candidate_id']}" for i in chosen[:5])

@@ -1,4 +1,4 @@
-"""The weighted SFT objective (paper, eq. (1); DESIGN 6.3) without ever holding the logits of a whole batch.
+"""The weighted SFT objective (paper, eq. (1); decision 3) without ever holding the logits of a whole batch.
 
 A 32,768-token pack of a student with 151,936 words has 20 GB of fp32 logits. Here the head is applied to a chunk of response
 positions at a time, and the gradients of the hidden states and of the head are finished in the forward pass, while the
@@ -49,7 +49,8 @@ PLAIN = LogitRule()
 def logit_rule(model: "PreTrainedModel") -> LogitRule:
     """The rule of this student, found by comparing its logits with its head's output on a few tokens.
 
-    The config alone does not tell: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X.
+    The config alone does not tell: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X. Ask when the model is
+    where it will train: flash attention runs nowhere else.
     """
     config = model.config
     named = [getattr(config, name, None) for name in ("logits_scaling", "logit_scale", "lm_head_multiplier")]
@@ -57,12 +58,13 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     softcap = getattr(config, "final_logit_softcapping", None)
     ids = torch.arange(1, 9, device=model.device).unsqueeze(0)
     head = model.get_output_embeddings()
-    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    head_output, logits = head(hidden).float(), model(input_ids=ids, use_cache=False).logits.float()
-    tolerance = (1e-4 if head.weight.dtype == torch.float32 else 2e-2) * float(logits.abs().max())
+    with torch.autocast(model.device.type, torch.bfloat16, enabled="flash" in config._attn_implementation):
+        head_output = head(model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+        logits = model(input_ids=ids, use_cache=False).logits
+    tolerance = (1e-4 if logits.dtype == torch.float32 else 2e-2) * float(logits.abs().max())
     for scale in scales:
         rule = LogitRule(scale, softcap)
-        if float((rule.logits(head_output.clone()) - logits).abs().max()) <= tolerance:
+        if float((rule.logits(head_output.float().clone()) - logits.float()).abs().max()) <= tolerance:
             return rule
     raise LarkError(
         f"The logits of {config.name_or_path or config.model_type} are not its head applied to its last hidden states, so its "

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate.utils import DistributedType
@@ -98,7 +98,7 @@ def return_weighted_loss(model: PreTrainedModel) -> None:
         loss: Tensor = head(output.last_hidden_state, micro, batch_trajectories)
         return loss
 
-    model.forward = forward  # type: ignore[method-assign]
+    model.forward = forward
 
 
 @dataclass
@@ -108,7 +108,7 @@ class _HeadLoss:
 
     def __call__(self, hidden: Tensor, micro: MicroBatch, batch_trajectories: int) -> Tensor:
         loss, _ = weighted_loss(
-            hidden.flatten(0, 1), self.head.weight, micro.targets.flatten(), micro.segment.flatten(), micro.weights,
+            hidden.flatten(0, 1), cast(Tensor, self.head.weight), micro.targets.flatten(), micro.segment.flatten(), micro.weights,
             micro.lengths, batch_trajectories, head_bias=getattr(self.head, "bias", None), rule=self.rule,
         )  # fmt: skip
         return loss
@@ -125,7 +125,7 @@ class WeightedTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[GlobalBatch]:
         # Not prepared by accelerate: it would deal whole steps to processes, and each must see its share of every step.
-        return DataLoader(self.batches, batch_size=1, shuffle=False, collate_fn=_only)  # type: ignore[arg-type]
+        return DataLoader(self.batches, batch_size=1, shuffle=False, collate_fn=_only)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         batch: GlobalBatch = inputs
@@ -157,9 +157,7 @@ class WeightedTrainer(Trainer):
     def skip_step(self) -> None:
         self.skipped.append(self._names)
         named = ", ".join(self._names[:8]) + ("…" if len(self._names) > 8 else "")
-        log.warning(
-            "step %d skipped: its gradients are not finite. Trajectories: %s", self.state.global_step + 1, named
-        )
+        log.warning("step %d skipped: its gradients are not finite. Trajectories: %s", self.state.global_step + 1, named)
         if len(self.skipped) > MOST_SKIPPED:
             raise LarkError(
                 f"Training stopped: the gradients of {len(self.skipped)} steps were not finite, the last at step "
@@ -178,7 +176,7 @@ class WeightedTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
-            (Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / COMPLETE).touch()
+            (Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}" / COMPLETE).touch()
 
 
 def _only(batch: list[GlobalBatch]) -> GlobalBatch:
@@ -197,9 +195,7 @@ class Curves(TrainerCallback):
             self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
         self.last = time.time()
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
-    ) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any) -> None:
         if not self.show or "loss" not in logs:
             return
         now = time.time()

@@ -4,10 +4,11 @@ import json
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
+from transformers import PreTrainedModel
 
 from lark.chat import ChatFormat
 from lark.config import Config
@@ -98,8 +99,9 @@ def export(trainer: WeightedTrainer, chat: ChatFormat, folder: Path) -> None:
     trainer.accelerator.wait_for_everyone()
     if trainer.is_world_process_zero():
         draft = folder / "export.part"
-        trainer.model.config.use_cache = True
-        trainer.model.save_pretrained(draft)
+        model = cast(PreTrainedModel, trainer.model)
+        model.config.use_cache = True
+        model.save_pretrained(draft)
         chat.tokenizer.save_pretrained(draft)
         for file in sorted(draft.iterdir()):
             file.replace(folder / file.name)

@@ -65,9 +65,7 @@ def test_an_equation_is_true_unless_the_next_words_take_it_back(pool: list[Row])
             if len({evaluate(side.strip()) for side in match.group().split("=")}) == 1:
                 true += 1
                 continue
-            assert text[match.end() :].removeprefix(". ").startswith(MENDS), (
-                f"{row['candidate_id']}: {match.group()} in {text}"
-            )
+            assert text[match.end() :].removeprefix(". ").startswith(MENDS), f"{row['candidate_id']}: {match.group()} in {text}"
             false[str(row["teacher"])] += 1
     assert true > 5000
     assert set(false) == {"wanderer"}, "only the wanderer makes mistakes, and it does make them"

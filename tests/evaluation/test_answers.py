@@ -178,9 +178,7 @@ def test_numeric_golds_grade_themselves(shared_data: Path, benchmark: str) -> No
 
 
 LATEX = st.lists(
-    st.sampled_from(
-        ["\\boxed", "boxed", "\\fbox", "{", "}", "\\", "\\{", "\\frac", "\\sqrt", "\\text{ ", "^", "=", ".", "/"]
-    )
+    st.sampled_from(["\\boxed", "boxed", "\\fbox", "{", "}", "\\", "\\{", "\\frac", "\\sqrt", "\\text{ ", "^", "=", ".", "/"])
     | st.text(max_size=3),
     max_size=40,
 ).map("".join)

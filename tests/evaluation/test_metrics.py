@@ -82,9 +82,7 @@ SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 12), st.integers(1, 5))
 
 @settings(deadline=None, max_examples=50)
 @given(shape=SHAPES, rng=st.randoms(use_true_random=False))
-def test_metrics_agree_with_plain_counting_in_any_order_of_samples(
-    shape: tuple[int, int, int], rng: random.Random
-) -> None:
+def test_metrics_agree_with_plain_counting_in_any_order_of_samples(shape: tuple[int, int, int], rng: random.Random) -> None:
     seeds, problems, k = shape
     samples = [
         GradedSample(str(n), s, i, rng.random() < 0.3, rng.random() < 0.2, rng.random() < 0.8, level=n % 3)

@@ -157,9 +157,7 @@ def test_the_answers_of_math500_survive_a_trip_through_math_verify(verifier: Ver
     """`(…)` around an answer keeps the paper's rules from deciding, so these are math-verify's own readings."""
     problems = [json.loads(line) for line in (shared_data / "benchmarks" / "math500.jsonl").open(encoding="utf-8")]
     answers = {p["answer"] for p in problems}
-    golds = sorted(
-        gold for gold in answers if not set(gold) & set(",:=_") and "text" not in gold and "mbox" not in gold
-    )
+    golds = sorted(gold for gold in answers if not set(gold) & set(",:=_") and "text" not in gold and "mbox" not in gold)
     golds = golds[::6]
     grades = verifier.grade_many([(f"({gold})", gold, FREE_FORM) for gold in golds])
     assert len(golds) > 40
@@ -167,9 +165,7 @@ def test_the_answers_of_math500_survive_a_trip_through_math_verify(verifier: Ver
 
 
 @pytest.mark.parametrize("benchmark", ["aime24", "amc83"])
-def test_numeric_golds_grade_themselves_and_not_their_neighbours(
-    verifier: Verifier, shared_data: Path, benchmark: str
-) -> None:
+def test_numeric_golds_grade_themselves_and_not_their_neighbours(verifier: Verifier, shared_data: Path, benchmark: str) -> None:
     path = shared_data / "benchmarks" / f"{benchmark}.jsonl"
     golds = [str(json.loads(line)["answer"]) for line in path.open(encoding="utf-8")]
     assert all(verifier.grade_many([(str(int(float(gold))), gold, NUMERIC) for gold in golds]))
@@ -180,9 +176,7 @@ def test_a_hanging_comparison_is_cut_off_and_the_others_are_graded() -> None:
     easy: list[Pair] = [(rf"\frac{{{n}}}{{{2 * n}}}", "1/2", FREE_FORM) for n in range(2, 12)]
     with Verifier(processes=2, timeout=1) as verifier:
         start = time.monotonic()
-        assert (
-            verifier.grade_many([*easy[:5], (HANGING, "5", FREE_FORM), *easy[5:]]) == [True] * 5 + [False] + [True] * 5
-        )
+        assert verifier.grade_many([*easy[:5], (HANGING, "5", FREE_FORM), *easy[5:]]) == [True] * 5 + [False] + [True] * 5
         assert verifier.cut_off == 1
         assert time.monotonic() - start < 60
         assert verifier.grade_many(easy) == [True] * 10
@@ -283,9 +277,7 @@ def test_a_caller_is_not_imported_again_by_its_workers(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     command = [sys.executable, str(script), "5"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("imported") == 1
 

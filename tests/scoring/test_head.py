@@ -40,9 +40,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def tiny(config_class: str, **settings: Any) -> PreTrainedModel:
     torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        getattr(transformers, config_class)(**{**TINY, **settings})
-    )
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(getattr(transformers, config_class)(**{**TINY, **settings}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("lm_head.bias"):

@@ -140,9 +140,7 @@ def test_a_method_reads_only_what_it_says_it_needs(name):
     method = METHODS[name]
     columns = {column for source in method.needs for column in SOURCES[source]}
     pool = trajectories()
-    np.testing.assert_array_equal(
-        method.score(pool[["question_id", "candidate_id", *sorted(columns)]]), method.score(pool)
-    )
+    np.testing.assert_array_equal(method.score(pool[["question_id", "candidate_id", *sorted(columns)]]), method.score(pool))
     for column in sorted(columns):
         with pytest.raises(LarkError, match=f"method={name} needs .*{column}"):
             method.score(pool.drop(columns=column))
@@ -196,9 +194,7 @@ def test_rule_quality_counts_whole_words_in_any_case():
 
 
 def test_a_response_without_words_can_be_scored():
-    pool = pd.DataFrame(
-        {"question_id": "q", "candidate_id": ["a", "b"], "n_tokens": 1, "response": [" \n", "since it might"]}
-    )
+    pool = pd.DataFrame({"question_id": "q", "candidate_id": ["a", "b"], "n_tokens": 1, "response": [" \n", "since it might"]})
     assert METHODS["rule_quality"].score(pool).tolist() == pytest.approx([-0.8, 0.8])
 
 

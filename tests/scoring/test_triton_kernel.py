@@ -50,9 +50,7 @@ def test_a_tile_is_absorbed_like_in_pytorch(rows: int, columns: int) -> None:
     logits = whole[:, :columns]  # rows need not be contiguous with each other
     gold = logits[:, -1].clone()
     state = torch.rand(5, rows, device=DEVICE, dtype=torch.float64).float().double()
-    torch.testing.assert_close(
-        absorb_with_triton(logits, gold, state), absorb_tile(logits, gold, state), rtol=1e-5, atol=1e-30
-    )
+    torch.testing.assert_close(absorb_with_triton(logits, gold, state), absorb_tile(logits, gold, state), rtol=1e-5, atol=1e-30)
 
 
 @needs_kernel

@@ -48,9 +48,7 @@ class HFEngine:
     @torch.no_grad()
     def generate(self, requests: list[Request], sampling: Sampling) -> list[list[Generation]]:
         sequences = [
-            _Sequence(
-                i * sampling.samples + sample, request.prompt, _uniforms(request.seed, sample, request.max_new_tokens)
-            )
+            _Sequence(i * sampling.samples + sample, request.prompt, _uniforms(request.seed, sample, request.max_new_tokens))
             for i, request in enumerate(requests)
             for sample in range(sampling.samples)
         ]
@@ -61,8 +59,7 @@ class HFEngine:
             [s.tokens[:-1] if s.stopped else s.tokens for s in sequences], skip_special_tokens=True
         )
         done = [
-            Generation(text, "stop" if s.stopped else "length", len(s.tokens))
-            for s, text in zip(sequences, texts, strict=True)
+            Generation(text, "stop" if s.stopped else "length", len(s.tokens)) for s, text in zip(sequences, texts, strict=True)
         ]
         return [done[i : i + sampling.samples] for i in range(0, len(done), sampling.samples)]
 
@@ -151,4 +148,3 @@ def _seen(batch: Sequence[_Sequence], vocabulary: int, device: str) -> Tensor:
     for row, sequence in enumerate(batch):
         seen[row, list(sequence.prompt)] = True
     return seen.to(device)
-

@@ -1,0 +1,284 @@
+"""What the statistics cost beside the forward pass that they need anyway, in time and memory, against the usual ways.
+
+Run as: python -m experiments.bench.scoring [--quick] [--threads 1]
+Time: about 10 minutes on 2 idle cores, 1 minute with --quick. On a busy machine use --threads 1: it then counts processor
+time of one thread, which other jobs disturb little, and takes twice as long.
+Expect: `ours` at most 1.00 times the bare forward pass to logits (1.25 without a compiler), and under 256 MiB.
+Writes outputs/bench/scoring.csv and scoring.png.
+
+How. Random weights in fp32, in the shape of SmolLM2-135M (V = 49,152) and of Qwen2.5-0.5B (V = 151,936), with all their layers,
+so that the ratio is one a user would see: fewer layers would make the head, and any change to it, look more important than it is.
+Every variant needs the same backbone. So each round runs the backbone once, and then every variant's head on its output, in an
+order that rotates; a variant's ratio is (backbone + its head) / (backbone + bare head) within the round, and the median over
+rounds is reported. That adding up is fair is checked end to end, at the smallest size: the model's own forward pass, and ours.
+Peak memory is the rise of the resident set while a head runs, from the kernel's high-water mark (VmHWM), which is reset before
+by writing 5 to /proc/self/clear_refs after handing free memory back (malloc_trim): so no earlier variant's memory counts.
+"""
+
+import argparse
+import csv
+import ctypes
+import gc
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+import matplotlib as mpl
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from lark.scoring.head import Head, last_hidden_state
+from lark.scoring.statistics import token_statistics
+
+log = logging.getLogger("bench.scoring")
+FOLDER = Path("outputs/bench")
+BACKBONE, BARE, OURS, UNCOMPILED = "backbone only", "bare logits", "ours, all statistics", "ours, uncompiled"
+BARE_WHOLE, OURS_WHOLE = "bare logits, end to end", "ours, end to end"
+R = TypeVar("R")
+Work = Callable[[Tensor, Tensor, Head], object]
+
+
+@dataclass(frozen=True)
+class Size:
+    """One measurement: a model's shape, the length of its input, and how often."""
+
+    shape: str
+    vocabulary: int
+    tokens: int
+    rounds: int
+    layers: int | None = None
+    end_to_end: bool = False
+
+    @property
+    def label(self) -> tuple[str, str, str]:
+        return self.shape, f"{self.vocabulary:,}", f"{self.tokens:,}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of the table. `ratio` is against the bare forward pass to logits. `peak_mib` is beyond what the work starts with: the
+    model, and for a head the hidden states."""
+
+    shape: str
+    vocabulary: int
+    tokens: int
+    variant: str
+    seconds: float
+    ratio: float
+    lowest: float
+    highest: float
+    peak_mib: float
+
+
+FULL = [
+    Size("SmolLM2-135M", 49_152, 2048, rounds=5, end_to_end=True),
+    Size("SmolLM2-135M", 49_152, 8192, rounds=2),
+    Size("Qwen2.5-0.5B", 151_936, 2048, rounds=3),
+    Size("Qwen2.5-0.5B", 151_936, 8192, rounds=1),
+]
+QUICK = [
+    Size("SmolLM2-135M", 49_152, 1024, rounds=3, layers=6, end_to_end=True),
+    Size("SmolLM2-135M", 49_152, 2048, rounds=3, layers=6),
+]
+
+
+def bare_logits(hidden: Tensor, targets: Tensor, head: Head) -> Tensor:
+    return functional.linear(hidden, head.weight)
+
+
+def nll(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+    logits = bare_logits(hidden, targets, head)
+    return logits, functional.cross_entropy(logits, targets, reduction="none")
+
+
+def nll_and_top_50_residual(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+    """Brier over the 50 largest logits, renormalised, as the authors' released code does: an approximation."""
+    logits, loss = nll(hidden, targets, head)
+    values, words = logits.topk(50, dim=-1)
+    gap = values.softmax(-1) - (words == targets[:, None]).float()
+    return loss, gap.square().sum(-1)
+
+
+def nll_and_top_100_rank(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+    """The rank clipped at 100, from the 100 largest logits, as RSR's code does."""
+    logits, loss = nll(hidden, targets, head)
+    found = logits.topk(100, dim=-1).indices == targets[:, None]
+    return loss, torch.where(found.any(-1), found.int().argmax(-1) + 1, 100)
+
+
+VARIANTS: dict[str, Work] = {
+    BARE: bare_logits,
+    "NLL": nll,
+    "NLL + top-50 residual": nll_and_top_50_residual,
+    "NLL + top-100 rank": nll_and_top_100_rank,
+    OURS: lambda hidden, targets, head: token_statistics(hidden, targets, head, "torch"),
+    UNCOMPILED: lambda hidden, targets, head: token_statistics(hidden, targets, head, "eager"),
+}
+LOGIT_COPIES = {BARE: 1, "NLL": 2, "NLL + top-50 residual": 2, "NLL + top-100 rank": 2}
+"""Tensors of all logits that a variant holds at once: it is skipped where they do not fit into free memory."""
+
+
+def random_student(size: Size) -> PreTrainedModel:
+    """A model of the named shape with random weights."""
+    torch.manual_seed(0)
+    common: dict[str, Any] = {
+        "vocab_size": size.vocabulary,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 32_768,
+    }
+    if size.shape == "SmolLM2-135M":
+        heads: dict[str, Any] = {"num_attention_heads": 9, "num_key_value_heads": 3}
+        llama = LlamaConfig(
+            hidden_size=576, intermediate_size=1536, num_hidden_layers=size.layers or 30, **heads, **common
+        )
+        return LlamaForCausalLM(llama).eval()
+    heads = {"num_attention_heads": 14, "num_key_value_heads": 2}
+    qwen = Qwen2Config(hidden_size=896, intermediate_size=4864, num_hidden_layers=size.layers or 24, **heads, **common)
+    return Qwen2ForCausalLM(qwen).eval()
+
+
+def process_status(field: str) -> int:
+    """A size in bytes from /proc/self/status."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+
+
+def measure(work: Callable[[], R]) -> tuple[float, float, R]:
+    """Seconds and peak MiB of one call, and what it returned."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = process_status("VmRSS")
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    start = clock()
+    result = work()
+    seconds = clock() - start
+    return seconds, (process_status("VmHWM") - before) / 2**20, result
+
+
+def fits(variant: str, size: Size) -> bool:
+    """Whether a variant's logits, with a tenth to spare, fit into free memory."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    return LOGIT_COPIES.get(variant, 0) * 4 * size.vocabulary * size.tokens * 1.1 < free
+
+
+def measure_size(size: Size) -> list[Result]:
+    """All variants at one size that fit into memory, and at the smallest size two of them end to end."""
+    model = random_student(size)
+    head = Head.of(model)
+    ids = torch.randint(0, size.vocabulary, (1, size.tokens + 1))
+    inputs, targets = ids[:, :-1], ids[0, 1:]
+    heads = {name: work for name, work in VARIANTS.items() if fits(name, size)}
+    for work in heads.values():  # compile, and touch everything once
+        work(last_hidden_state(model, inputs[:, :64])[0], targets[:64], head)
+    seconds: dict[str, list[float]] = defaultdict(list)
+    peaks: dict[str, float] = {}
+    for turn in range(size.rounds):
+        backbone, peaks[BACKBONE], output = measure(lambda: last_hidden_state(model, inputs))
+        seconds[BACKBONE].append(backbone)
+        names = list(heads)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            extra, peaks[name], _ = measure(partial(heads[name], output[0], targets, head))
+            seconds[name].append(backbone + extra)
+        del output
+        if size.end_to_end:
+            whole, peaks[BARE_WHOLE], _ = measure(lambda: model(input_ids=inputs, use_cache=False).logits)
+            seconds[BARE_WHOLE].append(whole)
+            ours, peaks[OURS_WHOLE], _ = measure(
+                lambda: token_statistics(last_hidden_state(model, inputs)[0], targets, head, "torch")
+            )
+            seconds[OURS_WHOLE].append(ours)
+        log.info("%s, V = %s, T = %s: round %d of %d", *size.label, turn + 1, size.rounds)
+    return [
+        summary(size, name, seconds, peaks)
+        for name in [BACKBONE, *heads, *([BARE_WHOLE, OURS_WHOLE] * size.end_to_end)]
+    ]
+
+
+def summary(size: Size, name: str, seconds: dict[str, list[float]], peaks: dict[str, float]) -> Result:
+    """Ratios are taken within a round. Where the bare logits do not fit into memory there is nothing to compare with."""
+    yardstick = seconds[BARE_WHOLE if name == OURS_WHOLE else BARE] or [float("nan")] * size.rounds
+    ratios = [mine / bare for mine, bare in zip(seconds[name], yardstick, strict=True)]
+    return Result(
+        *(size.shape, size.vocabulary, size.tokens, name, median(seconds[name])),
+        *(median(ratios), min(ratios), max(ratios), peaks[name]),
+    )
+
+
+def draw(results: list[Result], path: Path) -> None:
+    """Time and memory of every variant, one group of bars for each size."""
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415 (the backend has to be chosen first)
+
+    sizes = list(dict.fromkeys((r.vocabulary, r.tokens) for r in results))
+    names = [BACKBONE, *VARIANTS]
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(12, 0.55 * len(sizes) * len(names) ** 0.5 + 2.6), layout="constrained"
+    )
+    for i, name in enumerate(names):
+        rows = {(r.vocabulary, r.tokens): r for r in results if r.variant == name}
+        where = [j + (i - len(names) / 2) / (len(names) + 1.5) for j, size in enumerate(sizes) if size in rows]
+        colour = "#c0392b" if name.startswith("ours") else str(0.25 + 0.1 * i)
+        hatch = "///" if name == UNCOMPILED else None
+        style = {"height": 1 / (len(names) + 1.5), "color": colour, "label": name, "hatch": hatch, "edgecolor": "white"}
+        left.barh(where, [r.ratio for r in rows.values()], **style)
+        right.barh(where, [max(r.peak_mib, 1) for r in rows.values()], **style)
+    left.axvline(1, color="black", linewidth=0.8)
+    left.set_xlabel("time / bare forward pass to logits")
+    right.axvline(256, color="black", linewidth=0.8, linestyle="--")
+    right.set_xscale("log")
+    right.set_xlabel("peak memory beyond model and hidden states, MiB (dashed: 256)")
+    for axis in (left, right):
+        axis.set_yticks(range(len(sizes)), [f"V = {v:,}\nT = {t:,}" for v, t in sizes])
+        axis.invert_yaxis()
+        axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+@torch.no_grad()
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="a model of six layers: ratios say less, the head weighs more"
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: count processor time")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    results = [result for size in (QUICK if arguments.quick else FULL) for result in measure_size(size)]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "scoring.csv").open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, [field.name for field in fields(Result)])
+        writer.writeheader()
+        writer.writerows(map(asdict, results))
+    draw(results, FOLDER / "scoring.png")
+    log.info(
+        "%-13s %8s %6s  %-30s %9s %7s %15s %10s",
+        "shape",
+        "V",
+        "T",
+        "variant",
+        "seconds",
+        "ratio",
+        "lowest-highest",
+        "MiB",
+    )
+    for r in results:
+        spread = f"{r.lowest:.3f}-{r.highest:.3f}"
+        row = (r.shape, r.vocabulary, r.tokens, r.variant, r.seconds, r.ratio, spread, r.peak_mib)
+        log.info("%-13s %8d %6d  %-30s %9.2f %7.3f %15s %10.0f", *row)
+
+
+if __name__ == "__main__":
+    main()
