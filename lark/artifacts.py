@@ -147,7 +147,7 @@ class Store:
             yield
 
     def _clear(self, artifact: Artifact, force: bool) -> None:
-        """Remove what must not be resumed from: everything when forced, and a finished artifact that was damaged."""
+        """Remove what must not be resumed from: everything if forced or damaged, and drafts of a run that was killed."""
         folder, manifest = self.path(artifact), self.manifest(artifact)
         if not folder.exists():
             return
@@ -156,6 +156,9 @@ class Store:
         elif manifest.get("status") == "finished":
             log.warning("%s is damaged (%s): making it again", artifact.folder, damage(folder, manifest))
             shutil.rmtree(folder)
+        else:
+            for draft in folder.rglob(".*.part"):
+                draft.unlink()
 
     def _write_manifest(self, artifact: Artifact, status: str, started: float, **more: Any) -> None:
         manifest = {

@@ -163,8 +163,8 @@ def _trajectories(pool: conf.Pool) -> Iterator[Trajectory]:
             yield Trajectory(**row)  # type: ignore[arg-type]
         return
     counter: Counter[str] = Counter()
-    for row in _READERS[pool.format](pool):
-        yield _normalise(row, pool, counter)
+    for record in _READERS[pool.format](pool):
+        yield _normalise(record, pool, counter)
 
 
 def _normalise(row: _Row, pool: conf.Pool, counter: Counter[str]) -> Trajectory:

@@ -37,7 +37,6 @@ class Tracker:
             tracking = self.config.tracking
             self._run = wandb.init(
                 project=tracking.project, entity=tracking.entity, group=tracking.group, mode=tracking.mode,  # type: ignore[arg-type]
-               
                 name=f"{self.config.student.name}/{self.config.method.name}-B{self.config.budget.size}",
                 config=asdict(self.config), dir=str(self.folder), reinit="finish_previous",
                 settings=wandb.Settings(console="off", x_disable_stats=True, silent=True),

@@ -1,18 +1,19 @@
 """What the statistics cost beside the forward pass that they need anyway, in time and memory, against the usual ways.
 
 Run as: python -m experiments.bench.scoring [--quick] [--threads 1]
-Time: about 10 minutes on 2 idle cores, 1 minute with --quick. On a busy machine use --threads 1: it then counts processor
-time of one thread, which other jobs disturb little, and takes twice as long.
+Time: about 10 minutes on 2 idle cores, 1 minute with --quick. On a busy machine use --threads 1: it then counts
+processor time of one thread, which other jobs disturb less, and takes twice as long.
 Expect: `ours` at most 1.00 times the bare forward pass to logits (1.25 without a compiler), and under 256 MiB.
 Writes outputs/bench/scoring.csv and scoring.png.
 
-How. Random weights in fp32, in the shape of SmolLM2-135M (V = 49,152) and of Qwen2.5-0.5B (V = 151,936), with all their layers,
-so that the ratio is one a user would see: fewer layers would make the head, and any change to it, look more important than it is.
-Every variant needs the same backbone. So each round runs the backbone once, and then every variant's head on its output, in an
-order that rotates; a variant's ratio is (backbone + its head) / (backbone + bare head) within the round, and the median over
-rounds is reported. That adding up is fair is checked end to end, at the smallest size: the model's own forward pass, and ours.
-Peak memory is the rise of the resident set while a head runs, from the kernel's high-water mark (VmHWM), which is reset before
-by writing 5 to /proc/self/clear_refs after handing free memory back (malloc_trim): so no earlier variant's memory counts.
+Models. Random weights in fp32, in the shapes of SmolLM2-135M (V = 49,152) and Qwen2.5-0.5B (V = 151,936) with all their
+layers, so that the ratio is one a user would see: with fewer layers the head, and any change to it, weighs more.
+Time. Every variant needs the same backbone. So each round runs the backbone once, and then every variant's head on its
+output, in an order that rotates; a variant's ratio is (backbone + its head) / (backbone + bare head) within the round,
+and the median over rounds is reported. That adding up is fair is checked at the smallest size, where the model's own
+forward pass and ours also run end to end, compared with each other.
+Memory. The rise of the resident set while a head runs, from the kernel's high-water mark (VmHWM). Before, free memory
+is handed back (malloc_trim) and the mark is reset (5 to /proc/self/clear_refs), so no earlier variant's memory counts.
 """
 
 import argparse
@@ -64,8 +65,8 @@ class Size:
 
 @dataclass(frozen=True)
 class Result:
-    """One row of the table. `ratio` is against the bare forward pass to logits. `peak_mib` is beyond what the work starts with: the
-    model, and for a head the hidden states."""
+    """One row of the table. `ratio` is against the bare forward pass to logits. `peak_mib` is beyond what the work
+    starts with: the model, and for a head the hidden states."""
 
     shape: str
     vocabulary: int
@@ -136,9 +137,7 @@ def random_student(size: Size) -> PreTrainedModel:
     }
     if size.shape == "SmolLM2-135M":
         heads: dict[str, Any] = {"num_attention_heads": 9, "num_key_value_heads": 3}
-        llama = LlamaConfig(
-            hidden_size=576, intermediate_size=1536, num_hidden_layers=size.layers or 30, **heads, **common
-        )
+        llama = LlamaConfig(hidden_size=576, intermediate_size=1536, num_hidden_layers=size.layers or 30, **heads, **common)
         return LlamaForCausalLM(llama).eval()
     heads = {"num_attention_heads": 14, "num_key_value_heads": 2}
     qwen = Qwen2Config(hidden_size=896, intermediate_size=4864, num_hidden_layers=size.layers or 24, **heads, **common)
@@ -198,14 +197,12 @@ def measure_size(size: Size) -> list[Result]:
             )
             seconds[OURS_WHOLE].append(ours)
         log.info("%s, V = %s, T = %s: round %d of %d", *size.label, turn + 1, size.rounds)
-    return [
-        summary(size, name, seconds, peaks)
-        for name in [BACKBONE, *heads, *([BARE_WHOLE, OURS_WHOLE] * size.end_to_end)]
-    ]
+    return [summary(size, name, seconds, peaks) for name in [BACKBONE, *heads, *([BARE_WHOLE, OURS_WHOLE] * size.end_to_end)]]
 
 
 def summary(size: Size, name: str, seconds: dict[str, list[float]], peaks: dict[str, float]) -> Result:
-    """Ratios are taken within a round. Where the bare logits do not fit into memory there is nothing to compare with."""
+    """Ratios are taken within a round. Where the bare logits do not fit into memory there is nothing to compare
+    with."""
     yardstick = seconds[BARE_WHOLE if name == OURS_WHOLE else BARE] or [float("nan")] * size.rounds
     ratios = [mine / bare for mine, bare in zip(seconds[name], yardstick, strict=True)]
     return Result(
@@ -221,9 +218,7 @@ def draw(results: list[Result], path: Path) -> None:
 
     sizes = list(dict.fromkeys((r.vocabulary, r.tokens) for r in results))
     names = [BACKBONE, *VARIANTS]
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(12, 0.55 * len(sizes) * len(names) ** 0.5 + 2.6), layout="constrained"
-    )
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 0.55 * len(sizes) * len(names) ** 0.5 + 2.6), layout="constrained")
     for i, name in enumerate(names):
         rows = {(r.vocabulary, r.tokens): r for r in results if r.variant == name}
         where = [j + (i - len(names) / 2) / (len(names) + 1.5) for j, size in enumerate(sizes) if size in rows]
@@ -232,7 +227,13 @@ def draw(results: list[Result], path: Path) -> None:
         style = {"height": 1 / (len(names) + 1.5), "color": colour, "label": name, "hatch": hatch, "edgecolor": "white"}
         left.barh(where, [r.ratio for r in rows.values()], **style)
         right.barh(where, [max(r.peak_mib, 1) for r in rows.values()], **style)
+        for axis, texts in (
+            (left, [f"{r.ratio:.2f}" for r in rows.values()]),
+            (right, [f"{r.peak_mib:,.0f}" for r in rows.values()]),
+        ):
+            axis.bar_label(axis.containers[-1], texts, padding=2, fontsize=7)
     left.axvline(1, color="black", linewidth=0.8)
+    left.margins(x=0.08)
     left.set_xlabel("time / bare forward pass to logits")
     right.axvline(256, color="black", linewidth=0.8, linestyle="--")
     right.set_xscale("log")
@@ -246,34 +247,30 @@ def draw(results: list[Result], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def write(results: list[Result], path: Path) -> None:
+    """The table as CSV."""
+    with path.open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, [field.name for field in fields(Result)])
+        writer.writeheader()
+        writer.writerows(map(asdict, results))
+
+
 @torch.no_grad()
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="a model of six layers: ratios say less, the head weighs more"
-    )
+    parser.add_argument("--quick", action="store_true", help="a model of six layers: ratios say less, the head weighs more")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: count processor time")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    results = [result for size in (QUICK if arguments.quick else FULL) for result in measure_size(size)]
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "scoring.csv").open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, [field.name for field in fields(Result)])
-        writer.writeheader()
-        writer.writerows(map(asdict, results))
-    draw(results, FOLDER / "scoring.png")
-    log.info(
-        "%-13s %8s %6s  %-30s %9s %7s %15s %10s",
-        "shape",
-        "V",
-        "T",
-        "variant",
-        "seconds",
-        "ratio",
-        "lowest-highest",
-        "MiB",
-    )
+    results: list[Result] = []
+    for size in QUICK if arguments.quick else FULL:
+        results += measure_size(size)
+        write(results, FOLDER / "scoring.csv")  # after each size, so that an interrupted run leaves what it has
+        draw(results, FOLDER / "scoring.png")
+    header = ("shape", "V", "T", "variant", "seconds", "ratio", "lowest-highest", "MiB")
+    log.info("%-13s %8s %6s  %-30s %9s %7s %15s %10s", *header)
     for r in results:
         spread = f"{r.lowest:.3f}-{r.highest:.3f}"
         row = (r.shape, r.vocabulary, r.tokens, r.variant, r.seconds, r.ratio, spread, r.peak_mib)

@@ -72,9 +72,10 @@ class Head:
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits of `hidden` [T, d] in fp32 [T, V], written to `out` if given.
 
-        Always fp32: bf16 logits between 16 and 32 are 0.125 apart, which makes false ties and errors of 0.06 nats. Products
-        of bf16 numbers are exact in fp32, so on a GPU bf16 inputs with fp32 accumulation and output lose nothing; elsewhere
-        the inputs are converted. (TF32, off by default in PyTorch, would break this for fp32 weights on a GPU.)
+        Always fp32: bf16 logits between 16 and 32 are 0.125 apart, which makes false ties and errors of 0.06 nats.
+        Products of bf16 numbers are exact in fp32, so on a GPU bf16 inputs with fp32 accumulation and output lose
+        nothing; elsewhere the inputs are converted. (TF32, off by default in PyTorch, would break this for fp32 weights
+        on a GPU.)
         """
         if _on_tensor_cores(self.weight) and hidden.dtype == self.weight.dtype:
             z = torch.mm(hidden, self.weight.T, out_dtype=torch.float32, out=out)
@@ -128,6 +129,6 @@ def _compare(head: Head, model: "PreTrainedModel") -> None:
     if error is None or not error <= tolerance:
         reason = "of another shape" if error is None else f"off by {error:.1e} of the largest"
         raise LarkError(
-            f"{type(model).__name__} does something to its logits that lark/scoring/head.py does not know: computed from "
-            f"its last hidden state they are {reason}. Add the rule to `Head`, or choose another student."
+            f"{type(model).__name__} does something to its logits that lark/scoring/head.py does not know: computed "
+            f"from its last hidden state they are {reason}. Add the rule to `Head`, or choose another student."
         )

@@ -194,6 +194,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     grad_hidden[positions[part]] = (_product(residual, head) * share).to(hidden.dtype)
                 if grad_weight is not None:
                     _add_product(grad_weight, residual.T, _factor(states * share, precision))
+                del z, residual, slope  # or the next chunk's logits would be made beside these
         # Not save_for_backward: these are used once and then given away, so that autograd need not copy the head's gradient.
         ctx.gradients = (grad_hidden, grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll)

@@ -39,7 +39,8 @@ def train(job: Job) -> dict[str, Any]:
     source = str(job.inputs["student"])
     chat = load_chat(source, job.config.student)
     examples = read_examples(job.inputs["selection"] / "train.jsonl", chat, job.config.student.max_length)
-    model = load_model(source, job.config.student, "cpu", dtype=torch.float32)
+    device = f"cuda:{job.rank % torch.cuda.device_count()}" if job.machine.device == "cuda" else "cpu"
+    model = load_model(source, job.config.student, device, dtype=torch.float32)
     separate_segments(model)
     packed = job.config.training.packing and supports_packing(model)
     steps = plan(job.config, examples, job.world, packed)
@@ -98,12 +99,11 @@ def export(trainer: WeightedTrainer, chat: ChatFormat, folder: Path) -> None:
     """A plain Hugging Face folder that transformers and vLLM load; checkpoints to resume from are no longer needed."""
     trainer.accelerator.wait_for_everyone()
     if trainer.is_world_process_zero():
-        draft = folder / "export.part"
+        draft = folder / "checkpoints" / "export"
         model = cast(PreTrainedModel, trainer.model)
         model.config.use_cache = True
         model.save_pretrained(draft)
         chat.tokenizer.save_pretrained(draft)
         for file in sorted(draft.iterdir()):
             file.replace(folder / file.name)
-        draft.rmdir()
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -11,13 +11,13 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from independent_arithmetic import evaluate
 
 from lark.demo import benchmarks
 from lark.demo.phrasing import MENDS
 from lark.demo.pool import trajectories
 from lark.demo.problems import KINDS, LEVELS
 from lark.demo.teachers import ROLLOUTS, TEACHERS
+from tests.demo.independent_arithmetic import evaluate
 
 ROOT = Path(__file__).parents[2]
 Row = dict[str, object]

@@ -5,10 +5,10 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from independent_arithmetic import evaluate
 
 from lark.demo import benchmarks
 from lark.demo.problems import KINDS, LARGEST, LETTERS, LEVELS, Problem, draw, reserved, seeded
+from tests.demo.independent_arithmetic import evaluate
 
 SEEDS = st.integers(0, 10**9)
 

@@ -23,14 +23,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def as_head(logits: Tensor) -> tuple[Tensor, Head]:
-    """Hidden states and a head that give exactly these logits; columns that are -inf throughout become the head's bias."""
+    """Hidden states and a head that give exactly these logits; columns that are -inf throughout become the head's
+    bias."""
     masked = (logits == -torch.inf).all(0)
     bias = torch.where(masked, -torch.inf, 0.0)
     return logits.masked_fill(masked, 0.0), Head(torch.eye(logits.shape[1]), bias)
 
 
 def reference(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """The definitions, written down in float64 on all logits at once. Sums over the wrong tokens leave the gold one out."""
+    """The definitions, written down in float64 on all logits at once. Sums over the wrong tokens leave the gold one
+    out."""
     z, y = logits.double(), targets[:, None]
     log_p = z - torch.logsumexp(z, 1, keepdim=True)
     gold, wrong_log_p = log_p.gather(1, y)[:, 0], log_p.scatter(1, y, -torch.inf)
@@ -58,9 +60,7 @@ def assert_exact(statistics: TokenStatistics, logits: Tensor, targets: Tensor, t
         else:
             assert actual.dtype == torch.float32
             # Below 1e-37 fp32 has no full precision left: such a probability squared is zero.
-            torch.testing.assert_close(
-                actual.double(), expected, rtol=tolerance, atol=1e-37, msg=lambda m, n=name: f"{n}: {m}"
-            )
+            torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=1e-37, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @settings(deadline=None, max_examples=200)
@@ -73,9 +73,7 @@ def assert_exact(statistics: TokenStatistics, logits: Tensor, targets: Tensor, t
     seed=st.integers(0, 2**31),
     tiling=st.sampled_from([SMALL, PADDED]),
 )
-def test_statistics_are_exact(
-    T: int, V: int, scale: float, offset: float, coarse: bool, seed: int, tiling: Tiling
-) -> None:
+def test_statistics_are_exact(T: int, V: int, scale: float, offset: float, coarse: bool, seed: int, tiling: Tiling) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(T, V, generator=generator) * scale + offset
     logits = logits.round() if coarse else logits  # whole numbers tie often
@@ -100,7 +98,8 @@ def test_masked_words_have_probability_zero(data: st.DataObject, V: int, seed: i
 @pytest.mark.parametrize("backend", ["eager", "torch"])
 @pytest.mark.parametrize("log_odds", [-100.0, -69.1, -40.0, -16.1, -1e-3, 0.0, 1e-3, 16.1, 69.1, 100.0, 9e3])
 def test_no_precision_is_lost_at_either_end(backend: Backend, log_odds: float) -> None:
-    """The gold token's logit is `log_odds` below what all wrong ones have together: -16.1 is a gold probability of 1 - 1e-7."""
+    """The gold token's logit is `log_odds` below what all wrong ones have together: -16.1 is a gold probability of 1 -
+    1e-7."""
     V = 5003
     logits = torch.zeros(2, V)
     targets = torch.tensor([0, V - 1])
@@ -115,9 +114,7 @@ def test_a_large_vocabulary_sums_without_drift(backend: Backend) -> None:
     V = 151_936
     bias = torch.full((V,), -0.1)
     bias[7] = 0.0
-    statistics = token_statistics(
-        torch.zeros(3, 1), torch.tensor([0, 7, V - 1]), Head(torch.zeros(V, 1), bias), backend
-    )
+    statistics = token_statistics(torch.zeros(3, 1), torch.tensor([0, 7, V - 1]), Head(torch.zeros(V, 1), bias), backend)
     assert_exact(statistics, bias.expand(3, V), torch.tensor([0, 7, V - 1]), tolerance=5e-6)
 
 
@@ -144,7 +141,8 @@ def test_no_tokens_give_no_statistics(backend: Backend) -> None:
 
 @pytest.mark.parametrize("T", [1, 300])
 def test_equal_rows_of_the_head_tie(T: int) -> None:
-    """Every word stands in the head twice, in different tiles. A gold logit that rounds otherwise than its tile loses ties."""
+    """Every word stands in the head twice, in different tiles. A gold logit that rounds otherwise than its tile loses
+    ties."""
     torch.manual_seed(0)
     half, d = 5000, 67
     weight = torch.randn(half, d).repeat(2, 1)

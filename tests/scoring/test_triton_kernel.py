@@ -45,12 +45,16 @@ def test_a_tile_is_absorbed_like_in_pytorch(rows: int, columns: int) -> None:
     from lark.scoring.triton_kernel import absorb_tile as absorb_with_triton
 
     torch.manual_seed(columns)
-    whole = (10 * torch.randn(rows, columns + 3, device=DEVICE)).round(decimals=0)
+    whole = (10 * torch.randn(rows, columns + 3, device=DEVICE)).round()
     whole[:, 0] = -torch.inf
     logits = whole[:, :columns]  # rows need not be contiguous with each other
+    targets = torch.randint(-3, columns + 3, (rows,), device=DEVICE)
     gold = logits[:, -1].clone()
-    state = torch.rand(5, rows, device=DEVICE, dtype=torch.float64).float().double()
-    torch.testing.assert_close(absorb_with_triton(logits, gold, state), absorb_tile(logits, gold, state), rtol=1e-5, atol=1e-30)
+    state = torch.rand(6, rows, device=DEVICE).double()
+    expected = state.clone()
+    absorb_with_triton(logits, targets, gold, state)
+    absorb_tile(logits.clone(), targets, gold, expected)
+    torch.testing.assert_close(state, expected, rtol=1e-5, atol=1e-30)
 
 
 @needs_kernel
