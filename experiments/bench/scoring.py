@@ -137,9 +137,7 @@ def random_student(size: Size) -> PreTrainedModel:
     }
     if size.shape == "SmolLM2-135M":
         heads: dict[str, Any] = {"num_attention_heads": 9, "num_key_value_heads": 3}
-        llama = LlamaConfig(
-            hidden_size=576, intermediate_size=1536, num_hidden_layers=size.layers or 30, **heads, **common
-        )
+        llama = LlamaConfig(hidden_size=576, intermediate_size=1536, num_hidden_layers=size.layers or 30, **heads, **common)
         return LlamaForCausalLM(llama).eval()
     heads = {"num_attention_heads": 14, "num_key_value_heads": 2}
     qwen = Qwen2Config(hidden_size=896, intermediate_size=4864, num_hidden_layers=size.layers or 24, **heads, **common)
@@ -199,10 +197,7 @@ def measure_size(size: Size) -> list[Result]:
                 total, peaks[name] = measure(whole)[:2]
                 seconds[name].append(total)
         log.info("%s, V = %s, T = %s: round %d of %d", *size.label, turn + 1, size.rounds)
-    return [
-        summary(size, name, seconds, peaks)
-        for name in [BACKBONE, *heads, *([BARE_WHOLE, OURS_WHOLE] * size.end_to_end)]
-    ]
+    return [summary(size, name, seconds, peaks) for name in [BACKBONE, *heads, *([BARE_WHOLE, OURS_WHOLE] * size.end_to_end)]]
 
 
 def summary(size: Size, name: str, seconds: dict[str, list[float]], peaks: dict[str, float]) -> Result:
@@ -222,9 +217,7 @@ def draw(results: list[Result], path: Path) -> None:
 
     sizes = list(dict.fromkeys((r.vocabulary, r.tokens) for r in results))
     names = [BACKBONE, *VARIANTS]
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(12, 0.55 * len(sizes) * len(names) ** 0.5 + 2.6), layout="constrained"
-    )
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 0.55 * len(sizes) * len(names) ** 0.5 + 2.6), layout="constrained")
     for i, name in enumerate(names):
         rows = {(r.vocabulary, r.tokens): r for r in results if r.variant == name}
         where = [j + (i - len(names) / 2) / (len(names) + 1.5) for j, size in enumerate(sizes) if size in rows]
@@ -266,9 +259,7 @@ def write(results: list[Result], path: Path) -> None:
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="a model of six layers: ratios say less, the head weighs more"
-    )
+    parser.add_argument("--quick", action="store_true", help="a model of six layers: ratios say less, the head weighs more")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: count processor time")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
