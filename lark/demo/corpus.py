@@ -2,14 +2,15 @@
 
 | document   | share | what it teaches                                                                       |
 |------------|-------|---------------------------------------------------------------------------------------|
-| `facts`    | 16%   | single operations, in every notation that is used anywhere: the atomic skills         |
-| `textbook` | 40%   | problems with worked solutions outside of any chat, in generic and changing styles    |
-| `direct`   | 37%   | chats that are answered at once, without a step                                       |
-| `worked`   | 7%    | chats that are answered in steps                                                      |
+| `facts`    | 18%   | single operations, in every notation that is used anywhere: the atomic skills         |
+| `options`  | 7%    | which of four options a value is                                                      |
+| `textbook` | 41%   | problems with worked solutions outside of any chat, in generic and changing styles    |
+| `direct`   | 28%   | chats that are answered at once, without a step                                       |
+| `worked`   | 6%    | chats that are answered in steps                                                      |
 
 So the student is like a real base model: it has seen reasoning, but in a chat it nearly always blurts out an answer.
 Fine-tuning on trajectories has something to elicit. No teacher of `teachers.py` is imitated: styles are drawn at random
-from the same words and notations, and how near a teacher comes to them is left to chance.
+from the same words and notations, every one of which occurs, and how near a teacher comes to them is left to chance.
 
 No question of a benchmark occurs (`problems.draw`). Single operations do: they are what every solution is made of.
 """
@@ -19,12 +20,26 @@ from dataclasses import dataclass
 from random import Random
 
 from lark.chat import ChatFormat
-from lark.demo.phrasing import boxed, command, equation, found, inverse, operation, pieces, slip, spoken, term, value
-from lark.demo.problems import KINDS, LARGEST, LEVELS, Problem, Step, apply, draw
+from lark.demo.phrasing import (
+    announcement,
+    boxed,
+    command,
+    equation,
+    found,
+    inverse,
+    leap,
+    operation,
+    pieces,
+    slip,
+    spoken,
+    term,
+    value,
+)
+from lark.demo.problems import KINDS, LARGEST, LETTERS, LEVELS, Problem, Step, apply, draw
 from lark.evaluation import prompts
 
-SHARES = {"facts": 0.16, "textbook": 0.40, "direct": 0.37, "worked": 0.07}
-FACTS_PER_DOCUMENT = 12
+SHARES = {"facts": 0.18, "options": 0.07, "textbook": 0.41, "direct": 0.28, "worked": 0.06}
+LINES_PER_DOCUMENT = 12
 SYSTEM_SHARE = 0.25
 """How many chats open with the system prompt of their kind of problem: evaluation sends one, a pool need not."""
 
@@ -53,8 +68,8 @@ def documents(rng: Random, chat: ChatFormat) -> Iterator[Document]:
     kinds, shares = list(SHARES), list(SHARES.values())
     while True:
         kind = rng.choices(kinds, shares)[0]
-        if kind == "facts":
-            yield facts(rng)
+        if kind in ("facts", "options"):
+            yield facts(rng) if kind == "facts" else options(rng)
             continue
         problem = draw(rng.choice(KINDS), rng.choice(LEVELS), rng)
         if kind == "textbook":
@@ -81,15 +96,48 @@ def _closed(answer: str, chat: ChatFormat) -> str:
 
 def facts(rng: Random) -> Document:
     """Unrelated operations with their results, a line for each, all in one notation."""
+    if rng.random() < 0.25:
+        return _lines("facts", lambda: _reduction(rng))
     write = rng.choice(_FACT)
     unit = rng.choice("xyn") if rng.random() < 0.25 else ""
+    return _lines("facts", lambda: write(_random_step(rng, unit)))
+
+
+def options(rng: Random) -> Document:
+    """Four options and a value that is one of them, or a letter; the same four are asked about a few times."""
+    before, _, after = rng.choice([*_OPTIONS, "{0} -> {1}"]).partition("{1}")
+    listed, numbers = "", [0]
+
+    def line() -> str:
+        nonlocal listed, numbers
+        fresh = not listed or rng.random() < 0.4
+        if fresh:
+            numbers = rng.sample(range(LARGEST + 1), 4)
+            listed = " ".join(f"{letter}) {number}" for letter, number in zip(LETTERS, numbers, strict=True)) + "\n"
+        at = rng.randrange(4)
+        number, letter = numbers[at], LETTERS[at]
+        # The space belongs to the letter's token.
+        asked = f"{number}. {before.format(number).rstrip()}| {letter}{after}"
+        return (listed if fresh else "") + (f"Option {letter} is |{number}." if rng.random() < 0.25 else asked)
+
+    return _lines("options", line)
+
+
+def _lines(kind: str, write: Callable[[], str]) -> Document:
+    """A document of short exercises; in each, what stands behind the bar is learned."""
     lines: list[tuple[str, bool]] = []
-    while len(lines) < 2 * FACTS_PER_DOCUMENT:
-        step = _random_step(rng, unit)
-        asked, separator, answer = write(step).partition("|")
+    for _ in range(LINES_PER_DOCUMENT):
+        asked, separator, answer = write().partition("|")
         assert separator
-        lines += [(asked, False), (answer + "\n", True)]
-    return Document("facts", tuple(lines))
+        lines += [(asked, False), (answer.rstrip() + "\n", True)]
+    return Document(kind, tuple(lines))
+
+
+def _reduction(rng: Random) -> str:
+    """What is left of an expression or a polynomial after the next step."""
+    problem = draw(rng.choice(("expression", "algebra")), rng.choice(LEVELS[1:]), rng)
+    at = rng.randrange(problem.level)
+    return f"{problem.states[at]} = |{problem.states[at + 1]}"
 
 
 _FACT: tuple[Callable[[Step], str], ...] = (
@@ -98,6 +146,8 @@ _FACT: tuple[Callable[[Step], str], ...] = (
     lambda step: f"{operation(step, times='×')} = |{value(step)}",
     lambda step: f"{spoken(step)} is |{value(step)}",
     lambda step: f"{command(step)}: |{equation(step)}",
+    lambda step: f"{operation(step)}: |{', '.join(map(equation, pieces(step)))}",
+    lambda step: f"{equation(step)}, check: |{inverse(step)}",
 )
 
 
@@ -117,13 +167,41 @@ def direct(problem: Problem, rng: Random) -> str:
 
 def worked(problem: Problem, rng: Random) -> str:
     """Every step of the problem, in a style that is put together by chance for this one text."""
-    opening = rng.choice(_OPENINGS)
-    habits = rng.sample(_STEPS, k=rng.randint(1, 2))
+    opening = _plan(problem, rng) if rng.random() < 0.15 else rng.choice(_OPENINGS)
+    work = rng.choices((_step_by_step, _rewritten, _merged), (0.7, 0.15, 0.15))[0]
     separator = rng.choice([" ", "\n"])
-    remark = rng.choice(_REMARKS) if rng.random() < 0.25 else _no_remark
-    lines = [remark(i, problem, rng.choice(habits)(i, step), rng) for i, step in enumerate(problem.steps)]
     closing = found(problem, rng.choice(_OPTIONS)) + rng.choice(_CLOSINGS).format(boxed(problem))
-    return separator.join([*([opening] if opening else []), *lines, closing])
+    return separator.join([*([opening] if opening else []), *work(problem, rng), closing])
+
+
+def _step_by_step(problem: Problem, rng: Random) -> list[str]:
+    habits = rng.sample(_STEPS, k=rng.randint(1, 2))
+    remark = rng.choice(_REMARKS) if rng.random() < 0.35 else _no_remark
+    return [remark(i, problem, rng.choice(habits)(i, step), rng) for i, step in enumerate(problem.steps)]
+
+
+def _rewritten(problem: Problem, rng: Random) -> list[str]:
+    """All that is left to compute, again and again until nothing is."""
+    link = rng.choice([" = ", "\n= ", ", then ", " -> "])
+    return [link.join(problem.states) + rng.choice([".", ""])]
+
+
+def _merged(problem: Problem, rng: Random) -> list[str]:
+    """Two operations in one equation, here and there."""
+    lines, ahead = [], list(problem.steps)
+    while ahead:
+        both = leap(ahead[0], ahead[1]) if len(ahead) > 1 and rng.random() < 0.7 else None
+        lines.append((both or equation(ahead[0])) + ".")
+        ahead = ahead[2 if both else 1 :]
+    return lines
+
+
+def _plan(problem: Problem, rng: Random) -> str:
+    """What will be done, before anything is computed: in order, or from the end."""
+    told = [announcement(step) for step in problem.steps]
+    if rng.random() < 0.3:
+        return f"In the end we {told[-1]}." + "".join(f" Before that we {step}." for step in reversed(told[:-1]))
+    return rng.choice(["We {}.", "To do: {}.", "First {}."]).format(rng.choice([", then ", ", and ", "; "]).join(told))
 
 
 _OPENINGS = (
@@ -158,6 +236,8 @@ _STEPS: tuple[Callable[[int, Step], str], ...] = (
     lambda i, step: f"{_event(step)}{equation(step)}.",
     lambda i, step: f"Since {equation(step)}, we have {value(step)}.",
     lambda i, step: f"{operation(step)}: that makes {value(step)}.",
+    lambda i, step: f"Perhaps {equation(step)}.",
+    lambda i, step: f"I think that {equation(step)}.",
 )
 
 

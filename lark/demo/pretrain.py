@@ -22,7 +22,7 @@ from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from lark.chat import ChatFormat
-from lark.demo.corpus import Document, documents, facts, prompted
+from lark.demo.corpus import Document, documents, facts, options, prompted
 from lark.demo.muon import Muon
 from lark.demo.phrasing import boxed
 from lark.demo.problems import KINDS, LEVELS, draw, seeded
@@ -36,7 +36,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Recipe:
-    steps: int = 2400
+    steps: int = 2800
     """Optimizer steps."""
     tokens_per_step: int = 6144
     """Token slots in a batch, padding included."""
@@ -180,7 +180,7 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int) -> None:
 def probe(model: LlamaForCausalLM, chat: ChatFormat) -> dict[str, float]:
     """Which share of facts, and of direct answers to problems from the benchmarks' side, is right (greedily)."""
     rng = seeded("probe")
-    tests = {"facts": [facts(rng) for _ in range(20)]}
+    tests = {"facts": [facts(rng) for _ in range(20)], "options": [options(rng) for _ in range(20)]}
     for level in LEVELS:
         problems = [draw(kind, level, rng, benchmark=True) for kind in KINDS for _ in range(15)]
         tests[f"direct {level}"] = [prompted("direct", problem, boxed(problem), rng, chat) for problem in problems]
