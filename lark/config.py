@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lark.errors import LarkError
 
 STAGES = ("pool", "score", "select", "train", "evaluate", "report")
-FORCEABLE = (*STAGES, "lengths", "local", "judge", "generate", "grade", "student")
+FORCEABLE = (*STAGES, "lengths", "local", "text", "judge", "generate", "grade", "student")
 WEIGHTINGS = ("uniform", "proportional", "softmax", "kl", "chi2")
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
 GRADERS = ("paper", "verify")
@@ -160,7 +160,8 @@ class Scoring:
     local_context: int = 4
     """Local Naturalness's m, preceding steps in the context (paper, App. C.2)."""
     tokens: bool = False
-    """Also write every token's statistics (tokens-*.parquet), for the token-level figures."""
+    """Also write every token's statistics, whatever the method (outputs/tokens/*/tokens-*.parquet): an artifact of its own,
+    written by the same pass, or by another one where the scores are there already. The scores are the same either way."""
     shard_tokens: int = 2_000_000
     """A killed scoring run loses at most one shard of about this many tokens."""
 

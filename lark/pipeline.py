@@ -19,6 +19,7 @@ from lark.plan import Step, make_plan
 from lark.report.summary import Outcome, pool_summary, run_summary
 from lark.report.tables import text_table
 from lark.scoring import shards
+from lark.scoring.text import write_indicators
 from lark.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Pipeline:
             else f"{len(step.artifacts)} artifacts of {step.artifacts[0].stage}"
         )
         log.info("%-9s %-9s %s", step.task, f"{seconds:.1f} s" if made else "reused", name)
-        if step.task == "pool":
+        if step.task == "pool" and (made or self.config.stages == ["pool"]):
             log.info(pool_summary(self.store.manifest(step.artifacts[0])["counts"]))
 
     def _build(self, step: Step, folders: list[Path]) -> Sequence[Mapping[str, Any]]:
@@ -103,8 +104,9 @@ class Pipeline:
         )
         with follow:
             counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, **extra)
-        if step.task == "score":
-            return [{**counts, **shards.merge(folders[0], "scores.parquet")}]
+        if step.task in ("score", "local"):
+            cut = shards.Shards.of(step.task, inputs["lengths"], self.config.scoring)
+            return [{**counts, **shards.finish(pending[folder], folder, cut)} for folder in folders]
         if step.task == "generate":
             return [{**counts[str(folder)], **merge_generations(folder)} for folder in folders]
         return [counts[str(folder)] for folder in folders] if step.tasks else [counts]
@@ -116,6 +118,9 @@ class Pipeline:
         inputs = {name: self.store.path(artifact) for name, artifact in step.inputs.items()}
         return selecting.write_selection(self.config, inputs, folder)
 
+    def _text(self, step: Step, folder: Path) -> Mapping[str, Any]:
+        return write_indicators(self.store.path(step.inputs["pool"]), folder)
 
-_INLINE = {"pool": Pipeline._pool, "select": Pipeline._select}
+
+_INLINE = {"pool": Pipeline._pool, "text": Pipeline._text, "select": Pipeline._select}
 """Steps without a model, done in this process."""

@@ -16,7 +16,8 @@ from lark.scoring.methods import METHODS
 from lark.students import location, tokenizer_identity, weights_identity
 
 VERSIONS = {
-    "pool": 1, "lengths": 1, "scores": 1, "selection": 1, "checkpoint": 1, "generations": 1, "metrics": 1,
+    "pool": 2, "lengths": 1, "scores": 1, "tokens": 1, "local": 1, "text": 1, "selection": 1, "checkpoint": 1,
+    "generations": 1, "metrics": 1,
 }  # fmt: skip
 
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "checkpoints")
@@ -35,7 +36,7 @@ class Step:
     sources: Mapping[str, str] = field(default_factory=dict)
     """Inputs that are no artifacts: where the student's weights are."""
     tasks: tuple[str, ...] = ()
-    """The benchmarks of an evaluation, one for each artifact."""
+    """What each artifact is of several made together: the benchmarks of an evaluation, the outputs of a scoring pass."""
 
     @property
     def inputs(self) -> Mapping[str, Artifact]:
@@ -81,9 +82,18 @@ def _scoring(config: Config, checksums: Checksums, pool: Artifact) -> list[Step]
     steps = [lengths] if needs & {"lengths", "statistics", "local"} else []
     inputs = {"pool": pool, "lengths": lengths.artifacts[0]}
     weights = weights_identity(config.student, checksums)
-    if "statistics" in needs:
-        part = {**weights, "rank_clip": config.scoring.rank_clip, "tokens": config.scoring.tokens}
-        steps.append(Step("score", "score", (Artifact("scores", name, VERSIONS["scores"], part, inputs),), student))
+    if "statistics" in needs or config.scoring.tokens:
+        part = {**weights, "rank_clip": config.scoring.rank_clip}
+        outputs = [Artifact("scores", name, VERSIONS["scores"], part, inputs)]
+        if config.scoring.tokens:
+            outputs.append(Artifact("tokens", name, VERSIONS["tokens"], weights, inputs))
+        steps.append(Step("score", "score", tuple(outputs), student, tuple(output.stage for output in outputs)))
+    if "local" in needs:
+        part = {**weights, "local_context": config.scoring.local_context}
+        local = Artifact("local", name, VERSIONS["local"], part, inputs)
+        steps.append(Step("score", "local", (local,), student, ("local",)))
+    if "text" in needs:
+        steps.append(Step("score", "text", (Artifact("text", config.pool.name, VERSIONS["text"], {}, {"pool": pool}),)))
     return steps
 
 
@@ -93,7 +103,8 @@ def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Se
     if method.name == "random":
         part["seed"] = method.seed
     needs = METHODS[method.name].needs
-    inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in scoring}}
+    used = [step for step in scoring if step.task != "score" or "statistics" in needs]  # not a pass for its tokens alone
+    inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in used}}
     name = f"{method.name}-{config.weighting_name}-B{config.budget.size}"
     prefix = f"{config.student.name}-{config.pool.name}" if needs & {"lengths", "statistics", "local"} else config.pool.name
     return Artifact("selection", f"{prefix}-{name}", VERSIONS["selection"], part, inputs)

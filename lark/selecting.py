@@ -16,7 +16,13 @@ from lark.scoring.methods import SOURCES, find_method
 from lark.selection import Selection, check_dropped, select
 
 KEY = ["question_id", "candidate_id"]
-FILES = {"lengths": "lengths.parquet", "scores": "scores.parquet", "local": "local.parquet", "judge": "judge.parquet"}
+FILES = {
+    "lengths": "lengths.parquet",
+    "scores": "scores.parquet",
+    "local": "local.parquet",
+    "judge": "judge.parquet",
+    "text": "text.parquet",
+}
 
 
 def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
@@ -44,8 +50,7 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
 
 def candidates(config: Config, inputs: Mapping[str, Path], needs: frozenset[str]) -> pd.DataFrame:
     """A row for each trajectory of the pool with the columns that the method needs, in no particular order."""
-    columns = [*KEY, "teacher", *(["response"] if "text" in needs else [])]
-    table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=columns)
+    table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=[*KEY, "teacher"])
     for name, file in FILES.items():
         if name in inputs:
             extra = pd.read_parquet(inputs[name] / file)

@@ -10,7 +10,8 @@ import pytest
 from lark import pool as pools
 from lark.config import Pool
 from lark.errors import LarkError
-from lark.pool import Trajectory, read, teacher_and_rollout
+from lark.pool import Trajectory, read
+from lark.pool_formats import teacher_and_rollout
 
 
 def row(question: int, candidate: int, **more: Any) -> dict[str, Any]:

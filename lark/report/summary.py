@@ -27,18 +27,19 @@ class Outcome:
 
 
 def pool_summary(counts: Mapping[str, Any]) -> str:
-    """A pool in a few lines."""
-    sizes, correct = counts["candidates"], counts["correct"]
-    teachers = ", ".join(f"{name} ({count})" for name, count in counts["teachers"].items())
+    """A pool at a glance: a line for each teacher, and one for all."""
+    sizes = counts["candidates"]
     each = str(sizes["min"]) if sizes["min"] == sizes["max"] else f"{sizes['min']} to {sizes['max']}, median {sizes['median']}"
-    return "\n".join(
-        [
-            f"          {counts['questions']:,} questions, {counts['trajectories']:,} trajectories ({each} a question), "
-            f"{counts['mean_characters']:,.0f} characters on average, "
-            + ("correctness unknown" if correct is None else f"{correct:.1%} known to be correct"),
-            f"          teachers: {teachers}",
-        ]
-    )
+    rows = [_pool_row(name, part) for name, part in [*counts["teachers"].items(), ("all", counts["all"])]]
+    table = text_table(["teacher", "trajectories", "median length", "mean", "longest", "correct"], rows)
+    notes = "Lengths in characters."
+    notes += f" Correct by {counts['verdicts']}." if counts["all"]["correct"] is not None else " Correctness is not known."
+    return f"\n{counts['questions']:,} questions, {each} candidates each\n\n{table}\n\n{notes}\n"
+
+
+def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
+    lengths = (f"{part['characters'][key]:,.0f}" for key in ("median", "mean", "max"))
+    return [name, f"{part['trajectories']:,}", *lengths, "–" if part["correct"] is None else f"{part['correct']:.1%}"]
 
 
 def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetrics:
