@@ -143,11 +143,17 @@ class Summary:
         }
 
 
-def row_groups(path: Path, columns: list[str] | None = None) -> Iterator[list[dict[str, Any]]]:
-    """The rows of a normalised pool, one row group in memory at a time."""
+def tables(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """A normalised pool, one row group in memory at a time."""
     file = pq.ParquetFile(path, pre_buffer=False)
     for group in range(file.num_row_groups):
-        yield file.read_row_group(group, columns=columns).to_pylist()
+        yield file.read_row_group(group, columns=columns)
+
+
+def row_groups(path: Path, columns: list[str] | None = None) -> Iterator[list[dict[str, Any]]]:
+    """The rows of a normalised pool, one row group in memory at a time."""
+    for table in tables(path, columns):
+        yield table.to_pylist()
 
 
 def iterate(path: Path, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
