@@ -23,6 +23,9 @@ test: $(VENV)/.test ## Lint, types and tests
 	$(PY) -m mypy
 	$(PY) -m pytest $(ARGS)
 
+bench: $(VENV)/.test ## Time and memory against the usual ways, in outputs/bench (half an hour; ARGS=--quick for two minutes)
+	set -e; for script in $(basename $(notdir $(wildcard experiments/bench/[a-z]*.py))); do $(PY) -m experiments.bench.$$script $(ARGS); done
+
 demo-student: $(VENV)/.run ## Pretrain the shipped demo student again (half an hour on two cores)
 	$(PY) -m lark.demo.pretrain
 
@@ -43,4 +46,4 @@ $(VENV)/.test: $(VENV)/.run
 	$(PIP) uninstall --quiet --yes $(UNUSED)
 	touch $@
 
-.PHONY: help run test demo-student clean setup
+.PHONY: help run test bench demo-student clean setup
