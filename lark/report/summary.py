@@ -29,12 +29,14 @@ class Outcome:
 def pool_summary(counts: Mapping[str, Any]) -> str:
     """A pool at a glance: a line for each teacher, and one for all."""
     sizes = counts["candidates"]
-    each = str(sizes["min"]) if sizes["min"] == sizes["max"] else f"{sizes['min']} to {sizes['max']}, median {sizes['median']}"
+    each = f"{sizes['min']} candidates each"
+    if sizes["min"] != sizes["max"]:
+        each = f"{sizes['min']} to {sizes['max']} candidates each (median {sizes['median']})"
     rows = [_pool_row(name, part) for name, part in [*counts["teachers"].items(), ("all", counts["all"])]]
     table = text_table(["teacher", "trajectories", "median length", "mean", "longest", "correct"], rows)
     notes = "Lengths in characters."
     notes += f" Correct by {counts['verdicts']}." if counts["all"]["correct"] is not None else " Correctness is not known."
-    return f"\n{counts['questions']:,} questions, {each} candidates each\n\n{table}\n\n{notes}\n"
+    return f"\n{counts['questions']:,} questions, {each}\n\n{table}\n\n{notes}\n"
 
 
 def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
