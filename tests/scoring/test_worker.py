@@ -1,5 +1,6 @@
 """Scores do not depend on who computes them: one process or two, killed and resumed, a shuffled pool, with or without tokens."""
 
+import json
 import random
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from lark import launch
+from lark import launch, pipeline
 from lark import pool as pools
 from lark.config import Config
 from lark.demo.pool import trajectories
@@ -153,7 +154,7 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
     job_file = {"task": "score", "folder": str(tmp_path), "inputs": {k: str(v) for k, v in pool.items()}}
     extra = {"tasks": {"scores": str(tmp_path), "tokens": str(tmp_path)}}
     content = {**job_file, "extra": extra, "config": asdict(config), "machine": asdict(machine)}
-    launch.write_text(tmp_path / launch.JOB, launch.json.dumps(content))
+    (tmp_path / launch.JOB).write_text(json.dumps(content))
     arguments = launch.command(tmp_path, machine)
     assert "torch.distributed.run" in arguments
     with (tmp_path / "said.txt").open("w") as said:
@@ -176,3 +177,39 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
     tokens = read({"tokens": tmp_path}, "tokens").astype(dict.fromkeys(KEY, str))
     alone = read(scored, "tokens").astype(dict.fromkeys(KEY, str))
     pd.testing.assert_frame_equal(by_key(tokens, "position"), by_key(alone, "position"), rtol=1e-5, atol=1e-6)
+
+
+def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monkeypatch):
+    """The pipeline as it is, with its workers' work done in this process."""
+
+    def work_here(task, folder, inputs, config, machine, processes=None, **extra):
+        return getattr(worker, task)(Job(task, folder, inputs, config, ALONE, extra, rank=0, world=1))
+
+    def run(*arguments: str) -> dict[str, list[tuple[str, int]]]:
+        """What there is after a run: for each kind of artifact, its folders and when they were finished."""
+        config = composed("pool.questions=3", "stages=[score,select]", "tracking=none", f"outputs={tmp_path}", *arguments)
+        pipeline.Pipeline(config, tmp_path / "run").run()
+        found: dict[str, list[tuple[str, int]]] = {}
+        for manifest in sorted(tmp_path.glob("*/*/manifest.json")):
+            assert json.loads(manifest.read_text())["status"] == "finished"
+            found.setdefault(manifest.parts[-3], []).append((manifest.parts[-2], manifest.stat().st_mtime_ns))
+        return found
+
+    monkeypatch.setattr(pipeline, "run_worker", work_here)
+    first = run("method=lark")
+    assert {kind: len(found) for kind, found in first.items()} == {"pool": 1, "lengths": 1, "scores": 1, "selection": 1}
+    with_tokens = run("method=lark", "scoring.tokens=true")
+    assert {kind: found for kind, found in with_tokens.items() if kind != "tokens"} == first
+    (tokens,) = (path.parent for path in tmp_path.glob("tokens/*/manifest.json"))
+    table = pd.read_parquet(next(tmp_path.glob("scores/*/scores.parquet")))
+    assert len(read({"tokens": tokens}, "tokens")) == table["n_tokens"].sum()
+    for method in ("rsr", "grape", "random", "rule_quality", "local_naturalness"):
+        last = run(f"method={method}", "budget=5")
+    assert last["scores"] == first["scores"]
+    assert {kind: len(found) for kind, found in last.items()} == {
+        "pool": 1, "lengths": 1, "scores": 1, "tokens": 1, "text": 1, "local": 1, "selection": 6,
+    }  # fmt: skip
+    for selection in tmp_path.glob("selection/*"):
+        chosen = pd.read_parquet(selection / "selection.parquet")
+        assert chosen["question_id"].nunique() == 3
+        assert len(chosen) == sum(1 for _ in (selection / "train.jsonl").open())
