@@ -186,6 +186,7 @@ def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) 
         save_total_limit=2,
         save_only_model=False,  # or nothing could be resumed
         seed=training.seed,
+        log_level="error",
         use_cpu=device == "cpu",
         remove_unused_columns=False,
         report_to=[],

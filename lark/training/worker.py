@@ -28,7 +28,7 @@ from lark.training.lora import add_adapters
 from lark.training.loss import LogitRule, logit_rule
 from lark.training.packing import Step, plan_batches
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss
-from lark.training.zero import zero_stage
+from lark.training.zero import start_deepspeed, zero_stage
 from lark.worker import Job
 
 log = logging.getLogger(__name__)
@@ -91,6 +91,8 @@ def prepare(job: Job) -> Run:
     # ZeRO-3 shards a model as it is loaded, if the arguments that ask for it are there before; nothing can run on it then.
     twin = facts(_twin(source, student, device), config) if zero == 3 else None
     steps = training.epochs * ceil(len(examples) / training.global_batch)
+    if zero:
+        start_deepspeed(job.machine.device)
     args = arguments(config, job.folder / "checkpoints", steps, job.machine.device, zero)
     model = load_model(source, student, device, dtype=_weights_dtype(config, zero))
     if training.liger:

@@ -1,5 +1,7 @@
 """DeepSpeed's settings, from ours: ZeRO-2 as in the paper (App. C.3, `zero2_bf16.json`), ZeRO-3 where a student needs it."""
 
+import importlib
+import warnings
 from typing import Any
 
 from lark.config import Config
@@ -39,3 +41,14 @@ def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
         "train_batch_size": "auto",
         "steps_per_print": 2**31,
     }
+
+
+def start_deepspeed(device: str) -> None:
+    """Its processes must know each other before a model is loaded: ZeRO-3 shards it on the way."""
+    # It uses names that torch is about to change, and torch says so at every call.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    deepspeed = importlib.import_module("deepspeed")
+    if device == "cpu":
+        # DeepSpeed would compile a kernel for sums in shared memory; gloo does as well, and needs no compiler.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed("gloo" if device == "cpu" else "nccl", verbose=False)

@@ -19,7 +19,12 @@ from tests.conftest import composed
 WEIGHTS = [0.2, 1.7, 0.9, 3.1, 1.0, 0.4, 2.2, 0.05]
 
 
-def write_student(folder: Path, tied: bool = True) -> Path:
+POISON = "Zebra"
+"""A word of one trajectory only. A student can be made whose embedding of it is not finite."""
+POISONED = 5
+
+
+def write_student(folder: Path, tied: bool = True, poisoned: bool = False) -> Path:
     """With the demo's tokenizer, so that it has a real chat template."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     torch.manual_seed(0)
@@ -27,7 +32,11 @@ def write_student(folder: Path, tied: bool = True) -> Path:
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, tie_word_embeddings=tied, initializer_range=0.2, max_position_embeddings=512,
     )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model = LlamaForCausalLM(config)
+    if poisoned:
+        token = tokenizer(POISON, add_special_tokens=False)["input_ids"][0]
+        model.model.embed_tokens.weight.data[token] = torch.inf
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -38,7 +47,7 @@ def write_training_set(folder: Path, count: int = 16, weights: list[float] | Non
     weights = weights or [1.0 if equal else WEIGHTS[k % len(WEIGHTS)] for k in range(count)]
     with (folder / "train.jsonl").open("w", encoding="utf-8") as handle:
         for k, weight in enumerate(weights):
-            words = " ".join(f"{k} + {j} = {k + j}." for j in range(1 + (7 * k) % 10))
+            words = " ".join(f"{k} + {j} = {k + j}." for j in range(1 + (7 * k) % 10)) + (POISON if k == POISONED else "")
             messages = [{"role": "user", "content": f"What is {k} + {k}?"}, {"role": "assistant", "content": words}]
             row = {"question_id": f"q{k:02d}", "candidate_id": "c", "weight": weight, "messages": messages}
             handle.write(json.dumps(row) + "\n")
