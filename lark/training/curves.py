@@ -70,7 +70,9 @@ class Curves(TrainerCallback):
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.writes:
-            finite = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()}
+            finite = {
+                key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()
+            }
             with self.path.open("a", encoding="utf-8") as handle:
                 handle.write(json.dumps(finite) + "\n")
 

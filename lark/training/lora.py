@@ -50,11 +50,12 @@ def merged(state: Mapping[str, Tensor], transposed: frozenset[str], lora: Lora) 
         if ".lora_" in name:
             continue
         layer, base, kind = name.rpartition(".base_layer.")
+        weight = value
         if base and kind == "weight":
             a, b = (student[f"{layer}.lora_{which}.{ADAPTER}.weight"].to(value.device, torch.float32) for which in "AB")
             product = lora.alpha / lora.rank * (b @ a)
-            value = (value.float() + (product.T if layer in transposed else product)).to(value.dtype)
-        result[f"{layer}.{kind}" if base else name] = value
+            weight = (value.float() + (product.T if layer in transposed else product)).to(value.dtype)
+        result[f"{layer}.{kind}" if base else name] = weight
     return result
 
 

@@ -105,7 +105,7 @@ class WeightedTrainer(Trainer):
         norm = super()._clip_grad_norm(model)
         if norm is not None and not math.isfinite(float(norm)):
             self._skip_step(self.state.global_step + 1)
-            if self.is_deepspeed_enabled:
+            if self.is_deepspeed_enabled and self.lr_scheduler is not None:
                 self.lr_scheduler.step()
             else:
                 model.zero_grad(set_to_none=True)

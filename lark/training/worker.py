@@ -142,8 +142,9 @@ def _student(config: Config) -> Student:
 
 
 def _weights_dtype(config: Config, zero: int) -> torch.dtype:
-    """fp32 master weights are the optimizer's under DeepSpeed and not needed for frozen weights; else the model's own."""
-    half = config.training.bf16 and (zero > 0 or config.training.lora.rank > 0)
+    """Under bf16, fp32 master weights are the optimizer's with DeepSpeed and not needed for frozen ones; else the model's own."""
+    frozen = config.training.lora.rank > 0 and config.student.dtype == "bfloat16"
+    half = config.training.bf16 and (zero > 0 or frozen)
     return torch.bfloat16 if half else torch.float32
 
 

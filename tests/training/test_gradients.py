@@ -145,7 +145,10 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_n
     result = results[f"{zero}-poisoned"]
     assert list(result["skipped"].values()) == [[f"q{POISONED:02d}/c"]]
     assert result["scheduled"] == 4  # the schedule goes on: it must end where it would have ended
-    before, after = load_file(folder / "poisoned" / "model.safetensors"), load_file(folder / f"{zero}-poisoned" / "model.safetensors")
+    before, after = (
+        load_file(folder / "poisoned" / "model.safetensors"),
+        load_file(folder / f"{zero}-poisoned" / "model.safetensors"),
+    )
     head = "lm_head.weight"
     assert after[head].isfinite().all() and not torch.equal(after[head], before[head])
     lines = [json.loads(line) for line in (folder / f"{zero}-poisoned" / "metrics.jsonl").open()]

@@ -1,12 +1,13 @@
 """A tiny student, a weighted training set of unequal lengths and weights, and the gradient that training must have."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lark.chat import ChatFormat
 from lark.config import Config
@@ -24,13 +25,14 @@ POISON = "Zebra"
 POISONED = 5
 
 
-def write_student(folder: Path, tied: bool = True, poisoned: bool = False) -> Path:
+def write_student(folder: Path, tied: bool = True, poisoned: bool = False, dropout: float = 0.0) -> Path:
     """With the demo's tokenizer, so that it has a real chat template."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, tie_word_embeddings=tied, initializer_range=0.2, max_position_embeddings=512,
+        attention_dropout=dropout,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     if poisoned:
@@ -66,16 +68,28 @@ def tiny_config(*overrides: str) -> Config:
     return composed(*settings, *overrides)
 
 
-def direct_gradient(student: Path, selection: Path) -> dict[str, Tensor]:
-    """∇ 1/|batch| Σ w_i ℓ_i in fp64: one trajectory at a time through the whole model and its full logits."""
-    model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float64)
-    examples = read_examples(selection / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(student)), 200)
+def losses(model: PreTrainedModel, selection: Path, tokenizer: Path) -> Iterator[Tensor]:
+    """w_i ℓ_i / N, one trajectory at a time through the whole model and its full logits."""
+    examples = read_examples(selection / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(tokenizer)), 200)
     for example in examples:
         ids, start = torch.tensor([list(example.encoded.ids)]), example.encoded.prompt_length
         logits = model(input_ids=ids, use_cache=False).logits[0]
-        loss = functional.cross_entropy(logits[start - 1 : -1], ids[0, start:])
-        (example.weight * loss / len(examples)).backward()
+        yield example.weight * functional.cross_entropy(logits[start - 1 : -1], ids[0, start:]) / len(examples)
+
+
+def direct_gradient(student: Path, selection: Path) -> dict[str, Tensor]:
+    """∇ 1/|batch| Σ w_i ℓ_i in fp64."""
+    model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float64)
+    for loss in losses(model, selection, student):
+        loss.backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@torch.no_grad()
+def direct_loss(student: Path, selection: Path) -> float:
+    """1/N Σ w_i ℓ_i in fp64."""
+    model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float64)
+    return float(sum(losses(model, selection, student)))
 
 
 def relative_error(ours: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
