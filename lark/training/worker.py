@@ -102,6 +102,7 @@ def prepare(job: Job) -> Run:
 
     batches = GlobalBatches(examples, plan(config, examples, job.world, packed), job.rank, packed)
     return_weighted_loss(model, rule)
+    transformers.set_seed(training.seed)  # again: adapters begin the same whatever was tried before
     trainer = WeightedTrainer(
         batches,
         Layout(zero, job.world),

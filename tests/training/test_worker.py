@@ -3,7 +3,9 @@
 import json
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from lark.artifacts import Checksums
 from lark.chat import ChatFormat
+from lark.config import HeldOut, Lora
 from lark.errors import LarkError
 from lark.hardware import check
 from lark.plan import make_plan
@@ -172,26 +175,33 @@ def test_merged_adapters_predict_what_the_adapted_student_does() -> None:
     torch.testing.assert_close(model(input_ids=ids).logits, expected)  # merging left the student in training as it was
 
 
-def fingerprint(root: Path, *overrides: str) -> str:
-    (checkpoint,) = [
-        a for step in make_plan(composed(*overrides), Checksums(root)) if step.task == "train" for a in step.artifacts
-    ]
-    return checkpoint.fingerprint
-
-
 def test_a_checkpoint_without_the_curve_or_snapshots_that_are_asked_for_is_not_reused(tmp_path: Path) -> None:
-    (tmp_path / "held.jsonl").write_text("1\n")
-    held = f"training.held_out.path={tmp_path / 'held.jsonl'}"
-    plain = fingerprint(tmp_path)
-    asked = [["training.held_out.path=selection"], [held], [held, "training.held_out.every=3"], ["training.snapshots=4"]]
-    trained = [["training.lora.rank=8"], ["training.lora.rank=8", "training.lora.alpha=1"], ["training.learning_rate=0.5"]]
-    before = fingerprint(tmp_path, held)
-    (tmp_path / "held.jsonl").write_text("2\n")
-    prints = [plain, before, *(fingerprint(tmp_path, *overrides) for overrides in [*asked, *trained])]
-    assert len(set(prints)) == len(prints)
-    for speed in ["training.liger=true", "training.packing=false", "training.checkpoints=2", "training.lora.alpha=3",
-                  "training.held_out.every=7", "hardware.zero=2", "hardware.train_tokens=999"]:  # fmt: skip
-        assert fingerprint(tmp_path, speed) == plain
+    config, file = composed(), tmp_path / "held.jsonl"
+
+    def fingerprint(lora: Lora | None = None, held_out: HeldOut | None = None, zero: int = 0, **training: Any) -> str:
+        nested = {"lora": lora or Lora(), "held_out": held_out or HeldOut()}
+        changed = replace(
+            config,
+            training=replace(config.training, **nested, **training),
+            hardware=replace(config.hardware, zero=zero, train_tokens=999),
+        )
+        (train,) = [step for step in make_plan(changed, Checksums(tmp_path)) if step.task == "train"]
+        return train.artifacts[0].fingerprint
+
+    file.write_text("1\n")
+    plain, before = fingerprint(), fingerprint(held_out=HeldOut(str(file)))
+    file.write_text("2\n")
+    different = [
+        plain, before, fingerprint(held_out=HeldOut(str(file))), fingerprint(held_out=HeldOut(str(file), 3)),
+        fingerprint(held_out=HeldOut("selection")), fingerprint(snapshots=4), fingerprint(lora=Lora(8)),
+        fingerprint(lora=Lora(8, 1.0)), fingerprint(learning_rate=0.5),
+    ]  # fmt: skip
+    assert len(set(different)) == len(different)
+    same = [
+        fingerprint(liger=True), fingerprint(packing=False), fingerprint(checkpoints=2), fingerprint(lora=Lora(0, 3.0)),
+        fingerprint(held_out=HeldOut(None, 7)), fingerprint(zero=2),
+    ]  # fmt: skip
+    assert set(same) == {plain}
 
 
 def test_a_held_out_file_that_is_not_there_is_said_so() -> None:
