@@ -171,6 +171,41 @@ class Scoring:
 
 
 @dataclass
+class Lora:
+    """Low-rank adapters instead of full fine-tuning, merged into the weights on export."""
+
+    rank: int = 0
+    """Of the adapters. 0: off, every weight is trained (the paper's way)."""
+    alpha: float = 32.0
+    """An adapter's product is scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Of an adapter's input."""
+    targets: list[str] = field(default_factory=lambda: ["all-linear"])
+    """Names of the layers that get one, e.g. [q_proj, v_proj]. all-linear: every linear layer but the head."""
+
+    def __post_init__(self) -> None:
+        _require(self.rank >= 0, "training.lora.rank", self.rank, "must not be negative; 0 trains every weight")
+        _require(self.alpha > 0, "training.lora.alpha", self.alpha, "must be positive")
+        _require(0 <= self.dropout < 1, "training.lora.dropout", self.dropout, "is a probability, less than 1")
+        _require(len(self.targets) > 0, "training.lora.targets", self.targets, "name at least one layer, or all-linear")
+
+
+@dataclass
+class HeldOut:
+    """Trajectories whose loss is followed during training, from step 0."""
+
+    path: str | None = None
+    """None: off. selection: the trajectories that are trained on. Otherwise a JSONL file like a selection's train.jsonl."""
+    every: int = 10
+    """Steps from one measurement to the next; the last step is always measured."""
+
+    def __post_init__(self) -> None:
+        _require(self.every >= 1, "training.held_out.every", self.every, "must be at least 1")
+        if self.path not in (None, "selection") and not Path(str(self.path)).expanduser().is_file():
+            raise LarkError(f"training.held_out.path={self.path}: there is no such file (or write `selection`).")
+
+
+@dataclass
 class Training:
     """Weighted SFT. Everything here changes the result; what only changes speed is in `hardware`."""
 
@@ -194,8 +229,14 @@ class Training:
     seed: int = 42
     bf16: bool = True
     """Mixed precision: bf16 forward and backward, fp32 master weights and reduction."""
+    liger: bool = True
+    """Liger's fused RoPE, RMSNorm and SwiGLU on GPUs (paper, App. C.3). Changes speed, never the outcome."""
+    lora: Lora = field(default_factory=Lora)
     checkpoints: int = 10
     """How often in a run a checkpoint is written to resume from."""
+    snapshots: int = 0
+    """Keep the student at so many evenly spaced steps, the first and the last among them. 0: only the last."""
+    held_out: HeldOut = field(default_factory=HeldOut)
 
     def __post_init__(self) -> None:
         _one_of("training.schedule", self.schedule, ("cosine", "linear", "constant"))
@@ -204,6 +245,10 @@ class Training:
         for key in ("epochs", "global_batch", "checkpoints"):
             _require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "must be at least 1")
         _require(self.max_grad_norm > 0, "training.max_grad_norm", self.max_grad_norm, "must be positive")
+        _require(
+            self.snapshots == 0 or self.snapshots >= 2, "training.snapshots", self.snapshots,
+            "0 keeps none, 2 the first and the last step's, and so on",
+        )  # fmt: skip
 
 
 @dataclass

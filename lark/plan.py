@@ -20,7 +20,7 @@ VERSIONS = {
     "generations": 1, "metrics": 1,
 }  # fmt: skip
 
-SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "checkpoints")
+SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
 """Training settings that cannot change the trained weights."""
 
 
@@ -57,7 +57,7 @@ def make_plan(config: Config, checksums: Checksums) -> list[Step]:
     selection = Step("select", "select", (_selection(config, checksums, pool.artifacts[0], scoring),))
     checkpoint = Artifact(
         "checkpoint", _model_name(config), VERSIONS["checkpoint"],
-        {"student": weights_identity(config.student, checksums), "training": _training_part(config.training)},
+        {"student": weights_identity(config.student, checksums), "training": _training_part(config.training, checksums)},
         {"selection": selection.artifacts[0]},
     )  # fmt: skip
     train = Step("train", "train", (checkpoint,), {"student": student})
@@ -143,8 +143,14 @@ def _task_part(name: str, task: Task, checksums: Checksums) -> dict[str, Any]:
     return part
 
 
-def _training_part(training: Training) -> dict[str, Any]:
-    return {key: value for key, value in asdict(training).items() if key not in SPEED_ONLY}
+def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
+    """What can change the weights; and, only when they are asked for, the curves and snapshots that must then be there."""
+    part = {key: value for key, value in asdict(training).items() if key not in SPEED_ONLY}
+    held_out = training.held_out.path
+    asked = {"lora": training.lora.rank > 0, "snapshots": training.snapshots > 0, "held_out": held_out is not None}
+    if held_out not in (None, "selection"):
+        part["held_out"]["path"] = checksums(Path(str(held_out)).expanduser())
+    return {key: value for key, value in part.items() if asked.get(key, True)}
 
 
 def _model_name(config: Config) -> str:
