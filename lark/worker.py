@@ -23,6 +23,7 @@ from lark.launch import ERROR, RESULT, die_with_parent
 TASKS = {
     "lengths": "lark.scoring.worker:lengths",
     "score": "lark.scoring.worker:score",
+    "judge": "lark.evaluation.judge_worker:judge_pool",
     "train": "lark.training.worker:train",
     "generate": "lark.evaluation.worker:generate",
     "grade": "lark.evaluation.worker:grade",
