@@ -22,12 +22,11 @@ class GrowingLayer(DynamicLayer):
         used = self.get_seq_length()
         end = used + key_states.shape[-2]
         if not self.is_initialized or end > self.stores[0].shape[-2]:
-            old = (self.keys, self.values) if used else None
+            old = [part for part in (self.keys, self.values) if used and part is not None]
             self.lazy_initialization(key_states, value_states)
             self.stores = (_room(key_states, end), _room(value_states, end))
-            if old is not None:
-                for store, part in zip(self.stores, old, strict=True):
-                    store[:, :, :used] = part
+            for store, part in zip(self.stores, old, strict=False):
+                store[:, :, :used] = part
         for store, states in zip(self.stores, (key_states, value_states), strict=True):
             store[:, :, used:end] = states
         self.keys, self.values = (store[:, :, :end] for store in self.stores)
