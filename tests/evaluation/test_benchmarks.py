@@ -123,7 +123,11 @@ def test_a_missing_field_is_named(row: dict[str, str], changes: dict[str, str], 
 def test_answers_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("problem,answer\na?,073\nb?,1e5\nc?,NA\n")
-    assert [p.answer for p in load("mine", Task(label="Mine", path=str(path), answer_format="free_form"))] == ["073", "1e5", "NA"]
+    assert [p.answer for p in load("mine", Task(label="Mine", path=str(path), answer_format="free_form"))] == [
+        "073",
+        "1e5",
+        "NA",
+    ]
     path.write_text("problem,answer\na?,\n")
     with pytest.raises(LarkError, match="there is no `answer`"):
         load("mine", Task(label="Mine", path=str(path), answer_format="free_form"))

@@ -55,7 +55,8 @@ class VLLMEngine:
         prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
         parameters = [self._parameters(request, sampling) for request in requests]
         names = self.llm.enqueue(prompts, parameters, use_tqdm=False)
-        number = {str(name): i for i, name in enumerate(names)}
+        # vLLM queues a request under its number and a random end, and answers under the number.
+        number = {str(name).split("-")[0]: i for i, name in enumerate(names)}
         engine = self.llm.llm_engine
         try:
             while engine.has_unfinished_requests():
