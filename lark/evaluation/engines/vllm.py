@@ -28,6 +28,9 @@ LAUNCHER = (
 )  # fmt: skip
 """What torchrun tells a worker of its group. An engine is a group of its own, and would take these for its."""
 
+CPU_STEP_TOKENS = 4096
+"""Tokens that the CPU reads in one step."""
+
 
 class VLLMEngine:
     def __init__(
@@ -44,7 +47,7 @@ class VLLMEngine:
                 model=model, revision=student.revision, dtype=student.dtype, max_model_len=student.max_length,
                 tensor_parallel_size=engine.tensor_parallel, gpu_memory_utilization=engine.memory, enforce_eager=engine.eager,
                 generation_config="vllm",  # not the hub's: its temperature, penalties and stop tokens would leak in
-                seed=0, disable_log_stats=True,
+                seed=0, disable_log_stats=True, **_scheduling(student, device),
             )  # fmt: skip
         except (OSError, ValueError, RuntimeError) as error:
             self.close()
@@ -108,6 +111,13 @@ def leave_launcher() -> None:
     """Forget torchrun's group; the worker has read its rank from it already."""
     for name in [*LAUNCHER, *(name for name in os.environ if name.startswith("TORCHELASTIC_"))]:
         os.environ.pop(name, None)
+
+
+def _scheduling(student: config.Student, device: str) -> dict[str, Any]:
+    """On CPU no prompt is read in pieces: after a piece vLLM takes back a seeded draw, which only CUDA's generators can."""
+    if device != "cpu":
+        return {}
+    return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(student.max_length, CPU_STEP_TOKENS)}
 
 
 def _environment(engine: config.Engine, device: str) -> dict[str, str]:
