@@ -100,12 +100,33 @@ class Judge:
 
     path: str = "Qwen/Qwen3-32B"
     """Hub id or local folder (paper, App. C.2: Qwen3-32B in non-thinking mode)."""
+    revision: str | None = None
+    """Commit or tag of a hub id."""
+    style: str = "paper"
+    """paper: its prompt and JSON, word for word. brief: a short prompt and the overall score alone, for short contexts."""
+    dtype: str = "bfloat16"
+    """Of the judge's weights."""
+    tensor_parallel: int = 1
+    """GPUs that share one copy of the judge, with vllm or sglang."""
     max_length: int = 40960
     """Context of the judge; longer responses are cut from the right."""
     max_new_tokens: int = 1024
+    """Room for the answer."""
     temperature: float = 0.0
+    """0: greedy."""
     retries: int = 2
-    """How often an answer that is not valid JSON is asked for again, with another seed."""
+    """How often an answer that is not valid JSON is asked for again, sampled with another seed."""
+
+    def __post_init__(self) -> None:
+        _one_of("method.judge.style", self.style, ("paper", "brief"))
+        _require(self.tensor_parallel >= 1, "method.judge.tensor_parallel", self.tensor_parallel, "must be at least 1")
+        _require(self.retries >= 0, "method.judge.retries", self.retries, "must not be negative")
+        _require(self.max_new_tokens >= 1, "method.judge.max_new_tokens", self.max_new_tokens, "must be at least 1")
+
+    @property
+    def model(self) -> Student:
+        """The judge as what engines load."""
+        return Student("judge", self.path, self.revision, self.max_length, None, self.dtype)
 
 
 @dataclass
@@ -338,6 +359,9 @@ class Engine:
 
     def __post_init__(self) -> None:
         _one_of("engine", self.name, ("hf", "vllm", "sglang"))
+        for key in ("tensor_parallel", "batch", "kv_cache_gib"):
+            _require(getattr(self, key) >= 1, f"engine.{key}", getattr(self, key), "must be at least 1")
+        _require(0 < self.memory <= 1, "engine.memory", self.memory, "is a share of the memory, more than 0")
 
 
 @dataclass

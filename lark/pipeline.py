@@ -12,6 +12,7 @@ from lark import pool as pools
 from lark import selecting
 from lark.artifacts import Checksums, Store
 from lark.config import Config
+from lark.evaluation import judge
 from lark.evaluation.grading import merge_generations
 from lark.hardware import Machine, check
 from lark.launch import command, run_worker
@@ -59,7 +60,7 @@ class Pipeline:
                 what = "run again" if forced else action[self.store.state(artifact)]
                 rows.append([step.stage, step.task, what, str(artifact.folder)])
             if step.task not in _INLINE:
-                processes = 1 if step.task in ONE_PROCESS else None
+                processes = self._processes(step)
                 line = shlex.join(command(self.store.path(step.artifacts[0]), self.machine, processes))
                 commands.append(f"{step.task}: {line}")
         return text_table(["stage", "task", "plan", "artifact"], rows, right=4) + "\n\nWorkers:\n" + "\n".join(commands)
@@ -98,7 +99,9 @@ class Pipeline:
         inputs = {**sources, **{name: self.store.path(artifact) for name, artifact in step.inputs.items()}}
         pending = {self.store.path(a): task for a, task in zip(step.artifacts, step.tasks, strict=False)}
         extra = {"tasks": {pending[folder]: str(folder) for folder in folders}} if step.tasks else {}
-        processes = 1 if step.task in ONE_PROCESS else None
+        processes = self._processes(step)
+        if step.task == "judge" and {"score", "judge"} & set(self.config.force):
+            judge.forget(folders[0])
         follow = (
             self.tracker.follow(folders[0] / "metrics.jsonl", "train") if step.task == "train" else contextlib.nullcontext()
         )
@@ -109,7 +112,18 @@ class Pipeline:
             return [{**counts, **shards.finish(pending[folder], folder, cut)} for folder in folders]
         if step.task == "generate":
             return [{**counts[str(folder)], **merge_generations(folder)} for folder in folders]
+        if step.task == "judge":
+            return [{**counts, **judge.collect(inputs["pool"], folders[0])}]
         return [counts[str(folder)] for folder in folders] if step.tasks else [counts]
+
+    def _processes(self, step: Step) -> int | None:
+        """How many a worker's task takes: one a GPU, or one for each group of GPUs that share a model. None: all."""
+        if step.task in ONE_PROCESS:
+            return 1
+        if self.config.engine.name == "hf" or step.task not in ("generate", "judge"):
+            return None
+        shared = self.config.engine if step.task == "generate" else self.config.method.judge
+        return max(1, self.machine.processes // shared.tensor_parallel)
 
     def _pool(self, step: Step, folder: Path) -> Mapping[str, Any]:
         return pools.write(pools.read(self.config.pool), folder / pools.FILE, self.config.pool)

