@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lark.errors import LarkError
 
-STAGES = ("pool", "score", "select", "train", "evaluate", "report")
+STAGES = ("pool", "score", "select", "train", "evaluate", "diagnose", "report")
 FORCEABLE = (*STAGES, "lengths", "local", "judge", "generate", "grade", "student")
 WEIGHTINGS = ("uniform", "proportional", "softmax", "kl", "chi2")
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
@@ -349,6 +349,16 @@ class Tracking:
 
 
 @dataclass
+class Experiment:
+    """A table or figure of the paper as a sweep: conf/experiment/<name>.yaml."""
+
+    name: str | None = None
+    """None: a single run, or a sweep of your own."""
+    scales: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each `scale=...` means for this experiment: the sweep refers to the values of the chosen one."""
+
+
+@dataclass
 class Config:
     """Everything one run of run.py depends on."""
 
@@ -363,6 +373,11 @@ class Config:
     engine: Engine = MISSING
     hardware: Hardware = MISSING
     tracking: Tracking = MISSING
+    experiment: Experiment = field(default_factory=Experiment)
+    scale: str = "demo"
+    """How large an experiment is run: demo (here, in minutes), paper, or another that the experiment has."""
+    diagnostics: list[str] = field(default_factory=list)
+    """What is measured besides accuracy; the names are in lark/diagnostics.py."""
     stages: list[str] = field(default_factory=lambda: list(STAGES))
     """Which stages to run; the ones before them must be finished or are run too."""
     force: list[str] = field(default_factory=list)

@@ -47,6 +47,25 @@ class Step:
 
 def make_plan(config: Config, checksums: Checksums) -> list[Step]:
     """The steps of a run, in order; each depends only on earlier ones."""
+    steps = _main_steps(config, checksums)
+    from lark.diagnostics import find_diagnostic  # noqa: PLC0415  # diagnostics are steps themselves
+
+    return [*steps, *(find_diagnostic(name)(config, checksums, steps) for name in config.diagnostics)]
+
+
+def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
+    """The steps of these stages, and those they depend on."""
+    kept: set[int] = set()
+    needed: set[Path] = set()
+    for index in reversed(range(len(plan))):
+        step = plan[index]
+        if step.stage in stages or needed & {artifact.folder for artifact in step.artifacts}:
+            kept.add(index)
+            needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
+    return [plan[index] for index in sorted(kept)]
+
+
+def _main_steps(config: Config, checksums: Checksums) -> list[Step]:
     student = location(config.student)
     pool = Step("pool", "pool", (pool_artifact(config, checksums),))
     base = _evaluation(config, checksums, None, student)
