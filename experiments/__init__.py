@@ -11,9 +11,10 @@ To add one, called `loss-reduction` on the command line and loss_reduction in fi
 1. conf/experiment/loss_reduction.yaml, opening with its command, its cost at paper scale and the values to expect.
    `experiment.scales` says what each scale means, `hydra.sweeper.params` is the sweep. Every job is one run of run.py
    and shares artifacts with all others, so name the jobs as table1 does and they cost nothing twice. `stages: [select]`
-   stops early; `diagnostics: [name]` adds a measurement that needs the model (lark/diagnostics.py).
+   stops early; `analysis.name` adds a measurement that needs the model, an artifact like any other (stage analyse).
 2. experiments/loss_reduction.py with `render(sweep: Sweep) -> Report`. It reads finished artifacts and draws: no model
-   code. `sweep.jobs` are the jobs, `sweep.folder(job, "scores")` is the folder of a job's finished artifact or None,
+   code. `sweep.jobs` are the jobs, `sweep.folder(job, "scores")` is the folder of a job's finished artifact or None (by
+   stage or by task: pool, scores, selection, checkpoint, cost, ...),
    `sweep.metrics(job)` its accuracies; what is not there yet must show as missing. `published("table1")` is the
    paper's numbers, experiments/paper/table1.csv. See table1.py for a table and ablation_score.py for a figure.
 3. A line `loss-reduction: ## ...` in the Makefile, which `make help` shows, and its place in ORDER below.

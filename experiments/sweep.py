@@ -13,6 +13,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments import ORDER
@@ -47,8 +48,8 @@ class Job:
         return wanted(self.plan, self.config.stages)
 
     def artifact(self, stage: str) -> Artifact | None:
-        """Its artifact of a stage that has one: pool, lengths, scores, selection, checkpoint, or a diagnostic's."""
-        return next((step.artifacts[0] for step in self.plan if step.artifacts[0].stage == stage), None)
+        """Its artifact by the artifact's stage or the task that makes it: pool, scores, selection, checkpoint, cost, ..."""
+        return next((s.artifacts[0] for s in self.plan if stage in (s.artifacts[0].stage, s.task)), None)
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,15 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
     arguments = [f"experiment={name}", *quote_budgets(list(arguments))]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            whole = compose("config", overrides=arguments, return_hydra_config=True)
+            parser = OverridesParser.create()
+            single = [a for a in arguments if not parser.parse_override(a).is_sweep_override()]
+            whole = compose("config", overrides=single, return_hydra_config=True)
             scales = list(whole.experiment.scales)
             if whole.scale not in scales:
                 raise LarkError(f"scale={whole.scale}: {dashed(name)} can be run at scale {' or '.join(scales)}.")
             params = [f"{key}={value}" for key, value in whole.hydra.sweeper.params.items()]
             # As Hydra's own sweeper does: what the user typed replaces the sweep's values of the same key.
-            parsed = OverridesParser.create().parse_overrides([*params, *arguments])
+            parsed = parser.parse_overrides([*params, *arguments])
             (batch,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
             configs = [conf.load(compose("config", overrides=overrides)) for overrides in batch]
     except (HydraException, OmegaConfBaseException) as error:
@@ -144,6 +147,11 @@ def plan_of(config: Config, checksums: Checksums) -> list[Step]:
 def published(name: str) -> pd.DataFrame:
     """The paper's numbers, experiments/paper/<name>.csv."""
     return pd.read_csv(PAPER / f"{name}.csv", comment="#")
+
+
+def method_label(name: str) -> str:
+    """As in the paper's tables."""
+    return str(OmegaConf.load(CONF / "method" / f"{name}.yaml").label)
 
 
 def values(job: Job) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from experiments.report import Report, Table
-from experiments.sweep import Job, Sweep, published
+from experiments.sweep import Job, Sweep, method_label, published
 from lark.evaluation.metrics import BenchmarkMetrics, Spread, average
 from lark.report.summary import spread
 from lark.report.tables import MISSING, Cell
@@ -24,9 +24,7 @@ def render(sweep: Sweep) -> Report:
         tables.append(table(data, "difference", None, "Ours minus the paper's, in points."))
     else:
         paper = published("table1").rename(columns={"mean": "paper", "std": "paper_std"})
-        paper = paper.assign(
-            label=paper["benchmark"].map(PAPER_LABELS), method_label=paper["method"].map(_method_labels(sweep))
-        )
+        paper = paper.assign(label=paper["benchmark"].map(PAPER_LABELS), method_label=paper["method"].map(method_label))
         tables.append(table(paper, "paper", "paper_std", "The paper's Table 1, for its own students and benchmarks."))
     decoding = sweep.jobs[0].config.benchmark.decoding
     return Report(
@@ -50,7 +48,7 @@ def collect(sweep: Sweep) -> pd.DataFrame:
         jobs = [job for job in sweep.jobs if job.config.student.name == student]
         base = sweep.metrics(jobs[0], trained=False)
         for budget in dict.fromkeys(job.config.budget.size for job in jobs):
-            rows += _rows(jobs[0], "base", "Base model", budget, base)
+            rows += _rows(jobs[0], "base", method_label("base"), budget, base)
         for job in jobs:
             rows += _rows(job, job.config.method.name, job.config.method.label, job.config.budget.size, sweep.metrics(job))
     data = pd.DataFrame(rows)
@@ -83,7 +81,7 @@ def table(data: pd.DataFrame, value: str, deviation: str | None, caption: str = 
     """In the paper's layout: a row for each student and method, the benchmarks under each budget."""
     columns = [(budget, label) for budget in data["budget"].unique() for label in data["label"].unique()]
     cells = {(row["student"], row["method_label"], row["budget"], row["label"]): row for row in data.to_dict("records")}
-    best = data[data["method"] != "base"].groupby(["student", "budget", "label"])[value].max()
+    best = data.groupby(["student", "budget", "label"])[value].max()
     rows = []
     for student in data["student"].unique():
         for method in data.loc[data["student"] == student, "method_label"].unique():
@@ -100,7 +98,3 @@ def table(data: pd.DataFrame, value: str, deviation: str | None, caption: str = 
                     row.append(Cell(text, best=bool(entry[value] == best.get((student, budget, label)))))
             rows.append(row)
     return Table(["Model", "Method", *(f"{label} (B={budget})" for budget, label in columns)], rows, caption, labels=2)
-
-
-def _method_labels(sweep: Sweep) -> dict[str, str]:
-    return {"base": "Base model", **{job.config.method.name: job.config.method.label for job in sweep.jobs}}

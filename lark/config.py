@@ -15,11 +15,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lark.errors import LarkError
 
-STAGES = ("pool", "score", "select", "train", "evaluate", "diagnose", "report")
-FORCEABLE = (*STAGES, "lengths", "local", "judge", "generate", "grade", "student")
+STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
+FORCEABLE = (*STAGES, "lengths", "local", "judge", "generate", "grade", "student", "cost")
 WEIGHTINGS = ("uniform", "proportional", "softmax", "kl", "chi2")
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
 GRADERS = ("paper", "verify")
+ANALYSES = ("cost",)
 
 
 def _require(condition: bool, key: str, value: object, what: str) -> None:
@@ -74,6 +75,8 @@ class Pool:
     """Take this many questions, a sample that does not depend on their order. None: all."""
     seed: int = 42
     """Of that sample, and of the demo's generator."""
+    ids: list[str] = field(default_factory=list)
+    """Keep only the questions with these ids. Empty: all."""
     correct_only: bool = False
     """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule, paper, App. C.1)."""
     answer_format: str = "free_form"
@@ -123,6 +126,9 @@ class Method:
     """Scores of another tool, for method=external: Parquet or CSV with question_id, candidate_id, score."""
     higher_is_better: bool = True
     """Direction of method=external; the other methods know theirs."""
+    teacher: str | None = None
+    """Select among this teacher's candidates alone, by name or by number (1 is the first in alphabetical order). Scores
+    stay those of the whole pool. None: all teachers."""
     judge: Judge = field(default_factory=Judge)
 
     def __post_init__(self) -> None:
@@ -203,6 +209,24 @@ class Training:
         for key in ("epochs", "global_batch", "checkpoints"):
             _require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "must be at least 1")
         _require(self.max_grad_norm > 0, "training.max_grad_norm", self.max_grad_norm, "must be positive")
+
+
+@dataclass
+class Analysis:
+    """What the stage `analyse` measures. Nothing, unless it is asked for."""
+
+    name: str | None = None
+    """cost: seconds a trajectory of each scoring method (App. D.1)."""
+    samples: int = 24
+    """How many trajectories are timed, spread evenly over the pool's lengths."""
+    rounds: int = 3
+    """How often each is timed; the median counts."""
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            _one_of("analysis.name", self.name, ANALYSES)
+        for key in ("samples", "rounds"):
+            _require(getattr(self, key) >= 1, f"analysis.{key}", getattr(self, key), "must be at least 1")
 
 
 @dataclass
@@ -373,11 +397,10 @@ class Config:
     engine: Engine = MISSING
     hardware: Hardware = MISSING
     tracking: Tracking = MISSING
+    analysis: Analysis = field(default_factory=Analysis)
     experiment: Experiment = field(default_factory=Experiment)
     scale: str = "demo"
     """How large an experiment is run: demo (here, in minutes), paper, or another that the experiment has."""
-    diagnostics: list[str] = field(default_factory=list)
-    """What is measured besides accuracy; the names are in lark/diagnostics.py."""
     stages: list[str] = field(default_factory=lambda: list(STAGES))
     """Which stages to run; the ones before them must be finished or are run too."""
     force: list[str] = field(default_factory=list)

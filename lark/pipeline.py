@@ -43,6 +43,8 @@ class Pipeline:
         try:
             for step in self._wanted():
                 self._carry_out(step)
+            if not any(outcome.made for outcome in self.outcomes):
+                self.tracker.enabled = False  # nothing new to tell: a repeated sweep leaves no empty runs behind
             if "report" in self.config.stages:
                 run_summary(self.config, self.store, self.plan, self.outcomes, self.tracker, self.folder)
         finally:

@@ -47,25 +47,6 @@ class Step:
 
 def make_plan(config: Config, checksums: Checksums) -> list[Step]:
     """The steps of a run, in order; each depends only on earlier ones."""
-    steps = _main_steps(config, checksums)
-    from lark.diagnostics import find_diagnostic  # noqa: PLC0415  # diagnostics are steps themselves
-
-    return [*steps, *(find_diagnostic(name)(config, checksums, steps) for name in config.diagnostics)]
-
-
-def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
-    """The steps of these stages, and those they depend on."""
-    kept: set[int] = set()
-    needed: set[Path] = set()
-    for index in reversed(range(len(plan))):
-        step = plan[index]
-        if step.stage in stages or needed & {artifact.folder for artifact in step.artifacts}:
-            kept.add(index)
-            needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
-    return [plan[index] for index in sorted(kept)]
-
-
-def _main_steps(config: Config, checksums: Checksums) -> list[Step]:
     student = location(config.student)
     pool = Step("pool", "pool", (pool_artifact(config, checksums),))
     base = _evaluation(config, checksums, None, student)
@@ -80,6 +61,18 @@ def _main_steps(config: Config, checksums: Checksums) -> list[Step]:
     )  # fmt: skip
     train = Step("train", "train", (checkpoint,), {"student": student})
     return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student)]
+
+
+def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
+    """The steps of these stages, and those they depend on."""
+    kept: set[int] = set()
+    needed: set[Path] = set()
+    for index in reversed(range(len(plan))):
+        step = plan[index]
+        if step.stage in stages or needed & {artifact.folder for artifact in step.artifacts}:
+            kept.add(index)
+            needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
+    return [plan[index] for index in sorted(kept)]
 
 
 def pool_artifact(config: Config, checksums: Checksums) -> Artifact:
@@ -111,9 +104,11 @@ def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Se
     part: dict[str, Any] = {"method": method.name, "weighting": config.weighting_name, "budget": config.budget.size}
     if method.name == "random":
         part["seed"] = method.seed
+    if method.teacher is not None:
+        part["teacher"] = method.teacher
     needs = METHODS[method.name].needs
     inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in scoring}}
-    name = f"{method.name}-{config.weighting_name}-B{config.budget.size}"
+    name = f"{method.name}-{config.weighting_name}{_teacher_name(config)}-B{config.budget.size}"
     prefix = f"{config.student.name}-{config.pool.name}" if needs & {"lengths", "statistics", "local"} else config.pool.name
     return Artifact("selection", f"{prefix}-{name}", VERSIONS["selection"], part, inputs)
 
@@ -157,4 +152,8 @@ def _training_part(training: Training) -> dict[str, Any]:
 
 def _model_name(config: Config) -> str:
     weighting = "" if config.weighting.name == "auto" else f"-{config.weighting.name}"
-    return f"{config.student.name}-{config.method.name}{weighting}-B{config.budget.size}"
+    return f"{config.student.name}-{config.method.name}{weighting}{_teacher_name(config)}-B{config.budget.size}"
+
+
+def _teacher_name(config: Config) -> str:
+    return "" if config.method.teacher is None else f"-teacher-{config.method.teacher}"
