@@ -1,5 +1,6 @@
 """How figures look: colours that colour-blind people can tell apart, and the same size and type everywhere."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def panels(count: int = 1, width: float = 5.2, height: float = 3.4) -> tuple[Fig
 
 def save(figure: Figure, path: Path) -> None:
     """As PNG for the screen and PDF for paper, the same bytes from the same figure."""
+    logging.getLogger("fontTools").setLevel(logging.WARNING)
     with mpl.rc_context(STYLE):
         figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
         figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
