@@ -32,20 +32,14 @@ def rows(job: Job, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str, ob
     ]
 
 
-def frame(sweep: Sweep, **column: Mapping[int, object]) -> pd.DataFrame:
-    """All jobs' rows. `column` adds values by the job's number."""
-    parts = []
-    for number, job in enumerate(sweep.jobs):
-        extra = {name: by_job[number] for name, by_job in column.items()}
-        parts.append(pd.DataFrame(rows(job, sweep.metrics(job))).assign(job=number, **extra))
-    return pd.concat(parts, ignore_index=True)
+def frame(sweep: Sweep) -> pd.DataFrame:
+    """All jobs' rows."""
+    return pd.DataFrame([row for job in sweep.jobs for row in rows(job, sweep.metrics(job))])
 
 
-def cell(mean: object, std: object, best: bool = False) -> Cell:
+def cell(mean: float | None, std: float | None, best: bool = False) -> Cell:
     """mean±std, or missing."""
-    if mean is None or pd.isna(mean):
-        return MISSING
-    return Cell(spread(Spread((), float(str(mean)), None if std is None or pd.isna(std) else float(str(std)))), best)
+    return MISSING if pd.isna(mean) else Cell(spread(Spread((), float(mean), None if pd.isna(std) else float(std))), best)
 
 
 def variant_rows(data: pd.DataFrame, variant: str) -> list[list[Cell]]:

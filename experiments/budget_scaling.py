@@ -26,7 +26,7 @@ def render(sweep: Sweep) -> Report:
             *(accuracy.cell(r["mean"], r["std"]) for r in part.to_dict("records")),
             Cell(f"{printed[budget]:.1f}") if budget in printed else MISSING,
         ]
-        for budget, part in data.groupby("budget", sort=False)
+        for budget, part in ((job.config.budget.size, data[data["budget"] == job.config.budget.size]) for job in sweep.jobs)
     ]
     return Report(
         title="Appendix D.2. Budget scaling",

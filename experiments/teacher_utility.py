@@ -23,9 +23,13 @@ def render(sweep: Sweep) -> Report:
     paper_r, paper_p = published_value("teacher_utility", "pearson_r"), published_value("teacher_utility", "p_value")
     label = data["label"].iloc[0]
     rows = [
-        [Cell(row["teacher"]), Cell("–" if pd.isna(row["mean_g_hat"]) else f"{row['mean_g_hat']:.5f}"), accuracy.cell(row["mean"], row["std"])]
+        [
+            Cell(row["teacher"]),
+            Cell("–" if pd.isna(row["mean_g_hat"]) else f"{row['mean_g_hat']:.5f}"),
+            accuracy.cell(row["mean"], row["std"]),
+        ]
         for row in data.sort_values("mean_g_hat", ascending=False).to_dict("records")
-    ]  # fmt: skip
+    ]
     difference = f"; ours minus the paper's: {r - paper_r:+.2f}" if sweep.like_the_paper and np.isfinite(r) else ""
     found = (
         f"Pearson r = {r:.2f}, p = {p:.3f}, over {len(known)} teachers" if np.isfinite(r) else "too few teachers are finished"
@@ -35,8 +39,8 @@ def render(sweep: Sweep) -> Report:
         title="Figure 3c. Does a teacher's ĝ predict its students?",
         caption=(
             f"Each point is a teacher: the mean ĝ of all its trajectories under the untrained student, and the accuracy "
-            f"(Acc@{samples}, {label}) of a student trained on all rollouts of this teacher alone, with equal weights. Here: {found}. The paper "
-            f"finds r = {paper_r:.2f}, p = {paper_p:.3f} over 11 teachers on AMC{difference}."
+            f"(Acc@{samples}, {label}) of a student trained on all rollouts of this teacher alone, with equal weights. "
+            f"Here: {found}. The paper finds r = {paper_r:.2f}, p = {paper_p:.3f} over 11 teachers on AMC{difference}."
         ),
         data=data.assign(pearson_r=r, p_value=p, paper_r=paper_r, paper_p=paper_p),
         tables=[Table(["Teacher", "mean ĝ", f"Acc@{samples} ({label})"], rows)],

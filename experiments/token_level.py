@@ -68,8 +68,8 @@ def _finding(data: pd.DataFrame) -> str:
     return f"Here p(y_t) is {words[0]} and the concentration {words[1]} in LARK's top 1 than in all candidates."
 
 
-def _number(value: object) -> Cell:
-    return MISSING if value is None or pd.isna(value) else Cell(f"{value:.3f}")
+def _number(value: float | None) -> Cell:
+    return MISSING if pd.isna(value) else Cell(f"{value:.3f}")
 
 
 def _figure(groups: dict[str, pd.DataFrame]) -> Figure:
@@ -87,7 +87,7 @@ def _histogram(axes: Axes, values: dict[str, np.ndarray]) -> None:
     everything = np.concatenate(list(values.values()))
     if not len(everything):
         return
-    bins = np.linspace(everything.min(), everything.max(), 41)
+    bins = np.linspace(everything.min(), everything.max(), 41).tolist()
     for (name, sample), colour in zip(values.items(), (OKABE_ITO[0], LARK_COLOUR), strict=True):
         axes.hist(sample, bins=bins, density=True, alpha=0.45, color=colour, label=GROUPS[name])
         axes.axvline(sample.mean(), color=colour, linestyle="--" if name == "all" else "-", label=f"mean, {GROUPS[name]}")

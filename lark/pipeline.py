@@ -23,7 +23,7 @@ from lark.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
-ONE_PROCESS = ("lengths", "grade")
+ONE_PROCESS = ("lengths", "grade", "cost")
 """Tasks that need no more than one process whatever the hardware."""
 
 

@@ -17,6 +17,7 @@ from lark.students import location, tokenizer_identity, weights_identity
 
 VERSIONS = {
     "pool": 1, "lengths": 1, "scores": 1, "selection": 1, "checkpoint": 1, "generations": 1, "metrics": 1,
+    "cost": 1,
 }  # fmt: skip
 
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "checkpoints")
@@ -60,7 +61,8 @@ def make_plan(config: Config, checksums: Checksums) -> list[Step]:
         {"selection": selection.artifacts[0]},
     )  # fmt: skip
     train = Step("train", "train", (checkpoint,), {"student": student})
-    return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student)]
+    analysis = [_cost(config, checksums, scoring)] if config.analysis.name == "cost" else []
+    return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student), *analysis]
 
 
 def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
@@ -136,6 +138,19 @@ def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | Non
         Step("evaluate", "generate", tuple(generations), sources, names),
         Step("evaluate", "grade", tuple(metrics), {}, names),
     ]
+
+
+def _cost(config: Config, checksums: Checksums, scoring: Sequence[Step]) -> Step:
+    """A measurement of this machine: it is repeated with force=[cost], not by changing the hardware's settings."""
+    (lengths,) = (step.artifacts[0] for step in scoring if step.task == "lengths")
+    part = {**weights_identity(config.student, checksums), **asdict(config.analysis), "scoring": asdict(config.scoring)}
+    inputs = {"pool": lengths.inputs["pool"], "lengths": lengths}
+    return Step(
+        "analyse",
+        "cost",
+        (Artifact("cost", lengths.name, VERSIONS["cost"], part, inputs),),
+        {"student": location(config.student)},
+    )
 
 
 def _task_part(name: str, task: Task, checksums: Checksums) -> dict[str, Any]:
