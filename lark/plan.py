@@ -143,7 +143,8 @@ def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | Non
 def _cost(config: Config, checksums: Checksums, scoring: Sequence[Step]) -> Step:
     """A measurement of this machine: it is repeated with force=[cost], not by changing the hardware's settings."""
     (lengths,) = (step.artifacts[0] for step in scoring if step.task == "lengths")
-    part = {**weights_identity(config.student, checksums), **asdict(config.analysis), "scoring": asdict(config.scoring)}
+    measured = {"samples": config.analysis.samples, "rounds": config.analysis.rounds, "scoring": asdict(config.scoring)}
+    part = {**weights_identity(config.student, checksums), **measured}
     inputs = {"pool": lengths.inputs["pool"], "lengths": lengths}
     return Step(
         "analyse",
