@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from tokenizers import Tokenizer
 
@@ -16,7 +18,7 @@ from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
 from lark.report.tables import Cell
 from lark.students import location
 
-SHOWN_TOKENS = 80
+SHOWN_TOKENS = 60
 """More than these cannot be labelled; of a longer response the first are shown."""
 
 
@@ -116,36 +118,43 @@ def _figure(table: pd.DataFrame, chosen: pd.DataFrame, tokens: pd.DataFrame | No
         table.index, table["g_hat"], color=shades, linewidth=np.where(taken, 2.0, 0.0), edgecolor=LARK_COLOUR, width=0.8,
     )  # fmt: skip
     left.axhline(
-        float(chosen["threshold"].iloc[0]), linestyle="--", color="#000000", linewidth=0.9, label="threshold ĝ of rank B+1"
+        float(chosen["threshold"].iloc[0]),
+        linestyle="--",
+        color="#000000",
+        linewidth=0.9,
+        label=r"threshold, $\hat g$ of rank $B+1$",
     )
     for at in table.index[taken]:
-        left.annotate(f"q={table['weight'][at]:.2f}", (at, table["g_hat"][at]), ha="center", va="bottom", fontsize=7)
+        where = (at, table["g_hat"][at])
+        left.annotate(f" q = {table['weight'][at]:.2f}", where, ha="center", va="bottom", fontsize=7, rotation=90)
     middle = [float(np.mean(table.index[table["teacher"] == teacher])) for teacher in teachers]
     left.set_xticks(middle, teachers, rotation=45, ha="right")
     left.set_xlabel("Teacher (a bar for each rollout)")
-    left.set_ylabel("ĝ")
+    left.set_ylabel(r"LARK's score $\hat g$")
     left.set_title("(a) candidates; outlined: chosen, with weight q")
-    left.margins(y=0.12)
-    left.legend(loc="lower right")
-    _token_panel(right, tokens)
+    left.margins(y=0.2)
+    handles = [*left.get_legend_handles_labels()[0], *_token_panel(right, tokens)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=3)
     return figure
 
 
-def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> None:
+def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarContainer]:
+    """Draw the panel; returns what the legend must name."""
     axes.set_title("(b) the first choice, token by token")
     axes.set_xlabel("Token of the response")
-    axes.set_ylabel("Residual ‖π − e_y‖²")
+    axes.set_ylabel(r"Residual $\|\pi_t - e_{y_t}\|^2$")
     if tokens is None:
         axes.text(0.5, 0.5, "no token statistics yet", ha="center", transform=axes.transAxes)
-        return
+        return []
     shown = tokens.head(SHOWN_TOKENS)
-    axes.bar(shown["position"], shown["residual"], color=OKABE_ITO[0], label="residual (left axis)")
+    bars = axes.bar(shown["position"], shown["residual"], color=OKABE_ITO[0], label="residual (left axis)")
     other = axes.twinx()
-    other.plot(
-        shown["position"], shown["surprisal"], color=LARK_COLOUR, marker="o", markersize=2, linewidth=0.9, label="surprisal"
-    )
-    other.set_ylabel("Surprisal −log p(y) (nats)")
+    (line,) = other.plot(
+        shown["position"], shown["surprisal"], color=LARK_COLOUR, marker="o", markersize=2, linewidth=0.9,
+        label="surprisal (right axis)",
+    )  # fmt: skip
+    other.set_ylabel(r"Surprisal $-\log p(y_t)$ (nats)")
     other.grid(visible=False)
-    axes.set_xticks(shown["position"], shown["text"], rotation=90, fontsize=max(4, min(7, int(420 / len(shown)))))
-    handles = [h for a in (axes, other) for h in a.get_legend_handles_labels()[0]]
-    axes.legend(handles, ["residual (left axis)", "surprisal (right axis)"], loc="upper right")
+    axes.grid(axis="x", visible=False)
+    axes.set_xticks(shown["position"], shown["text"], rotation=90, fontsize=6)
+    return [bars, line]

@@ -32,7 +32,7 @@ CONF = ROOT / "conf"
 PAPER = Path(__file__).parent / "paper"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
     """One run of run.py within a sweep."""
 
@@ -132,7 +132,9 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
         Job(tuple(o for o in overrides if o not in typed), config, tuple(plan_of(config, checksums)))
         for overrides, config in zip(batch, configs, strict=True)
     ]
-    changed = tuple(a for a in arguments if a.split("=")[0].lstrip("+~") not in ("experiment", "scale", "outputs", "tracking"))
+    # What can change no result is no change.
+    same = ("experiment", "scale", "outputs", "tracking", "hardware")
+    changed = tuple(a for a in arguments if a.split("=")[0].lstrip("+~").split(".")[0] not in same)
     return Sweep(name, whole.scale, changed, tuple(jobs), Store(configs[0].outputs_path))
 
 

@@ -86,7 +86,7 @@ def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
         slope, intercept = np.polyfit(x, y, 1)
         ends = np.array([x.min(), x.max()])
         axes.plot(ends, slope * ends + intercept, "--", color=LARK_COLOUR, label=f"least squares (r = {r:.2f}, p = {p:.3f})")
-    axes.set_xlabel("Mean ĝ of the teacher's trajectories (untrained student)")
+    axes.set_xlabel(r"Mean $\hat g$ of the teacher's trajectories under the untrained student")
     axes.set_ylabel(ylabel)
     axes.margins(x=0.12)
     figure.legend(loc="outside upper center", ncols=2)

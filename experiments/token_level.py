@@ -11,7 +11,11 @@ from experiments.sweep import Sweep, published_value
 from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
 from lark.report.tables import MISSING, Cell
 
-STATISTICS = {"p_gold": "mean p(y_t)", "wrong_p2": "wrong-token concentration, mean of Σ_{v≠y} p(v)²"}
+STATISTICS = {"p_gold": "mean p(y_t)", "wrong_p2": "wrong-token concentration"}
+AXES = {
+    "p_gold": r"Mean probability of a trajectory's tokens, $\bar p(y_t)$",
+    "wrong_p2": r"Wrong-token concentration, mean of $\sum_{v \neq y_t} p(v)^2$",
+}
 GROUPS = {"all": "all candidates", "selected": "LARK's top 1"}
 
 
@@ -74,7 +78,7 @@ def _number(value: float | None) -> Cell:
 
 def _figure(groups: dict[str, pd.DataFrame]) -> Figure:
     figure, axes = panels(2, width=4.4)
-    for place, (statistic, label) in zip(axes, STATISTICS.items(), strict=True):
+    for place, (statistic, label) in zip(axes, AXES.items(), strict=True):
         _histogram(place, {name: table[statistic].dropna().to_numpy(dtype=float) for name, table in groups.items()})
         place.set_xlabel(label)
         place.set_ylabel("Density of trajectories")

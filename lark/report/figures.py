@@ -27,15 +27,13 @@ STYLE = {
 
 def panels(count: int = 1, width: float = 5.2, height: float = 3.4) -> tuple[Figure, Sequence[Axes]]:
     """A figure of `count` panels side by side. Made without pyplot: nothing is shown, nothing has to be closed."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width * count, height), layout="constrained")
-        axes = figure.subplots(1, count, squeeze=False)[0]
-    return figure, list(axes)
+    mpl.rcParams.update(STYLE)
+    figure = Figure(figsize=(width * count, height), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
 def save(figure: Figure, path: Path) -> None:
     """As PNG for the screen and PDF for paper, the same bytes from the same figure."""
     logging.getLogger("fontTools").setLevel(logging.WARNING)
-    with mpl.rc_context(STYLE):
-        figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
-        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+    figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
+    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
