@@ -7,6 +7,8 @@ PIP := $(PY) -m pip --disable-pip-version-check
 ARGS ?=
 STUDENT ?=
 POOL ?=
+SCALE ?= demo
+EXPERIMENTS := $(subst _,-,$(basename $(notdir $(wildcard conf/experiment/*.yaml))))
 
 # torchvision and its kin come with vLLM, are not used here, and do not load beside a CPU build of torch.
 UNUSED := torchvision torchaudio torchcodec
@@ -29,6 +31,27 @@ bench: $(VENV)/.test ## Time and memory against the usual ways, in outputs/bench
 demo-student: $(VENV)/.run ## Pretrain the shipped demo student again (half an hour on two cores)
 	$(PY) -m lark.demo.pretrain
 
+reports: $(VENV)/.run ## Every table and figure below, and outputs/report/index.md (SCALE=demo or paper, as for each of them)
+	$(PY) -m experiments run all scale=$(SCALE) $(ARGS)
+
+# Each table and figure: conf/experiment/<name>.yaml is its sweep, experiments/<name>.py draws it.
+table1: ## Table 1: all methods, both budgets, four benchmarks
+ablation-score: ## Figure 2a: which score
+ablation-weighting: ## Figure 2b: which weights
+loss-reduction: ## Figure 3b: how far the SFT loss falls
+teacher-utility: ## Figure 3c: does a teacher's mean g-hat predict its student
+token-level: ## Figure 4: on which tokens LARK trains
+cost: ## App. D.1: seconds a trajectory of each scoring method
+budget-scaling: ## App. D.2: accuracy at B = 1, 3, 5, 10, 20
+case-study: ## App. D.3: one question, from scores to weights
+plan-table1: ## The jobs of table1, what is reused and what it costs, without running (plan-<name> for the others)
+
+$(EXPERIMENTS): $(VENV)/.run
+	$(PY) -m experiments run $@ scale=$(SCALE) $(ARGS)
+
+$(EXPERIMENTS:%=plan-%): plan-%: $(VENV)/.run
+	$(PY) -m experiments plan $* scale=$(SCALE) $(ARGS)
+
 clean: ## Remove everything that was produced (keeps .venv)
 	find outputs -mindepth 1 ! -name .gitkeep -delete
 
@@ -46,4 +69,4 @@ $(VENV)/.test: $(VENV)/.run
 	$(PIP) uninstall --quiet --yes $(UNUSED)
 	touch $@
 
-.PHONY: help run test bench demo-student clean setup
+.PHONY: help run test bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)

@@ -17,7 +17,7 @@ from lark.students import location, tokenizer_identity, weights_identity
 
 VERSIONS = {
     "pool": 2, "lengths": 1, "scores": 1, "tokens": 1, "local": 1, "text": 1, "judge": 1, "selection": 1, "checkpoint": 1,
-    "generations": 1, "metrics": 1,
+    "generations": 1, "metrics": 1, "cost": 1,
 }  # fmt: skip
 
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
@@ -61,7 +61,20 @@ def make_plan(config: Config, checksums: Checksums) -> list[Step]:
         {"selection": selection.artifacts[0]},
     )  # fmt: skip
     train = Step("train", "train", (checkpoint,), {"student": student})
-    return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student)]
+    analysis = [_cost(config, checksums, scoring)] if config.analysis.name == "cost" else []
+    return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student), *analysis]
+
+
+def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
+    """The steps of these stages, and those they depend on."""
+    kept: set[int] = set()
+    needed: set[Path] = set()
+    for index in reversed(range(len(plan))):
+        step = plan[index]
+        if step.stage in stages or needed & {artifact.folder for artifact in step.artifacts}:
+            kept.add(index)
+            needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
+    return [plan[index] for index in sorted(kept)]
 
 
 def pool_artifact(config: Config, checksums: Checksums) -> Artifact:
@@ -114,10 +127,12 @@ def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Se
     part: dict[str, Any] = {"method": method.name, "weighting": config.weighting_name, "budget": config.budget.size}
     if method.name == "random":
         part["seed"] = method.seed
+    if method.teacher is not None:
+        part["teacher"] = method.teacher
     needs = METHODS[method.name].needs
     used = [step for step in scoring if step.task != "score" or "statistics" in needs]  # not a pass for its tokens alone
     inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in used}}
-    name = f"{method.name}-{config.weighting_name}-B{config.budget.size}"
+    name = f"{method.name}-{config.weighting_name}{_teacher_name(config)}-B{config.budget.size}"
     prefix = f"{config.student.name}-{config.pool.name}" if needs & {"lengths", "statistics", "local"} else config.pool.name
     return Artifact("selection", f"{prefix}-{name}", VERSIONS["selection"], part, inputs)
 
@@ -147,6 +162,20 @@ def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | Non
     ]
 
 
+def _cost(config: Config, checksums: Checksums, scoring: Sequence[Step]) -> Step:
+    """A measurement of this machine: it is repeated with force=[cost], not by changing the hardware's settings."""
+    (lengths,) = (step.artifacts[0] for step in scoring if step.task == "lengths")
+    measured = {"samples": config.analysis.samples, "rounds": config.analysis.rounds, "scoring": asdict(config.scoring)}
+    part = {**weights_identity(config.student, checksums), **measured}
+    inputs = {"pool": lengths.inputs["pool"], "lengths": lengths}
+    return Step(
+        "analyse",
+        "cost",
+        (Artifact("cost", lengths.name, VERSIONS["cost"], part, inputs),),
+        {"student": location(config.student)},
+    )
+
+
 def _task_part(name: str, task: Task, checksums: Checksums) -> dict[str, Any]:
     part = {**asdict(task), "name": name}
     path = Path(task.path or "").expanduser()
@@ -167,4 +196,8 @@ def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
 
 def _model_name(config: Config) -> str:
     weighting = "" if config.weighting.name == "auto" else f"-{config.weighting.name}"
-    return f"{config.student.name}-{config.method.name}{weighting}-B{config.budget.size}"
+    return f"{config.student.name}-{config.method.name}{weighting}{_teacher_name(config)}-B{config.budget.size}"
+
+
+def _teacher_name(config: Config) -> str:
+    return "" if config.method.teacher is None else f"-teacher-{config.method.teacher}"

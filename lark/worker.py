@@ -28,6 +28,7 @@ TASKS = {
     "train": "lark.training.worker:train",
     "generate": "lark.evaluation.worker:generate",
     "grade": "lark.evaluation.worker:grade",
+    "cost": "lark.scoring.cost:measure",
 }
 """Task -> module:function(job) -> counts."""
 
