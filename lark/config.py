@@ -15,8 +15,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lark.errors import LarkError
 
-STAGES = ("pool", "score", "select", "train", "evaluate", "report")
-FORCEABLE = (*STAGES, "lengths", "local", "judge", "generate", "grade", "student")
+STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
+ANALYSES = ("gradients", "theory", "kappa", "contamination")
+FORCEABLE = (*STAGES, "lengths", "local", "judge", "generate", "grade", "student", "jacobians", *ANALYSES)
 WEIGHTINGS = ("uniform", "proportional", "softmax", "kl", "chi2")
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
 GRADERS = ("paper", "verify")
@@ -206,6 +207,29 @@ class Training:
 
 
 @dataclass
+class Analysis:
+    """What the stage `analyse` measures (lark/analysis). Nothing, unless it is asked for."""
+
+    name: str | None = None
+    """gradients: exact gradients of some questions' trajectories (App. B.8, Fig. 3a). theory: the same, and the Jacobians
+    behind the constants of App. B. kappa: the decay rate along a training run (App. A.3). contamination: App. C.5."""
+    questions: int = 50
+    """How many questions get exact gradients, a sample that does not depend on their order (paper, App. B.8)."""
+    seed: int = 42
+    """Of that sample, and of power iteration."""
+    jacobians: int = 3
+    """How many of those questions get Jacobians too, for analysis.name=theory."""
+    iterations: int = 30
+    """Of power iteration, at most."""
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            _one_of("analysis.name", self.name, ANALYSES)
+        for key in ("questions", "jacobians", "iterations"):
+            _require(getattr(self, key) >= 1, f"analysis.{key}", getattr(self, key), "must be at least 1")
+
+
+@dataclass
 class Task:
     """One benchmark: where its problems are and how its answers are read."""
 
@@ -317,6 +341,8 @@ class Hardware:
     """Trajectories in one forward pass of training, when they are not packed."""
     zero: int = 0
     """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too)."""
+    gradient_gib: float = 4.0
+    """Memory for the gradients of a question's trajectories in analyses. With less, there are more passes over them."""
     memory_gib: float = 80.0
     """Of one device, for the planner."""
     tflops: float = 312.0
@@ -325,6 +351,7 @@ class Hardware:
     def __post_init__(self) -> None:
         _one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
         _require(self.zero in (0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3")
+        _require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
         _require(self.nodes >= 1, "hardware.nodes", self.nodes, "must be at least 1")
         _require(self.processes >= 0, "hardware.processes", self.processes, "must not be negative; 0 means one a GPU")
         for key in ("score_tokens", "train_tokens", "micro_batch"):
@@ -363,6 +390,7 @@ class Config:
     engine: Engine = MISSING
     hardware: Hardware = MISSING
     tracking: Tracking = MISSING
+    analysis: Analysis = field(default_factory=Analysis)
     stages: list[str] = field(default_factory=lambda: list(STAGES))
     """Which stages to run; the ones before them must be finished or are run too."""
     force: list[str] = field(default_factory=list)

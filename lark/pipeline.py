@@ -10,6 +10,8 @@ from typing import Any
 
 from lark import pool as pools
 from lark import selecting
+from lark.analysis import contamination
+from lark.analysis.shards import merge as merge_shards
 from lark.artifacts import Checksums, Store
 from lark.config import Config
 from lark.evaluation.grading import merge_generations
@@ -25,6 +27,9 @@ log = logging.getLogger(__name__)
 
 ONE_PROCESS = ("lengths", "grade")
 """Tasks that need no more than one process whatever the hardware."""
+
+MERGED = {"gradients": "gradients.parquet", "jacobians": "jacobians.parquet", "kappa": "kappa.parquet"}
+"""Analyses whose processes leave shards, and the table that the shards become."""
 
 
 class Pipeline:
@@ -105,6 +110,8 @@ class Pipeline:
             counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, **extra)
         if step.task == "score":
             return [{**counts, **shards.merge(folders[0], "scores.parquet")}]
+        if step.task in MERGED:
+            return [{**counts, **merge_shards(folders[0], MERGED[step.task])}]
         if step.task == "generate":
             return [{**counts[str(folder)], **merge_generations(folder)} for folder in folders]
         return [counts[str(folder)] for folder in folders] if step.tasks else [counts]
@@ -116,6 +123,9 @@ class Pipeline:
         inputs = {name: self.store.path(artifact) for name, artifact in step.inputs.items()}
         return selecting.write_selection(self.config, inputs, folder)
 
+    def _contamination(self, step: Step, folder: Path) -> Mapping[str, Any]:
+        return contamination.write_audit(self.config.benchmark, self.store.path(step.inputs["pool"]) / pools.FILE, folder)
 
-_INLINE = {"pool": Pipeline._pool, "select": Pipeline._select}
+
+_INLINE = {"pool": Pipeline._pool, "select": Pipeline._select, "contamination": Pipeline._contamination}
 """Steps without a model, done in this process."""

@@ -26,6 +26,9 @@ TASKS = {
     "train": "lark.training.worker:train",
     "generate": "lark.evaluation.worker:generate",
     "grade": "lark.evaluation.worker:grade",
+    "gradients": "lark.analysis.worker:gradients",
+    "jacobians": "lark.analysis.worker:jacobians",
+    "kappa": "lark.analysis.worker:kappa",
 }
 """Task -> module:function(job) -> counts."""
 
