@@ -7,6 +7,8 @@ PIP := $(PY) -m pip --disable-pip-version-check
 ARGS ?=
 STUDENT ?=
 POOL ?=
+SCALE ?= demo
+EXPERIMENTS := $(subst _,-,$(basename $(notdir $(wildcard conf/experiment/*.yaml))))
 
 # torchvision and its kin come with vLLM, are not used here, and do not load beside a CPU build of torch.
 UNUSED := torchvision torchaudio torchcodec
@@ -26,6 +28,19 @@ test: $(VENV)/.test ## Lint, types and tests
 demo-student: $(VENV)/.run ## Pretrain the shipped demo student again (half an hour on two cores)
 	$(PY) -m lark.demo.pretrain
 
+reports: $(VENV)/.run ## Every table and figure below, and outputs/report/index.md (SCALE=demo or paper, as for each of them)
+	$(PY) -m experiments run all scale=$(SCALE) $(ARGS)
+
+# Each table and figure: conf/experiment/<name>.yaml is its sweep, experiments/<name>.py draws it.
+table1: ## Table 1: all methods, both budgets, four benchmarks
+plan-table1: ## The jobs of table1, what is reused and what it costs, without running (plan-<name> for the others)
+
+$(EXPERIMENTS): $(VENV)/.run
+	$(PY) -m experiments run $@ scale=$(SCALE) $(ARGS)
+
+$(EXPERIMENTS:%=plan-%): plan-%: $(VENV)/.run
+	$(PY) -m experiments plan $* scale=$(SCALE) $(ARGS)
+
 clean: ## Remove everything that was produced (keeps .venv)
 	find outputs -mindepth 1 ! -name .gitkeep -delete
 
@@ -43,4 +58,4 @@ $(VENV)/.test: $(VENV)/.run
 	$(PIP) uninstall --quiet --yes $(UNUSED)
 	touch $@
 
-.PHONY: help run test demo-student clean setup
+.PHONY: help run test demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)

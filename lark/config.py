@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lark.errors import LarkError
 
 STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
-ANALYSES = ("gradients", "theory", "kappa", "contamination")
+ANALYSES = ("gradients", "theory", "kappa", "contamination", "cost")
 FORCEABLE = (*STAGES, "lengths", "local", "judge", "generate", "grade", "student", "jacobians", *ANALYSES)
 WEIGHTINGS = ("uniform", "proportional", "softmax", "kl", "chi2")
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
@@ -75,6 +75,8 @@ class Pool:
     """Take this many questions, a sample that does not depend on their order. None: all."""
     seed: int = 42
     """Of that sample, and of the demo's generator."""
+    ids: list[str] = field(default_factory=list)
+    """Keep only the questions with these ids. Empty: all."""
     correct_only: bool = False
     """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule, paper, App. C.1)."""
     answer_format: str = "free_form"
@@ -124,6 +126,9 @@ class Method:
     """Scores of another tool, for method=external: Parquet or CSV with question_id, candidate_id, score."""
     higher_is_better: bool = True
     """Direction of method=external; the other methods know theirs."""
+    teacher: str | None = None
+    """Select among this teacher's candidates alone, by name or by number (1 is the first in alphabetical order). Scores
+    stay those of the whole pool. None: all teachers."""
     judge: Judge = field(default_factory=Judge)
 
     def __post_init__(self) -> None:
@@ -212,7 +217,8 @@ class Analysis:
 
     name: str | None = None
     """gradients: exact gradients of some questions' trajectories (App. B.8, Fig. 3a). theory: the same, and the Jacobians
-    behind the constants of App. B. kappa: the decay rate along a training run (App. A.3). contamination: App. C.5."""
+    behind the constants of App. B. kappa: the decay rate along a training run (App. A.3). contamination: App. C.5.
+    cost: seconds a trajectory of each scoring method (App. D.1)."""
     questions: int = 50
     """How many questions get exact gradients, a sample that does not depend on their order (paper, App. B.8)."""
     seed: int = 42
@@ -221,11 +227,15 @@ class Analysis:
     """How many of those questions get Jacobians too, for analysis.name=theory."""
     iterations: int = 30
     """Of power iteration, at most."""
+    samples: int = 24
+    """How many trajectories are timed, spread evenly over the pool's lengths."""
+    rounds: int = 3
+    """How often each is timed; the median counts."""
 
     def __post_init__(self) -> None:
         if self.name is not None:
             _one_of("analysis.name", self.name, ANALYSES)
-        for key in ("questions", "jacobians", "iterations"):
+        for key in ("questions", "jacobians", "iterations", "samples", "rounds"):
             _require(getattr(self, key) >= 1, f"analysis.{key}", getattr(self, key), "must be at least 1")
 
 
@@ -376,6 +386,16 @@ class Tracking:
 
 
 @dataclass
+class Experiment:
+    """A table or figure of the paper as a sweep: conf/experiment/<name>.yaml."""
+
+    name: str | None = None
+    """None: a single run, or a sweep of your own."""
+    scales: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each `scale=...` means for this experiment: the sweep refers to the values of the chosen one."""
+
+
+@dataclass
 class Config:
     """Everything one run of run.py depends on."""
 
@@ -391,6 +411,9 @@ class Config:
     hardware: Hardware = MISSING
     tracking: Tracking = MISSING
     analysis: Analysis = field(default_factory=Analysis)
+    experiment: Experiment = field(default_factory=Experiment)
+    scale: str = "demo"
+    """How large an experiment is run: demo (here, in minutes), paper, or another that the experiment has."""
     stages: list[str] = field(default_factory=lambda: list(STAGES))
     """Which stages to run; the ones before them must be finished or are run too."""
     force: list[str] = field(default_factory=list)

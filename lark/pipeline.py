@@ -17,7 +17,7 @@ from lark.config import Config
 from lark.evaluation.grading import merge_generations
 from lark.hardware import Machine, check
 from lark.launch import command, run_worker
-from lark.plan import Step, make_plan
+from lark.plan import Step, make_plan, wanted
 from lark.report.summary import Outcome, pool_summary, run_summary
 from lark.report.tables import text_table
 from lark.scoring import shards
@@ -48,6 +48,8 @@ class Pipeline:
         try:
             for step in self._wanted():
                 self._carry_out(step)
+            if not any(outcome.made for outcome in self.outcomes):
+                self.tracker.enabled = False  # nothing new to tell: a repeated sweep leaves no empty runs behind
             if "report" in self.config.stages:
                 run_summary(self.config, self.store, self.plan, self.outcomes, self.tracker, self.folder)
         finally:
@@ -70,14 +72,7 @@ class Pipeline:
 
     def _wanted(self) -> list[Step]:
         """The steps that were asked for, and those they depend on."""
-        wanted: set[int] = set()
-        needed: set[Path] = set()
-        for index in reversed(range(len(self.plan))):
-            step = self.plan[index]
-            if step.stage in self.config.stages or needed & {artifact.folder for artifact in step.artifacts}:
-                wanted.add(index)
-                needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
-        return [self.plan[index] for index in sorted(wanted)]
+        return wanted(self.plan, self.config.stages)
 
     def _carry_out(self, step: Step) -> None:
         forced = bool({step.stage, step.task} & set(self.config.force))

@@ -67,6 +67,18 @@ def make_plan(config: Config, checksums: Checksums) -> list[Step]:
     return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student), *analysis]
 
 
+def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
+    """The steps of these stages, and those they depend on."""
+    kept: set[int] = set()
+    needed: set[Path] = set()
+    for index in reversed(range(len(plan))):
+        step = plan[index]
+        if step.stage in stages or needed & {artifact.folder for artifact in step.artifacts}:
+            kept.add(index)
+            needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
+    return [plan[index] for index in sorted(kept)]
+
+
 def pool_artifact(config: Config, checksums: Checksums) -> Artifact:
     part = asdict(config.pool)
     files = pools.source_files(config.pool)
@@ -96,9 +108,11 @@ def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Se
     part: dict[str, Any] = {"method": method.name, "weighting": config.weighting_name, "budget": config.budget.size}
     if method.name == "random":
         part["seed"] = method.seed
+    if method.teacher is not None:
+        part["teacher"] = method.teacher
     needs = METHODS[method.name].needs
     inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in scoring}}
-    name = f"{method.name}-{config.weighting_name}-B{config.budget.size}"
+    name = f"{method.name}-{config.weighting_name}{_teacher_name(config)}-B{config.budget.size}"
     prefix = f"{config.student.name}-{config.pool.name}" if needs & {"lengths", "statistics", "local"} else config.pool.name
     return Artifact("selection", f"{prefix}-{name}", VERSIONS["selection"], part, inputs)
 
@@ -144,6 +158,8 @@ def _analysis(config: Config, checksums: Checksums, pool: Artifact, checkpoint: 
         inputs = {"checkpoint": checkpoint, "selection": checkpoint.inputs["selection"]}
         rates = Artifact("analysis", f"kappa-{checkpoint.name}", version, {"analysis": "kappa"}, inputs)
         return [Step("analyse", "kappa", (rates,), sources)]
+    if asked.name not in ("gradients", "theory"):
+        return []
     identity = {key: value for key, value in weights_identity(config.student, checksums).items() if key != "dtype"}
     part = {"analysis": "gradients", **identity, "questions": asked.questions, "seed": asked.seed}
     name = f"{config.student.name}-{config.pool.name}"
@@ -170,4 +186,8 @@ def _training_part(training: Training) -> dict[str, Any]:
 
 def _model_name(config: Config) -> str:
     weighting = "" if config.weighting.name == "auto" else f"-{config.weighting.name}"
-    return f"{config.student.name}-{config.method.name}{weighting}-B{config.budget.size}"
+    return f"{config.student.name}-{config.method.name}{weighting}{_teacher_name(config)}-B{config.budget.size}"
+
+
+def _teacher_name(config: Config) -> str:
+    return "" if config.method.teacher is None else f"-teacher-{config.method.teacher}"

@@ -69,7 +69,7 @@ def read(pool: conf.Pool) -> Iterator[Trajectory]:
     kept = _sampled_questions(pool) if pool.questions is not None and pool.format != "demo" else None
     seen: set[int] = set()
     for trajectory in _trajectories(pool):
-        if kept is not None and trajectory.question_id not in kept:
+        if (kept is not None and trajectory.question_id not in kept) or (pool.ids and trajectory.question_id not in pool.ids):
             continue
         key = _hash64(trajectory.question_id, trajectory.candidate_id)
         if key in seen:
@@ -96,6 +96,7 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool) -> di
         writer.write_batch(_record_batch(batch))
     if summary.trajectories == 0:
         filtered = " that pool.correct_only=true would keep" if pool.correct_only else ""
+        filtered += f" of the questions {', '.join(pool.ids)}" if pool.ids else ""
         raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path}{filtered}.")
     return summary.to_dict()
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lark import pool as pools
@@ -24,8 +25,11 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
     method = find_method(config.method.name, config.method.higher_is_better)
     table = candidates(config, inputs, method.needs)
     assert config.weighting_name is not None
+    score = method.score(table, config.method.seed)
+    if config.method.teacher is not None:
+        score[table["teacher"] != find_teacher(config.method.teacher, table["teacher"])] = np.nan
     selection = select(
-        method.score(table, config.method.seed), table["question_id"], table["candidate_id"],
+        score, table["question_id"], table["candidate_id"],
         config.budget.size, config.weighting_name, higher_is_better=method.higher_is_better,
     )  # fmt: skip
     check_dropped(selection)
@@ -40,6 +44,16 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
         "budget_takes_all": selection.n_whole,
         "dropped": [str(question) for question in selection.dropped],
     }
+
+
+def find_teacher(wanted: str, teachers: pd.Series) -> str:
+    """The teacher of that name, or of that number in alphabetical order."""
+    names = sorted(teachers.unique())
+    if wanted in names:
+        return wanted
+    if wanted.isdigit() and 1 <= int(wanted) <= len(names):
+        return str(names[int(wanted) - 1])
+    raise LarkError(f"method.teacher={wanted}: choose one of {', '.join(names)}, or a number from 1 to {len(names)}.")
 
 
 def candidates(config: Config, inputs: Mapping[str, Path], needs: frozenset[str]) -> pd.DataFrame:

@@ -20,8 +20,9 @@ POLL_SECONDS = 2.0
 class Tracker:
     """One W&B run for one pipeline run, opened when there is something to say. Does nothing with tracking=none."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: Config, folder: Path, name: str | None = None) -> None:
         self.config, self.folder = config, folder
+        self.name = name or f"{config.student.name}/{config.method.name}-B{config.budget.size}"
         self.enabled = config.tracking.mode != "none"
         if self.enabled and importlib.util.find_spec("wandb") is None:
             log.warning("wandb is not installed: curves and tables stay in the local files only (tracking=none is silent)")
@@ -37,7 +38,7 @@ class Tracker:
             tracking = self.config.tracking
             self._run = wandb.init(
                 project=tracking.project, entity=tracking.entity, group=tracking.group, mode=tracking.mode,  # type: ignore[arg-type]
-                name=f"{self.config.student.name}/{self.config.method.name}-B{self.config.budget.size}",
+                name=self.name,
                 config=asdict(self.config), dir=str(self.folder), reinit="finish_previous",
                 settings=wandb.Settings(console="off", x_disable_stats=True, silent=True),
             )  # fmt: skip
@@ -52,6 +53,12 @@ class Tracker:
             import wandb  # noqa: PLC0415
 
             self.log({name: wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+
+    def image(self, name: str, path: Path) -> None:
+        if self.enabled:
+            import wandb  # noqa: PLC0415
+
+            self.log({name: wandb.Image(str(path))})
 
     @contextlib.contextmanager
     def follow(self, path: Path, prefix: str) -> Iterator[None]:

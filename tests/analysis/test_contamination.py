@@ -115,7 +115,8 @@ def test_planted_problems_are_found_in_the_right_columns(shared_data: Path, tmp_
     config = composed(
         "benchmark=paper", f"benchmark.tasks.math500.path={folder / 'math500.jsonl'}", f"outputs={tmp_path / 'out'}",
         f"benchmark.tasks.aime24.path={folder / 'aime24.jsonl'}", f"benchmark.tasks.amc.path={folder / 'amc83.jsonl'}",
-        "benchmark.tasks.amc.id_field=null", "analysis.name=contamination", "stages=[analyse]", "pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "tracking=none",
+        "benchmark.tasks.amc.id_field=null",
+        "analysis.name=contamination", "stages=[analyse]", "pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "tracking=none",
     )  # fmt: skip
     del config.benchmark.tasks["gpqa_diamond"]  # not to be republished, so not beside the repository
     Pipeline(config, tmp_path / "run").run()
