@@ -353,6 +353,8 @@ class Hardware:
     """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too)."""
     gradient_gib: float = 4.0
     """Memory for the gradients of a question's trajectories in analyses. With less, there are more passes over them."""
+    gradient_scratch: str | None = None
+    """A folder on a fast disk for those gradients; gradient_gib is then space there. None: they are kept in memory."""
     memory_gib: float = 80.0
     """Of one device, for the planner."""
     tflops: float = 312.0

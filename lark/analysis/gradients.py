@@ -4,8 +4,9 @@ K gradients of a student with P parameters are K × P numbers: 10 GB for 18 traj
 7 B one. Only their K × K inner products are wanted, and those are sums over parameters. So parameters are visited in blocks
 of a size that lets K gradients of one block fit a bound; for each block the K trajectories are passed through the student
 again, and backpropagation goes no deeper than the block. Held at a time: the student, the activations of one trajectory, K
-gradients of one block (the bound), and one gradient of the tensors that the block touches. Gradients are fp32 (the student's
-precision here, whatever it is elsewhere); inner products are accumulated in fp64.
+gradients of one block (the bound), and one gradient of the tensors that the block touches. With a scratch file, the K gradients
+are on disk and the bound is on that: where the disk has room for all of them, one pass over the trajectories is enough.
+Gradients are fp32 (the student's precision here, whatever it is elsewhere); inner products are accumulated in fp64.
 
 Tied heads. The paper splits θ into W_out and a rest that does not contain it (App. B.2). Where the head is the embedding
 matrix, its gradient is the sum of two uses. Both are kept apart here: `head` and `rest` are the inner products of the uses,
@@ -15,6 +16,7 @@ matrix, its gradient is the sum of two uses. Both are kept apart here: `head` an
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -137,15 +139,20 @@ class Anchor:
 
 
 def gram_matrix(
-    anchor: Anchor, trajectories: Sequence[Encoded], memory: int, done: Callable[[], object] = lambda: None
+    anchor: Anchor,
+    trajectories: Sequence[Encoded],
+    memory: int,
+    done: Callable[[], object] = lambda: None,
+    scratch: Path | None = None,
 ) -> Gram:
-    """The Gram matrix of the trajectories' gradients. `memory`: bytes for gradients. `done` is called after each pass."""
+    """The Gram matrix of the trajectories' gradients. `memory`: bytes for gradients, in memory or in the file `scratch`, which
+    is overwritten and removed. `done` is called after each pass."""
     K = len(trajectories)
     rest, head, cross = (np.zeros((K, K)) for _ in range(3))
     for block in anchor.blocks(K, memory):
         names = list(dict.fromkeys(name for piece in block for name in piece.names))
         anchor.want(set(names))
-        gradients = anchor.head.new_empty(K, sum(piece.width for piece in block))
+        gradients = _buffer(anchor.head, K, sum(piece.width for piece in block), scratch)
         for k, encoded in enumerate(trajectories):
             loss = anchor.loss(*anchor.hidden(encoded))
             found = torch.autograd.grad(loss, [anchor.tensors[name] for name in names], allow_unused=True)
@@ -186,9 +193,18 @@ def _keep(row: Tensor, block: list[Piece], gradients: dict[str, Tensor | None]) 
             offset += size
 
 
+def _buffer(like: Tensor, K: int, width: int, scratch: Path | None) -> Tensor:
+    """[K, width], on disk if there is a file for it: its pages count as cache, which the system takes back when it must."""
+    if scratch is None:
+        return like.new_empty(K, width)
+    whole = torch.from_file(str(scratch), shared=True, size=K * width, dtype=like.dtype)
+    scratch.unlink()  # the mapping keeps it until it is let go, however this process ends
+    return whole.view(K, width)
+
+
 def _inner(a: Tensor, b: Tensor) -> Floats:
     """a bᵀ for a, b [K, n], in fp64."""
-    total = a.new_zeros(len(a), len(b), dtype=torch.float64)
+    total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
     for start in range(0, a.shape[1], COLUMNS):
         left, right = (x[:, start : start + COLUMNS].double() for x in (a, b))
         total += left @ right.T

@@ -15,6 +15,7 @@ from scipy.spatial import ConvexHull
 
 from lark.analysis import learnability as rates
 from lark.analysis.statistics import Question
+from lark.errors import LarkError
 from lark.selection import Floats
 
 STIFFNESS = 1e4
@@ -99,21 +100,26 @@ def landscape(question: Question, resolution: int = 61, seed: int = 0) -> Landsc
     )
 
 
+def path_gains(question: Question) -> pd.DataFrame:
+    """Δρ(q̂(B)) and Δρ/ρ(p) for B = 1..K-1."""
+    G, losses = question.gram.gram, question.losses
+    base = float(rates.rate(G, losses, rates.uniform(question.K)))
+    gain = rates.rate(G, losses, rates.budget_path(question.surrogate)) - base
+    columns = {"budget": range(1, question.K), "gain": gain, "relative_gain": gain / base}
+    return pd.DataFrame({"question_id": question.question_id, **columns})
+
+
 def principal_plane(deviations: Floats) -> tuple[Floats, float]:
     """[2, K] an orthonormal basis of the plane of most variance of deviations from p [n, K], and the share it explains.
 
     Signs are fixed (the largest entry of each axis is positive), so that the same question gives the same picture anywhere.
     """
     _, singular, axes = np.linalg.svd(deviations, full_matrices=False)
+    if len(singular) < 2 or singular[1] <= 1e-9 * singular[0]:
+        raise LarkError("A landscape needs a question with at least 3 candidates whose scores differ: choose another question.")
     plane = axes[:2]
-    if len(plane) < 2:  # one deviation: any second axis that keeps the sum of the weights
-        K = deviations.shape[1]
-        rest = np.eye(K)[0] - 1 / K
-        rest -= rest @ plane[0] * plane[0]
-        rest = rest if np.linalg.norm(rest) > 1e-9 else np.zeros(K)
-        plane = np.stack([plane[0], rest / max(np.linalg.norm(rest), 1e-300)])
     signs = np.sign(plane[np.arange(2), np.abs(plane).argmax(axis=1)])
-    return plane * np.where(signs == 0, 1, signs)[:, None], float((singular[:2] ** 2).sum() / (singular**2).sum())
+    return plane * signs[:, None], float((singular[:2] ** 2).sum() / (singular**2).sum())
 
 
 def lift(plane: Floats, point: Floats) -> Floats:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from lark.analysis.learnability import diagonal_score
 from lark.analysis.statistics import Question, trajectories
 from lark.selection import Floats
 
@@ -47,7 +48,8 @@ class Agreement:
     pairs: pd.DataFrame
     """A row for each trajectory: `trajectories` and g_hat_rescaled."""
     questions: pd.DataFrame
-    """A row for each question: pearson, spearman, error (rescaled), error_raw, mean_cosine, K."""
+    """A row for each question: pearson, spearman, error (rescaled), error_raw, mean_cosine, K; and which of the two
+    approximations costs the agreement: pearson_proxy of g-hat with g-tilde, pearson_diagonal of g-tilde with g*."""
     recalls: pd.DataFrame
     """A row for each budget: recall, its standard deviation over questions, and the random baseline B/K."""
 
@@ -74,6 +76,8 @@ class Agreement:
             "error_raw_mean": float(self.questions["error_raw"].mean()),
             "error_raw_median": float(self.questions["error_raw"].median()),
             "mean_cosine": float(self.questions["mean_cosine"].mean()),
+            "pearson_proxy": float(self.questions["pearson_proxy"].mean()),
+            "pearson_diagonal": float(self.questions["pearson_diagonal"].mean()),
         }
 
 
@@ -85,13 +89,15 @@ def agreement(questions: Sequence[Question]) -> Agreement:
     for question in questions:
         g_hat, g_star = question.surrogate, question.exact
         rescaled.append(rescale(g_hat, g_star))
-        varies = g_hat.std() > 0 and g_star.std() > 0
+        g_tilde = diagonal_score(question.gram.gram, question.losses)
         by_question.append(
             {
                 "question_id": question.question_id,
                 "K": question.K,
-                "pearson": float(np.corrcoef(g_hat, g_star)[0, 1]) if varies else np.nan,
-                "spearman": float(stats.spearmanr(g_hat, g_star).statistic) if varies else np.nan,
+                "pearson": _pearson(g_hat, g_star),
+                "spearman": _pearson(stats.rankdata(g_hat), stats.rankdata(g_star)),
+                "pearson_proxy": _pearson(g_hat, g_tilde),
+                "pearson_diagonal": _pearson(g_tilde, g_star),
                 "error": relative_error(rescaled[-1], g_star),
                 "error_raw": relative_error(g_hat, g_star),
                 "mean_cosine": question.mean_cosine,
@@ -104,3 +110,8 @@ def agreement(questions: Sequence[Question]) -> Agreement:
     table = pd.DataFrame({"budget": list(budgets), "recall": found.mean(axis=0), "std": deviation, "random": chance})
     pairs = trajectories(questions).assign(g_hat_rescaled=np.concatenate(rescaled))
     return Agreement(pairs, pd.DataFrame(by_question), table)
+
+
+def _pearson(a: Floats, b: Floats) -> float:
+    """NaN where one of them is constant."""
+    return float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else float("nan")

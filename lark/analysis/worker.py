@@ -45,11 +45,13 @@ def gradients(job: Job) -> dict[str, Any]:
         return {"questions": len(chosen)}
     anchor = load_anchor(job, str(job.inputs["student"]))
     memory = int(job.config.hardware.gradient_gib * 2**30)
+    folder = job.config.hardware.gradient_scratch
+    scratch = Path(folder).expanduser() / f"lark-gradients-{job.folder.name}-{job.rank}" if folder else None
     rows = read_questions(job, [chosen[number] for number in missing])
     total = sum(passes(anchor, len(rows[chosen[n]]), memory) for n in missing)
     with tqdm(total=total, desc="exact gradients", unit="pass", disable=not job.is_main) as bar:
         for number in missing:
-            question = measure(anchor, chosen[number], rows[chosen[number]], memory, bar)
+            question = measure(anchor, chosen[number], rows[chosen[number]], memory, bar, scratch)
             shards.write(question.rows(), job.folder, number)
     return {"questions": len(chosen)}
 
@@ -143,11 +145,18 @@ def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[
     return found
 
 
-def measure(anchor: Anchor, name: str, rows: Sequence[tuple[dict[str, Any], Encoded]], memory: int, bar: tqdm) -> Question:
+def measure(
+    anchor: Anchor,
+    name: str,
+    rows: Sequence[tuple[dict[str, Any], Encoded]],
+    memory: int,
+    bar: tqdm,
+    scratch: Path | None = None,
+) -> Question:
     """Everything exact about one question's trajectories."""
     head = Head.of(anchor.model)
     table = pd.DataFrame(_statistics(anchor, head, rows))
-    gram = gram_matrix(anchor, [encoded for _, encoded in rows], memory, bar.update)
+    gram = gram_matrix(anchor, [encoded for _, encoded in rows], memory, bar.update, scratch)
     if not all(np.isfinite(part).all() for part in (gram.rest, gram.head, gram.cross)):
         raise LarkError(f"A gradient of question {name} is not finite: check the student's weights.")
     return Question(name, table, gram, tied=anchor.tied is not None)

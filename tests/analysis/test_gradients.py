@@ -1,5 +1,7 @@
 """The streamed Gram matrix and corpus gradient against whole gradients, autograd in fp64 and finite differences."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -65,6 +67,14 @@ def test_blocks_of_any_size_give_the_gram_matrix_of_whole_gradients(tied: bool, 
     np.testing.assert_allclose(found.gram, (whole @ whole.T).numpy(), rtol=1e-9)
     assert (np.abs(found.cross).max() > 0) == tied
     assert np.linalg.eigvalsh(found.untied).min() > 0
+
+
+def test_gradients_may_be_on_disk(tmp_path: Path) -> None:
+    model, encoded = tiny(tied=True), trajectories()
+    in_memory = gram_matrix(Anchor(model), encoded, 400_000).gram
+    on_disk = gram_matrix(Anchor(model), encoded, 400_000, scratch=tmp_path / "scratch").gram
+    np.testing.assert_array_equal(on_disk, in_memory)
+    assert not list(tmp_path.iterdir())
 
 
 def test_single_precision_is_enough() -> None:
