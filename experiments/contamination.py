@@ -43,7 +43,8 @@ def render(sweep: Sweep) -> Report:
     caption = (
         f"Problems of the benchmarks ({benchmark}) whose highest character 8-gram Jaccard similarity with a question of the pool "
         f"({pool}) is 1 after normalisation (exact), or at least 0.4, 0.7, 0.85; an exact match counts in every column. The "
-        "paper finds no exact match among 811 problems, 31 at 0.4, 8 at 0.7 and 1 at 0.85, all in MATH levels 2 to 5, and none of them a leak."
+        "paper finds no exact match among 811 problems, 31 at 0.4, 8 at 0.7 and 1 at 0.85, all in MATH "
+        "levels 2 to 5, and none of them a leak."
     )
     data = pd.concat([ours.assign(table="counts"), closest.assign(table="closest")], ignore_index=True)
     return Report(TITLE, caption, data, tables)

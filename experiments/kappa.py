@@ -12,11 +12,11 @@ TITLE = "Appendix A.3. The decay rate along training, and κ"
 
 def render(sweep: Sweep) -> Report:
     runs: dict[int, pd.DataFrame] = {}
-    rows, tables = [], published("kappa").set_index("budget")
+    rows, printed = [], published("kappa")
+    paper = {int(row["budget"]): (float(row["low"]), float(row["high"])) for row in printed.to_dict("records")}
     for job in sweep.jobs:
         budget, folder = job.config.budget.size, sweep.folder(job, "kappa")
-        paper = tables.loc[budget] if budget in tables.index else None
-        said = MISSING if paper is None else Cell(_range(float(paper["low"]), float(paper["high"])))
+        said = Cell(_range(*paper[budget])) if budget in paper else MISSING
         if folder is None:
             rows.append([Cell(str(budget)), MISSING, MISSING, MISSING, said])
             continue
@@ -28,13 +28,13 @@ def render(sweep: Sweep) -> Report:
             [Cell(str(budget)), Cell(f"{lowest['ratio']:.3g}"), Cell(str(int(lowest["step"]))), Cell(f"{peak:.3g}"), said]
         )
     caption = (
-        "ρ_t = ‖∇L_total(θ_t)‖² / L_total(θ_t) of the whole weighted training set at snapshots of the training run (blue, left axis), "
-        "and ρ_t/ρ_0 (red dashed, right axis); κ̂ is its minimum. The paper finds κ̂ = 0.279 at B = 1 and 0.012 to 0.015 for "
+        "ρ_t = ‖∇L_total(θ_t)‖² / L_total(θ_t) of the whole weighted training set at snapshots of the training run (blue, left "
+        "axis), and ρ_t/ρ_0 (red dashed, right axis); κ̂ is its minimum. The paper finds κ̂ = 0.279 at B = 1 and 0.012 to 0.015 for "
         "B ≥ 3 on Qwen-2.5-7B, all above zero, with a spike in the first tenth of training for B ≥ 3."
     )
     table = Table(["Budget B", "κ̂ = min ρ_t/ρ_0", "at step", "max ρ_t/ρ_0", "paper's κ̂"], rows)
     notes = [
-        "Snapshots are evenly spaced, so a minimum between two of them is missed: κ̂ is from above. The paper records each step."
+        "Snapshots are evenly spaced: a minimum between two of them is missed, so κ̂ is from above. The paper records every step."
     ]
     data = pd.concat(runs.values(), ignore_index=True) if runs else pd.DataFrame()
     return Report(TITLE, caption, data, [table], kappa_figure(runs) if runs else None, notes)

@@ -24,15 +24,15 @@ def render(sweep: Sweep) -> Report:
     always = gains.groupby("question_id")["gain"].min().ge(0).mean()
     caption = (
         f"Δρ(q) = ρ(q) − ρ(p) from exact gradients of question {scene.question_id}, on the plane of the first two principal "
-        f"components of q̂(B) − p; at each point the weights closest to uniform that project there. Blue (purple) is above zero, "
+        f"components of q̂(B) − p; at each point the weights closest to uniform that project there. Purple is above zero, "
         f"orange below. {facts['budgets_with_gain']:.0f} of the {facts['budgets']:.0f} selections q̂(B) raise ρ (lowest "
         f"{facts['lowest_gain_on_path']:+.3g}, highest {facts['largest_gain_on_path']:+.3g}; ρ(p) = {facts['prior_rate']:.3g}; the "
         f"best single trajectory {facts['largest_possible_gain']:+.3g}), as do {facts['random_share_with_gain']:.0%} of random "
         "weights. The paper finds Δρ ≥ 0 for every B = 1..32 on its representative question of Qwen-2.5-7B."
     )
     notes = [
-        f"The question is the median one of {sizes(questions)} by its mean Δρ/ρ(p) over budgets, not chosen by eye. On {always:.0%} "
-        "of the questions every q̂(B) raises ρ; below, the share of questions on which it does, by budget."
+        f"The question is the median one of {sizes(questions)} by its mean Δρ/ρ(p) over budgets, not chosen by eye. On "
+        f"{always:.0%} of the questions every q̂(B) raises ρ; below, the share of questions on which it does, by budget."
     ]
     shown = [budget for budget in (1, 2, 3, 5, 10, 20, 32) if budget in by_budget.index]
     table = Table(

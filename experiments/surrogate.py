@@ -16,7 +16,8 @@ LABELS = {
     "error_mean": "relative RMS error, mean (rescaled ĝ)", "error_median": "relative RMS error, median (rescaled ĝ)",
     "error_raw_mean": "relative RMS error, mean (raw ĝ)", "error_raw_median": "relative RMS error, median (raw ĝ)",
     "mean_cosine": "mean cosine of two trajectories' gradients",
-    "pearson_proxy": "Pearson r of ĝ with the diagonal score, mean", "pearson_diagonal": "Pearson r of the diagonal score with g*, mean",
+    "pearson_proxy": "Pearson r of ĝ with the diagonal score, mean",
+    "pearson_diagonal": "Pearson r of the diagonal score with g*, mean",
 }  # fmt: skip
 TITLE = "Appendix B.8. The surrogate ĝ against the exact g*"
 

@@ -41,8 +41,8 @@ def render(sweep: Sweep) -> Report:
     caption = (
         f"Constants of App. A-B for {len(known)} questions, and {checked['inequality'].nunique()} inequalities, each at the place "
         "where it is tightest (over trajectories, or over vertices, the path of q̂(B) and samples of the simplex). "
-        f"{'All hold.' if not violated else f'{violated} of {len(checked)} are violated.'} The paper proves them and gives no numbers; "
-        "it calls the constants loose worst cases."
+        f"{'All hold.' if not violated else f'{violated} of {len(checked)} are violated.'} The paper proves them and gives no "
+        "numbers; it calls the constants loose worst cases."
     )
     open_ended = jacobians["change"].gt(0.01).mean()
     notes = [
@@ -57,8 +57,9 @@ def render(sweep: Sweep) -> Report:
         ["parameters", "inequality"], key=lambda c: c.map(order).fillna(0) if c.name == "inequality" else c
     )
     rows = [
-        [Cell(row["inequality"]), Cell(row["source"]), Cell(row["parameters"]), Cell(f"{row['left']:.3g}"), Cell(f"{row['right']:.3g}"),
-         Cell(f"{row['margin']:.3g}"), Cell("yes" if row["holds"] else "NO", best=not row["holds"])]
+        [*(Cell(row[name]) for name in ("inequality", "source", "parameters")),
+         *(Cell(f"{row[name]:.3g}") for name in ("left", "right", "margin")),
+         Cell("yes" if row["holds"] else "NO", best=not row["holds"])]
         for row in worst.to_dict("records")
     ]  # fmt: skip
     tables = [

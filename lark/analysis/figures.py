@@ -54,7 +54,7 @@ def surrogate_figure(agreement: Agreement) -> Figure:
 
 
 def landscape_figure(scene: Landscape) -> Figure:
-    """Fig. 3a: Δρ on the plane of the path; blue above zero, orange below."""
+    """Fig. 3a: Δρ on the plane of the path; purple above zero, orange below."""
     figure, (axes,) = panels(1, width=6.2, height=4.6)
     top = float(np.nanmax(np.abs([np.nanmax(np.abs(scene.gain)), scene.path["gain"].abs().max()])))
     norm = SymLogNorm(linthresh=max(scene.prior_rate / 10, top * 1e-3), vmin=-top, vmax=top)
