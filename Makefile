@@ -33,6 +33,11 @@ reports: $(VENV)/.run ## Every table and figure below, and outputs/report/index.
 
 # Each table and figure: conf/experiment/<name>.yaml is its sweep, experiments/<name>.py draws it.
 table1: ## Table 1: all methods, both budgets, four benchmarks
+landscape: ## Figure 3a: the decay rate over the simplex of one question, and LARK's path through it
+kappa: ## App. A.3: the decay rate along training, and κ
+theory: ## App. A-B: the constants of the theory, and each inequality in numbers
+surrogate: ## App. B.8: ĝ against the exact g*
+contamination: ## Table 2: benchmark problems in the pool
 plan-table1: ## The jobs of table1, what is reused and what it costs, without running (plan-<name> for the others)
 
 $(EXPERIMENTS): $(VENV)/.run

@@ -1,20 +1,37 @@
 """The analyses as figures: data in, a matplotlib figure out. Nothing is read or written here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import ParamSpec
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from lark.analysis.landscape import Landscape
 from lark.analysis.surrogate import Agreement
-from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
+from lark.report.figures import LARK_COLOUR, OKABE_ITO, STYLE, panels
 
 BLUE, GREY, BLACK = OKABE_ITO[0], OKABE_ITO[7], OKABE_ITO[8]
+P = ParamSpec("P")
 
 
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Titles and legends take their size when they are made, so the style must last as long as the drawing."""
+
+    @wraps(draw)
+    def drawn(*arguments: P.args, **options: P.kwargs) -> Figure:
+        with mpl.rc_context(STYLE):
+            return draw(*arguments, **options)
+
+    return drawn
+
+
+@styled
 def surrogate_figure(agreement: Agreement) -> Figure:
     """App. B.8: (a) g-hat against g*, (b) Recall@B, (c) relative RMS error of each question."""
     figure, (scatter, recall, histogram) = panels(3, width=3.8, height=3.5)
@@ -28,7 +45,7 @@ def surrogate_figure(agreement: Agreement) -> Figure:
     scatter.set_xlabel("exact g* (change of ρ per unit of weight, symlog)")
     scatter.set_ylabel("ĝ, rescaled within each question (symlog)")
     scatter.set_title(f"(a) Pearson r = {agreement.pearson:.3f}, Spearman ρ = {agreement.spearman:.3f}")
-    scatter.legend(loc="upper left")
+    scatter.legend(loc="lower right")
 
     recalls = agreement.recalls
     recall.errorbar(
@@ -48,16 +65,19 @@ def surrogate_figure(agreement: Agreement) -> Figure:
     histogram.axvline(errors.median(), color=BLACK, linestyle=":", label=f"median {errors.median():.3f}")
     histogram.set_xlabel("‖ĝ − g*‖ / ‖g*‖ (rescaled ĝ, no unit)")
     histogram.set_ylabel("questions")
+    histogram.yaxis.set_major_locator(MaxNLocator(integer=True))
     histogram.set_title("(c) Relative RMS error")
     histogram.legend()
     return figure
 
 
+@styled
 def landscape_figure(scene: Landscape) -> Figure:
     """Fig. 3a: Δρ on the plane of the path; purple above zero, orange below."""
     figure, (axes,) = panels(1, width=6.2, height=4.6)
     top = float(np.nanmax(np.abs([np.nanmax(np.abs(scene.gain)), scene.path["gain"].abs().max()])))
-    norm = SymLogNorm(linthresh=max(scene.prior_rate / 10, top * 1e-3), vmin=-top, vmax=top)
+    linear = max(scene.prior_rate / 10, top * 1e-3)
+    norm = SymLogNorm(linthresh=linear, vmin=-top, vmax=top)
     mesh = axes.pcolormesh(scene.grid_x, scene.grid_y, scene.gain, cmap="PuOr", norm=norm, shading="nearest", rasterized=True)
     axes.contour(scene.grid_x, scene.grid_y, scene.gain, levels=[0], colors=[BLACK], linewidths=0.8)
     axes.plot(scene.vertices["x"], scene.vertices["y"], "x", color=GREY, markersize=4, label="one trajectory alone")
@@ -77,11 +97,14 @@ def landscape_figure(scene: Landscape) -> Figure:
     axes.set_ylabel("second principal component (weight)")
     axes.set_aspect("equal", adjustable="datalim")
     axes.grid(visible=False)
-    figure.colorbar(mesh, ax=axes, label="Δρ(q) = ρ(q) − ρ(p) (symlog)")
-    axes.set_title(f"Δρ, question {scene.question_id}; the plane holds {scene.explained:.0%} of the path's variance")
+    decades = 10.0 ** np.arange(np.ceil(np.log10(linear)), np.floor(np.log10(top)) + 1)
+    bar = figure.colorbar(mesh, ax=axes, label="Δρ(q) = ρ(q) − ρ(p) (symlog)", ticks=[*-decades[::-1], 0, *decades])
+    bar.ax.minorticks_off()
+    axes.set_title(f"Question {scene.question_id}; the plane holds {scene.explained:.0%} of the path's variance")
     return figure
 
 
+@styled
 def theory_figure(checks: pd.DataFrame) -> Figure:
     """App. A-B: how far above its left side the right side of each inequality is, at its tightest, for each question."""
     names = list(dict.fromkeys(checks["inequality"]))
@@ -101,6 +124,7 @@ def theory_figure(checks: pd.DataFrame) -> Figure:
     return figure
 
 
+@styled
 def kappa_figure(runs: Mapping[int, pd.DataFrame]) -> Figure:
     """App. A.3: ρ_t (left axis) and ρ_t/ρ_0 (right axis) along training, a panel for each budget. runs: step, rate, ratio."""
     figure, axes = panels(len(runs), width=3.1, height=3.0)

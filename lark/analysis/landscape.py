@@ -68,7 +68,7 @@ class Landscape:
         )
 
 
-def landscape(question: Question, resolution: int = 61, seed: int = 0) -> Landscape:
+def landscape(question: Question, resolution: int = 101, seed: int = 0) -> Landscape:
     """Δρ on a grid, along the path, at the vertices and at random weights."""
     G, losses, K = question.gram.gram, question.losses, question.K
     prior, path = rates.uniform(K), rates.budget_path(question.surrogate)

@@ -96,11 +96,9 @@ def constants(question: Question, jacobians: Floats, head_norm: float) -> Consta
 
 
 def weights_to_try(scores: Floats, count: int, seed: int) -> Floats:
-    """[n, K] the vertices, the path of q̂(B), the prior, and about `count` samples of the simplex."""
+    """[n, K] the vertices, the path of q̂(B), and about `count` samples of the simplex. Not p, where both sides are 0."""
     K = len(scores)
-    return np.concatenate(
-        [np.eye(K), rates.budget_path(scores), rates.uniform(K)[None], *rates.simplex_samples(K, count, seed)]
-    )
+    return np.concatenate([np.eye(K), rates.budget_path(scores), *rates.simplex_samples(K, count, seed)])
 
 
 def inequalities(question: Question, known: Constants, count: int = 700, seed: int = 0, tied: bool = False) -> pd.DataFrame:
