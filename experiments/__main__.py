@@ -53,6 +53,9 @@ def run(name: str, arguments: list[str]) -> list[str]:
 
 
 def plan(name: str, arguments: list[str]) -> list[str]:
+    """What the sweep would do and cost: at the paper's scale on the paper's machine, unless another is named."""
+    if "scale=paper" in arguments and not any(argument.startswith("hardware=") for argument in arguments):
+        arguments = [*arguments, "hardware=a100x8"]
     log.info("%s", describe(compose_sweep(name, arguments)))
     return []
 

@@ -11,12 +11,14 @@ TITLE = "Table 2. Train/eval contamination audit"
 COLUMNS = ("N", "exact", "J>=0.4", "J>=0.7", "J>=0.85")
 PAIRS = 10
 EXCERPT = 160
+PAPER = {"problems": "N", "j40": "J>=0.4", "j70": "J>=0.7", "j85": "J>=0.85"}
+"""Our names of the columns of experiments/paper/contamination.csv."""
 NAMES = {"AIME": "AIME-2024", "GPQA": "GPQA-Diamond"}
 """Our benchmarks' labels in the paper's Table 2, where they differ."""
 
 
 def render(sweep: Sweep) -> Report:
-    paper = published("contamination")
+    paper = published("contamination").rename(columns=PAPER)
     theirs = _table(paper, "The paper's Table 2, for its own pool.")
     folder = sweep.folder(sweep.jobs[0], "contamination")
     if folder is None:

@@ -12,11 +12,11 @@ TITLE = "Appendix A.3. The decay rate along training, and κ"
 
 def render(sweep: Sweep) -> Report:
     runs: dict[int, pd.DataFrame] = {}
-    rows, printed = [], published("kappa")
-    paper = {int(row["budget"]): (float(row["low"]), float(row["high"])) for row in printed.to_dict("records")}
+    printed = published("figures").query("experiment == 'kappa'").set_index("quantity")["value"]
+    rows = []
     for job in sweep.jobs:
         budget, folder = job.config.budget.size, sweep.folder(job, "kappa")
-        said = Cell(_range(*paper[budget])) if budget in paper else MISSING
+        said = Cell(f"{printed['b1']:g}" if budget == 1 else f"{printed['larger_low']:g} to {printed['larger_high']:g}")
         if folder is None:
             rows.append([Cell(str(budget)), MISSING, MISSING, MISSING, said])
             continue
@@ -38,7 +38,3 @@ def render(sweep: Sweep) -> Report:
     ]
     data = pd.concat(runs.values(), ignore_index=True) if runs else pd.DataFrame()
     return Report(TITLE, caption, data, [table], kappa_figure(runs) if runs else None, notes)
-
-
-def _range(low: float, high: float) -> str:
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

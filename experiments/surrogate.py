@@ -19,11 +19,16 @@ LABELS = {
     "pearson_proxy": "Pearson r of ĝ with the diagonal score, mean",
     "pearson_diagonal": "Pearson r of the diagonal score with g*, mean",
 }  # fmt: skip
+PAPER = {
+    "pearson_r": "pearson", "recall_1": "recall@1", "recall_3": "recall@3", "rms_mean": "error_mean", "rms_median": "error_median",
+}  # fmt: skip
+"""Where the paper's numbers (experiments/paper/figures.csv) have other names than ours."""
 TITLE = "Appendix B.8. The surrogate ĝ against the exact g*"
 
 
 def render(sweep: Sweep) -> Report:
-    paper = published("surrogate").set_index("metric")["value"]
+    printed = published("figures").query("experiment == 'surrogate'").set_index("quantity")["value"]
+    paper = printed.rename(PAPER)
     questions = questions_of(sweep)
     if questions is None:
         rows = [[Cell(label), MISSING, _cell(paper.get(name))] for name, label in LABELS.items()]

@@ -32,7 +32,7 @@ CONF = ROOT / "conf"
 PAPER = Path(__file__).parent / "paper"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
     """One run of run.py within a sweep."""
 
@@ -49,7 +49,8 @@ class Job:
 
     def artifact(self, stage: str) -> Artifact | None:
         """Its artifact by the artifact's stage or the task that makes it: pool, scores, selection, checkpoint, cost, ..."""
-        return next((s.artifacts[0] for s in self.plan if stage in (s.artifacts[0].stage, s.task)), None)
+        found = [artifact for step in self.plan for artifact in step.artifacts if stage in (artifact.stage, step.task)]
+        return next((artifact for artifact in found if artifact.stage == stage), found[0] if found else None)
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,9 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
         Job(tuple(o for o in overrides if o not in typed), config, tuple(plan_of(config, checksums)))
         for overrides, config in zip(batch, configs, strict=True)
     ]
-    changed = tuple(a for a in arguments if a.split("=")[0].lstrip("+~") not in ("experiment", "scale", "outputs", "tracking"))
+    # What can change no result is no change.
+    same = ("experiment", "scale", "outputs", "tracking", "hardware")
+    changed = tuple(a for a in arguments if a.split("=")[0].lstrip("+~").split(".")[0] not in same)
     return Sweep(name, whole.scale, changed, tuple(jobs), Store(configs[0].outputs_path))
 
 
@@ -147,6 +150,12 @@ def plan_of(config: Config, checksums: Checksums) -> list[Step]:
 def published(name: str) -> pd.DataFrame:
     """The paper's numbers, experiments/paper/<name>.csv."""
     return pd.read_csv(PAPER / f"{name}.csv", comment="#")
+
+
+def published_value(experiment: str, quantity: str) -> float:
+    """A number of the paper's text or captions, experiments/paper/figures.csv."""
+    table = published("figures").set_index(["experiment", "quantity"])["value"]
+    return float(table[experiment, quantity])
 
 
 def method_label(name: str) -> str:

@@ -1,20 +1,16 @@
 """Table 1: Acc@5 of every method, budget and student on every benchmark, beside the paper's numbers."""
 
-from collections.abc import Mapping
-
 import pandas as pd
 
+from experiments import accuracy
 from experiments.report import Report, Table
-from experiments.sweep import Job, Sweep, method_label, published
-from lark.evaluation.metrics import BenchmarkMetrics, Spread, average
-from lark.report.summary import spread
+from experiments.sweep import Sweep, method_label, published
 from lark.report.tables import MISSING, Cell
 
-AVERAGE = "avg"
 LABELS = {
     "qwen7b": "Qwen-2.5-7B", "llama3b": "Llama-3.2-3B", "qwen1.5b": "Qwen-2.5-1.5B", "smollm2": "SmolLM2-135M", "demo": "Demo",
 }  # fmt: skip
-PAPER_LABELS = {"aime24": "AIME", "amc": "AMC", "gpqa_diamond": "GPQA", "math500": "MATH-500", AVERAGE: "Avg"}
+PAPER_LABELS = {"aime24": "AIME", "amc": "AMC", "gpqa_diamond": "GPQA", "math500": "MATH-500", accuracy.AVERAGE: "Avg"}
 
 
 def render(sweep: Sweep) -> Report:
@@ -48,33 +44,14 @@ def collect(sweep: Sweep) -> pd.DataFrame:
         jobs = [job for job in sweep.jobs if job.config.student.name == student]
         base = sweep.metrics(jobs[0], trained=False)
         for budget in dict.fromkeys(job.config.budget.size for job in jobs):
-            rows += _rows(jobs[0], "base", method_label("base"), budget, base)
+            rows += [{**row, "method": "base", "weighting": None, "budget": budget} for row in accuracy.rows(jobs[0], base)]
         for job in jobs:
-            rows += _rows(job, job.config.method.name, job.config.method.label, job.config.budget.size, sweep.metrics(job))
+            rows += accuracy.rows(job, sweep.metrics(job))
     data = pd.DataFrame(rows)
+    data = data.assign(method_label=data["method"].map(method_label))
     paper = published("table1").rename(columns={"mean": "paper", "std": "paper_std"})
     data = data.merge(paper, how="left", on=["student", "method", "budget", "benchmark"])
     return data.assign(difference=data["mean"] - data["paper"])
-
-
-def _rows(job: Job, method: str, label: str, budget: int, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str, object]]:
-    tasks = job.config.benchmark.tasks
-    found: dict[str, Spread] = {task: metrics[task].accuracy_at_k for task in tasks if task in metrics}
-    if len(found) == len(tasks):
-        found[AVERAGE] = average(list(metrics.values()))
-    return [
-        {
-            "student": job.config.student.name,
-            "method": method,
-            "method_label": label,
-            "budget": budget,
-            "benchmark": task,
-            "label": tasks[task].label if task in tasks else "Avg",
-            "mean": found[task].mean if task in found else None,
-            "std": found[task].std if task in found else None,
-        }
-        for task in [*tasks, AVERAGE]
-    ]
 
 
 def table(data: pd.DataFrame, value: str, deviation: str | None, caption: str = "") -> Table:
@@ -93,8 +70,7 @@ def table(data: pd.DataFrame, value: str, deviation: str | None, caption: str = 
                 elif deviation is None:
                     row.append(Cell(f"{entry[value]:+.2f}".replace("-", "−")))
                 else:
-                    std = None if pd.isna(entry[deviation]) else float(entry[deviation])
-                    text = spread(Spread((), float(entry[value]), std))
-                    row.append(Cell(text, best=bool(entry[value] == best.get((student, budget, label)))))
+                    is_best = bool(entry[value] == best.get((student, budget, label)))
+                    row.append(accuracy.cell(entry[value], entry[deviation], is_best))
             rows.append(row)
     return Table(["Model", "Method", *(f"{label} (B={budget})" for budget, label in columns)], rows, caption, labels=2)

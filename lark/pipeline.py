@@ -25,7 +25,7 @@ from lark.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
-ONE_PROCESS = ("lengths", "grade")
+ONE_PROCESS = ("lengths", "grade", "cost")
 """Tasks that need no more than one process whatever the hardware."""
 
 MERGED = {"gradients": "gradients.parquet", "jacobians": "jacobians.parquet", "kappa": "kappa.parquet"}

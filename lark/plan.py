@@ -18,7 +18,7 @@ from lark.students import location, tokenizer_identity, weights_identity
 
 VERSIONS = {
     "pool": 1, "lengths": 1, "scores": 1, "selection": 1, "checkpoint": 1, "generations": 1, "metrics": 1,
-    "analysis": 1,
+    "analysis": 1, "cost": 1,
 }  # fmt: skip
 
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "checkpoints")
@@ -63,7 +63,11 @@ def make_plan(config: Config, checksums: Checksums) -> list[Step]:
         {"selection": selection.artifacts[0]},
     )  # fmt: skip
     train = Step("train", "train", (checkpoint,), {"student": student})
-    analysis = _analysis(config, checksums, pool.artifacts[0], checkpoint, student)
+    analysis = (
+        [_cost(config, checksums, scoring)]
+        if config.analysis.name == "cost"
+        else _analysis(config, checksums, pool.artifacts[0], checkpoint, student)
+    )
     return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student), *analysis]
 
 
@@ -170,6 +174,20 @@ def _analysis(config: Config, checksums: Checksums, pool: Artifact, checkpoint: 
         inputs = {"pool": pool, "gradients": gradients}
         steps.append(Step("analyse", "jacobians", (Artifact("analysis", f"jacobians-{name}", version, more, inputs),), sources))
     return steps
+
+
+def _cost(config: Config, checksums: Checksums, scoring: Sequence[Step]) -> Step:
+    """A measurement of this machine: it is repeated with force=[cost], not by changing the hardware's settings."""
+    (lengths,) = (step.artifacts[0] for step in scoring if step.task == "lengths")
+    measured = {"samples": config.analysis.samples, "rounds": config.analysis.rounds, "scoring": asdict(config.scoring)}
+    part = {**weights_identity(config.student, checksums), **measured}
+    inputs = {"pool": lengths.inputs["pool"], "lengths": lengths}
+    return Step(
+        "analyse",
+        "cost",
+        (Artifact("cost", lengths.name, VERSIONS["cost"], part, inputs),),
+        {"student": location(config.student)},
+    )
 
 
 def _task_part(name: str, task: Task, checksums: Checksums) -> dict[str, Any]:

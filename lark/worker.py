@@ -29,6 +29,7 @@ TASKS = {
     "gradients": "lark.analysis.worker:gradients",
     "jacobians": "lark.analysis.worker:jacobians",
     "kappa": "lark.analysis.worker:kappa",
+    "cost": "lark.scoring.cost:measure",
 }
 """Task -> module:function(job) -> counts."""
 

@@ -87,9 +87,9 @@ def landscape_figure(scene: Landscape) -> Figure:
         zorder=3, label=f"q̂(B), B = 1..{len(scene.path)}, in its own colour",
     )  # fmt: skip
     axes.plot(0, 0, "*", color=BLACK, markersize=10, zorder=4, label="uniform weights p")
-    for budget in (1, len(scene.path)):
+    for budget, offset in ((1, (6, 6)), (len(scene.path), (8, -14))):
         point = scene.path.set_index("budget").loc[budget]
-        axes.annotate(f"B={budget}", (point["x"], point["y"]), textcoords="offset points", xytext=(6, 6), fontsize=8)
+        axes.annotate(f"B={budget}", (point["x"], point["y"]), textcoords="offset points", xytext=offset, fontsize=8)
     handles, labels = axes.get_legend_handles_labels()
     handles.append(Line2D([], [], color=BLACK, linewidth=0.8))
     axes.legend(handles, [*labels, "Δρ = 0"], loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)

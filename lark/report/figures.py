@@ -1,5 +1,6 @@
 """How figures look: colours that colour-blind people can tell apart, and the same size and type everywhere."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,14 +27,13 @@ STYLE = {
 
 def panels(count: int = 1, width: float = 5.2, height: float = 3.4) -> tuple[Figure, Sequence[Axes]]:
     """A figure of `count` panels side by side. Made without pyplot: nothing is shown, nothing has to be closed."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width * count, height), layout="constrained")
-        axes = figure.subplots(1, count, squeeze=False)[0]
-    return figure, list(axes)
+    mpl.rcParams.update(STYLE)
+    figure = Figure(figsize=(width * count, height), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
 def save(figure: Figure, path: Path) -> None:
     """As PNG for the screen and PDF for paper, the same bytes from the same figure."""
-    with mpl.rc_context(STYLE):
-        figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
-        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+    logging.getLogger("fontTools").setLevel(logging.WARNING)
+    figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
+    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})

@@ -1,0 +1,132 @@
+"""What each method's score costs, in seconds a trajectory (paper, App. D.1), measured side by side in one process.
+
+Every method gets the same trajectories one by one, as the paper's seconds a sample are counted, in rounds whose order
+rotates, so that whatever else the machine does falls on all alike. The baselines are timed as they are usually written:
+all logits of the response in memory, then their statistic. `statistics` is what this project runs instead: one pass that
+gives GRAPE's, LARK's and RSR's numbers together, without ever holding the logits.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional
+from tqdm import tqdm
+
+from lark import pool as pools
+from lark.artifacts import atomic
+from lark.chat import Encoded
+from lark.models import load_chat, load_model
+from lark.scoring.forward import Student, response_statistics
+from lark.scoring.head import last_hidden_state
+from lark.scoring.worker import KEY, TEXT, summarise
+from lark.worker import Job
+
+log = logging.getLogger(__name__)
+FILE = "cost.parquet"
+TOP = 100
+"""RSR's r_max: the logits that the usual implementation looks through for the rank."""
+Scorer = Callable[[Student, Encoded, Job], object]
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Time every method on the same trajectories: `cost.parquet`, a row for each method, round and trajectory."""
+    torch.set_num_threads(job.machine.threads)
+    asked, config = job.config.analysis, job.config.student
+    device = "cuda" if job.machine.device == "cuda" else "cpu"
+    chat = load_chat(str(job.inputs["student"]), config)
+    student = Student.of(load_model(str(job.inputs["student"]), config, device))
+    chosen = sample(pd.read_parquet(job.inputs["lengths"] / "lengths.parquet"), asked.samples)
+    texts = pd.read_parquet(job.inputs["pool"] / pools.FILE, columns=TEXT).merge(chosen[KEY], on=KEY)
+    encoded = chat.encode_many([{str(k): v for k, v in row.items()} for row in texts.to_dict("records")], config.max_length)
+    for scorer in SCORERS.values():  # compilation and first allocations are not part of a sample's cost
+        scorer(student, encoded[0], job)
+    names, timings = list(SCORERS), []
+    for number in tqdm(range(asked.rounds), desc="timing", unit="round"):
+        for index, trajectory in enumerate(encoded):
+            turn = (number + index) % len(names)
+            for name in names[turn:] + names[:turn]:
+                seconds = _time(SCORERS[name], student, trajectory, job)
+                timings.append((name, number, index, trajectory.n_response, len(trajectory.ids), seconds))
+    table = pd.DataFrame(timings, columns=["method", "round", "trajectory", "n_tokens", "length", "seconds"])
+    with atomic(job.folder / FILE) as draft:
+        table.to_parquet(draft, index=False)
+    name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {job.machine.threads} thread(s)"
+    return {"device": name, "trajectories": len(encoded), "mean_tokens": round(float(table["n_tokens"].mean()), 1)}
+
+
+def sample(lengths: pd.DataFrame, count: int) -> pd.DataFrame:
+    """`count` trajectories spread evenly over the pool's lengths, so that their mean length is the pool's."""
+    usable = lengths[lengths["n_tokens"] > 0].sort_values(["n_tokens", *KEY], ignore_index=True)
+    places = (np.arange(min(count, len(usable))) + 0.5) / min(count, len(usable)) * len(usable)
+    return usable.iloc[places.astype(int)]
+
+
+def _time(scorer: Scorer, student: Student, trajectory: Encoded, job: Job) -> float:
+    _wait(student)
+    started = time.perf_counter()
+    scorer(student, trajectory, job)
+    _wait(student)
+    return time.perf_counter() - started
+
+
+def _wait(student: Student) -> None:
+    if student.head.weight.is_cuda:
+        torch.cuda.synchronize()
+
+
+@torch.no_grad()
+def _logits(student: Student, trajectory: Encoded) -> tuple[Tensor, Tensor]:
+    """All logits of the response [T, V], and its tokens [T]."""
+    device = student.head.weight.device
+    ids = torch.tensor(trajectory.ids, device=device)
+    hidden = last_hidden_state(student.model, ids[None])[0, trajectory.prompt_length - 1 : -1]
+    return student.head.logits(hidden), ids[trajectory.prompt_length :]
+
+
+def grape(student: Student, trajectory: Encoded, job: Job) -> float:
+    """The mean log-likelihood from all logits."""
+    logits, targets = _logits(student, trajectory)
+    return -float(functional.cross_entropy(logits, targets))
+
+
+def lark(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
+    """The loss and the residual ||pi - e_y||^2 = sum_v pi_v^2 - 2 pi_y + 1, from all logits."""
+    logits, targets = _logits(student, trajectory)
+    probabilities = logits.softmax(-1)
+    gold = probabilities.gather(-1, targets[:, None])[:, 0]
+    residual = probabilities.square().sum(-1) - 2 * gold + 1
+    return float(functional.cross_entropy(logits, targets)), float(residual.sum())
+
+
+def rsr(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
+    """The loss and the clipped rank, looked up among the TOP largest logits."""
+    logits, targets = _logits(student, trajectory)
+    found = logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices == targets[:, None]
+    rank = torch.where(found.any(-1), found.int().argmax(-1) + 1, TOP)
+    return float(functional.cross_entropy(logits, targets)), float(rank.sum())
+
+
+def local_naturalness(student: Student, trajectory: Encoded, job: Job) -> list[float]:
+    """m+1 passes over the trajectory, each with its likelihoods: the cost by which the paper accounts for it."""
+    return [grape(student, trajectory, job) for _ in range(job.config.scoring.local_context + 1)]
+
+
+def statistics(student: Student, trajectory: Encoded, job: Job) -> dict[str, float]:
+    """Everything that GRAPE, LARK and RSR need, as the score stage computes it."""
+    (found,) = response_statistics(student, [trajectory])
+    return summarise(found, job.config.scoring.rank_clip)
+
+
+SCORERS: dict[str, Scorer] = {
+    "grape": grape,
+    "lark": lark,
+    "rsr": rsr,
+    "local_naturalness": local_naturalness,
+    "statistics": statistics,
+}
