@@ -201,6 +201,8 @@ class Training:
     """Mixed precision: bf16 forward and backward, fp32 master weights and reduction."""
     checkpoints: int = 10
     """How often in a run a checkpoint is written to resume from."""
+    snapshots: int = 0
+    """Keep the student at so many evenly spaced steps, the first and the last among them. 0: only the last."""
 
     def __post_init__(self) -> None:
         _one_of("training.schedule", self.schedule, ("cosine", "linear", "constant"))
