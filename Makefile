@@ -38,9 +38,14 @@ reports: $(VENV)/.run ## Every table and figure below, and outputs/report/index.
 table1: ## Table 1: all methods, both budgets, four benchmarks
 ablation-score: ## Figure 2a: which score
 ablation-weighting: ## Figure 2b: which weights
+landscape: ## Figure 3a: the decay rate over the simplex of one question, and LARK's path through it
 loss-reduction: ## Figure 3b: how far the SFT loss falls
 teacher-utility: ## Figure 3c: does a teacher's mean g-hat predict its student
 token-level: ## Figure 4: on which tokens LARK trains
+kappa: ## App. A.3: the decay rate along training, and κ
+theory: ## App. A-B: the constants of the theory, and each inequality in numbers
+surrogate: ## App. B.8: ĝ against the exact g*
+contamination: ## Table 2: benchmark problems in the pool
 cost: ## App. D.1: seconds a trajectory of each scoring method
 budget-scaling: ## App. D.2: accuracy at B = 1, 3, 5, 10, 20
 case-study: ## App. D.3: one question, from scores to weights

@@ -16,11 +16,11 @@ from omegaconf.errors import OmegaConfBaseException
 from lark.errors import LarkError
 
 STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
-FORCEABLE = (*STAGES, "lengths", "local", "text", "judge", "generate", "grade", "student", "cost")
+ANALYSES = ("gradients", "theory", "kappa", "contamination", "cost")
+FORCEABLE = (*STAGES, "lengths", "local", "text", "judge", "generate", "grade", "student", "jacobians", *ANALYSES)
 WEIGHTINGS = ("uniform", "proportional", "softmax", "kl", "chi2")
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
 GRADERS = ("paper", "verify")
-ANALYSES = ("cost",)
 
 
 def _require(condition: bool, key: str, value: object, what: str) -> None:
@@ -280,10 +280,20 @@ class Training:
 
 @dataclass
 class Analysis:
-    """What the stage `analyse` measures. Nothing, unless it is asked for."""
+    """What the stage `analyse` measures (lark/analysis). Nothing, unless it is asked for."""
 
     name: str | None = None
-    """cost: seconds a trajectory of each scoring method (App. D.1)."""
+    """gradients: exact gradients of some questions' trajectories (App. B.8, Fig. 3a). theory: the same, and the Jacobians
+    behind the constants of App. B. kappa: the decay rate along a training run (App. A.3). contamination: App. C.5.
+    cost: seconds a trajectory of each scoring method (App. D.1)."""
+    questions: int = 50
+    """How many questions get exact gradients, a sample that does not depend on their order (paper, App. B.8)."""
+    seed: int = 42
+    """Of that sample, and of power iteration."""
+    jacobians: int = 3
+    """How many of those questions get Jacobians too, for analysis.name=theory."""
+    iterations: int = 30
+    """Of power iteration, at most."""
     samples: int = 24
     """How many trajectories are timed, spread evenly over the pool's lengths."""
     rounds: int = 3
@@ -292,7 +302,7 @@ class Analysis:
     def __post_init__(self) -> None:
         if self.name is not None:
             _one_of("analysis.name", self.name, ANALYSES)
-        for key in ("samples", "rounds"):
+        for key in ("questions", "jacobians", "iterations", "samples", "rounds"):
             _require(getattr(self, key) >= 1, f"analysis.{key}", getattr(self, key), "must be at least 1")
 
 
@@ -411,6 +421,10 @@ class Hardware:
     """Trajectories in one forward pass of training, when they are not packed."""
     zero: int = 0
     """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too)."""
+    gradient_gib: float = 4.0
+    """Memory for the gradients of a question's trajectories in analyses. With less, there are more passes over them."""
+    gradient_scratch: str | None = None
+    """A folder on a fast disk for those gradients; gradient_gib is then space there. None: they are kept in memory."""
     memory_gib: float = 80.0
     """Of one device, for the planner."""
     tflops: float = 312.0
@@ -419,6 +433,7 @@ class Hardware:
     def __post_init__(self) -> None:
         _one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
         _require(self.zero in (0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3")
+        _require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
         _require(self.nodes >= 1, "hardware.nodes", self.nodes, "must be at least 1")
         _require(self.processes >= 0, "hardware.processes", self.processes, "must not be negative; 0 means one a GPU")
         for key in ("score_tokens", "train_tokens", "micro_batch"):

@@ -10,6 +10,8 @@ from typing import Any
 
 from lark import pool as pools
 from lark import selecting
+from lark.analysis import contamination
+from lark.analysis.shards import merge as merge_shards
 from lark.artifacts import Checksums, Store
 from lark.config import Config
 from lark.evaluation import judge
@@ -27,6 +29,9 @@ log = logging.getLogger(__name__)
 
 ONE_PROCESS = ("lengths", "grade", "cost")
 """Tasks that need no more than one process whatever the hardware."""
+
+MERGED = {"gradients": "gradients.parquet", "jacobians": "jacobians.parquet", "kappa": "kappa.parquet"}
+"""Analyses whose processes leave shards, and the table that the shards become."""
 
 
 class Pipeline:
@@ -105,6 +110,8 @@ class Pipeline:
         if step.task in ("score", "local"):
             cut = shards.Shards.of(step.task, inputs["lengths"], self.config.scoring)
             return [{**counts, **shards.finish(pending[folder], folder, cut)} for folder in folders]
+        if step.task in MERGED:
+            return [{**counts, **merge_shards(folders[0], MERGED[step.task])}]
         if step.task == "generate":
             return [{**counts[str(folder)], **merge_generations(folder)} for folder in folders]
         if step.task == "judge":
@@ -130,6 +137,11 @@ class Pipeline:
     def _text(self, step: Step, folder: Path) -> Mapping[str, Any]:
         return write_indicators(self.store.path(step.inputs["pool"]), folder)
 
+    def _contamination(self, step: Step, folder: Path) -> Mapping[str, Any]:
+        return contamination.write_audit(self.config.benchmark, self.store.path(step.inputs["pool"]) / pools.FILE, folder)
 
-_INLINE = {"pool": Pipeline._pool, "text": Pipeline._text, "select": Pipeline._select}
+
+_INLINE = {
+    "pool": Pipeline._pool, "text": Pipeline._text, "select": Pipeline._select, "contamination": Pipeline._contamination,
+}  # fmt: skip
 """Steps without a model, done in this process."""

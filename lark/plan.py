@@ -12,12 +12,13 @@ from typing import Any
 from lark import pool as pools
 from lark.artifacts import Artifact, Checksums
 from lark.config import Config, Task, Training
+from lark.errors import LarkError
 from lark.scoring.methods import METHODS
 from lark.students import location, tokenizer_identity, weights_identity
 
 VERSIONS = {
     "pool": 2, "lengths": 1, "scores": 1, "tokens": 1, "local": 1, "text": 1, "judge": 1, "selection": 1, "checkpoint": 1,
-    "generations": 1, "metrics": 1, "cost": 1,
+    "generations": 1, "metrics": 1, "analysis": 1, "cost": 1,
 }  # fmt: skip
 
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
@@ -52,7 +53,8 @@ def make_plan(config: Config, checksums: Checksums) -> list[Step]:
     pool = Step("pool", "pool", (pool_artifact(config, checksums),))
     base = _evaluation(config, checksums, None, student)
     if config.weighting_name is None:
-        return [*base]
+        analysis = _analysis(config, checksums, pool.artifacts[0], None, student)
+        return [*base, *([pool, *analysis] if analysis else [])]
     scoring = _scoring(config, checksums, pool.artifacts[0])
     selection = Step("select", "select", (_selection(config, checksums, pool.artifacts[0], scoring),))
     checkpoint = Artifact(
@@ -61,7 +63,11 @@ def make_plan(config: Config, checksums: Checksums) -> list[Step]:
         {"selection": selection.artifacts[0]},
     )  # fmt: skip
     train = Step("train", "train", (checkpoint,), {"student": student})
-    analysis = [_cost(config, checksums, scoring)] if config.analysis.name == "cost" else []
+    analysis = (
+        [_cost(config, checksums, scoring)]
+        if config.analysis.name == "cost"
+        else _analysis(config, checksums, pool.artifacts[0], checkpoint, student)
+    )
     return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student), *analysis]
 
 
@@ -160,6 +166,36 @@ def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | Non
         Step("evaluate", "generate", tuple(generations), sources, names),
         Step("evaluate", "grade", tuple(metrics), {}, names),
     ]
+
+
+def _analysis(config: Config, checksums: Checksums, pool: Artifact, checkpoint: Artifact | None, student: str) -> list[Step]:
+    """What `analysis.name` asks for. Exact gradients are shared by the surrogate, the landscape and the theory."""
+    asked, sources, version = config.analysis, {"student": student}, VERSIONS["analysis"]
+    if asked.name is None:
+        return []
+    if asked.name == "contamination":
+        tasks = {name: _task_part(name, task, checksums) for name, task in config.benchmark.tasks.items()}
+        name = f"contamination-{config.pool.name}-{config.benchmark.name}"
+        audit = Artifact("analysis", name, version, {"analysis": "contamination", "tasks": tasks}, {"pool": pool})
+        return [Step("analyse", "contamination", (audit,))]
+    if asked.name == "kappa":
+        if checkpoint is None:
+            raise LarkError(f"analysis.name=kappa follows a training run, and method={config.method.name} has none.")
+        inputs = {"checkpoint": checkpoint, "selection": checkpoint.inputs["selection"]}
+        rates = Artifact("analysis", f"kappa-{checkpoint.name}", version, {"analysis": "kappa"}, inputs)
+        return [Step("analyse", "kappa", (rates,), sources)]
+    if asked.name not in ("gradients", "theory"):
+        return []
+    identity = {key: value for key, value in weights_identity(config.student, checksums).items() if key != "dtype"}
+    part = {"analysis": "gradients", **identity, "questions": asked.questions, "seed": asked.seed}
+    name = f"{config.student.name}-{config.pool.name}"
+    gradients = Artifact("analysis", f"gradients-{name}", version, part, {"pool": pool})
+    steps = [Step("analyse", "gradients", (gradients,), sources)]
+    if asked.name == "theory":
+        more = {"analysis": "jacobians", "questions": asked.jacobians, "iterations": asked.iterations, "seed": asked.seed}
+        inputs = {"pool": pool, "gradients": gradients}
+        steps.append(Step("analyse", "jacobians", (Artifact("analysis", f"jacobians-{name}", version, more, inputs),), sources))
+    return steps
 
 
 def _cost(config: Config, checksums: Checksums, scoring: Sequence[Step]) -> Step:

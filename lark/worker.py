@@ -28,6 +28,9 @@ TASKS = {
     "train": "lark.training.worker:train",
     "generate": "lark.evaluation.worker:generate",
     "grade": "lark.evaluation.worker:grade",
+    "gradients": "lark.analysis.worker:gradients",
+    "jacobians": "lark.analysis.worker:jacobians",
+    "kappa": "lark.analysis.worker:kappa",
     "cost": "lark.scoring.cost:measure",
 }
 """Task -> module:function(job) -> counts."""
