@@ -126,20 +126,19 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Student, ChatForm
 
 
 def test_a_real_student_gives_the_naive_numbers_on_real_trajectories(smollm2, shared_data):
-    """The two shortest candidates of two questions, from different teachers; and the order of a question by RSR."""
+    """One question's answers by four teachers."""
     student, chat = smollm2
     lines = [json.loads(line) for line in (shared_data / "pools" / "gsm_symbolic.jsonl").open(encoding="utf-8")]
     rows = [
         {"question": line["messages"][0]["content"], "system": None, "response": line["messages"][1]["content"]}
         for line in lines
-        if line["problem_id"] in (1, 2) and line["rollout"] == 0
+        if line["problem_id"] == 1 and line["rollout"] == 0
     ]
-    rows = sorted(rows, key=lambda row: len(row["response"]))[:4]
-    encoded = chat.encode_many(rows, 2048)
+    encoded = chat.encode_many(rows[:4], 2048)
     assert student.head.vocabulary == 49_152
+    assert sum(e.n_response for e in encoded) > 300
     for e, statistics in zip(encoded, score_all(student, encoded, 2048), strict=True):
         assert_equals_naive(statistics, naive(student.model, e))
-        assert float(statistics.surprisal.mean()) < 3  # it is the real model, and the prompt its own
 
 
 def test_methods_that_share_the_pass_are_those_that_need_statistics():

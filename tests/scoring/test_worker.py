@@ -204,7 +204,7 @@ def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monk
     table = pd.read_parquet(next(tmp_path.glob("scores/*/scores.parquet")))
     assert len(read({"tokens": tokens}, "tokens")) == table["n_tokens"].sum()
     for method in ("rsr", "grape", "random", "rule_quality", "local_naturalness"):
-        last = run(f"method={method}", "budget=5")
+        last = run(f"method={method}", "budget.size=5")
     assert last["scores"] == first["scores"]
     assert {kind: len(found) for kind, found in last.items()} == {
         "pool": 1, "lengths": 1, "scores": 1, "tokens": 1, "text": 1, "local": 1, "selection": 6,
