@@ -38,6 +38,7 @@ class VLLMEngine:
     ) -> None:
         self.tokenizer, self.limit = tokenizer, student.max_length
         self.llm: Any = None
+        self.others = _children()
         leave_launcher()
         os.environ.update(_environment(engine, device))
         from vllm import LLM  # noqa: PLC0415  # after its settings, which it reads once
@@ -88,7 +89,7 @@ class VLLMEngine:
 
     def close(self) -> None:
         """End the engine's own processes, politely and then for certain, and give back its memory."""
-        import psutil  # noqa: PLC0415  # comes with vLLM
+        import psutil  # noqa: PLC0415
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa: PLC0415
 
         if self.llm is not None:
@@ -97,7 +98,7 @@ class VLLMEngine:
         gc.collect()
         with contextlib.suppress(Exception):  # nothing to clean up where the engine never came up
             cleanup_dist_env_and_memory()
-        left = psutil.Process().children(recursive=True)
+        left = [process for process in _children() if process not in self.others]
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
@@ -105,6 +106,13 @@ class VLLMEngine:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=5)
+
+
+def _children() -> list[Any]:
+    """The processes that this one has started."""
+    import psutil  # noqa: PLC0415  # comes with vLLM
+
+    return list(psutil.Process().children(recursive=True))
 
 
 def leave_launcher() -> None:
