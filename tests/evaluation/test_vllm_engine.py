@@ -107,7 +107,7 @@ def test_the_judge_answers_with_json_that_follows_its_schema(found: dict[str, An
         verdict = json.loads(text)
         assert list(verdict) == ["dimensional_evaluation", "overall_score", "overall_reason"]
         assert list(verdict["dimensional_evaluation"]) == list(judge.CRITERIA)
-        assert all(part["score"] in judge.TENTHS for part in verdict["dimensional_evaluation"].values())
+        assert all(0 <= part["score"] <= 1 for part in verdict["dimensional_evaluation"].values())
         assert judge.overall_score(text) == verdict["overall_score"]
 
 

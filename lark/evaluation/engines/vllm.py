@@ -15,7 +15,7 @@ import torch
 
 from lark import config
 from lark.errors import LarkError
-from lark.evaluation.engines import Generation, Request, Sampling, decode
+from lark.evaluation.engines import Generation, Request, Sampling, decode, documents
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,6 +30,9 @@ LAUNCHER = (
 
 CPU_STEP_TOKENS = 4096
 """Tokens that the CPU reads in one step."""
+
+JSON = {"backend": "xgrammar", "disable_any_whitespace": True}
+"""Schemas without the white space that JSON allows anywhere: a small model would fill its answer with it."""
 
 
 class VLLMEngine:
@@ -47,6 +50,7 @@ class VLLMEngine:
             self.llm = LLM(
                 model=model, revision=student.revision, dtype=student.dtype, max_model_len=student.max_length,
                 tensor_parallel_size=engine.tensor_parallel, gpu_memory_utilization=engine.memory, enforce_eager=engine.eager,
+                structured_outputs_config=JSON,
                 generation_config="vllm",  # not the hub's: its temperature, penalties and stop tokens would leak in
                 seed=0, disable_log_stats=True, **_scheduling(student, device),
             )  # fmt: skip
@@ -78,12 +82,15 @@ class VLLMEngine:
         from vllm import SamplingParams  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
 
-        # Without this a small model fills its answer with the white space that JSON allows anywhere.
-        schema = sampling.schema and StructuredOutputsParams(json=dict(sampling.schema), disable_any_whitespace=True)
+        constraint = None
+        if sampling.schema:
+            # Every answer, where they can be counted: in a schema xgrammar would write 0.6 as 0.59999999999999998.
+            texts = documents(sampling.schema)
+            constraint = StructuredOutputsParams(choice=texts) if texts else StructuredOutputsParams(json=dict(sampling.schema))
         return SamplingParams(
             n=sampling.samples, seed=request.seed, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
             repetition_penalty=sampling.repetition_penalty, max_tokens=request.max_new_tokens,
-            stop_token_ids=list(sampling.stop_ids), structured_outputs=schema,
+            stop_token_ids=list(sampling.stop_ids), structured_outputs=constraint,
             detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY,
         )  # fmt: skip
 
