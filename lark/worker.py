@@ -27,7 +27,7 @@ TASKS = {
     "judge": "lark.evaluation.judge_worker:judge_pool",
     "train": "lark.training.worker:train",
     "generate": "lark.evaluation.worker:generate",
-    "grade": "lark.evaluation.worker:grade",
+    "grade": "lark.evaluation.grading:grade_all",
     "gradients": "lark.analysis.worker:gradients",
     "jacobians": "lark.analysis.worker:jacobians",
     "kappa": "lark.analysis.worker:kappa",

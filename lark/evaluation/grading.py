@@ -1,8 +1,9 @@
 """Mark generations: both graders on every sample, and the metrics of each. Costs no GPU time and can be redone at will."""
 
 import json
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -11,6 +12,9 @@ from lark.evaluation.answers import AnswerFormat, extract_boxed, extract_boxed_l
 from lark.evaluation.journal import read
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.evaluation.verify import Verifier
+
+if TYPE_CHECKING:
+    from lark.worker import Job
 
 SHARDS = "shard-*.jsonl"
 GENERATIONS = "generations.jsonl"
@@ -36,6 +40,16 @@ def merge_generations(folder: Path) -> dict[str, Any]:
     for path in shards:
         path.unlink()
     return {"generations": len(_read(folder / GENERATIONS))}
+
+
+def grade_all(job: "Job") -> dict[str, Any]:
+    """The worker's task: mark the generations of every benchmark in `job.extra["tasks"]` (name -> folder). Loads no torch."""
+    tasks = job.config.benchmark.tasks
+    with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
+        return {
+            folder: grade(job.inputs[f"generations:{name}"], tasks[name].answer_format, Path(folder), verifier)
+            for name, folder in job.extra["tasks"].items()
+        }
 
 
 def grade(generations: Path, answer_format: str, folder: Path, verifier: Verifier) -> dict[str, Any]:

@@ -48,12 +48,14 @@ def schema(style: str, longest_text: int = 400) -> dict[str, Any]:
     """The JSON that the prompt asks for. `longest_text`: characters of a justification, so that an answer always ends."""
     if style == "brief":
         return _object({"overall_score": {"enum": TENTHS}})
-    text = {"type": "string", "maxLength": longest_text}
-    criterion = _object({"score": {"enum": TENTHS}, "justification": text})
+    # A pattern and not `maxLength`: under the latter xgrammar lets control characters into a string, and JSON does not.
+    text = {"type": "string", "pattern": rf'^[^\x00-\x1f"\\]{{0,{longest_text}}}$'}
+    score = {"type": "number", "minimum": 0, "maximum": 1}
+    criterion = _object({"score": score, "justification": text})
     return _object(
         {
             "dimensional_evaluation": _object(dict.fromkeys(CRITERIA, criterion)),
-            "overall_score": {"type": "number", "minimum": 0, "maximum": 1},
+            "overall_score": score,
             "overall_reason": text,
         }
     )

@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -94,9 +95,7 @@ def judge_pool(job: Job) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     known = set(judge.known_verdicts(folder))
     file = pq.ParquetFile(path)
-    engine_config = job.config.engine
-    if engine_config.name != "hf":
-        engine_config.tensor_parallel = settings.tensor_parallel
+    engine_config = replace(job.config.engine, tensor_parallel=settings.tensor_parallel)
     missing = _count_missing(file, job, known)
     if not missing:
         return {"asked": 0}

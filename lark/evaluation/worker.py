@@ -1,4 +1,4 @@
-"""The evaluation stage's processes: `generate` samples answers, `grade` marks them. Apart, so that a grader's fix is cheap."""
+"""The evaluation stage's generating process. Marking is apart (`lark.evaluation.grading`), so that a grader's fix is cheap."""
 
 import contextlib
 import hashlib
@@ -19,7 +19,6 @@ from lark.evaluation import engines, grading
 from lark.evaluation.benchmarks import SYSTEM_PROMPTS, Problem, load
 from lark.evaluation.engines import Engine, Request, Sampling
 from lark.evaluation.journal import Journal, read
-from lark.evaluation.verify import Verifier
 from lark.hardware import visible_gpus
 from lark.models import load_chat
 from lark.worker import Job
@@ -128,13 +127,3 @@ def request_seed(problem: Problem, seed: int) -> int:
 
 def _lines(rows: Iterable[Any]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def grade(job: Job) -> dict[str, Any]:
-    """Mark the generations of every benchmark in `job.extra["tasks"]` (name -> folder)."""
-    tasks = job.config.benchmark.tasks
-    with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
-        return {
-            folder: grading.grade(job.inputs[f"generations:{name}"], tasks[name].answer_format, Path(folder), verifier)
-            for name, folder in job.extra["tasks"].items()
-        }

@@ -1,6 +1,7 @@
 """The hf engine: samples that depend on nothing but their own request, and the sampling that was asked for."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark.evaluation.benchmarks import load
-from lark.evaluation.engines import Engine, Request, Sampling, answers
-from lark.evaluation.engines.hf import HFEngine, documents, next_token
+from lark.evaluation.engines import Engine, Request, Sampling, answers, documents
+from lark.evaluation.engines.hf import HFEngine, next_token
 from lark.evaluation.judge import schema
 from lark.evaluation.prompts import NUMERIC
 from lark.models import load_chat
@@ -156,6 +157,9 @@ def test_every_engine_has_the_same_interface() -> None:
 
     for kind in (HFEngine, VLLMEngine, SGLangEngine):
         assert all(callable(getattr(kind, name)) for name in ("generate", "close") if hasattr(Engine, name))
-    asked = parameters(Request((1, 2), 40, 8), 3, replace(SAMPLED, schema=schema("brief")))
+    asked = parameters(Request((1, 2), 40, 8), 3, replace(SAMPLED, schema=schema("paper")))
     assert (asked["sampling_seed"], asked["max_new_tokens"], asked["repetition_penalty"]) == (43, 8, 1.1)
-    assert json.loads(asked["json_schema"]) == schema("brief")
+    assert json.loads(asked["json_schema"]) == schema("paper")
+    brief = parameters(Request((1, 2), 40, 8), 3, replace(SAMPLED, schema=schema("brief")))["regex"]
+    assert all(re.fullmatch(brief, text) for text in documents(schema("brief")) or [])
+    assert not re.fullmatch(brief, '{"overall_score": 0.55}')

@@ -1,5 +1,7 @@
 """What generates text. One small interface; hf works everywhere, vllm is the fast one, sglang its stand-in."""
 
+import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,7 +24,7 @@ class Sampling:
     samples: int
     stop_ids: tuple[int, ...]
     schema: Mapping[str, Any] | None = None
-    """JSON schema of the answer. vllm and sglang obey any; hf one that leaves finitely many answers (see `hf.documents`)."""
+    """JSON schema of the answer. vllm and sglang obey any; hf one that leaves finitely many answers (see `documents`)."""
 
 
 @dataclass(frozen=True)
@@ -92,3 +94,12 @@ def decode(
         [list(ids[:-1]) if end else list(ids) for ids, end in zip(tokens, ends, strict=True)], skip_special_tokens=True
     )
     return [Generation(text, reason, len(ids)) for text, reason, ids in zip(texts, finished, tokens, strict=True)]
+
+
+def documents(schema: Mapping[str, Any]) -> list[str] | None:
+    """Every JSON text that an object schema of enumerations allows, or None if it allows anything else."""
+    properties = schema.get("properties", {})
+    if not properties or any("enum" not in value for value in properties.values()):
+        return None
+    values = itertools.product(*(value["enum"] for value in properties.values()))
+    return [json.dumps(dict(zip(properties, chosen, strict=True))) for chosen in values]

@@ -5,8 +5,6 @@ the next ones take its place. A prompt that several samples share is read once. 
 numbers of its own, so its text does not depend on what it shares a batch with.
 """
 
-import itertools
-import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from lark import config
-from lark.evaluation.engines import Generation, Request, Sampling, decode
+from lark.evaluation.engines import Generation, Request, Sampling, decode, documents
 from lark.evaluation.engines.cache import join, new_cache, right_aligned
 from lark.models import load_model
 
@@ -226,15 +224,6 @@ def next_token(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor
     last = (probability > 0).sum(-1) - 1
     token = order.gather(1, torch.minimum(choice, last)[:, None])
     return (token if short is None else short.gather(1, token))[:, 0]
-
-
-def documents(schema: Mapping[str, Any]) -> list[str] | None:
-    """Every JSON text that an object schema of enumerations allows, or None if it allows anything else."""
-    properties = schema.get("properties", {})
-    if not properties or any("enum" not in value for value in properties.values()):
-        return None
-    values = itertools.product(*(value["enum"] for value in properties.values()))
-    return [json.dumps(dict(zip(properties, chosen, strict=True))) for chosen in values]
 
 
 def _uniforms(seed: int, sample: int, count: int) -> np.ndarray:

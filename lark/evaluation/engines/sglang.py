@@ -3,12 +3,13 @@ GenerateReqInput, SamplingParams); it needs a GPU, so that the test suite checks
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lark import config
 from lark.errors import LarkError
-from lark.evaluation.engines import Generation, Request, Sampling, decode
+from lark.evaluation.engines import Generation, Request, Sampling, decode, documents
 from lark.evaluation.engines.vllm import leave_launcher
 
 if TYPE_CHECKING:
@@ -63,5 +64,15 @@ def parameters(request: Request, sample: int, sampling: Sampling) -> dict[str, A
         "max_new_tokens": request.max_new_tokens,
         "stop_token_ids": list(sampling.stop_ids),
         "no_stop_trim": True,
-        **({"json_schema": json.dumps(sampling.schema)} if sampling.schema else {}),
+        **_constraint(sampling),
     }
+
+
+def _constraint(sampling: Sampling) -> dict[str, str]:
+    """As in vLLM: every answer, where they can be counted, and the schema otherwise."""
+    if not sampling.schema:
+        return {}
+    texts = documents(sampling.schema)
+    if texts is None:
+        return {"json_schema": json.dumps(sampling.schema)}
+    return {"regex": "|".join(re.sub(r"([\\.^$*+?{}\[\]|()])", r"\\\1", text) for text in texts)}

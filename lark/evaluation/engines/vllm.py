@@ -15,7 +15,7 @@ import torch
 
 from lark import config
 from lark.errors import LarkError
-from lark.evaluation.engines import Generation, Request, Sampling, decode
+from lark.evaluation.engines import Generation, Request, Sampling, decode, documents
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,6 +31,9 @@ LAUNCHER = (
 CPU_STEP_TOKENS = 4096
 """Tokens that the CPU reads in one step."""
 
+JSON = {"backend": "xgrammar", "disable_any_whitespace": True}
+"""Schemas without the white space that JSON allows anywhere: a small model would fill its answer with it."""
+
 
 class VLLMEngine:
     def __init__(
@@ -38,6 +41,7 @@ class VLLMEngine:
     ) -> None:
         self.tokenizer, self.limit = tokenizer, student.max_length
         self.llm: Any = None
+        self.others = _children()
         leave_launcher()
         os.environ.update(_environment(engine, device))
         from vllm import LLM  # noqa: PLC0415  # after its settings, which it reads once
@@ -46,6 +50,7 @@ class VLLMEngine:
             self.llm = LLM(
                 model=model, revision=student.revision, dtype=student.dtype, max_model_len=student.max_length,
                 tensor_parallel_size=engine.tensor_parallel, gpu_memory_utilization=engine.memory, enforce_eager=engine.eager,
+                structured_outputs_config=JSON,
                 generation_config="vllm",  # not the hub's: its temperature, penalties and stop tokens would leak in
                 seed=0, disable_log_stats=True, **_scheduling(student, device),
             )  # fmt: skip
@@ -77,18 +82,21 @@ class VLLMEngine:
         from vllm import SamplingParams  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
 
-        # Without this a small model fills its answer with the white space that JSON allows anywhere.
-        schema = sampling.schema and StructuredOutputsParams(json=dict(sampling.schema), disable_any_whitespace=True)
+        constraint = None
+        if sampling.schema:
+            # Every answer, where they can be counted: in a schema xgrammar would write 0.6 as 0.59999999999999998.
+            texts = documents(sampling.schema)
+            constraint = StructuredOutputsParams(choice=texts) if texts else StructuredOutputsParams(json=dict(sampling.schema))
         return SamplingParams(
             n=sampling.samples, seed=request.seed, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
             repetition_penalty=sampling.repetition_penalty, max_tokens=request.max_new_tokens,
-            stop_token_ids=list(sampling.stop_ids), structured_outputs=schema,
+            stop_token_ids=list(sampling.stop_ids), structured_outputs=constraint,
             detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY,
         )  # fmt: skip
 
     def close(self) -> None:
         """End the engine's own processes, politely and then for certain, and give back its memory."""
-        import psutil  # noqa: PLC0415  # comes with vLLM
+        import psutil  # noqa: PLC0415
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa: PLC0415
 
         if self.llm is not None:
@@ -97,7 +105,7 @@ class VLLMEngine:
         gc.collect()
         with contextlib.suppress(Exception):  # nothing to clean up where the engine never came up
             cleanup_dist_env_and_memory()
-        left = psutil.Process().children(recursive=True)
+        left = [process for process in _children() if process not in self.others]
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
@@ -105,6 +113,13 @@ class VLLMEngine:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=5)
+
+
+def _children() -> list[Any]:
+    """The processes that this one has started."""
+    import psutil  # noqa: PLC0415  # comes with vLLM
+
+    return list(psutil.Process().children(recursive=True))
 
 
 def leave_launcher() -> None:
