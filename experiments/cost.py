@@ -81,7 +81,7 @@ def _figure(data: pd.DataFrame) -> Figure:
     axes.set_yticks(list(place), data["label"])
     axes.invert_yaxis()
     axes.set_xlabel("Time a trajectory, as a ratio to the fastest of the paper's methods")
-    axes.set_xlim(right=float(max(data["ratio"].max(), data["paper_ratio"].max())) * 1.35)
+    axes.set_xlim(right=float(data[["ratio", "paper_ratio"]].max().max()) * 1.35)
     axes.grid(axis="y", visible=False)
     figure.legend(loc="outside upper center", ncols=2)
     return figure
