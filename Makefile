@@ -31,7 +31,7 @@ bench: $(VENV)/.test ## Time and memory against the usual ways, in outputs/bench
 demo-student: $(VENV)/.run ## Pretrain the shipped demo student again (half an hour on two cores)
 	$(PY) -m lark.demo.pretrain
 
-reports: $(VENV)/.run ## Every table and figure below, and outputs/report/index.md (SCALE=demo or paper, as for each of them)
+reports: $(VENV)/.run ## Every table and figure of the paper, and outputs/report/index.md (SCALE=demo or paper, as for each of them)
 	$(PY) -m experiments run all scale=$(SCALE) $(ARGS)
 
 # Each table and figure: conf/experiment/<name>.yaml is its sweep, experiments/<name>.py draws it.

@@ -45,7 +45,7 @@ def run(name: str, arguments: list[str]) -> list[str]:
     code = subprocess.run(
         [sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments], cwd=ROOT, check=False
     ).returncode
-    render(name, arguments)
+    _write(sweep)
     failed = [f"{sweep.title}: job {' '.join(job.overrides)}: {why}" for job, why in reports.unfinished(sweep)]
     if code < 0 or (code and not failed):
         failed.append(f"{sweep.title}: the sweep ended with code {code}; run the same command again and it continues.")
@@ -62,10 +62,13 @@ def plan(name: str, arguments: list[str]) -> list[str]:
 
 def render(name: str, arguments: list[str]) -> list[str]:
     """The report from what is finished."""
-    sweep = compose_sweep(name, arguments)
+    _write(compose_sweep(name, arguments))
+    return []
+
+
+def _write(sweep: Sweep) -> None:
     files = reports.write(sweep, draw(sweep))
     log.info("%s: %s", sweep.title, ", ".join(str(path) for path in files))
-    return []
 
 
 def draw(sweep: Sweep) -> Report:

@@ -103,5 +103,6 @@ def _figure(sweep: Sweep, curves: list[pd.DataFrame]) -> Figure:
     axes.axhline(0, color="#000000", linewidth=0.6)
     axes.set_xlabel("Optimisation step t")
     axes.set_ylabel(r"$\Delta L_t = L_t - L_0$ (nats a token)")
-    figure.legend(loc="outside right center")
+    if any(not part.empty for part in curves):
+        figure.legend(loc="outside right center")
     return figure

@@ -30,6 +30,8 @@ def sentence(error: Exception) -> str:
         return f"{match[1]}: there is no such key{_nearest(match[1])}"
     if "Error merging override" in text and error.__cause__ is not None:
         return f"{text.removeprefix('Error merging override ').strip()}: {_first(str(error.__cause__))}."
+    if match := re.search(r"Interpolation key 'experiment\.scales\.([^.']+)", text):
+        return f"scale={match[1]}: this experiment has no such scale; its file in conf/experiment says which it has."
     if match := re.search(r"Missing mandatory value: (\S+)", text):
         return f"{match[1]} has no value: add {match[1]}=<value>."
     return _first(text)

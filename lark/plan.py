@@ -202,7 +202,7 @@ def _cost(config: Config, checksums: Checksums, scoring: Sequence[Step]) -> Step
     """A measurement of this machine: it is repeated with force=[cost], not by changing the hardware's settings."""
     (lengths,) = (step.artifacts[0] for step in scoring if step.task == "lengths")
     measured = {"samples": config.analysis.samples, "rounds": config.analysis.rounds, "scoring": asdict(config.scoring)}
-    part = {**weights_identity(config.student, checksums), **measured}
+    part = {**weights_identity(config.student, checksums), **measured, "judge": asdict(config.method.judge)}
     inputs = {"pool": lengths.inputs["pool"], "lengths": lengths}
     return Step(
         "analyse",

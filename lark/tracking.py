@@ -22,7 +22,7 @@ class Tracker:
 
     def __init__(self, config: Config, folder: Path, name: str | None = None) -> None:
         self.config, self.folder = config, folder
-        self.name = name or f"{config.student.name}/{config.method.name}-B{config.budget.size}"
+        self.name = name or f"{folder.parent.name}/{folder.name}"  # demo/lark-B3: where the run is, and what it is called
         self.enabled = config.tracking.mode != "none"
         if self.enabled and importlib.util.find_spec("wandb") is None:
             log.warning("wandb is not installed: curves and tables stay in the local files only (tracking=none is silent)")

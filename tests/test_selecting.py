@@ -20,7 +20,7 @@ def test_a_teacher_is_found_by_name_or_by_number() -> None:
 
 
 def test_one_teachers_three_rollouts_share_the_weight_equally(tmp_path: Path) -> None:
-    config = composed("pool.questions=3", "method=random", "budget=3", "method.teacher=terse")
+    config = composed("pool.questions=3", "method=random", "budget.size=3", "method.teacher=terse")
     pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
     pool = pd.read_parquet(tmp_path / pools.FILE)
     pool[["question_id", "candidate_id"]].assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")

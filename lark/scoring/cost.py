@@ -3,7 +3,9 @@
 Every method gets the same trajectories one by one, as the paper's seconds a sample are counted, in rounds whose order
 rotates, so that whatever else the machine does falls on all alike. The baselines are timed as they are usually written:
 all logits of the response in memory, then their statistic. `statistics` is what this project runs instead: one pass that
-gives GRAPE's, LARK's and RSR's numbers together, without ever holding the logits.
+gives GRAPE's, LARK's and RSR's numbers together, without ever holding the logits; `local_blocks` is its Local Naturalness.
+The judge is timed where the engine is hf: another engine would want the memory that the student has, and the time that
+it takes for a whole pool is in its own artifact's manifest.
 """
 
 import logging
@@ -24,7 +26,9 @@ from lark.chat import Encoded
 from lark.models import load_chat, load_model
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.head import last_hidden_state
+from lark.scoring.local import LocalScorer, steps_of
 from lark.scoring.worker import KEY, TEXT, summarise
+from lark.students import location
 from lark.worker import Job
 
 log = logging.getLogger(__name__)
@@ -43,15 +47,21 @@ def measure(job: Job) -> dict[str, Any]:
     student = Student.of(load_model(str(job.inputs["student"]), config, device))
     chosen = sample(pd.read_parquet(job.inputs["lengths"] / "lengths.parquet"), asked.samples)
     texts = pd.read_parquet(job.inputs["pool"] / pools.FILE, columns=TEXT).merge(chosen[KEY], on=KEY)
-    encoded = chat.encode_many([{str(k): v for k, v in row.items()} for row in texts.to_dict("records")], config.max_length)
-    for scorer in SCORERS.values():  # compilation and first allocations are not part of a sample's cost
-        scorer(student, encoded[0], job)
-    names, timings = list(SCORERS), []
+    rows = [{str(name): value for name, value in row.items()} for row in texts.to_dict("records")]
+    encoded = chat.encode_many(rows, config.max_length, offsets=True)
+    scorers: dict[str, Callable[[int], object]] = {
+        **{name: lambda i, score=score: score(student, encoded[i], job) for name, score in SCORERS.items()},  # type: ignore[misc]
+        "local_blocks": _local_blocks(student, encoded, rows, job),
+        **({"llm_judge": _judge(rows, job, device)} if job.config.engine.name == "hf" else {}),
+    }
+    for scorer in scorers.values():  # compilation and first allocations are not part of a sample's cost
+        scorer(0)
+    names, timings = list(scorers), []
     for number in tqdm(range(asked.rounds), desc="timing", unit="round"):
         for index, trajectory in enumerate(encoded):
             turn = (number + index) % len(names)
             for name in names[turn:] + names[:turn]:
-                seconds = _time(SCORERS[name], student, trajectory, job)
+                seconds = _time(scorers[name], index, student)
                 timings.append((name, number, index, trajectory.n_response, len(trajectory.ids), seconds))
     table = pd.DataFrame(timings, columns=["method", "round", "trajectory", "n_tokens", "length", "seconds"])
     with atomic(job.folder / FILE) as draft:
@@ -67,10 +77,10 @@ def sample(lengths: pd.DataFrame, count: int) -> pd.DataFrame:
     return usable.iloc[places.astype(int)]
 
 
-def _time(scorer: Scorer, student: Student, trajectory: Encoded, job: Job) -> float:
+def _time(scorer: Callable[[int], object], index: int, student: Student) -> float:
     _wait(student)
     started = time.perf_counter()
-    scorer(student, trajectory, job)
+    scorer(index)
     _wait(student)
     return time.perf_counter() - started
 
@@ -130,3 +140,27 @@ SCORERS: dict[str, Scorer] = {
     "local_naturalness": local_naturalness,
     "statistics": statistics,
 }
+
+
+def _local_blocks(student: Student, encoded: list[Encoded], rows: list[dict[str, Any]], job: Job) -> Callable[[int], object]:
+    """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run once, not shared further."""
+    blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
+    steps = [steps_of(e, row["response"]) for e, row in zip(encoded, rows, strict=True)]
+    return lambda i: blocks.surprisals([encoded[i]], [steps[i]])
+
+
+def _judge(rows: list[dict[str, Any]], job: Job, device: str) -> Callable[[int], object]:
+    """One verdict, from prompt to text; an answer that is not valid is not asked for again."""
+    from lark.evaluation import engines  # noqa: PLC0415  # scoring needs no engine
+    from lark.evaluation.judge_worker import Asker, load_tokenizer  # noqa: PLC0415
+
+    settings = job.config.method.judge
+    path = location(settings.model)
+    asker = Asker(settings, *load_tokenizer(path, settings))
+    engine = engines.start(job.config.engine, settings.model, path, asker.tokenizer, device)
+
+    def verdict(i: int) -> object:
+        prompt, _ = asker.prompt(rows[i]["question"], rows[i]["response"])
+        return engines.answers(engine, [engines.Request(prompt, i, settings.max_new_tokens)], asker.sampling(0))
+
+    return verdict
