@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tests.conftest import ROOT
-from tests.training.probe import RATE, gradients, trained
+from tests.training.probe import gradients, trained
 from tests.training.tiny import POISONED, WEIGHTS, direct_gradient, relative_error, write_student, write_training_set
 
 ARRANGEMENTS = {
@@ -52,6 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cases[f"{zero}-poisoned"] = case("poisoned", zero, *POISON)
         cases[f"{zero}-lora"] = case("student", zero, *LORA)
         cases[f"{zero}-clipped"] = case("student", zero, "training.max_grad_norm=0.5")
+        if zero:
+            cases[f"{zero}-resumed"] = case("student", zero)
     cases["2-bf16"] = case("student", 2, "training.bf16=true", "training.gradient_checkpointing=true")
     cases["3-bf16"] = case("student", 3, "training.bf16=true")
     (folder / "cases.json").write_text(json.dumps(cases))
@@ -156,6 +158,16 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_n
     assert sum("skipped" in line for line in lines) == 1
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+def test_a_crashed_deepspeed_run_goes_on_to_the_same_weights(zero: int, folder: Path, results: dict[str, Any]) -> None:
+    assert results[f"{zero}-resumed"]["resumed_from"] == ["checkpoint-2"]
+    whole, crashed = (load_file(folder / f"{zero}-resumed" / name / "model.safetensors") for name in ("whole", "crashed"))
+    assert max(float((crashed[name] - value).abs().max()) for name, value in whole.items()) <= 1e-6
+    assert any(
+        not torch.equal(value, load_file(folder / "student" / "model.safetensors")[name]) for name, value in whole.items()
+    )
+
+
 def test_lora_is_merged_to_the_same_weights_whatever_shards_it(folder: Path) -> None:
     merged = {zero: load_file(folder / f"{zero}-lora" / "model.safetensors") for zero in ZERO}
     student = load_file(folder / "student" / "model.safetensors")
@@ -166,7 +178,3 @@ def test_lora_is_merged_to_the_same_weights_whatever_shards_it(folder: Path) -> 
         for name in changed:
             change = (merged[0][name] - student[name]).double()
             assert (merged[zero][name].double() - student[name].double() - change).norm() < 1e-4 * change.norm()
-
-
-def test_the_probe_sees_the_gradient_and_not_the_weights() -> None:
-    assert 2 ** round(torch.tensor(RATE).log2().item()) == RATE

@@ -3,11 +3,22 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from lark.chat import ChatFormat
 from lark.config import Config
@@ -95,3 +106,14 @@ def direct_loss(student: Path, selection: Path) -> float:
 def relative_error(ours: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
     """The largest over parameters of ‖ours - exact‖ / ‖exact‖."""
     return max(float((ours[name].double() - g).norm() / g.norm()) for name, g in exact.items())
+
+
+class CrashAt(TrainerCallback):
+    """Ends a run after a step as an exception does: no checkpoint is written for it."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
