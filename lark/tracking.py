@@ -77,15 +77,16 @@ class Tracker:
             thread.join()
 
     def _follow(self, path: Path, prefix: str, stop: threading.Event) -> None:
-        position = path.stat().st_size if path.exists() else 0
+        """By step and not by position: a resumed training rewrites the file's end."""
+        seen = -1
         while True:
             last = stop.wait(POLL_SECONDS)
             if path.exists():
-                with path.open(encoding="utf-8") as handle:
-                    handle.seek(position)
-                    while (line := handle.readline()).endswith("\n"):
-                        position = handle.tell()
-                        self.log({f"{prefix}/{key}": value for key, value in json.loads(line).items()})
+                for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+                    values = json.loads(line) if line.endswith("\n") else {"step": -1}
+                    if values["step"] > seen:
+                        seen = values["step"]
+                        self.log({f"{prefix}/{key}": value for key, value in values.items()})
             if last:
                 return
 

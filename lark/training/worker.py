@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from dataclasses import dataclass, replace
 from math import ceil, isfinite
@@ -82,7 +83,7 @@ def prepare(job: Job) -> Run:
     source = str(job.inputs["student"])
     chat = load_chat(source, config.student)
     examples = read_examples(job.inputs["selection"] / "train.jsonl", chat, config.student.max_length)
-    device = f"cuda:{job.rank % torch.cuda.device_count()}" if job.machine.device == "cuda" else "cpu"
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if job.machine.device == "cuda" else "cpu"
     zero = zero_stage(config, job.world)
     if config.hardware.zero and not zero:
         log.info("one process has nothing to shard: training without DeepSpeed")
