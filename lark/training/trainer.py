@@ -8,7 +8,6 @@ number of processes, with or without packing or DeepSpeed.
 import contextlib
 import logging
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -160,7 +159,6 @@ def _only(batch: list[GlobalBatch]) -> GlobalBatch:
 def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) -> TrainingArguments:
     """The recipe in the Trainer's words. One of our batches is a whole global batch: nothing is left to accumulate."""
     training = config.training
-    os.environ.setdefault("ACCELERATE_LOG_LEVEL", "warning")
     return TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=1,
@@ -187,6 +185,7 @@ def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) 
         save_only_model=False,  # or nothing could be resumed
         seed=training.seed,
         log_level="error",
+        log_level_replica="error",
         use_cpu=device == "cpu",
         remove_unused_columns=False,
         report_to=[],

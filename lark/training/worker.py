@@ -78,6 +78,7 @@ def prepare(job: Job) -> Run:
     torch.set_num_threads(job.machine.threads)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # paper, App. C.3
     transformers_logging.set_verbosity_error()
+    logging.getLogger("accelerate").setLevel(logging.WARNING)
     config, training = job.config, job.config.training
     transformers.set_seed(training.seed)
     source = str(job.inputs["student"])
