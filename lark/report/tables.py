@@ -45,7 +45,7 @@ MISSING = Cell("–")
 LATEX = {
     "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
     "±": r"$\pm$", "–": "--", "−": r"$-$", "ρ": r"$\rho$", "ĝ": r"$\hat g$", "κ": r"$\kappa$", "≥": r"$\geq$", "χ": r"$\chi$",
-    "×": r"$\times$", "Δ": r"$\Delta$", "²": r"$^2$", "·": r"$\cdot$",
+    "×": r"$\times$", "Δ": r"$\Delta$", "²": r"$^2$", "·": r"$\cdot$", "\\": r"\textbackslash{}", "^": r"\textasciicircum{}",
 }  # fmt: skip
 
 
