@@ -425,10 +425,12 @@ class Hardware:
     """Memory for the gradients of a question's trajectories in analyses. With less, there are more passes over them."""
     gradient_scratch: str | None = None
     """A folder on a fast disk for those gradients; gradient_gib is then space there. None: they are kept in memory."""
-    memory_gib: float = 80.0
-    """Of one device, for the planner."""
-    tflops: float = 312.0
-    """Peak of one device, for the planner."""
+    memory_gib: float = 0.0
+    """Of one device, for the planner. 0: what the machine has."""
+    tflops: float = 0.0
+    """Peak of one device, for the planner. 0: measured on CPU, an A100's otherwise."""
+    bandwidth: float = 0.0
+    """GB/s of one device's memory, for the planner of generation. 0: an A100's, or 12 on CPU."""
 
     def __post_init__(self) -> None:
         _one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))

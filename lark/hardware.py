@@ -37,15 +37,26 @@ def visible_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if listing.returncode == 0 else 0
 
 
-def resolve(hardware: Hardware) -> Machine:
-    """Decide what `auto` means here, and refuse what is not here."""
+def memory_gib(device: str) -> float:
+    """Of one device of this machine."""
+    if device == "cuda" and shutil.which("nvidia-smi") is not None:
+        query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+        return min(map(float, lines)) / 1024 if lines else 80.0
+    if device == "cuda":
+        return 80.0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def resolve(hardware: Hardware, here: bool = True) -> Machine:
+    """Decide what `auto` means here, and refuse what is not here (unless it is only to be planned for)."""
     gpus = visible_gpus()
     device = ("cuda" if gpus else "cpu") if hardware.device == "auto" else hardware.device
     processes = hardware.processes or (gpus if device == "cuda" else 1)
-    if device == "cuda" and processes > gpus:
-        here = f"has {gpus}" if gpus else "has none"
+    if here and device == "cuda" and processes > gpus:
+        present = f"has {gpus}" if gpus else "has none"
         raise LarkError(
-            f"hardware={hardware.name} asks for {processes} GPU{'s' if processes > 1 else ''} on this machine, which {here}: "
+            f"hardware={hardware.name} asks for {processes} GPU{'s' if processes > 1 else ''} on this machine, which {present}: "
             "use hardware=auto, or hardware=cpu for the demo."
         )
     threads = hardware.threads or max(1, (os.cpu_count() or 1) // processes)
