@@ -40,13 +40,17 @@ def main(composed: DictConfig) -> None:
 
 
 def _run(settings: config.Config, folder: Path) -> None:
-    from lark.pipeline import Pipeline  # noqa: PLC0415  # --help and --cfg need none of it
+    from lark.hardware import check  # noqa: PLC0415  # --help and --cfg need none of it
+    from lark.launch import follow  # noqa: PLC0415
+    from lark.pipeline import Pipeline  # noqa: PLC0415
 
-    pipeline = Pipeline(settings, folder)
+    machine = check(settings)
     if settings.dry_run:
-        log.info(pipeline.describe())
+        log.info(Pipeline(settings, folder).describe())
+    elif machine.node > 0:
+        follow(machine)
     else:
-        pipeline.run()
+        Pipeline(settings, folder).run()
 
 
 if __name__ == "__main__":

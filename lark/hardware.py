@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ class Machine:
     processes: int
     nodes: int
     threads: int
+    node: int = 0
+    """Which of the nodes this is; 0 leads."""
+    rendezvous: str | None = None
+    """host:port of node 0, where there are several."""
 
     @property
     def world(self) -> int:
@@ -60,7 +65,34 @@ def resolve(hardware: Hardware, here: bool = True) -> Machine:
             "use hardware=auto, or hardware=cpu for the demo."
         )
     threads = hardware.threads or max(1, (os.cpu_count() or 1) // processes)
-    return Machine(device, processes, hardware.nodes, threads)
+    nodes = hardware.nodes or int(os.environ.get("SLURM_STEP_NUM_NODES", os.environ.get("SLURM_JOB_NUM_NODES", "1")))
+    if nodes == 1:
+        return Machine(device, processes, 1, threads)
+    node = hardware.node if hardware.node is not None else int(os.environ.get("SLURM_NODEID", "0" if not here else "-1"))
+    rendezvous = hardware.rendezvous or _slurm_rendezvous()
+    if not 0 <= node < nodes:
+        raise LarkError(
+            f"hardware.nodes={nodes} needs hardware.node=0 to {nodes - 1} on each of them, 0 at hardware.rendezvous "
+            "(SLURM sets it by itself)."
+        )
+    return Machine(device, processes, nodes, threads, node, rendezvous)
+
+
+def _slurm_rendezvous() -> str:
+    """The first node of this SLURM job, and a port that its jobs do not share."""
+    listed = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
+    if not listed:
+        raise LarkError(
+            "hardware.rendezvous has no value, and this is no SLURM job: add hardware.rendezvous=host:port of node 0."
+        )
+    return f"{first_host(listed)}:{20000 + int(os.environ.get('SLURM_JOB_ID', '0')) % 10000}"
+
+
+def first_host(nodelist: str) -> str:
+    """`gpu[03-07,12],big1` -> `gpu03`: the first of SLURM's compressed list of nodes."""
+    match = re.match(r"([^,\[]*)(?:\[([^\]\-,]+)[^\]]*\])?([^,\[]*)", nodelist)
+    assert match is not None  # the pattern matches the empty string
+    return "".join(part or "" for part in match.groups())
 
 
 def check(config: Config) -> Machine:
