@@ -1,6 +1,7 @@
 """What this machine has, and whether it is what was asked for: told before anything loads."""
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -8,8 +9,11 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 
-from lark.config import Config, Hardware
+from lark.config import Config, Hardware, Student
 from lark.errors import LarkError
+from lark.shapes import shape_of
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,23 @@ def first_host(nodelist: str) -> str:
     return "".join(part or "" for part in match.groups())
 
 
+def _check_context(student: Student) -> None:
+    """A student's context is in its config.json: its weights need not be loaded to know it."""
+    shape = shape_of(student)
+    if shape is not None and student.max_length > shape.context:
+        raise LarkError(
+            f"student.max_length={student.max_length} is longer than the model's context of {shape.context}: "
+            f"set student.max_length={shape.context}."
+        )
+
+
 def check(config: Config) -> Machine:
     """Everything that can be known to be impossible on this machine before a model is loaded."""
-    machine = resolve(config.hardware)
+    machine = resolve(config.hardware, here=not config.dry_run)
+    _check_context(config.student)
+    if config.dry_run and machine.device == "cuda" and not visible_gpus():
+        log.warning("This machine has no GPU: the plan is for hardware=%s, elsewhere.", config.hardware.name)
+        return machine
     if config.student.attention == "flash_attention_2":
         if machine.device == "cpu":
             raise LarkError("student.attention=flash_attention_2 needs a GPU: use student.attention=auto.")

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lark import planner, selecting
 from lark import pool as pools
-from lark import selecting
 from lark.analysis import contamination
 from lark.analysis.shards import merge as merge_shards
 from lark.artifacts import Artifact, Checksums, Store
@@ -20,6 +20,7 @@ from lark.hardware import Machine, check
 from lark.launch import command, run_worker
 from lark.nodes import Leader
 from lark.plan import Step, make_plan, wanted
+from lark.planner_pool import PoolLengths, pool_lengths
 from lark.report.summary import Outcome, pool_summary, run_summary
 from lark.report.tables import text_table
 from lark.scoring import shards
@@ -41,6 +42,8 @@ class Pipeline:
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = config
         self.machine: Machine = check(config)
+        if not config.dry_run:
+            planner.check_memory(config, self.machine)
         self.store = Store(config.outputs_path)
         self.plan = make_plan(config, Checksums(config.outputs_path))
         self.tracker = Tracker(config, folder)
@@ -64,6 +67,12 @@ class Pipeline:
             self.tracker.finish()
             if self.leader is not None:
                 self.leader.close(failed=not finished)
+
+    def lengths(self) -> PoolLengths:
+        """What is known of the pool's lengths, for the planner."""
+        step = next((step for step in self.plan if step.task == "lengths"), None)
+        known = step is not None and self.store.state(step.artifacts[0]) == "finished"
+        return pool_lengths(self.config, self.store.path(step.artifacts[0]) if step is not None and known else None)
 
     def describe(self) -> str:
         """The plan, for `dry_run=true`."""

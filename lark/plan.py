@@ -151,6 +151,9 @@ def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Se
         part["seed"] = method.seed
     if method.teacher is not None:
         part["teacher"] = method.teacher
+    if method.name == "external" and method.path:
+        path = Path(method.path).expanduser()
+        part |= {"scores": checksums(path) if path.is_file() else method.path, "higher_is_better": method.higher_is_better}
     needs = METHODS[method.name].needs
     used = [step for step in scoring if step.task != "score" or "statistics" in needs]  # not a pass for its tokens alone
     inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in used}}

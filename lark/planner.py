@@ -1,5 +1,5 @@
 """How long a run will take and whether it fits, before anything runs: from the model's shape, the pool's lengths and the
-hardware's figures. `dry_run=true` prints it; `refuse` stops what cannot fit and names the setting that would make it fit.
+hardware's figures. `dry_run=true` prints it, and refuses what cannot fit, naming the setting that would make it fit.
 
 Operations are counted exactly (lark/costs.py); how fast a machine does them is assumed (EFFICIENCY) or, on CPU, measured.
 Imports no model code.
@@ -18,7 +18,7 @@ from lark.config import Config, Task
 from lark.costs import GIB, TrainingSetup
 from lark.errors import LarkError
 from lark.hardware import Machine, memory_gib, resolve
-from lark.planner_pool import PoolLengths, pool_lengths
+from lark.planner_pool import PoolLengths, assumed, pool_lengths
 from lark.report.tables import text_table
 from lark.scoring.methods import METHODS
 from lark.shapes import Shape, shape_of
@@ -181,7 +181,7 @@ class _Planner:
         training = self.config.training
         chosen = min(self.config.budget.size, self.lengths.candidates) * self.lengths.questions
         share = chosen / len(self.lengths.total)
-        setup = training_setup(self.config, self.hardware.machine)
+        setup = training_setup(self.config, self.hardware.machine, int(self.lengths.total.max()))
         forward = costs.forward_flops(self.shape, self.lengths.total, self.lengths.response)
         flops = forward.training(training.gradient_checkpointing, bool(setup.lora)) * share * training.epochs
         state = costs.state_bytes(self.shape, setup) / GIB
@@ -280,10 +280,14 @@ PAPER = {
 """What the paper says of its own cost."""
 
 
-def training_setup(config: Config, machine: Machine) -> TrainingSetup:
+def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSetup:
     training, hardware = config.training, config.hardware
-    tokens = max(hardware.train_tokens, config.student.max_length)
-    return TrainingSetup(machine.world, hardware.zero, tokens, training.gradient_checkpointing, training.bf16)
+    capacity = max(hardware.train_tokens, config.student.max_length)
+    tokens = min(capacity, -(-training.global_batch // machine.world) * longest)  # a pack holds no more than the step's share
+    zero = hardware.zero if machine.world > 1 else 0
+    lora = getattr(training, "lora", None)
+    rank = lora.rank if lora else 0
+    return TrainingSetup(machine.world, zero, tokens, training.gradient_checkpointing, training.bf16, rank)
 
 
 def problem_count(task: Task) -> int:
@@ -314,6 +318,30 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def describe(config: Config, lengths: PoolLengths | None = None) -> str:
+    """What `dry_run=true` says of the cost: the table, and what it rests on."""
+    lengths = lengths or pool_lengths(config)
+    hardware = figures(config)
+    machine, paper = hardware.machine, config.student.name in PAPER_STUDENTS
+    unit = "GPU" if machine.device == "cuda" else "process" if machine.world == 1 else "processes"
+    devices = f"{machine.world} {unit}{'s' * (machine.device == 'cuda' and machine.world > 1)} ({machine.device})"
+    said = [
+        f"lengths   {lengths.source}",
+        f"hardware  {devices}, {hardware.tflops:,.2f} TFLOP/s and {hardware.memory_gib:.0f} GiB each",
+        *(f"          {note}" for note in hardware.notes),
+        *(f"paper     {task}: {figure}" for task, figure in PAPER.items() if paper),
+    ]
+    return "\n".join([table(estimate(config, lengths=lengths, hardware=hardware)), "", *said])
+
+
+def check_memory(config: Config, machine: Machine) -> None:
+    """Stop a run whose weights and optimizer alone are more than a device holds. No pool is read, and nothing is measured."""
+    if shape_of(config.student) is not None:
+        memory = config.hardware.memory_gib or memory_gib(machine.device)
+        lengths = assumed(1, config.student.max_length)
+        refuse(estimate(config, machine, lengths, Figures(machine, 1.0, memory, 1.0)), certain=True)
 
 
 def refuse(estimates: Sequence[Estimate], certain: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -65,7 +66,7 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
         files = []
     if files and pool.format != "rsr" and sum(path.stat().st_size for path in files) <= READ_BYTES:
         return _read(config)
-    return _assumed(pool.questions or PAPER_QUESTIONS, longest)
+    return assumed(pool.questions or PAPER_QUESTIONS, longest)
 
 
 def _measured(folder: Path) -> PoolLengths:
@@ -91,11 +92,10 @@ def _read(config: Config) -> PoolLengths:
     return PoolLengths(len(questions), round(len(response) / len(questions)), total, np.minimum(answer, total), note)
 
 
-def _assumed(questions: int, longest: int) -> PoolLengths:
+def assumed(questions: int, longest: int) -> PoolLengths:
     """The paper's pool: quantiles of a log-normal distribution stand for its trajectories."""
-    from scipy.stats import norm  # noqa: PLC0415  # only here
-
-    quantiles = norm.ppf((np.arange(1000) + 0.5) / 1000)
+    normal = NormalDist()
+    quantiles = np.array([normal.inv_cdf((i + 0.5) / 1000) for i in range(1000)])
     response = PAPER_MEDIAN * np.exp(PAPER_SIGMA * quantiles)
     total = np.minimum(response + 150, longest)
     note = f"assumed: log-normal, median {PAPER_MEDIAN:,.0f} tokens, 1% over 32,768 (the paper's pool is not here)"
