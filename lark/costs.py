@@ -84,7 +84,7 @@ def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
     element = 2 if setup.bf16 else 4
     layer = _layer_elements(shape) * element
     kept = layer + shape.layers * shape.hidden * element if setup.checkpointing else shape.layers * layer
-    return setup.tokens * (kept + 2 * layer / (1 if setup.checkpointing else shape.layers)) + HEAD_BYTES
+    return setup.tokens * (kept + 2 * layer) + HEAD_BYTES  # and the gradients of the layer that is worked on
 
 
 def forward_bytes(shape: Shape, tokens: int, element: int) -> float:
