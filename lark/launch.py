@@ -39,16 +39,16 @@ def run_worker(
 ) -> dict[str, Any]:
     """Run one task to its end in processes of its own; returns what it reported (counts for the manifest).
 
-    `processes`: so many, on this node alone. Otherwise as the hardware says, on all nodes that follow `leader`.
+    `processes` on each node; None: as the hardware says. On this node alone, or with a `leader` on all that follow it.
     """
     for stale in (RESULT, ERROR):
         (folder / stale).unlink(missing_ok=True)
     job = {"task": task, "folder": str(folder), "inputs": {k: str(v) for k, v in inputs.items()}, "extra": extra}
     write_text(folder / JOB, json.dumps({**job, "config": asdict(config), "machine": asdict(machine)}, indent=2))
-    if leader is None or processes is not None:
+    if leader is None:
         code = _run(command(folder, machine, processes), folder, environment(machine))
     else:
-        code = _lead(folder, machine, leader)
+        code = _lead(folder, machine, processes, leader)
     if code != 0 or not (folder / RESULT).exists():
         raise LarkError(_failure(task, folder, code))
     result = dict(json.loads((folder / RESULT).read_text(encoding="utf-8")))
@@ -74,7 +74,7 @@ def follow(machine: Machine) -> None:
     while message := line.receive():
         if "run" in message:
             folder = Path(message["run"])
-            arguments = command(folder, machine, endpoint=message["endpoint"])
+            arguments = command(folder, machine, message["processes"], message["endpoint"])
             code = _run(arguments, folder, environment(machine), f"log-node{machine.node}.txt", [line])
             line.send({"code": code})
         elif message.get("end") == "finished":
@@ -84,9 +84,9 @@ def follow(machine: Machine) -> None:
     raise LarkError("Node 0 is gone. Start the same command on every node again: it continues.")
 
 
-def _lead(folder: Path, machine: Machine, leader: Leader) -> int:
+def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader) -> int:
     """Run a worker on all nodes. The first failure, wherever it happens, ends it everywhere and is the result."""
-    arguments = command(folder, machine, endpoint=leader.start(folder))
+    arguments = command(folder, machine, processes, leader.start(folder, processes))
     lines = {line: node for node, line in leader.followers.items()}
     reports: dict[int, int] = {}
 

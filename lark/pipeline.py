@@ -124,7 +124,8 @@ class Pipeline:
             self.tracker.follow(folders[0] / "metrics.jsonl", "train") if step.task == "train" else contextlib.nullcontext()
         )
         with follow:
-            counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, self.leader, **extra)
+            leader = None if step.task in ONE_PROCESS else self.leader
+            counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, leader, **extra)
         if step.task in ("score", "local"):
             cut = shards.Shards.of(step.task, inputs["lengths"], self.config.scoring)
             return [{**counts, **shards.finish(pending[folder], folder, cut)} for folder in folders]
