@@ -25,10 +25,13 @@ from lark.shapes import Shape, shape_of
 
 EFFICIENCY = {
     ("cuda", "score"): 0.45, ("cuda", "train"): 0.45, ("cuda", "generate"): 0.7,
-    ("cpu", "score"): 0.9, ("cpu", "train"): 0.8, ("cpu", "generate"): 0.5,
+    ("cpu", "score"): 0.79, ("cpu", "train"): 0.92, ("cpu", "generate"): 0.5,
 }  # fmt: skip
 """Share of the peak that is reached. GPU: of bf16 peak, common for 1.5-8 B students at these lengths; of memory bandwidth
-when generating. CPU: of the rate of a large matrix product, measured on this machine."""
+when generating. CPU: of the rate of a large matrix product, measured on this machine, for a wide student."""
+NARROW = 125
+"""On CPU a student of hidden size d reaches d / (d + 125) of that: fitted with experiments/bench/planner.py to the demo's student
+(d = 128) and SmolLM2 (d = 576), where the ratio of predicted to measured time is then 0.9 to 1.1."""
 START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
 """Importing torch and transformers, and starting processes."""
 ENGINE_SECONDS = {"vllm": 60.0, "sglang": 60.0, "hf": 5.0}
@@ -83,9 +86,15 @@ class Figures:
     """GB/s of one device's memory."""
     notes: tuple[str, ...] = field(default=())
 
-    def rate(self, kind: str, devices: int | None = None) -> float:
+    def rate(self, kind: str, shape: Shape, devices: int | None = None) -> float:
         """Operations a second that can be hoped for."""
-        return (devices or self.machine.world) * self.tflops * 1e12 * EFFICIENCY[self.machine.device, kind]
+        reached = efficiency(self.machine.device, kind, shape)
+        return (devices or self.machine.world) * self.tflops * 1e12 * reached
+
+
+def efficiency(device: str, kind: str, shape: Shape) -> float:
+    """Share of the peak that a student of this shape reaches."""
+    return EFFICIENCY[device, kind] * (shape.hidden / (shape.hidden + NARROW) if device == "cpu" else 1.0)
 
 
 def figures(config: Config, machine: Machine | None = None) -> Figures:
@@ -240,12 +249,12 @@ class _Planner:
         bandwidth = self.hardware.bandwidth * 1e9 * EFFICIENCY["cuda", "generate"]
         overhead = STEP_SECONDS[config.engine.eager] if machine.device == "cuda" else 0.002 * self.shape.layers
         step = (weights + together * kv * length / 2) / bandwidth + overhead
-        compute = flops / self.hardware.rate("generate")
+        compute = flops / self.hardware.rate("generate", self.shape)
         start = START_SECONDS[machine.device] + ENGINE_SECONDS[config.engine.name] + weights / LOAD_BYTES
         return start + max(compute, 0.0) + tokens / engines / together * step
 
     def _seconds(self, kind: str, flops: float, load: float) -> float:
-        return START_SECONDS[self.hardware.machine.device] + load / LOAD_BYTES + flops / self.hardware.rate(kind)
+        return START_SECONDS[self.hardware.machine.device] + load / LOAD_BYTES + flops / self.hardware.rate(kind, self.shape)
 
     def _step(
         self, stage: str, task: str, work: str, flops: float, seconds: float, memory: float, certain: float,
@@ -264,7 +273,7 @@ class _Planner:
         if not self._is_paper:
             return ""
         if kind == "score":
-            ours = flops / self.lengths.trajectories / self.hardware.rate("score", 1)
+            ours = flops / self.lengths.trajectories / self.hardware.rate("score", self.shape, 1)
             return f"1.32 s a sample (ours {ours:.2f})"
         low, high = 3 * trajectories / 5000, 5 * trajectories / 5000
         return f"{low:g}-{high:g} h (3-5 h for 5,000)"
