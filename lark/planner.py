@@ -294,9 +294,7 @@ def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSe
     capacity = max(hardware.train_tokens, config.student.max_length)
     tokens = min(capacity, -(-training.global_batch // machine.world) * longest)  # a pack holds no more than the step's share
     zero = hardware.zero if machine.world > 1 else 0
-    lora = getattr(training, "lora", None)
-    rank = lora.rank if lora else 0
-    return TrainingSetup(machine.world, zero, tokens, training.gradient_checkpointing, training.bf16, rank)
+    return TrainingSetup(machine.world, zero, tokens, training.gradient_checkpointing, training.bf16, training.lora.rank)
 
 
 def problem_count(task: Task) -> int:

@@ -55,9 +55,7 @@ def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
         )
     correct = counts["all"]["correct"]
     if correct is not None and correct < 1:
-        hints.append(
-            f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them."
-        )
+        hints.append(f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them.")
     return hints
 
 
