@@ -16,7 +16,7 @@ UNUSED := torchvision torchaudio torchcodec
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-run: $(VENV)/.run ## The demo, pool to table (ARGS="method=rsr budget=1", STUDENT=..., POOL=<file> to change it)
+run: $(VENV)/$(if $(STUDENT),.test,.run) ## The demo, pool to table (ARGS="method=rsr budget=1", STUDENT=..., POOL=<file> to change it)
 	$(PY) run.py $(if $(STUDENT),student=$(STUDENT)) $(if $(POOL),pool=files pool.path=$(POOL)) $(ARGS)
 
 test: $(VENV)/.test ## Lint, types and tests
@@ -71,6 +71,7 @@ $(VENV)/.run: pyproject.toml
 
 $(VENV)/.test: $(VENV)/.run
 	$(PIP) install --quiet --group test
+	$(PIP) install --quiet --no-deps --group student
 	$(PIP) uninstall --quiet --yes $(UNUSED)
 	touch $@
 

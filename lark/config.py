@@ -5,6 +5,8 @@ plain objects, whose `__post_init__` checks what types cannot say. Every key is 
 their values come from.
 """
 
+import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,13 @@ def _require(condition: bool, key: str, value: object, what: str) -> None:
 
 def _one_of(key: str, value: object, options: tuple[str, ...]) -> None:
     _require(value in options, key, value, f"choose one of {', '.join(options)}")
+
+
+def _has_group(pattern: str) -> bool:
+    try:
+        return re.compile(pattern).groups >= 1
+    except re.error:
+        return False
 
 
 @dataclass
@@ -81,6 +90,9 @@ class Pool:
     """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule, paper, App. C.1)."""
     answer_format: str = "free_form"
     """How answers are compared when correct_only: numeric, choice or free_form."""
+    answer_pattern: str | None = None
+    """What the teachers end with where it is no box, as a regular expression: '<answer>(.*?)</answer>'. Its last match in a
+    response is rewritten as \\boxed{…} with the first group in it, because a box is all that evaluation reads."""
     fields: dict[str, str] = field(default_factory=dict)
     """Names of the columns where they differ from ours, e.g. {question_id: problem_id}."""
 
@@ -93,6 +105,9 @@ class Pool:
             self.questions,
             "at least 1, or null for all",
         )
+        if self.answer_pattern is not None:
+            _require(_has_group(self.answer_pattern), "pool.answer_pattern", self.answer_pattern,
+                     "a regular expression with one (group) is expected, the final answer")  # fmt: skip
         if self.format != "demo" and not self.path:
             raise LarkError(f"pool={self.name} needs a path: add pool.path=<file, folder or dataset id>.")
 
@@ -408,9 +423,11 @@ class Hardware:
     processes: int = 0
     """Processes on each node, one a GPU. 0: as many as there are GPUs, or 1 on CPU."""
     nodes: int = 1
-    """Machines that work together; each runs the same command."""
+    """Machines that work together; each runs the same command and sees the same `outputs`. 0: those of the SLURM job."""
+    node: int | None = None
+    """Which of them this is; 0 leads the run. None: what SLURM says."""
     rendezvous: str | None = None
-    """host:port of the first node, when nodes > 1."""
+    """host:port of node 0, when nodes > 1. None: the first node of the SLURM job."""
     threads: int = 0
     """CPU threads of each process. 0: the cores shared equally."""
     score_tokens: int = 16384
@@ -425,20 +442,25 @@ class Hardware:
     """Memory for the gradients of a question's trajectories in analyses. With less, there are more passes over them."""
     gradient_scratch: str | None = None
     """A folder on a fast disk for those gradients; gradient_gib is then space there. None: they are kept in memory."""
-    memory_gib: float = 80.0
-    """Of one device, for the planner."""
-    tflops: float = 312.0
-    """Peak of one device, for the planner."""
+    memory_gib: float = 0.0
+    """Of one device, for the planner. 0: what the machine has."""
+    tflops: float = 0.0
+    """Peak of one device, for the planner. 0: measured on CPU, an A100's otherwise."""
+    bandwidth: float = 0.0
+    """GB/s of one device's memory, for the planner of generation. 0: an A100's, or 12 on CPU."""
 
     def __post_init__(self) -> None:
         _one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
         _require(self.zero in (0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3")
         _require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
-        _require(self.nodes >= 1, "hardware.nodes", self.nodes, "must be at least 1")
+        _require(self.nodes >= 0, "hardware.nodes", self.nodes, "must be at least 1, or 0 for those of the SLURM job")
+        if self.rendezvous is not None:
+            host, _, port = self.rendezvous.rpartition(":")
+            _require(bool(host) and port.isdigit(), "hardware.rendezvous", self.rendezvous, "is host:port of node 0")
         _require(self.processes >= 0, "hardware.processes", self.processes, "must not be negative; 0 means one a GPU")
         for key in ("score_tokens", "train_tokens", "micro_batch"):
             _require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")
-        if self.nodes > 1 and not self.rendezvous:
+        if self.nodes > 1 and not self.rendezvous and "SLURM_JOB_NODELIST" not in os.environ:
             raise LarkError(f"hardware.nodes={self.nodes} needs hardware.rendezvous=host:port of the first node.")
 
 

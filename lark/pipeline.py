@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lark import planner, selecting
 from lark import pool as pools
-from lark import selecting
 from lark.analysis import contamination
 from lark.analysis.shards import merge as merge_shards
-from lark.artifacts import Checksums, Store
+from lark.artifacts import Artifact, Checksums, Store
 from lark.config import Config
 from lark.evaluation import judge
 from lark.evaluation.grading import merge_generations
 from lark.hardware import Machine, check
 from lark.launch import command, run_worker
+from lark.nodes import Leader
 from lark.plan import Step, make_plan, wanted
+from lark.planner_pool import PoolLengths, pool_lengths
 from lark.report.summary import Outcome, pool_summary, run_summary
 from lark.report.tables import text_table
 from lark.scoring import shards
@@ -27,7 +29,7 @@ from lark.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
-ONE_PROCESS = ("lengths", "grade", "cost")
+ONE_PROCESS = ("student", "lengths", "grade", "cost")
 """Tasks that need no more than one process whatever the hardware."""
 
 MERGED = {"gradients": "gradients.parquet", "jacobians": "jacobians.parquet", "kappa": "kappa.parquet"}
@@ -40,13 +42,19 @@ class Pipeline:
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = config
         self.machine: Machine = check(config)
+        if not config.dry_run:
+            planner.check_memory(config, self.machine)
         self.store = Store(config.outputs_path)
         self.plan = make_plan(config, Checksums(config.outputs_path))
         self.tracker = Tracker(config, folder)
         self.folder = folder
         self.outcomes: list[Outcome] = []
+        self.leader: Leader | None = None
 
     def run(self) -> None:
+        if self.machine.nodes > 1:
+            self.leader = Leader(self.machine)
+        finished = False
         try:
             for step in self._wanted():
                 self._carry_out(step)
@@ -54,8 +62,17 @@ class Pipeline:
                 self.tracker.enabled = False  # nothing new to tell: a repeated sweep leaves no empty runs behind
             if "report" in self.config.stages:
                 run_summary(self.config, self.store, self.plan, self.outcomes, self.tracker, self.folder)
+            finished = True
         finally:
             self.tracker.finish()
+            if self.leader is not None:
+                self.leader.close(failed=not finished)
+
+    def lengths(self) -> PoolLengths:
+        """What is known of the pool's lengths, for the planner."""
+        step = next((step for step in self.plan if step.task == "lengths"), None)
+        known = step is not None and self.store.state(step.artifacts[0]) == "finished"
+        return pool_lengths(self.config, self.store.path(step.artifacts[0]) if step is not None and known else None)
 
     def describe(self) -> str:
         """The plan, for `dry_run=true`."""
@@ -68,7 +85,8 @@ class Pipeline:
                 rows.append([step.stage, step.task, what, str(artifact.folder)])
             if step.task not in _INLINE:
                 processes = self._processes(step)
-                line = shlex.join(command(self.store.path(step.artifacts[0]), self.machine, processes))
+                endpoint = None if step.task in ONE_PROCESS else self.machine.rendezvous
+                line = shlex.join(command(self.store.path(step.artifacts[0]), self.machine, processes, endpoint))
                 commands.append(f"{step.task}: {line}")
         return text_table(["stage", "task", "plan", "artifact"], rows, right=4) + "\n\nWorkers:\n" + "\n".join(commands)
 
@@ -95,7 +113,7 @@ class Pipeline:
         if step.task in _INLINE:
             return [_INLINE[step.task](self, step, folders[0])]
         log.info("%s …", step.task)
-        sources = {name: Path(path) for name, path in step.sources.items()}
+        sources = {k: self.store.path(v) if isinstance(v, Artifact) else Path(v) for k, v in step.sources.items()}
         inputs = {**sources, **{name: self.store.path(artifact) for name, artifact in step.inputs.items()}}
         pending = {self.store.path(a): task for a, task in zip(step.artifacts, step.tasks, strict=False)}
         extra = {"tasks": {pending[folder]: str(folder) for folder in folders}} if step.tasks else {}
@@ -106,7 +124,8 @@ class Pipeline:
             self.tracker.follow(folders[0] / "metrics.jsonl", "train") if step.task == "train" else contextlib.nullcontext()
         )
         with follow:
-            counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, **extra)
+            leader = None if step.task in ONE_PROCESS else self.leader
+            counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, leader, **extra)
         if step.task in ("score", "local"):
             cut = shards.Shards.of(step.task, inputs["lengths"], self.config.scoring)
             return [{**counts, **shards.finish(pending[folder], folder, cut)} for folder in folders]

@@ -5,7 +5,7 @@ carries it out. VERSIONS are raised by hand when the meaning of a stage's output
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from lark.artifacts import Artifact, Checksums
 from lark.config import Config, Task, Training
 from lark.errors import LarkError
 from lark.scoring.methods import METHODS
-from lark.students import location, tokenizer_identity, weights_identity
+from lark.students import CONVERSION, location, packaged_file, tokenizer_identity, weights_identity
 
 VERSIONS = {
     "pool": 2, "lengths": 1, "scores": 1, "tokens": 1, "local": 1, "text": 1, "judge": 1, "selection": 1, "checkpoint": 1,
@@ -34,8 +34,8 @@ class Step:
     task: str
     """What makes it: a function of the pipeline, or a worker's task."""
     artifacts: tuple[Artifact, ...]
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """Inputs that are no artifacts: where the student's weights are."""
+    sources: Mapping[str, str | Artifact] = field(default_factory=dict)
+    """Inputs that are in no fingerprint: where the student's weights are. Their identity is in the artifacts' `depends`."""
     tasks: tuple[str, ...] = ()
     """What each artifact is of several made together: the benchmarks of an evaluation, the outputs of a scoring pass."""
 
@@ -49,6 +49,21 @@ class Step:
 
 def make_plan(config: Config, checksums: Checksums) -> list[Step]:
     """The steps of a run, in order; each depends only on earlier ones."""
+    return _with_packaged_student(config, checksums, _steps(config, checksums))
+
+
+def _with_packaged_student(config: Config, checksums: Checksums, steps: list[Step]) -> list[Step]:
+    """A student that comes in a package is converted first, and every step takes its weights from there."""
+    file = packaged_file(config.student)
+    if file is None:
+        return steps
+    part = {"gguf": checksums(file)}
+    artifact = Artifact("student", config.student.name, CONVERSION, part)
+    converted = [replace(s, sources={**s.sources, "student": artifact}) if "student" in s.sources else s for s in steps]
+    return [Step("student", "student", (artifact,), {"gguf": str(file)}), *converted]
+
+
+def _steps(config: Config, checksums: Checksums) -> list[Step]:
     student = location(config.student)
     pool = Step("pool", "pool", (pool_artifact(config, checksums),))
     base = _evaluation(config, checksums, None, student)
@@ -80,6 +95,7 @@ def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
         if step.stage in stages or needed & {artifact.folder for artifact in step.artifacts}:
             kept.add(index)
             needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
+            needed |= {source.folder for source in step.sources.values() if isinstance(source, Artifact)}
     return [plan[index] for index in sorted(kept)]
 
 
@@ -135,6 +151,9 @@ def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Se
         part["seed"] = method.seed
     if method.teacher is not None:
         part["teacher"] = method.teacher
+    if method.name == "external" and method.path:
+        path = Path(method.path).expanduser()
+        part |= {"scores": checksums(path) if path.is_file() else method.path, "higher_is_better": method.higher_is_better}
     needs = METHODS[method.name].needs
     used = [step for step in scoring if step.task != "score" or "statistics" in needs]  # not a pass for its tokens alone
     inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in used}}

@@ -21,6 +21,7 @@ from lark.hardware import Machine
 from lark.launch import ERROR, RESULT, die_with_parent
 
 TASKS = {
+    "student": "lark.conversion:convert",
     "lengths": "lark.scoring.worker:lengths",
     "score": "lark.scoring.worker:score",
     "local": "lark.scoring.worker:local",

@@ -36,12 +36,27 @@ def pool_summary(counts: Mapping[str, Any]) -> str:
     table = text_table(["teacher", "trajectories", "median length", "mean", "longest", "correct"], rows)
     notes = "Lengths in characters."
     notes += f" Correct by {counts['verdicts']}." if counts["all"]["correct"] is not None else " Correctness is not known."
-    return f"\n{counts['questions']:,} questions, {each}\n\n{table}\n\n{notes}\n"
+    hints = "".join(f"Note: {hint}\n" for hint in _pool_hints(counts))
+    return f"\n{counts['questions']:,} questions, {each}\n\n{table}\n\n{notes}\n{hints}"
 
 
 def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
     lengths = (f"{part['characters'][key]:,.0f}" for key in ("median", "mean", "max"))
     return [name, f"{part['trajectories']:,}", *lengths, "–" if part["correct"] is None else f"{part['correct']:.1%}"]
+
+
+def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
+    """What is likely to surprise its owner later."""
+    hints = []
+    if counts["boxed"] < 0.5:
+        hints.append(
+            f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, which is all that evaluation reads: a student "
+            "that learns from them may score 0. pool.answer_pattern='<answer>(.*?)</answer>' boxes answers of that form."
+        )
+    correct = counts["all"]["correct"]
+    if correct is not None and correct < 1:
+        hints.append(f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them.")
+    return hints
 
 
 def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetrics:
