@@ -23,7 +23,7 @@ test: $(VENV)/.test ## Lint, types and tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 bench: $(VENV)/.test ## Time and memory against the usual ways, in outputs/bench (half an hour; ARGS=--quick for two minutes)
 	set -e; for script in $(basename $(notdir $(wildcard experiments/bench/[a-z]*.py))); do $(PY) -m experiments.bench.$$script $(ARGS); done

@@ -31,7 +31,7 @@ EFFICIENCY = {
 when generating. CPU: of the rate of a large matrix product, measured on this machine, for a wide student."""
 NARROW = 125
 """On CPU a student of hidden size d reaches d / (d + 125) of that: fitted with experiments/bench/planner.py to the demo's student
-(d = 128) and SmolLM2 (d = 576), where the ratio of predicted to measured time is then 0.9 to 1.1."""
+(d = 128) and SmolLM2 (d = 576), where predicted times are then 1.0 to 1.4 of those measured."""
 START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
 """Importing torch and transformers, and starting processes."""
 ENGINE_SECONDS = {"vllm": 60.0, "sglang": 60.0, "hf": 5.0}

@@ -16,9 +16,18 @@ ROOT = Path(__file__).parent.parent
 SMALL = [
     "pool.questions=6", "training.epochs=2", "benchmark=demo_words", "benchmark.tasks.demo_words.limit=6",
     "benchmark.decoding.samples=2", "benchmark.decoding.seeds=[0,1]", "benchmark.decoding.max_new_tokens=24",
-    "benchmark.decoding.repetition_penalty=1.0", "tracking=none",
+    "benchmark.decoding.repetition_penalty=1.0", "tracking=none", "hardware.threads=1",
 ]  # fmt: skip
 """A whole run in seconds."""
+
+
+LONGEST = ("test_pipeline", "test_gradients", "test_resume", "test_nodes", "test_vllm_engine", "test_statistics")
+"""Files that take longest. They go first, so that two processes finish at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 
-SCRIPT = """
-import json, resource, sys
+SCRIPT = r"""
+import json, re, sys
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ with (folder / "pool.jsonl").open("w") as handle:
         for c in range(candidates):
             response = f"First check {q}. Perhaps {c} might do, since {q * c} is near. " * 3 + f"It is {q}."
             row = {"question_id": f"q{q:05d}", "candidate_id": f"{c:02d}", "teacher": f"t{c // 3:02d}", "rollout": c % 3}
-            handle.write(json.dumps({**row, "question": f"What is {q}?", "response": response}) + "\\n")
+            handle.write(json.dumps({**row, "question": f"What is {q}?", "response": response}) + "\n")
 
 pool = Pool(name="large", format="rows", path=str(folder / "pool.jsonl"))
 counts = pools.write(pools.read(pool), folder / pools.FILE, pool)
@@ -49,7 +49,8 @@ for name in set(METHODS) - {"external", "llm_judge"}:
     inputs = {source: folder for source in ("pool", "lengths", "scores", "local", "text")}
     chosen[name] = selecting.write_selection(composed(f"method={name}"), inputs, folder)["trajectories"]
 lines = sum(1 for _ in (folder / "train.jsonl").open())
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+# Not `ru_maxrss`, which a child inherits from its parent.
+peak = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 assert not {"torch", "transformers"} & set(sys.modules)
 print(json.dumps({"read": counts["trajectories"], "chosen": chosen, "lines": lines, "peak_mib": peak}))
 """
