@@ -182,7 +182,7 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
 def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monkeypatch):
     """The pipeline as it is, with its workers' work done in this process."""
 
-    def work_here(task, folder, inputs, config, machine, processes=None, **extra):
+    def work_here(task, folder, inputs, config, machine, processes=None, leader=None, **extra):
         return getattr(worker, task)(Job(task, folder, inputs, config, ALONE, extra, rank=0, world=1))
 
     def run(*arguments: str) -> dict[str, list[tuple[str, int]]]:
