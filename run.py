@@ -24,6 +24,7 @@ from lark.errors import LarkError
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `__main__` below, which turns them into sentences
 log = logging.getLogger("lark")
+PROCESS = os.getpid()
 failures: list[str] = []
 """What went wrong, a sentence for each job. A job of a sweep that fails does not stop the others."""
 
@@ -34,28 +35,56 @@ def main(composed: DictConfig) -> None:
     try:
         _run(config.load(composed), Path(hydra_config.runtime.output_dir))
     except LarkError as error:
+        if os.getpid() != PROCESS:  # a job of a cluster, in a process of its own: submitit carries the error home
+            raise
         failures.append(f"error: {error}")
         if hydra_config.mode == RunMode.MULTIRUN:
             failures[-1] += f" (job {hydra_config.job.num}: {' '.join(hydra_config.overrides.task)})"
 
 
 def _run(settings: config.Config, folder: Path) -> None:
-    from lark.pipeline import Pipeline  # noqa: PLC0415  # --help and --cfg need none of it
+    from lark.hardware import check  # noqa: PLC0415  # --help and --cfg need none of it
+    from lark.launch import follow  # noqa: PLC0415
+    from lark.pipeline import Pipeline  # noqa: PLC0415
 
-    pipeline = Pipeline(settings, folder)
     if settings.dry_run:
-        log.info(pipeline.describe())
+        _plan(settings, folder)
+    elif (machine := check(settings)).node > 0:
+        follow(machine)
     else:
-        pipeline.run()
+        Pipeline(settings, folder).run()
+
+
+def _plan(settings: config.Config, folder: Path) -> None:
+    """`dry_run=true`: what would run and what it would cost. The cost is told even if the pool is not here yet."""
+    from lark import planner  # noqa: PLC0415
+    from lark.pipeline import Pipeline  # noqa: PLC0415
+
+    try:
+        pipeline = Pipeline(settings, folder)
+    except LarkError:
+        log.info(planner.describe(settings))
+        raise
+    lengths = pipeline.lengths()
+    log.info("%s\n\n%s", pipeline.describe(), planner.describe(settings, lengths))
+    planner.refuse(planner.estimate(settings, lengths=lengths))
 
 
 if __name__ == "__main__":
+    # Jobs that Hydra's submitit launcher starts must find this `lark`, and not the parser of that name.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     config.register()
     sys.argv[1:] = quote_budgets(sys.argv[1:])
     try:
         main()
     except (HydraException, OmegaConfBaseException, LarkError) as error:
         failures.append(f"error: {sentence(error)}")
+    except RuntimeError as error:
+        if "srun" not in str(error):
+            raise
+        failures.append(
+            "error: hardware=slurm with -m submits jobs, but there is no srun here: run it on the cluster's login node."
+        )
     except KeyboardInterrupt:
         failures.append("interrupted: run the same command again and it continues.")
     if failures:

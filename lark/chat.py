@@ -6,7 +6,7 @@ tokenised separately and joined; the end-of-turn token belongs to the response.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ class Encoded:
     ids: list[int]
     prompt_length: int
     truncated: bool
+    offsets: list[tuple[int, int]] | None = None
+    """Where each response token begins and ends in the response's text, if asked for; (0, 0) for the end of the turn."""
 
     @property
     def n_response(self) -> int:
@@ -74,18 +76,30 @@ class ChatFormat:
         """Prompt and response as one sequence of at most `max_length` tokens, cut from the right."""
         return self._join(self.prompt(question, system), self._tokenise(response), max_length)
 
-    def encode_many(self, rows: Sequence[Mapping[str, Any]], max_length: int) -> list[Encoded]:
+    def encode_many(self, rows: Sequence[Mapping[str, Any]], max_length: int, offsets: bool = False) -> list[Encoded]:
         """`encode` for rows with `question`, `response` and `system`, tokenised together, which is much faster."""
+        if offsets and not self.tokenizer.is_fast:
+            raise LarkError(
+                f"The tokenizer of {self.tokenizer.name_or_path} cannot say which characters a token stands for, which "
+                "method=local_naturalness needs: use a student with a fast tokenizer (tokenizer.json)."
+            )
         prompts: dict[tuple[str, str | None], list[int]] = {}
         for row in rows:
             key = (row["question"], row["system"])
             if key not in prompts:
                 prompts[key] = self.prompt(*key)
-        responses = self.tokenizer([row["response"] for row in rows], add_special_tokens=False)["input_ids"] if rows else []
-        return [
+        if not rows:
+            return []
+        texts = [row["response"] for row in rows]
+        responses = self.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=offsets)
+        joined = [
             self._join(prompts[row["question"], row["system"]], response, max_length)
-            for row, response in zip(rows, responses, strict=True)
+            for row, response in zip(rows, responses["input_ids"], strict=True)
         ]
+        if not offsets:
+            return joined
+        spans = responses["offset_mapping"]
+        return [replace(e, offsets=[*span, (0, 0)][: e.n_response]) for e, span in zip(joined, spans, strict=True)]
 
     @property
     def stop_ids(self) -> list[int]:

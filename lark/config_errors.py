@@ -25,11 +25,15 @@ def sentence(error: Exception) -> str:
         r"Could not find '(\S+)/(\S+)'\s+Available options in '\S+':\s+(.*?)\s+Config search path", text, re.S
     ):
         group, option, options = match[1], match[2], match[3].split()
-        return f"{group}={option}: there is no such option; choose one of {', '.join(options)}."
+        launcher = f"{group}={option} needs Hydra's launcher for clusters: pip install hydra-submitit-launcher==1.2.0."
+        other = f"{group}={option}: there is no such option; choose one of {', '.join(options)}."
+        return launcher if option.startswith("submitit_") else other
     if match := re.search(r"Could not override '(\S+?)'", text):
         return f"{match[1]}: there is no such key{_nearest(match[1])}"
     if "Error merging override" in text and error.__cause__ is not None:
         return f"{text.removeprefix('Error merging override ').strip()}: {_first(str(error.__cause__))}."
+    if match := re.search(r"Interpolation key 'experiment\.scales\.([^.']+)", text):
+        return f"scale={match[1]}: this experiment has no such scale; its file in conf/experiment says which it has."
     if match := re.search(r"Missing mandatory value: (\S+)", text):
         return f"{match[1]} has no value: add {match[1]}=<value>."
     return _first(text)

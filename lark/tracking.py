@@ -20,8 +20,9 @@ POLL_SECONDS = 2.0
 class Tracker:
     """One W&B run for one pipeline run, opened when there is something to say. Does nothing with tracking=none."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: Config, folder: Path, name: str | None = None) -> None:
         self.config, self.folder = config, folder
+        self.name = name or f"{folder.parent.name}/{folder.name}"  # demo/lark-B3: where the run is, and what it is called
         self.enabled = config.tracking.mode != "none"
         if self.enabled and importlib.util.find_spec("wandb") is None:
             log.warning("wandb is not installed: curves and tables stay in the local files only (tracking=none is silent)")
@@ -37,7 +38,7 @@ class Tracker:
             tracking = self.config.tracking
             self._run = wandb.init(
                 project=tracking.project, entity=tracking.entity, group=tracking.group, mode=tracking.mode,  # type: ignore[arg-type]
-                name=f"{self.config.student.name}/{self.config.method.name}-B{self.config.budget.size}",
+                name=self.name,
                 config=asdict(self.config), dir=str(self.folder), reinit="finish_previous",
                 settings=wandb.Settings(console="off", x_disable_stats=True, silent=True),
             )  # fmt: skip
@@ -52,6 +53,12 @@ class Tracker:
             import wandb  # noqa: PLC0415
 
             self.log({name: wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+
+    def image(self, name: str, path: Path) -> None:
+        if self.enabled:
+            import wandb  # noqa: PLC0415
+
+            self.log({name: wandb.Image(str(path))})
 
     @contextlib.contextmanager
     def follow(self, path: Path, prefix: str) -> Iterator[None]:
@@ -70,15 +77,16 @@ class Tracker:
             thread.join()
 
     def _follow(self, path: Path, prefix: str, stop: threading.Event) -> None:
-        position = path.stat().st_size if path.exists() else 0
+        """By step and not by position: a resumed training rewrites the file's end."""
+        seen = -1
         while True:
             last = stop.wait(POLL_SECONDS)
             if path.exists():
-                with path.open(encoding="utf-8") as handle:
-                    handle.seek(position)
-                    while (line := handle.readline()).endswith("\n"):
-                        position = handle.tell()
-                        self.log({f"{prefix}/{key}": value for key, value in json.loads(line).items()})
+                for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+                    values = json.loads(line) if line.endswith("\n") else {"step": -1}
+                    if values["step"] > seen:
+                        seen = values["step"]
+                        self.log({f"{prefix}/{key}": value for key, value in values.items()})
             if last:
                 return
 

@@ -21,11 +21,18 @@ from lark.hardware import Machine
 from lark.launch import ERROR, RESULT, die_with_parent
 
 TASKS = {
+    "student": "lark.conversion:convert",
     "lengths": "lark.scoring.worker:lengths",
     "score": "lark.scoring.worker:score",
+    "local": "lark.scoring.worker:local",
+    "judge": "lark.evaluation.judge_worker:judge_pool",
     "train": "lark.training.worker:train",
     "generate": "lark.evaluation.worker:generate",
-    "grade": "lark.evaluation.worker:grade",
+    "grade": "lark.evaluation.grading:grade_all",
+    "gradients": "lark.analysis.worker:gradients",
+    "jacobians": "lark.analysis.worker:jacobians",
+    "kappa": "lark.analysis.worker:kappa",
+    "cost": "lark.scoring.cost:measure",
 }
 """Task -> module:function(job) -> counts."""
 

@@ -1,5 +1,6 @@
 """What tests share: where the repository is, real data where it is present beside it, and ways to run the program."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,15 +11,26 @@ from hydra import compose, initialize_config_dir
 
 from lark import config
 from lark.config import Config
+from lark.errors import LarkError
+from lark.students import packaged_file
 
 ROOT = Path(__file__).parent.parent
 
 SMALL = [
     "pool.questions=6", "training.epochs=2", "benchmark=demo_words", "benchmark.tasks.demo_words.limit=6",
     "benchmark.decoding.samples=2", "benchmark.decoding.seeds=[0,1]", "benchmark.decoding.max_new_tokens=24",
-    "benchmark.decoding.repetition_penalty=1.0", "tracking=none",
+    "benchmark.decoding.repetition_penalty=1.0", "tracking=none", "hardware.threads=1",
 ]  # fmt: skip
 """A whole run in seconds."""
+
+
+LONGEST = ("test_pipeline", "test_gradients", "test_resume", "test_nodes", "test_vllm_engine", "test_statistics")
+"""Files that take longest. They go first, so that two processes finish at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +47,33 @@ def composed(*overrides: str) -> Config:
     config.register()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return config.load(compose("config", overrides=list(overrides)))
+
+
+@pytest.fixture(scope="session")
+def gguf_file() -> Path:
+    """SmolLM2-135M-Instruct as its package carries it. Tests that need it skip where the package is not installed."""
+    try:
+        file = packaged_file(composed("student=smollm2").student)
+    except LarkError as error:
+        pytest.skip(str(error))
+    assert file is not None
+    return file
+
+
+@pytest.fixture(scope="session")
+def smollm2(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real pretrained student as `student=smollm2` makes it: converted once, also where test processes run side by side."""
+    from lark.conversion import dequantise
+
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smollm2"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            draft = folder.with_suffix(".draft")
+            dequantise(gguf_file, draft)
+            draft.rename(folder)
+    return folder
 
 
 def start_program(*arguments: str, outputs: Path, **options: object) -> subprocess.Popen[str]:

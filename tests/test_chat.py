@@ -1,5 +1,6 @@
 """What is scored, trained on and sent at evaluation is the same prompt, token for token."""
 
+import datetime
 from pathlib import Path
 
 import pytest
@@ -9,21 +10,23 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lark.chat import INSTRUCTION, ChatFormat, user_turn
 from lark.errors import LarkError
-from lark.evaluation.prompts import NUMERIC
+from lark.evaluation.prompts import CHOICE, FREE_FORM, NUMERIC
 from lark.students import DEMO
 
-TOKENIZERS = ["demo", "qwen2_5", "llama3_1"]
+TOKENIZERS = ["demo", "smollm2", "qwen2_5", "llama3_1"]
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
 def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
     if request.param == "demo":
         return AutoTokenizer.from_pretrained(DEMO)
+    if request.param == "smollm2":
+        return AutoTokenizer.from_pretrained(request.getfixturevalue("smollm2"))
     folder: Path = request.getfixturevalue("shared_data") / "tokenizers" / request.param
     return AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("system", [None, NUMERIC])
+@pytest.mark.parametrize("system", [None, NUMERIC, CHOICE, FREE_FORM])
 def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(
     tokenizer: PreTrainedTokenizerBase, system: str | None
 ) -> None:
@@ -34,6 +37,13 @@ def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(
     assert tokenizer.decode(encoded.ids[encoded.prompt_length : -1]) == response
     assert encoded.ids[-1] == chat.end_of_turn
     assert chat.end_of_turn in chat.stop_ids
+    row = {"question": question, "response": response, "system": system}  # how scoring and training encode
+    assert chat.encode_many([row], 1000) == [encoded]
+
+
+def test_a_prompt_depends_on_no_date(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ChatFormat(tokenizer).prompt_text("How many?")
+    assert str(datetime.date.today().year) not in text
 
 
 def test_the_instruction_ends_the_user_turn_once(tokenizer: PreTrainedTokenizerBase) -> None:

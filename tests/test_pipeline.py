@@ -21,6 +21,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert code == 0, said
     assert "Acc@2 in percent" in said
     assert "the demo's numbers" in said
+    assert "95% interval" in said
+    assert "level 1" in (outputs / "runs" / "demo" / "lark-B3" / "summary.md").read_text()
     return outputs
 
 

@@ -6,11 +6,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lark import pool as pools
 from lark.config import Pool
 from lark.errors import LarkError
-from lark.pool import Trajectory, read, teacher_and_rollout
+from lark.pool import Trajectory, read
+from lark.pool_formats import BOM, _json_array, teacher_and_rollout
+from lark.report.summary import pool_summary
 
 
 def row(question: int, candidate: int, **more: Any) -> dict[str, Any]:
@@ -130,6 +134,14 @@ def test_fields_can_be_renamed(tmp_path: Path) -> None:
         (b'["A?"]\n', r"line 1: a JSON object is expected"),
         (b'{"messages": [{"role": "assistant", "content": "x"}]}\n', r"one user turn"),
         (b'{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null}]}\n', r"must be a string"),
+        (b'{"messages": [{"role": "user", "content": "x"}]}\n', r"it has user\."),
+        (b'{"messages": "[{"}\n', r"line 1: `messages` is a text, but broken as JSON"),
+        (b'{"messages": {"role": "user"}}\n', r"line 1: `messages` must be a list"),
+        (b'{"question": "A?", "response": "half \\ud83d"}\n', r"line 1: half a character"),
+        (b'{"question": "A?", "response": "x", "rollout": "first"}\n', r"line 1: `rollout` must be a whole number"),
+        (b'{"question": "A?", "response": "x", "correct": "maybe"}\n', r"line 1: `correct` must be true or false"),
+        (b'{"question": "A?", "response": "x", "system": ["be brief"]}\n', r"line 1: `system` must be a string"),
+        ('{"question": "A?", "response": "x"}\n'.encode("utf-16"), r"line 1: not UTF-8"),
     ],
 )
 def test_whatever_is_wrong_is_said_with_file_and_line(content: bytes, said: str, tmp_path: Path) -> None:
@@ -138,6 +150,73 @@ def test_whatever_is_wrong_is_said_with_file_and_line(content: bytes, said: str,
     with pytest.raises(LarkError, match=said) as error:
         list(read(Pool(name="p", format="rows", path=str(path))))
     assert "pool.jsonl" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"), [(True, True), (False, False), ("true", True), ("False", False), (1, True), (0.0, False), (None, None)]
+)
+def test_a_verdict_may_be_written_in_several_ways(value: object, meant: bool | None, tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [row(1, 1, correct=value)])
+    assert next(read(pool)).correct is meant
+
+
+def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path: Path) -> None:
+    rows = [row(q, 0) for q in range(2)]
+    plain = list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
+    (tmp_path / "b.jsonl").write_bytes(BOM + (tmp_path / "a.jsonl").read_bytes())
+    (tmp_path / "c.json").write_bytes(BOM + json.dumps(rows).encode())
+    for name in ("b.jsonl", "c.json"):
+        assert list(read(Pool(name="p", format="rows", path=str(tmp_path / name)))) == plain
+
+
+def test_a_json_list_is_read_like_json_lines(tmp_path: Path) -> None:
+    rows = [row(q, c) for q in range(3) for c in range(2)]
+    plain = list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
+    (tmp_path / "list.json").write_text(json.dumps(rows, indent=2))
+    (tmp_path / "lines.json").write_text((tmp_path / "a.jsonl").read_text())
+    for name in ("list.json", "lines.json"):
+        assert list(read(Pool(name="p", format="rows", path=str(tmp_path / name)))) == plain
+
+
+NESTED = st.recursive(st.text(max_size=9) | st.none(), lambda items: st.lists(items, max_size=3))
+
+
+@given(items=st.lists(NESTED, max_size=9), spaced=st.booleans())
+def test_a_json_list_is_read_the_same_in_pieces_of_any_size(
+    items: list[Any], spaced: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("list") / "list.json"
+    path.write_text(json.dumps(items, indent=1 if spaced else None, ensure_ascii=not spaced), encoding="utf-8")
+    for chunk in (1, 7, 1000):
+        assert list(_json_array(path, chunk)) == items
+
+
+@pytest.mark.parametrize("broken", ['[{"a": 1} {"a": 2}]', '[{"a": 1},]', '[{"a": 1}', '[{"a": 1}, {"a": '])
+def test_a_list_that_is_not_json_is_refused_where_it_breaks(broken: str, tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text(broken)
+    with pytest.raises(LarkError, match="item 2: broken JSON"):
+        list(_json_array(tmp_path / "list.json"))
+
+
+def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> None:
+    pd.DataFrame([row(q, 0) for q in range(2000)]).to_parquet(tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(content[: len(content) // 2])
+    with pytest.raises(LarkError, match=r"a\.parquet, after row 0: not a Parquet file"):
+        list(read(Pool(name="p", format="rows", path=str(tmp_path / "a.parquet"))))
+
+
+def test_one_id_for_two_questions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LarkError, match="'1' of question '7' answers another question"):
+        list(read(write_jsonl(tmp_path / "a.jsonl", [row(7, 0), {**row(7, 1), "question": "What is 8?"}])))
+
+
+def test_a_row_group_holds_no_more_text_than_readers_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "CHARACTERS_IN_MEMORY", 1000)
+    pool = write_jsonl(tmp_path / "a.jsonl", [row(q, 0, response="x" * 300) for q in range(20)])
+    pools.write(read(pool), tmp_path / pools.FILE, pool)
+    assert [len(rows) for rows in pools.row_groups(tmp_path / pools.FILE)] == [4] * 5
+    assert [Trajectory(**r) for r in pools.iterate(tmp_path / pools.FILE)] == list(read(pool))
 
 
 def test_duplicate_candidates_are_refused(tmp_path: Path) -> None:
@@ -182,6 +261,22 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     counts = pools.write(read(pool), tmp_path / pools.FILE, pool)
     assert [Trajectory(**r) for r in pools.iterate(tmp_path / pools.FILE)] == list(read(pool))
     assert (counts["questions"], counts["trajectories"], counts["candidates"]["max"]) == (5, 15, 3)
+
+
+def test_the_summary_is_a_table_by_teacher_with_lengths_and_correctness(tmp_path: Path) -> None:
+    rows = [row(q, c, response="x" * (10 + c)) for q in range(3) for c in range(2)] + [row(0, 2, response="It is \\boxed{0}")]
+    pool = write_jsonl(tmp_path / "a.jsonl", rows)
+    counts = pools.write(read(pool), tmp_path / pools.FILE, pool)
+    assert counts["candidates"] == {"min": 2, "median": 2, "max": 3}
+    assert counts["teachers"]["t1"] == {
+        "trajectories": 3, "characters": {"median": 11, "mean": 11.0, "max": 11}, "correct": 0.0,
+    }  # fmt: skip
+    lines = pool_summary(counts).splitlines()
+    assert "3 questions, 2 to 3 candidates each (median 2)" in lines
+    assert "t2                  1             15    15       15   100.0%" in lines
+    assert lines[-1] == "Lengths in characters. Correct by the answer in the last \\boxed{}."
+    unknown = write_jsonl(tmp_path / "b.jsonl", [row(1, 1, answer=None)])
+    assert "Correctness is not known." in pool_summary(pools.write(read(unknown), tmp_path / pools.FILE, unknown))
 
 
 def test_an_empty_pool_is_refused(tmp_path: Path) -> None:

@@ -40,23 +40,33 @@ def load(name: str, task: Task) -> list[Problem]:
 
 def _problem(row: Mapping[str, Any], index: int, name: str, task: Task) -> Problem:
     def get(field: str) -> Any:
-        if row.get(field) is None:
+        value = row.get(field)
+        if value is None or value == "" or value != value:  # noqa: PLR0124  # NaN: how Parquet files mark what is missing
             raise LarkError(
                 f"benchmark {name}, problem {index + 1}: there is no `{field}`; it has {', '.join(row)}. "
                 f"Set benchmark.tasks.{name}.question_field, answer_field and so on to its names."
             )
-        return row[field]
+        return value
 
     question, answer = str(get(task.question_field)), str(get(task.answer_field))
     identity = str(get(task.id_field)) if task.id_field else str(index)
-    level = int(get(task.level_field)) if task.level_field else None
+    level = _level(get(task.level_field), index, name) if task.level_field else None
     if not task.distractor_fields:
         return Problem(identity, question, answer, level)
     options = [answer, *(str(get(field)) for field in task.distractor_fields)]
+    if len({option.strip() for option in options}) < len(options):
+        raise LarkError(f"benchmark {name}, problem {index + 1}: two options are the same, so its answer has no one letter.")
     _shuffle(options, f"{name}/{question}")
     letter = LETTERS[options.index(answer)]
     listed = "\n".join(f"{LETTERS[i]}) {option.strip()}" for i, option in enumerate(options))
     return Problem(identity, f"{question.strip()}\n\n{listed}", letter, level, tuple(options))
+
+
+def _level(value: Any, index: int, name: str) -> int:
+    try:
+        return int(value)
+    except ValueError as error:
+        raise LarkError(f"benchmark {name}, problem {index + 1}: its level {value!r} is no whole number.") from error
 
 
 def _shuffle(options: list[str], key: str) -> None:
@@ -86,7 +96,8 @@ def _file_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     if path.suffix in (".parquet", ".csv"):
         import pandas as pd  # noqa: PLC0415  # JSONL needs none of it
 
-        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        # As text: `073`, `1e5` and `NA` are answers, which pandas would read as numbers and nothing.
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=str, keep_default_na=False)
         yield from table.to_dict("records")  # type: ignore[misc]
         return
     with path.open(encoding="utf-8") as handle:

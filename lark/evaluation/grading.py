@@ -3,38 +3,64 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from lark.artifacts import write_text
 from lark.evaluation.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
+from lark.evaluation.journal import read
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.evaluation.verify import Verifier
 
+if TYPE_CHECKING:
+    from lark.worker import Job
+
+SHARDS = "shard-*.jsonl"
+GENERATIONS = "generations.jsonl"
+
+
+def shard(rank: int) -> str:
+    """Where a process keeps its answers until all are there."""
+    return f"shard-{rank:05d}.jsonl"
+
 
 def merge_generations(folder: Path) -> dict[str, Any]:
-    """Put the shards of generations together: `generations.jsonl`."""
-    shards = sorted(folder.glob("shard-*.jsonl"))
-    text = "".join(shard.read_text(encoding="utf-8") for shard in shards)
-    write_text(folder / "generations.jsonl", text)
-    for shard in shards:
-        shard.unlink()
-    return {"generations": text.count("\n")}
+    """Put the shards of generations together: `generations.jsonl`, a sample a line, in the benchmark's order."""
+    shards = sorted(folder.glob(SHARDS))
+    if not (folder / GENERATIONS).exists():  # a run that is killed below has them all: they are not made again
+        place = {row["id"]: i for i, row in enumerate(_read(folder / "problems.jsonl"))}
+        answered = sorted(read(shards), key=lambda row: (row["seed"], place[row["problem"]]))
+        lines = [
+            json.dumps({"problem": row["problem"], "seed": row["seed"], "sample": i, **sample}, ensure_ascii=False) + "\n"
+            for row in answered
+            for i, sample in enumerate(row["samples"])
+        ]
+        write_text(folder / GENERATIONS, "".join(lines))
+    for path in shards:
+        path.unlink()
+    return {"generations": len(_read(folder / GENERATIONS))}
 
 
-def grade(generations: Path, answer_format: str, folder: Path) -> dict[str, Any]:
+def grade_all(job: "Job") -> dict[str, Any]:
+    """The worker's task: mark the generations of every benchmark in `job.extra["tasks"]` (name -> folder). Loads no torch."""
+    tasks = job.config.benchmark.tasks
+    with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
+        return {
+            folder: grade(job.inputs[f"generations:{name}"], tasks[name].answer_format, Path(folder), verifier)
+            for name, folder in job.extra["tasks"].items()
+        }
+
+
+def grade(generations: Path, answer_format: str, folder: Path, verifier: Verifier) -> dict[str, Any]:
     """`grades.jsonl` and `metrics.json` from an artifact of generations."""
     problems = {row["id"]: row for row in _read(generations / "problems.jsonl")}
-    samples = _read(generations / "generations.jsonl")
+    samples = _read(generations / GENERATIONS)
     form = AnswerFormat(answer_format)
     answers = [extract_boxed(sample["text"]) for sample in samples]
     lists = [extract_boxed_list(sample["text"]) for sample in samples]
     golds = [problems[sample["problem"]]["answer"] for sample in samples]
-    with (
-        Verifier(processes=min(2, os.cpu_count() or 1)) as verifier,
-        tqdm(total=len(samples), desc="grading", unit="answer") as bar,
-    ):
+    with tqdm(total=len(samples), desc="grading", unit="answer") as bar:
         verify = verifier.grade_many([(a, g, form) for a, g in zip(lists, golds, strict=True)], progress=bar.update)
     verdicts = {"paper": [grade_paper(a, g, form) for a, g in zip(answers, golds, strict=True)], "verify": verify}
     lines = [

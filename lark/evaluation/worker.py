@@ -1,8 +1,10 @@
-"""The evaluation stage's processes: `generate` samples answers, `grade` marks them. Apart, so that a grader's fix is cheap."""
+"""The evaluation stage's generating process. Marking is apart (`lark.evaluation.grading`), so that a grader's fix is cheap."""
 
+import contextlib
 import hashlib
 import json
-import logging
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,91 +13,110 @@ import torch
 from tqdm import tqdm
 
 from lark.artifacts import write_text
-from lark.config import Task
+from lark.chat import ChatFormat
 from lark.errors import LarkError
 from lark.evaluation import engines, grading
 from lark.evaluation.benchmarks import SYSTEM_PROMPTS, Problem, load
 from lark.evaluation.engines import Engine, Request, Sampling
+from lark.evaluation.journal import Journal, read
+from lark.hardware import visible_gpus
 from lark.models import load_chat
 from lark.worker import Job
 
-log = logging.getLogger(__name__)
-
-SHARD_REQUESTS = 64
-"""Problems x seeds in one shard of generations: what a killed run loses at most."""
+Work = tuple[str, Problem, int]
+"""A benchmark, one of its problems, and the decoding seed it is sampled with."""
 
 
 def generate(job: Job) -> dict[str, Any]:
-    """Sample answers to every benchmark in `job.extra["tasks"]` (name -> folder) with one engine."""
+    """Sample answers to every benchmark in `job.extra["tasks"]` (name -> folder) with one engine.
+
+    Each process appends its answers to a shard of its own, a problem and seed at a time, and goes on from what is in all of
+    them. Problems are dealt by their number alone, so a run can go on with another number of processes.
+    """
     torch.set_num_threads(job.machine.threads)
+    device = own_device(job, job.config.engine.tensor_parallel)
     folders = {name: Path(folder) for name, folder in job.extra["tasks"].items()}
-    tasks = {name: job.config.benchmark.tasks[name] for name in folders}
-    problems = {name: load(name, task) for name, task in tasks.items()}
+    problems = {name: load(name, job.config.benchmark.tasks[name]) for name in folders}
     if job.is_main:
         for name, folder in folders.items():
             write_text(folder / "problems.jsonl", _lines(asdict(problem) for problem in problems[name]))
-    model = str(job.inputs.get("checkpoint", job.inputs["student"]))
-    chat = load_chat(model, job.config.student)
-    todo = [
-        (name, shard)
-        for name in folders
-        for shard in _shards(job, problems[name])
-        if not _path(folders[name], shard[0]).exists()
+    unmerged = [name for name, folder in folders.items() if not (folder / grading.GENERATIONS).exists()]
+    mine = [
+        (name, problem, seed)
+        for name in unmerged
+        for problem in problems[name][job.rank :: job.world]
+        for seed in job.config.benchmark.decoding.seeds
     ]
+    done = {(name, row["problem"], row["seed"]) for name in unmerged for row in read(folders[name].glob(grading.SHARDS))}
+    todo = [work for work in mine if (work[0], work[1].id, work[2]) not in done]
+    counts = {str(folder): {"problems": len(problems[name])} for name, folder in folders.items()}
     if todo:
-        device = f"cuda:{job.rank % torch.cuda.device_count()}" if job.machine.device == "cuda" else "cpu"
-        engine = engines.start(job.config, model, chat, device)
-        try:
-            _run(job, engine, chat, todo, tasks, folders)
-        finally:
-            engine.close()
-    return {str(folder): {"problems": len(problems[name])} for name, folder in folders.items()}
+        model = str(job.inputs.get("checkpoint", job.inputs["student"]))
+        chat = load_chat(model, job.config.student)
+        requests = [_request(job, chat, *work) for work in todo]
+        with running(engines.start(job.config.engine, job.config.student, model, chat.tokenizer, device)) as engine:
+            _run(job, engine, chat, todo, requests, folders, already=len(mine) - len(todo))
+    return counts
 
 
-Shard = tuple[int, list[tuple[Problem, int]]]
-"""A number, and problems with the decoding seed each is sampled with."""
+@contextlib.contextmanager
+def running(engine: Engine) -> Iterator[Engine]:
+    """An engine that is closed for certain."""
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
-def _shards(job: Job, problems: list[Problem]) -> list[Shard]:
-    """This process's shards. They do not depend on the number of processes, so a run can go on with another."""
-    pairs = [(problem, seed) for seed in job.config.benchmark.decoding.seeds for problem in problems]
-    shards = [pairs[i : i + SHARD_REQUESTS] for i in range(0, len(pairs), SHARD_REQUESTS)]
-    return [(number, shard) for number, shard in enumerate(shards) if number % job.world == job.rank]
+def own_device(job: Job, gpus: int = 1) -> str:
+    """`cpu`, or `cuda` with only this process's GPUs in sight. Engines take all they see, so this comes before them."""
+    if job.machine.device != "cuda":
+        return "cpu"
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    every = visible.split(",") if visible else [str(i) for i in range(visible_gpus())]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(every[local * gpus : (local + 1) * gpus])
+    return "cuda"
 
 
 def _run(
-    job: Job, engine: Engine, chat: Any, todo: list[tuple[str, Shard]], tasks: dict[str, Task], folders: dict[str, Path]
+    job: Job,
+    engine: Engine,
+    chat: ChatFormat,
+    todo: list[Work],
+    requests: list[Request],
+    folders: dict[str, Path],
+    already: int,
 ) -> None:
     decoding = job.config.benchmark.decoding
     sampling = Sampling(
         decoding.temperature, decoding.top_p, decoding.top_k, decoding.repetition_penalty,
         decoding.samples, tuple(chat.stop_ids),
     )  # fmt: skip
-    total = sum(len(pairs) for _, (_, pairs) in todo) * decoding.samples
+    label = "generating" if job.world == 1 else f"generating (process 1 of {job.world})"
     tokens = 0
-    with tqdm(total=total, desc="generating", unit="answer", disable=not job.is_main) as bar:
-        for name, (number, pairs) in todo:
-            system = SYSTEM_PROMPTS[tasks[name].answer_format]
-            requests = [_request(job, tuple(chat.prompt(p.question, system)), request_seed(p, seed)) for p, seed in pairs]
-            answers = engine.generate(requests, sampling)
-            lines = [
-                {"problem": p.id, "seed": seed, "sample": i, **asdict(generation)}
-                for (p, seed), samples in zip(pairs, answers, strict=True)
-                for i, generation in enumerate(samples)
-            ]
-            write_text(_path(folders[name], number), _lines(lines))
-            tokens += sum(line["n_tokens"] for line in lines)
-            bar.update(len(lines))
-            bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):,.0f} tok/s")
+    with contextlib.ExitStack() as stack:
+        shards = {name: stack.enter_context(Journal(folders[name] / grading.shard(job.rank))) for name in folders}
+        bar = stack.enter_context(
+            tqdm(total=already + len(todo), initial=already, desc=label, unit="problem", disable=not job.is_main)
+        )
+        for index, samples in engine.generate(requests, sampling):
+            name, problem, seed = todo[index]
+            shards[name].append({"problem": problem.id, "seed": seed, "samples": [asdict(sample) for sample in samples]})
+            tokens += sum(sample.n_tokens for sample in samples)
+            bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):,.0f} tok/s", refresh=False)
+            bar.update()
 
 
-def _request(job: Job, prompt: tuple[int, ...], seed: int) -> Request:
+def _request(job: Job, chat: ChatFormat, name: str, problem: Problem, seed: int) -> Request:
+    prompt = tuple(chat.prompt(problem.question, SYSTEM_PROMPTS[job.config.benchmark.tasks[name].answer_format]))
     room = job.config.student.max_length - len(prompt)
     if room < 1:
         raise LarkError(
-            f"A prompt of {len(prompt)} tokens leaves no room in student.max_length={job.config.student.max_length}."
+            f"benchmark {name}, problem {problem.id}: a prompt of {len(prompt)} tokens leaves no room in "
+            f"student.max_length={job.config.student.max_length}."
         )
-    return Request(prompt, seed, min(job.config.benchmark.decoding.max_new_tokens, room))
+    return Request(prompt, request_seed(problem, seed), min(job.config.benchmark.decoding.max_new_tokens, room))
 
 
 def request_seed(problem: Problem, seed: int) -> int:
@@ -104,18 +125,5 @@ def request_seed(problem: Problem, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{problem.id}".encode()).digest()[:4], "big") >> 1
 
 
-def _path(folder: Path, shard: int) -> Path:
-    return folder / f"shard-{shard:05d}.jsonl"
-
-
-def _lines(rows: Any) -> str:
+def _lines(rows: Iterable[Any]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def grade(job: Job) -> dict[str, Any]:
-    """Mark the generations of every benchmark in `job.extra["tasks"]` (name -> folder)."""
-    tasks = job.config.benchmark.tasks
-    return {
-        folder: grading.grade(job.inputs[f"generations:{name}"], tasks[name].answer_format, Path(folder))
-        for name, folder in job.extra["tasks"].items()
-    }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lark.artifacts import Artifact, Store, write_text
-from lark.config import Config
+from lark.config import GRADERS, Config
 from lark.evaluation.metrics import BenchmarkMetrics, average
 from lark.plan import Step
 from lark.report.tables import markdown_table, text_table
@@ -27,18 +27,36 @@ class Outcome:
 
 
 def pool_summary(counts: Mapping[str, Any]) -> str:
-    """A pool in a few lines."""
-    sizes, correct = counts["candidates"], counts["correct"]
-    teachers = ", ".join(f"{name} ({count})" for name, count in counts["teachers"].items())
-    each = str(sizes["min"]) if sizes["min"] == sizes["max"] else f"{sizes['min']} to {sizes['max']}, median {sizes['median']}"
-    return "\n".join(
-        [
-            f"          {counts['questions']:,} questions, {counts['trajectories']:,} trajectories ({each} a question), "
-            f"{counts['mean_characters']:,.0f} characters on average, "
-            + ("correctness unknown" if correct is None else f"{correct:.1%} known to be correct"),
-            f"          teachers: {teachers}",
-        ]
-    )
+    """A pool at a glance: a line for each teacher, and one for all."""
+    sizes = counts["candidates"]
+    each = f"{sizes['min']} candidates each"
+    if sizes["min"] != sizes["max"]:
+        each = f"{sizes['min']} to {sizes['max']} candidates each (median {sizes['median']})"
+    rows = [_pool_row(name, part) for name, part in [*counts["teachers"].items(), ("all", counts["all"])]]
+    table = text_table(["teacher", "trajectories", "median length", "mean", "longest", "correct"], rows)
+    notes = "Lengths in characters."
+    notes += f" Correct by {counts['verdicts']}." if counts["all"]["correct"] is not None else " Correctness is not known."
+    hints = "".join(f"Note: {hint}\n" for hint in _pool_hints(counts))
+    return f"\n{counts['questions']:,} questions, {each}\n\n{table}\n\n{hints}{notes}\n"
+
+
+def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
+    lengths = (f"{part['characters'][key]:,.0f}" for key in ("median", "mean", "max"))
+    return [name, f"{part['trajectories']:,}", *lengths, "–" if part["correct"] is None else f"{part['correct']:.1%}"]
+
+
+def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
+    """What is likely to surprise its owner later."""
+    hints = []
+    if counts["boxed"] < 0.5:
+        hints.append(
+            f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, which is all that evaluation reads: a student "
+            "that learns from them may score 0. pool.answer_pattern='<answer>(.*?)</answer>' boxes answers of that form."
+        )
+    correct = counts["all"]["correct"]
+    if correct is not None and correct < 1:
+        hints.append(f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them.")
+    return hints
 
 
 def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetrics:
@@ -51,15 +69,25 @@ def run_summary(
     config: Config, store: Store, plan: Sequence[Step], outcomes: Sequence[Outcome], tracker: Tracker, folder: Path
 ) -> None:
     """Print the table, write it beside the run, and send it to the tracker."""
-    header, rows = results_table(config, store, [step for step in plan if step.task == "grade"])
+    graded = [step for step in plan if step.task == "grade"]
+    header, rows = results_table(config, store, graded)
     if rows:
         decoding = config.benchmark.decoding
         title = f"Acc@{decoding.samples} in percent, mean ± standard deviation over {len(decoding.seeds)} decoding seeds"
         note = "These are the demo's numbers: a miniature that shows the method at work, not the paper's results.\n"
         note = note if config.student.name == "demo" else ""
         log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
-        write_text(folder / "summary.md", f"{title}\n\n{markdown_table(header, rows)}\n{note}")
+        detail_header, details = details_table(config, store, graded)
+        log.info("\n%s\n\n%s\n", DETAILS.format(k=decoding.samples), text_table(detail_header, details, right=3))
+        level_header, levels = levels_table(config, store, graded)
+        text = f"{title}\n\n{markdown_table(header, rows)}\n{note}"
+        text += f"\n{DETAILS.format(k=decoding.samples)}\n\n{markdown_table(detail_header, details)}"
+        text += f"\nAcc@{decoding.samples} by level\n\n{markdown_table(level_header, levels)}" if levels else ""
+        write_text(folder / "summary.md", text)
         tracker.table("results", header, rows)
+        tracker.table("details", detail_header, details)
+        if levels:
+            tracker.table("levels", level_header, levels)
     made = [[o.step.stage, o.step.task, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)] for o in outcomes]
     log.info("%s\n\nSummary: %s", text_table(["stage", "task", "time", "artifact"], made, right=4), folder / "summary.md")
     seconds = {o.step.task: round(o.seconds, 2) for o in outcomes if o.made}
@@ -73,17 +101,66 @@ def results_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple
     tasks = config.benchmark.tasks
     header = ["student", "method", "B", *(task.label for task in tasks.values()), "Avg"]
     rows = []
+    for model, by_grader in _evaluated(config, store, graded):
+        metrics = {name: values[config.benchmark.grader] for name, values in by_grader.items()}
+        cells = [spread(metrics[name].accuracy_at_k) if name in metrics else "–" for name in tasks]
+        mean = spread(average(list(metrics.values()))) if len(metrics) == len(tasks) else "–"
+        rows.append([config.student.name, *model, *cells, mean])
+    return header, rows
+
+
+DETAILS = "Each benchmark: Acc@{k} and its 95% interval over problems, the other grader, and single samples, in percent"
+
+
+def details_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
+    """A row for each model and benchmark: what the headline leaves out."""
+    k = config.benchmark.decoding.samples
+    header = ["method", "B", "benchmark", "problems", f"Acc@{k} (paper)", "95% interval", f"Acc@{k} (verify)",
+              "one sample (paper)", "one sample (verify)", "truncated", "without box"]  # fmt: skip
+    rows = []
+    for model, by_grader in _evaluated(config, store, graded):
+        for name, values in by_grader.items():
+            paper, verify = values["paper"], values["verify"]
+            low, high = paper.interval
+            rows.append(
+                [*model, config.benchmark.tasks[name].label, str(paper.problems), spread(paper.accuracy_at_k),
+                 f"{low:.1f} to {high:.1f}", spread(verify.accuracy_at_k), spread(paper.sample_accuracy),
+                 spread(verify.sample_accuracy), f"{paper.truncated:.1f}", f"{paper.unboxed:.1f}"]
+            )  # fmt: skip
+    return header, rows
+
+
+def levels_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
+    """A row for each model and benchmark that has levels of difficulty (MATH-500: 1 to 5)."""
+    found = [
+        (model, name, {level.level: level for level in values[config.benchmark.grader].levels})
+        for model, by_grader in _evaluated(config, store, graded)
+        for name, values in by_grader.items()
+    ]
+    numbers = sorted({number for _, _, levels in found for number in levels})
+    rows = [
+        [*model, config.benchmark.tasks[name].label,
+         *(spread(levels[n].accuracy_at_k) if n in levels else "–" for n in numbers)]
+        for model, name, levels in found
+        if levels
+    ]  # fmt: skip
+    return ["method", "B", "benchmark", *(f"level {number}" for number in numbers)], rows
+
+
+def _evaluated(
+    config: Config, store: Store, graded: Sequence[Step]
+) -> list[tuple[list[str], dict[str, dict[str, BenchmarkMetrics]]]]:
+    """Each model that has been evaluated (method and budget), and its metrics by benchmark and grader."""
+    found = []
     for step in graded:
         trained = "checkpoint" in step.artifacts[0].inputs["generations"].inputs
         finished = {t: a for t, a in zip(step.tasks, step.artifacts, strict=True) if store.state(a) == "finished"}
-        metrics = {name: metrics_of(store, artifact, config.benchmark.grader) for name, artifact in finished.items()}
-        if not metrics:
-            continue
-        cells = [spread(metrics[name].accuracy_at_k) if name in metrics else "–" for name in tasks]
-        mean = spread(average(list(metrics.values()))) if len(metrics) == len(tasks) else "–"
-        method = [config.method.label, str(config.budget.size)] if trained else ["Base model", "–"]
-        rows.append([config.student.name, *method, *cells, mean])
-    return header, rows
+        metrics = {
+            name: {grader: metrics_of(store, artifact, grader) for grader in GRADERS} for name, artifact in finished.items()
+        }
+        if metrics:
+            found.append(([config.method.label, str(config.budget.size)] if trained else ["Base model", "–"], metrics))
+    return found
 
 
 def spread(value: Any) -> str:

@@ -5,6 +5,7 @@ no real token sees the padding. With FlashAttention they are packed into one row
 each trajectory keep them apart.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
@@ -12,8 +13,12 @@ import torch
 from transformers import PreTrainedModel
 
 from lark.chat import Encoded
+from lark.errors import LarkError
 from lark.scoring.head import Head, last_hidden_state
 from lark.scoring.statistics import TokenStatistics, token_statistics
+from lark.training.attention import assert_packing_separates
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,18 @@ class Student:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "Student":
-        return cls(model, Head.of(model), packs=model.config._attn_implementation == "flash_attention_2")
+        return cls(model, Head.of(model), packs=model.config._attn_implementation == "flash_attention_2" and _packs(model))
+
+
+@torch.no_grad()
+def _packs(model: PreTrainedModel) -> bool:
+    """Whether packed trajectories are kept apart, tried once: a model that mixes them is scored in padded batches."""
+    try:
+        assert_packing_separates(model)
+    except LarkError as error:
+        log.warning("Scoring padded batches instead of packs: %s", error)
+        return False
+    return True
 
 
 def batches(lengths: Sequence[int], budget: int, padded: bool) -> list[list[int]]:
@@ -59,12 +75,17 @@ def response_statistics(student: Student, batch: Sequence[Encoded]) -> Iterator[
         start = stop
 
 
+def padded_ids(sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+    """[B, longest] the sequences one below the other, filled up on the right with token 0, which no real token sees."""
+    ids = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.long)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+    return ids
+
+
 def _padded(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
     """[T, d] the hidden states that predict the response tokens, one trajectory after the other."""
-    longest = max(len(encoded.ids) for encoded in batch)
-    ids = torch.zeros(len(batch), longest, dtype=torch.long)
-    for row, encoded in enumerate(batch):
-        ids[row, : len(encoded.ids)] = torch.tensor(encoded.ids)
+    ids = padded_ids([encoded.ids for encoded in batch])
     hidden = last_hidden_state(student.model, ids.to(student.head.weight.device))
     rows = [hidden[row, e.prompt_length - 1 : len(e.ids) - 1] for row, e in enumerate(batch)]
     return torch.cat(rows)

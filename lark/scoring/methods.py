@@ -11,11 +11,10 @@ A method is data plus one function. To add one: write its function here, add it 
     local_naturalness           the score of App. C.2                             local
     judge                       overall_score of the judge model                  judge
     external                    the score of another tool                         external
-    response                    the assistant's text                              text
+    words, self_verification, exploration, granularity                            text (lark/scoring/text.py)
 """
 
 import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -31,7 +30,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "local": ("local_naturalness",),
     "judge": ("judge",),
     "external": ("external",),
-    "text": ("response",),
+    "text": ("words", "self_verification", "exploration", "granularity"),
 }
 """What the pipeline can build, and the columns it brings."""
 
@@ -108,25 +107,13 @@ def token_length(trajectories: pd.DataFrame, seed: int) -> Floats:
     return _column(trajectories, "n_tokens")
 
 
-KEYWORDS = (("check", "verify"), ("perhaps", "might"), ("therefore", "since"))
-"""Self-verification, exploration, granularity (App. C.2)."""
-# A pattern that begins with its word is searched for like a string, six times as fast as one that begins with \b.
-KEYWORD_PATTERNS = [[re.compile(rf"{word}(?<=\b{word})\b") for word in group] for group in KEYWORDS]
-
-
 def rule_quality(trajectories: pd.DataFrame, seed: int) -> Floats:
     """0.30 z(words) + 0.20 z(self-verification) + 0.25 z(exploration) + 0.25 z(granularity), LIMO-style (App. C.2)."""
-    indicators = np.array([_indicators(text) for text in trajectories["response"]], dtype=np.float64).reshape(-1, 4)
-    length, check, explore, granularity = (z_score(column, trajectories["question_id"]) for column in indicators.T)
+    length, check, explore, granularity = (
+        z_score(_column(trajectories, name), trajectories["question_id"]) for name in SOURCES["text"]
+    )
     # Written out: a matrix product may round a row differently wherever it stands, and so break ties by position.
     return 0.30 * length + 0.20 * check + 0.25 * explore + 0.25 * granularity
-
-
-def _indicators(text: str) -> list[float]:
-    """[4] Words (between white space), and the frequency of each keyword group among them, as whole words in any case."""
-    words, lower = len(text.split()), text.lower()
-    counts = [sum(len(pattern.findall(lower)) for pattern in group) for group in KEYWORD_PATTERNS]
-    return [words, *(count / max(words, 1) for count in counts)]
 
 
 def z_score(values: Floats, question: pd.Series) -> Floats:

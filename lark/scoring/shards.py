@@ -1,23 +1,31 @@
-"""How the pool is cut into shards, dealt to processes, and put together again. No model code.
+"""How a pass over the pool is cut into shards, dealt to processes, and put together again. No model code.
 
 A shard is a run of neighbouring rows of the pool, so that it can be read without reading the rest, and shards are of
 about equal cost. They do not depend on the number of processes: a run that was started on one GPU goes on with eight.
+A shard's file is named after its rows: if `scoring.shard_tokens` has changed since, it is ignored, never misread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
 from lark.artifacts import atomic
+from lark.config import Scoring
+from lark.errors import LarkError
 from lark.scoring.methods import METHODS
 
 LEAST_SHARDS = 16
 QUADRATIC = 1 / 20_000
 """Cost of a trajectory of n tokens is n + n²/20,000: attention costs as much as the rest at about 20,000 tokens."""
+
+FILES: Mapping[str, str | None] = {"scores": "scores.parquet", "local": "local.parquet", "tokens": None}
+"""What a pass can leave, and the table that its shards become; every token's statistics are too many for one table."""
 
 
 def cost(length: np.ndarray) -> np.ndarray:
@@ -25,31 +33,67 @@ def cost(length: np.ndarray) -> np.ndarray:
     return length + QUADRATIC * length.astype(np.float64) ** 2
 
 
-def cut(lengths: Sequence[int] | np.ndarray, shard_tokens: int) -> list[range]:
+def cut(costs: np.ndarray, shard_tokens: int) -> list[range]:
     """Runs of rows of about equal cost: at least LEAST_SHARDS (or as many as there are rows)."""
-    costs = cost(np.asarray(lengths))
     wanted = min(len(costs), max(LEAST_SHARDS, int(np.ceil(costs.sum() / shard_tokens))))
-    edges = np.searchsorted(np.cumsum(costs), np.arange(1, wanted) * costs.sum() / wanted, side="right")
+    edges = np.searchsorted(np.cumsum(costs), np.arange(1, wanted) * costs.sum() / max(wanted, 1), side="right")
     bounds = [0, *np.unique(edges).tolist(), len(costs)]
     return [range(a, b) for a, b in pairwise(bounds) if a < b]
 
 
-def deal(shards: Sequence[range], lengths: np.ndarray, processes: int) -> list[list[int]]:
-    """Shard numbers for each process, the costliest first to whoever has the least."""
-    costs = [float(cost(lengths[shard.start : shard.stop]).sum()) for shard in shards]
-    hands: list[list[int]] = [[] for _ in range(processes)]
-    loads = [0.0] * processes
-    for number in sorted(range(len(shards)), key=lambda i: (-costs[i], i)):
-        rank = min(range(processes), key=lambda r: (loads[r], r))
-        hands[rank].append(number)
-        loads[rank] += costs[number]
-    return hands
+@dataclass(frozen=True)
+class Shards:
+    """The shards of one pass over a pool."""
+
+    rows: list[range]
+    tokens: np.ndarray
+    """[N] Tokens that the student is run on for each trajectory."""
+    costs: np.ndarray
+    """[N] Estimated work."""
+
+    @classmethod
+    def of(cls, task: str, lengths: Path, scoring: Scoring) -> "Shards":
+        """From the folder of the pool's token counts; `task` is score or local."""
+        table = pd.read_parquet(lengths / "lengths.parquet", columns=["n_prompt", "n_tokens"])
+        prompt, response = table["n_prompt"].to_numpy(), table["n_tokens"].to_numpy()
+        if task == "local":  # every step is run once for itself and as the context of m others; such sequences are short
+            tokens = prompt + (scoring.local_context + 1) * response
+            costs = tokens.astype(np.float64)
+        else:
+            tokens = prompt + response
+            costs = cost(tokens)
+        return cls(cut(costs, scoring.shard_tokens), tokens, costs)
+
+    def deal(self, processes: int) -> list[list[range]]:
+        """Shards for each process, the costliest first to whoever has the least."""
+        costs = {rows: float(self.costs[rows.start : rows.stop].sum()) for rows in self.rows}
+        hands: list[list[range]] = [[] for _ in range(processes)]
+        loads = [0.0] * processes
+        for rows in sorted(self.rows, key=lambda rows: (-costs[rows], rows.start)):
+            rank = min(range(processes), key=lambda r: (loads[r], r))
+            hands[rank].append(rows)
+            loads[rank] += costs[rows]
+        return hands
+
+    def tokens_in(self, rows: range) -> int:
+        return int(self.tokens[rows.start : rows.stop].sum())
 
 
-def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, str]]:
+def name(output: str, rows: range) -> str:
+    prefix = "tokens" if output == "tokens" else "shard"
+    return f"{prefix}-{rows.start:08d}-{rows.stop:08d}.parquet"
+
+
+def done(output: str, folder: Path, rows: range) -> bool:
+    """Whether a shard need not be made: it is there, or was put together with the others before the run was killed."""
+    whole = FILES[output]
+    return (folder / name(output, rows)).exists() or (whole is not None and (folder / whole).exists())
+
+
+def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any]]:
     """Some neighbouring rows of a pool, reading only the row groups they lie in."""
-    file = pq.ParquetFile(path)
-    found: list[dict[str, str]] = []
+    file = pq.ParquetFile(path, pre_buffer=False)
+    found: list[dict[str, Any]] = []
     start = 0
     for group in range(file.num_row_groups):
         stop = start + file.metadata.row_group(group).num_rows
@@ -61,23 +105,40 @@ def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, str
     return found
 
 
-def name(shard: int) -> str:
-    return f"shard-{shard:05d}.parquet"
-
-
-def merge(folder: Path, file: str) -> dict[str, int]:
-    """Put the shards together into one table, and add a column for each method that the table is enough for."""
-    parts = sorted(folder.glob("shard-*.parquet"))
-    table = pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
-    for method in METHODS.values():
-        if method.needs == {"statistics"} and "nll" in table.columns:
-            table[f"score_{method.name}"] = method.score(table)
-    with atomic(folder / file) as draft:
-        table.to_parquet(draft, index=False)
-    for part in parts:
-        part.unlink()
+def finish(output: str, folder: Path, shards: Shards) -> dict[str, int]:
+    """When every process is done: put the shards together, remove those of other cuts, and count."""
+    parts = [folder / name(output, rows) for rows in shards.rows]
+    whole = FILES[output]
+    if whole is not None and not (folder / whole).exists():
+        _merge(_present(parts), folder / whole)
+    keep = set(_present(parts)) if whole is None else set()
+    for part in folder.glob(name(output, range(0)).split("-")[0] + "-*.parquet"):
+        if part not in keep:
+            part.unlink()
+    if whole is None:
+        return {"tokens": sum(pq.read_metadata(part).num_rows for part in parts), "files": len(parts)}
+    table = pd.read_parquet(folder / whole, columns=["n_tokens", "truncated"])
+    if len(table) != len(shards.tokens):
+        raise LarkError(f"{folder / whole} has {len(table)} rows, but the pool {len(shards.tokens)}. Remove {folder}.")
     return {
         "trajectories": len(table),
         "tokens": int(table["n_tokens"].sum()),
         "truncated": int(table["truncated"].sum()),
     }
+
+
+def _present(parts: list[Path]) -> list[Path]:
+    missing = [part.name for part in parts if not part.exists()]
+    if missing:
+        raise LarkError(f"{parts[0].parent}: {len(missing)} of {len(parts)} shards are missing ({missing[0]}…). Run it again.")
+    return parts
+
+
+def _merge(parts: list[Path], path: Path) -> None:
+    """One table, with a column for each method that it is enough for."""
+    table = pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
+    for method in METHODS.values():
+        if method.needs == {"statistics"} and "nll" in table.columns:
+            table[f"score_{method.name}"] = method.score(table)
+    with atomic(path) as draft:
+        table.to_parquet(draft, index=False)

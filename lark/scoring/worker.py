@@ -1,11 +1,20 @@
-"""The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once."""
+"""The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once and `local` over blocks.
 
+The passes share all but what they do with a shard's rows: shards are dealt to the processes, those that an earlier run
+finished are skipped, and each is written when it is complete. The pipeline puts them together (lark/scoring/shards.py).
+"""
+
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from tqdm import tqdm
@@ -17,6 +26,7 @@ from lark.errors import LarkError
 from lark.models import load_chat, load_model
 from lark.scoring import shards
 from lark.scoring.forward import Student, batches, response_statistics
+from lark.scoring.local import LocalScorer, local_naturalness, steps_of
 from lark.scoring.statistics import TokenStatistics
 from lark.worker import Job
 
@@ -24,78 +34,118 @@ log = logging.getLogger(__name__)
 
 KEY = ["question_id", "candidate_id"]
 TEXT = [*KEY, "system", "question", "response"]
+Rows = Sequence[Mapping[str, Any]]
+Advance = Callable[[float], object]
+"""Tells the progress bar how many more tokens are done."""
+ShardScorer = Callable[[Rows, Sequence[Encoded], Advance], Mapping[str, pa.Table]]
+"""A shard's rows and their tokens to the table of each output."""
 
 
 def lengths(job: Job) -> dict[str, Any]:
     """Tokens of every trajectory under the student's tokenizer and chat template: `lengths.parquet`, in the pool's order."""
     chat = load_chat(str(job.inputs["student"]), job.config.student)
     path = job.inputs["pool"] / pools.FILE
-    file = pq.ParquetFile(path)
     parts = []
-    with tqdm(total=file.metadata.num_rows, desc="tokenising", unit="traj") as bar:
-        for batch in file.iter_batches(pools.ROWS_IN_MEMORY, columns=TEXT):
-            rows = batch.to_pylist()
+    with tqdm(total=pq.read_metadata(path).num_rows, desc="tokenising", unit="traj") as bar:
+        for rows in pools.row_groups(path, TEXT):
             encoded = chat.encode_many(rows, job.config.student.max_length)
-            parts.append(_table(rows, n_prompt=[e.prompt_length for e in encoded], n_tokens=[e.n_response for e in encoded],
-                                truncated=[e.truncated for e in encoded]))  # fmt: skip
+            parts.append(_table(rows, encoded, n_prompt=[e.prompt_length for e in encoded]))
             bar.update(len(rows))
     table = pd.concat(parts, ignore_index=True)
     with atomic(job.folder / "lengths.parquet") as draft:
         table.to_parquet(draft, index=False)
-    total = int((table["n_prompt"] + table["n_tokens"]).sum())
-    empty = int((table["n_tokens"] == 0).sum())
     return {
         "trajectories": len(table),
-        "tokens": total,
+        "tokens": int((table["n_prompt"] + table["n_tokens"]).sum()),
         "truncated": int(table["truncated"].sum()),
-        "without_response": empty,
+        "without_response": int((table["n_tokens"] == 0).sum()),
     }
 
 
 def score(job: Job) -> dict[str, Any]:
-    """This process's shards of the pool. The pipeline puts them together when every process is done."""
+    """Every statistic of every trajectory, and of every token where `scoring.tokens` asks for it (paper, Alg. 1 lines 1-5)."""
+    wants_tokens = "tokens" in job.extra["tasks"]
+
+    def scorer(student: Student) -> ShardScorer:
+        return lambda rows, encoded, advance: _score_rows(student, job, rows, encoded, advance, wants_tokens)
+
+    return _run_shards(job, "scoring", scorer)
+
+
+def local(job: Job) -> dict[str, Any]:
+    """Local Naturalness of every trajectory (lark/scoring/local.py)."""
+
+    def scorer(student: Student) -> ShardScorer:
+        blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
+        return lambda rows, encoded, advance: _score_locally(blocks, rows, encoded, advance)
+
+    return _run_shards(job, "scoring steps", scorer, offsets=True)
+
+
+def _run_shards(job: Job, label: str, scorer: Callable[[Student], ShardScorer], offsets: bool = False) -> dict[str, Any]:
+    """This process's shards of the pool, but for those that are there."""
     torch.set_num_threads(job.machine.threads)
-    student_config, path = job.config.student, job.inputs["pool"] / pools.FILE
-    table = pd.read_parquet(job.inputs["lengths"] / "lengths.parquet")
-    sizes = (table["n_prompt"] + table["n_tokens"]).to_numpy()
-    cuts = shards.cut(sizes, job.config.scoring.shard_tokens)
-    mine = shards.deal(cuts, sizes, job.world)[job.rank]
-    missing = [number for number in sorted(mine) if not (job.folder / shards.name(number)).exists()]
-    done = sum(int(sizes[cuts[n].start : cuts[n].stop].sum()) for n in mine if n not in missing)
+    folders = {output: Path(folder) for output, folder in job.extra["tasks"].items()}
+    cut = shards.Shards.of(job.task, job.inputs["lengths"], job.config.scoring)
+    mine = cut.deal(job.world)[job.rank]
+    missing = [rows for rows in mine if not all(shards.done(output, folder, rows) for output, folder in folders.items())]
     if not missing:
         return {"tokens_per_second": None}
+    total, left = (sum(map(cut.tokens_in, some)) for some in (mine, missing))
+    config, location = job.config.student, str(job.inputs["student"])
     device = f"cuda:{job.rank % torch.cuda.device_count()}" if job.machine.device == "cuda" else "cpu"
-    chat = load_chat(str(job.inputs["student"]), student_config)
-    student = Student.of(load_model(str(job.inputs["student"]), student_config, device))
-    label = "scoring" if job.world == 1 else f"scoring (process 1 of {job.world})"
-    total = sum(int(sizes[cuts[n].start : cuts[n].stop].sum()) for n in mine)
-    with tqdm(total=total, initial=done, desc=label, unit="tok", unit_scale=True, disable=not job.is_main) as bar:
-        for number in missing:
-            rows = shards.read_rows(path, cuts[number], TEXT)
-            scored = _score_rows(student, rows, chat.encode_many(rows, student_config.max_length), job, bar)
-            with atomic(job.folder / shards.name(number)) as draft:
-                scored.to_parquet(draft, index=False)
+    chat = load_chat(location, config)
+    score_shard = scorer(Student.of(load_model(location, config, device)))
+    label = label if job.world == 1 else f"{label} (process 1 of {job.world})"
+    with tqdm(total=total, initial=total - left, desc=label, unit="tok", unit_scale=True, disable=not job.is_main) as bar:
+        for where in sorted(missing, key=lambda rows: rows.start):
+            rows = shards.read_rows(job.inputs["pool"] / pools.FILE, where, TEXT)
+            tables = score_shard(rows, chat.encode_many(rows, config.max_length, offsets), bar.update)
+            for output, folder in folders.items():
+                if not shards.done(output, folder, where):
+                    with atomic(folder / shards.name(output, where)) as draft:
+                        pq.write_table(tables[output], draft, compression="zstd")
         rate = bar.format_dict["rate"]
     return {"tokens_per_second": rate}
 
 
 def _score_rows(
-    student: Student, rows: Sequence[dict[str, Any]], encoded: Sequence[Encoded], job: Job, bar: tqdm
-) -> pd.DataFrame:
+    student: Student, job: Job, rows: Rows, encoded: Sequence[Encoded], advance: Advance, wants_tokens: bool
+) -> dict[str, pa.Table]:
     """A row of statistics for each trajectory, in the pool's order; NaN where truncation left no response token."""
     results: list[dict[str, float]] = [{} for _ in rows]
+    kept: dict[int, TokenStatistics] = {}
     usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
     for batch in batches([len(encoded[i].ids) for i in usable], job.config.hardware.score_tokens, padded=not student.packs):
         chosen = [usable[i] for i in batch]
-        try:
+        with _naming(rows, chosen):
             for index, statistics in zip(chosen, response_statistics(student, [encoded[i] for i in chosen]), strict=True):
                 results[index] = summarise(statistics, job.config.scoring.rank_clip)
-        except LarkError as error:
-            named = ", ".join(f"{rows[i]['question_id']}/{rows[i]['candidate_id']}" for i in chosen[:5])
-            raise LarkError(f"{error} It happened in a batch of {len(chosen)} trajectories: {named}…") from error
-        bar.update(sum(len(encoded[i].ids) for i in chosen))
-    table = _table(rows, n_tokens=[e.n_response for e in encoded], truncated=[e.truncated for e in encoded])
-    return pd.concat([table, pd.DataFrame(results, columns=list(SUMMARY))], axis=1)
+                if wants_tokens:
+                    kept[index] = statistics
+        advance(sum(len(encoded[i].ids) for i in chosen))
+    table = pd.concat([_table(rows, encoded), pd.DataFrame(results, columns=list(SUMMARY))], axis=1)
+    tables = {"scores": pa.Table.from_pandas(table, preserve_index=False)}
+    return {**tables, "tokens": _token_table(rows, encoded, kept)} if wants_tokens else tables
+
+
+def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, pa.Table]:
+    """A row for each trajectory, in the pool's order; those that share a prompt are run together."""
+    score, n_steps = np.full(len(rows), np.nan), np.zeros(len(rows), dtype=np.int64)
+    groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index, e in enumerate(encoded):
+        if e.n_response > 0:
+            groups[tuple(e.ids[: e.prompt_length])].append(index)
+    for chosen in groups.values():
+        group = [encoded[i] for i in chosen]
+        steps = [steps_of(encoded[i], rows[i]["response"]) for i in chosen]
+        work = sum(e.prompt_length + (scorer.m + 1) * e.n_response for e in group)
+        with _naming(rows, chosen):
+            found = scorer.surprisals(group, steps, lambda share, work=work: advance(share * work))  # type: ignore[misc]
+        for index, surprisal, numbers in zip(chosen, found, steps, strict=True):
+            score[index], n_steps[index] = local_naturalness(surprisal, numbers), numbers[-1] + 1
+    table = _table(rows, encoded, n_steps=n_steps, local_naturalness=score)
+    return {"local": pa.Table.from_pandas(table, preserve_index=False)}
 
 
 SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")
@@ -118,5 +168,42 @@ def summarise(statistics: TokenStatistics, rank_clip: int) -> dict[str, float]:
     }
 
 
-def _table(rows: Sequence[dict[str, Any]], **columns: Sequence[Any]) -> pd.DataFrame:
-    return pd.DataFrame({**{name: [row[name] for row in rows] for name in KEY}, **columns})
+def _token_table(rows: Rows, encoded: Sequence[Encoded], kept: Mapping[int, TokenStatistics]) -> pa.Table:
+    """A row for each response token, in the pool's order; `position` counts from the response's first token, 0."""
+    order = sorted(kept)
+    sizes = [encoded[i].n_response for i in order]
+    positions = [np.arange(size, dtype=np.int32) for size in sizes]
+    ids = [np.asarray(encoded[i].ids[encoded[i].prompt_length :], dtype=np.int32) for i in order]
+    statistics = {f.name: [getattr(kept[i], f.name).cpu().numpy() for i in order] for f in fields(TokenStatistics)}
+    columns = {"position": positions, "token": ids, **statistics}
+    return pa.table(
+        {
+            **{name: _repeated([str(rows[i][name]) for i in order], sizes) for name in KEY},
+            **{name: np.concatenate(parts) if parts else np.empty(0, np.int32) for name, parts in columns.items()},
+        }
+    )
+
+
+def _repeated(values: list[str], counts: list[int]) -> pa.Array:
+    """Each value as often as its count, stored once."""
+    distinct = list(dict.fromkeys(values))
+    code = {value: index for index, value in enumerate(distinct)}
+    indices = np.repeat(np.array([code[value] for value in values], dtype=np.int32), counts)
+    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(distinct, pa.string()))
+
+
+@contextlib.contextmanager
+def _naming(rows: Rows, chosen: Sequence[int]) -> Iterator[None]:
+    """Says in which trajectories an error happened."""
+    try:
+        yield
+    except LarkError as error:
+        named = ", ".join(f"{rows[i]['question_id']}/{rows[i]['candidate_id']}" for i in chosen[:5])
+        more = "…" if len(chosen) > 5 else "."
+        raise LarkError(f"{error} It happened in a batch of {len(chosen)} trajectories: {named}{more}") from error
+
+
+def _table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:
+    ids = {name: [row[name] for row in rows] for name in KEY}
+    counts = {"n_tokens": [e.n_response for e in encoded], "truncated": [e.truncated for e in encoded]}
+    return pd.DataFrame({**ids, **counts, **columns})

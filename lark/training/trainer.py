@@ -6,97 +6,44 @@ number of processes, with or without packing or DeepSpeed.
 """
 
 import contextlib
-import json
 import logging
 import math
-import os
-import shutil
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from accelerate.utils import DistributedType
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from torch import Tensor, distributed, nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from lark.chat import Encoded
 from lark.config import Config
 from lark.errors import LarkError
-from lark.training.loss import LogitRule, logit_rule, weighted_loss
-from lark.training.packing import MicroBatch, Step, collate_packed, collate_padded
+from lark.training.batches import GlobalBatch, GlobalBatches
+from lark.training.checkpoints import Layout, seal
+from lark.training.loss import LogitRule, weighted_loss
+from lark.training.packing import MicroBatch
+from lark.training.zero import deepspeed_config
 
 log = logging.getLogger(__name__)
 
-COMPLETE = "complete"
-"""Marks a checkpoint that was written to its end; one without it is never resumed from."""
 MOST_SKIPPED = 5
 """Steps with non-finite gradients that are skipped before the run is stopped."""
 
 
-@dataclass(frozen=True)
-class Example:
-    """A selected trajectory, ready to train on."""
-
-    name: str
-    """question/candidate, for messages."""
-    encoded: Encoded
-    weight: float
-    """w = B_n q."""
-
-
-@dataclass(frozen=True)
-class GlobalBatch:
-    """One optimisation step, as one process sees it."""
-
-    micro: list[MicroBatch]
-    names: list[str]
-    """Of all its trajectories, over all processes."""
-    tokens: int
-
-    @property
-    def size(self) -> int:
-        """|batch|."""
-        return len(self.names)
-
-
-class GlobalBatches(Dataset[GlobalBatch]):
-    """The steps of all epochs, in order; a process sees its own share of each."""
-
-    def __init__(self, examples: Sequence[Example], steps: Sequence[Step], rank: int, packed: bool) -> None:
-        self.examples, self.steps, self.rank = examples, steps, rank
-        self.collate = collate_packed if packed else collate_padded
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __getitem__(self, index: int) -> GlobalBatch:
-        step = self.steps[index]
-        groups = [[self.examples[i] for i in group] for group in step.micro[self.rank]]
-        return GlobalBatch(
-            micro=[self.collate([e.encoded for e in group], [e.weight for e in group]) for group in groups],
-            names=[self.examples[i].name for i in step.trajectories],
-            tokens=sum(len(self.examples[i].encoded.ids) for i in step.trajectories),
-        )
-
-
-def return_weighted_loss(model: PreTrainedModel) -> None:
-    """Replace the model's forward by (micro-batch, |batch|) -> loss.
+def return_weighted_loss(model: PreTrainedModel, rule: LogitRule) -> None:
+    """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ of each of its trajectories).
 
     Wrappers (DDP, DeepSpeed) call the model as they always do, and the head's weight is used inside the head's own
     forward, where ZeRO-3 has gathered it.
     """
-    head, backbone, rule = model.get_output_embeddings(), model.base_model, logit_rule(model)
+    head, backbone = model.get_output_embeddings(), model.base_model
     head.forward = _HeadLoss(head, rule)
 
-    def forward(micro: MicroBatch, batch_trajectories: int) -> Tensor:
+    def forward(micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
         output = backbone(input_ids=micro.input_ids, position_ids=micro.position_ids, use_cache=False)
-        loss: Tensor = head(output.last_hidden_state, micro, batch_trajectories)
-        return loss
+        losses: tuple[Tensor, Tensor] = head(output.last_hidden_state, micro, batch_trajectories)
+        return losses
 
     model.forward = forward
 
@@ -106,63 +53,89 @@ class _HeadLoss:
     head: nn.Module
     rule: LogitRule
 
-    def __call__(self, hidden: Tensor, micro: MicroBatch, batch_trajectories: int) -> Tensor:
-        loss, _ = weighted_loss(
+    def __call__(self, hidden: Tensor, micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
+        return weighted_loss(
             hidden.flatten(0, 1), cast(Tensor, self.head.weight), micro.targets.flatten(), micro.segment.flatten(), micro.weights,
             micro.lengths, batch_trajectories, head_bias=getattr(self.head, "bias", None), rule=self.rule,
         )  # fmt: skip
-        return loss
 
 
 class WeightedTrainer(Trainer):
     """The Hugging Face Trainer with our batches, our normalisation, and checkpoints that are complete or not there."""
 
-    def __init__(self, batches: GlobalBatches, **kwargs: Any) -> None:
+    def __init__(self, batches: GlobalBatches, layout: Layout, **kwargs: Any) -> None:
         super().__init__(train_dataset=batches, **kwargs)
-        self.batches = batches
-        self.skipped: list[list[str]] = []
-        self._names: list[str] = []
+        self.batches, self.layout = batches, layout
+        self.skipped: dict[int, list[str]] = {}
+        """Step -> the trajectories to blame."""
+        self._batch: GlobalBatch
+        self._losses: list[Tensor] = []
 
     def get_train_dataloader(self) -> DataLoader[GlobalBatch]:
         # Not prepared by accelerate: it would deal whole steps to processes, and each must see its share of every step.
         return DataLoader(self.batches, batch_size=1, shuffle=False, collate_fn=_only)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        batch: GlobalBatch = inputs
-        self._names = batch.names
+        self._batch, self._losses = inputs, []
         model.train()
         total = torch.zeros((), device=self.args.device)
         world = self.accelerator.num_processes
-        deepspeed = self.accelerator.distributed_type == DistributedType.DEEPSPEED
-        for number, micro in enumerate(batch.micro):
-            last = number == len(batch.micro) - 1
+        for number, micro in enumerate(self._batch.micro):
+            last = number == len(self._batch.micro) - 1
+            # DeepSpeed's engine is told by this where a step ends: there it clips, steps, and forgets the gradients.
             self.accelerator.gradient_state._set_sync_gradients(last)
-            quiet = last or deepspeed or world == 1
+            quiet = last or world == 1 or self.is_deepspeed_enabled
             with contextlib.nullcontext() if quiet else self.accelerator.no_sync(model):
                 with self.compute_loss_context_manager():
-                    loss = model(micro.to(self.args.device), batch.size)
+                    loss, losses = model(micro.to(self.args.device), self._batch.size)
+                self._losses.append(micro.weights.to(losses.device) * losses)
                 # Wrappers average gradients over processes; the objective is their sum.
-                self.accelerator.backward(loss * world, **({"scale_wrt_gas": False} if deepspeed else {}))
+                self.accelerator.backward(loss * world, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}))
             total += loss.detach() * world
-        return total
+        # A step that is not finite is skipped below. Its loss must not stay in the Trainer's running sum for ever.
+        return torch.where(total.isfinite(), total, 0.0)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip, and skip a step whose gradients are not finite: nothing is repaired, the step is counted and named."""
+        """Clip, and skip a step whose gradients are not finite: nothing is repaired, the step is counted and named.
+
+        The norm is that of all processes' gradients together, so they all skip. DeepSpeed has clipped, and has stepped or
+        skipped, when this is called; but then the Trainer leaves out a step of the schedule, which is to end where it would.
+        """
         norm = super()._clip_grad_norm(model)
         if norm is not None and not math.isfinite(float(norm)):
-            self.skip_step()
-            model.zero_grad(set_to_none=True)
+            self._skip_step(self.state.global_step + 1)
+            if self.is_deepspeed_enabled and self.lr_scheduler is not None:
+                self.lr_scheduler.step()
+            else:
+                model.zero_grad(set_to_none=True)
         return norm
 
-    def skip_step(self) -> None:
-        self.skipped.append(self._names)
-        named = ", ".join(self._names[:8]) + ("…" if len(self._names) > 8 else "")
-        log.warning("step %d skipped: its gradients are not finite. Trajectories: %s", self.state.global_step + 1, named)
+    def _skip_step(self, step: int) -> None:
+        culprits = self._culprits()
+        what = "their loss is not finite" if culprits else "each loss is finite, so it is one of the whole batch"
+        names = culprits or self._batch.names
+        self.skipped[step] = names
+        named = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        log.warning("step %d skipped: its gradients are not finite. Look at %s (%s).", step, named, what)
         if len(self.skipped) > MOST_SKIPPED:
             raise LarkError(
-                f"Training stopped: the gradients of {len(self.skipped)} steps were not finite, the last at step "
-                f"{self.state.global_step + 1} with the trajectories {named}. Lower training.learning_rate, or look at these."
+                f"Training stopped: the gradients of {len(self.skipped)} steps were not finite, the last at step {step}; look at "
+                f"{named} ({what}), or lower training.learning_rate."
             )
+
+    def _culprits(self) -> list[str]:
+        """The trajectories of the step whose own w_i ℓ_i is not finite, of all processes."""
+        own = [
+            name
+            for names, losses in zip(self._batch.own, self._losses, strict=True)
+            for name, finite in zip(names, losses.isfinite().tolist(), strict=True)
+            if not finite
+        ]
+        everyone: list[list[str]] = [own]
+        if self.accelerator.num_processes > 1:
+            everyone = [[] for _ in range(self.accelerator.num_processes)]
+            distributed.all_gather_object(everyone, own)
+        return sorted(name for names in everyone for name in names)
 
     # What the Trainer wants to know of its own kind of batch, and nothing here uses.
 
@@ -176,70 +149,23 @@ class WeightedTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
-            (Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}" / COMPLETE).touch()
+            seal(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}", self.layout)
 
 
 def _only(batch: list[GlobalBatch]) -> GlobalBatch:
     return batch[0]
 
 
-class Curves(TrainerCallback):
-    """Every step's loss, gradient norm, learning rate and speed: `metrics.jsonl` and a progress bar."""
-
-    def __init__(self, path: Path, batches: GlobalBatches, show: bool) -> None:
-        self.path, self.batches, self.show = path, batches, show
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.show:
-            keep_steps(self.path, state.global_step)
-            self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
-        self.last = time.time()
-
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any) -> None:
-        if not self.show or "loss" not in logs:
-            return
-        now = time.time()
-        rate = self.batches[state.global_step - 1].tokens / max(now - self.last, 1e-9)
-        self.last = now
-        values = {key: logs[key] for key in ("loss", "grad_norm", "learning_rate") if key in logs}
-        with self.path.open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps({"step": state.global_step, **values, "tokens_per_second": round(rate)}) + "\n")
-        self.bar.set_postfix_str(f"loss {logs['loss']:.4f}, {rate:,.0f} tok/s")
-        self.bar.update(state.global_step - self.bar.n)
-
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.show:
-            self.bar.close()
-
-
-def keep_steps(path: Path, last: int) -> None:
-    """Forget what was logged after the checkpoint that training goes on from."""
-    if path.exists():
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-        path.write_text("".join(line for line in lines if json.loads(line)["step"] <= last), encoding="utf-8")
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The last complete checkpoint; incomplete ones are removed."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    for path in found:
-        if not (path / COMPLETE).exists():
-            log.warning("%s was not written to its end: ignored", path.name)
-            shutil.rmtree(path)
-    return next((path for path in reversed(found) if path.exists()), None)
-
-
-def arguments(config: Config, folder: Path, steps: int, device: str) -> TrainingArguments:
+def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) -> TrainingArguments:
     """The recipe in the Trainer's words. One of our batches is a whole global batch: nothing is left to accumulate."""
     training = config.training
-    os.environ.setdefault("ACCELERATE_LOG_LEVEL", "warning")
     return TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=1,
         gradient_accumulation_steps=1,
         num_train_epochs=1,
         learning_rate=training.learning_rate,
-        lr_scheduler_type=training.schedule,
+        lr_scheduler_type="constant_with_warmup" if training.schedule == "constant" else training.schedule,
         warmup_steps=training.warmup,
         optim="adamw_torch",
         adam_beta1=training.betas[0],
@@ -250,12 +176,16 @@ def arguments(config: Config, folder: Path, steps: int, device: str) -> Training
         bf16=training.bf16,
         gradient_checkpointing=training.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False},
+        deepspeed=deepspeed_config(config, zero) if zero else None,
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="steps",
         save_steps=max(1, steps // training.checkpoints),
         save_total_limit=2,
+        save_only_model=False,  # or nothing could be resumed
         seed=training.seed,
+        log_level="error",
+        log_level_replica="error",
         use_cpu=device == "cpu",
         remove_unused_columns=False,
         report_to=[],

@@ -2,77 +2,187 @@
 
 import json
 import logging
+import os
 import shutil
+from dataclasses import dataclass, replace
+from math import ceil, isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
+from lark.artifacts import write_text
 from lark.chat import ChatFormat
-from lark.config import Config
+from lark.config import Config, Student
 from lark.errors import LarkError
-from lark.models import load_chat, load_model
+from lark.models import attention, load_chat, load_model
 from lark.training.attention import separate_segments, supports_packing
+from lark.training.batches import Example, GlobalBatches
+from lark.training.checkpoints import Layout, newest_checkpoint, remove_incomplete
+from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
+from lark.training.export import Exporter
+from lark.training.kernels import apply_liger
+from lark.training.lora import add_adapters
+from lark.training.loss import LogitRule, logit_rule
 from lark.training.packing import Step, plan_batches
-from lark.training.trainer import (
-    Curves,
-    Example,
-    GlobalBatches,
-    WeightedTrainer,
-    arguments,
-    newest_checkpoint,
-    return_weighted_loss,
-)
+from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss
+from lark.training.zero import start_deepspeed, zero_stage
 from lark.worker import Job
 
 log = logging.getLogger(__name__)
 
+CURVE = "metrics.jsonl"
+DONE = "training.json"
+"""Counts; written when the export is complete. A run that is killed after it has nothing left to do."""
+
 
 def train(job: Job) -> dict[str, Any]:
     """Fine-tune the student on `train.jsonl`, resuming from the newest complete checkpoint, and export it."""
+    if (job.folder / DONE).exists():
+        return dict(json.loads((job.folder / DONE).read_text(encoding="utf-8")))
+    run = prepare(job)
+    checkpoints = job.folder / "checkpoints"
+    if job.is_main:
+        remove_incomplete(checkpoints)
+    run.trainer.accelerator.wait_for_everyone()
+    resume = newest_checkpoint(checkpoints, run.trainer.layout)
+    if resume is not None:
+        log.info("resuming from %s", resume.name)
+        done = int(resume.name.split("-")[1])
+        curve = read_curve(job.folder / CURVE)
+        run.trainer.skipped = {line["step"]: line["skipped"] for line in curve if "skipped" in line and line["step"] <= done}
+        run.trainer.accelerator.wait_for_everyone()  # before the main process shortens the file
+    run.trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    run.exporter.export()
+    counts = {**run.counts, "skipped_steps": len(run.trainer.skipped)}
+    if job.is_main:
+        write_text(job.folder / DONE, json.dumps(counts) + "\n")
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    return counts
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run, ready to go."""
+
+    trainer: WeightedTrainer
+    exporter: Exporter
+    counts: dict[str, int]
+
+
+def prepare(job: Job) -> Run:
+    """Everything that a run needs, without training."""
     torch.set_num_threads(job.machine.threads)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # paper, App. C.3
-    transformers.logging.set_verbosity_error()
-    transformers.set_seed(job.config.training.seed)
+    transformers_logging.set_verbosity_error()
+    logging.getLogger("accelerate").setLevel(logging.WARNING)
+    config, training = job.config, job.config.training
+    transformers.set_seed(training.seed)
     source = str(job.inputs["student"])
-    chat = load_chat(source, job.config.student)
-    examples = read_examples(job.inputs["selection"] / "train.jsonl", chat, job.config.student.max_length)
-    device = f"cuda:{job.rank % torch.cuda.device_count()}" if job.machine.device == "cuda" else "cpu"
-    model = load_model(source, job.config.student, device, dtype=torch.float32)
+    chat = load_chat(source, config.student)
+    examples = read_examples(job.inputs["selection"] / "train.jsonl", chat, config.student.max_length)
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if job.machine.device == "cuda" else "cpu"
+    zero = zero_stage(config, job.world)
+    if config.hardware.zero and not zero:
+        log.info("one process has nothing to shard: training without DeepSpeed")
+
+    student = _student(config)
+    # ZeRO-3 shards a model as it is loaded, if the arguments that ask for it are there before; nothing can run on it then.
+    twin = facts(_twin(source, student, device), config) if zero == 3 else None
+    steps = training.epochs * ceil(len(examples) / training.global_batch)
+    if zero:
+        start_deepspeed(job.machine.device)
+    args = arguments(config, job.folder / "checkpoints", steps, job.machine.device, zero)
+    model = load_model(source, student, device, dtype=_weights_dtype(config, zero))
+    if training.liger:
+        apply_liger(model, device)
     separate_segments(model)
-    packed = job.config.training.packing and supports_packing(model)
-    steps = plan(job.config, examples, job.world, packed)
-    return_weighted_loss(model)
-    batches = GlobalBatches(examples, steps, job.rank, packed)
-    checkpoints = job.folder / "checkpoints"
+    rule, packed = twin or facts(model, config)
+
+    batches = GlobalBatches(examples, plan(config, examples, job.world, packed), job.rank, packed)
+    return_weighted_loss(model, rule)
+    transformers.set_seed(training.seed)  # again: adapters begin the same whatever was tried before
     trainer = WeightedTrainer(
         batches,
-        model=model,
-        args=arguments(job.config, checkpoints, len(steps), job.machine.device),
-        callbacks=[Curves(job.folder / "metrics.jsonl", batches, show=job.is_main)],
+        Layout(zero, job.world),
+        model=add_adapters(model, training.lora) if training.lora.rank else model,
+        args=args,
         processing_class=chat.tokenizer,
     )
     trainer.remove_callback(transformers.PrinterCallback)
-    resume = newest_checkpoint(checkpoints)
-    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-    export(trainer, chat, job.folder)
+    exporter = Exporter(trainer, model, chat, config, zero, job.folder)
+    trainer.add_callback(Curves(trainer, job.folder / CURVE, training.epochs, _held_out(job, trainer, chat, packed)))
+    if training.snapshots:
+        trainer.add_callback(Snapshots(snapshot_steps(training.snapshots, steps), exporter.snapshot))
     tokens = sum(len(example.encoded.ids) for example in examples)
-    return {"trajectories": len(examples), "tokens": tokens, "steps": len(steps), "skipped_steps": len(trainer.skipped)}
+    return Run(trainer, exporter, {"trajectories": len(examples), "tokens": tokens, "steps": steps})
+
+
+def facts(model: PreTrainedModel, config: Config) -> tuple[LogitRule, bool]:
+    """What is found out by running the model: how it makes logits, and whether trajectories can be packed."""
+    separate_segments(model)
+    return logit_rule(model), config.training.packing and supports_packing(model)
+
+
+def _twin(source: str, student: Student, device: str) -> PreTrainedModel:
+    """The student's architecture with two layers and random weights: enough for `facts`."""
+    config = AutoConfig.from_pretrained(source, revision=student.revision)
+    config.num_hidden_layers = min(2, config.num_hidden_layers)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[: config.num_hidden_layers]
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention(student, device))
+    moved: PreTrainedModel = model.to(torch.device(device)).eval()
+    return moved
+
+
+def _student(config: Config) -> Student:
+    """As configured; but what `auto` finds (flash attention) must be able to train in the precision that is asked for."""
+    student = config.student
+    return replace(student, attention="sdpa") if student.attention == "auto" and not config.training.bf16 else student
+
+
+def _weights_dtype(config: Config, zero: int) -> torch.dtype:
+    """Under bf16, fp32 master weights are the optimizer's with DeepSpeed and not needed for frozen ones; else the model's own."""
+    frozen = config.training.lora.rank > 0 and config.student.dtype == "bfloat16"
+    half = config.training.bf16 and (zero > 0 or frozen)
+    return torch.bfloat16 if half else torch.float32
+
+
+def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool) -> HeldOutLoss | None:
+    held_out = job.config.training.held_out
+    if held_out.path is None:
+        return None
+    path = job.inputs["selection"] / "train.jsonl" if held_out.path == "selection" else Path(held_out.path).expanduser()
+    examples = read_examples(path, chat, job.config.student.max_length)
+    one = replace(job.config, training=replace(job.config.training, epochs=1, global_batch=len(examples)))
+    return HeldOutLoss(
+        trainer, GlobalBatches(examples, plan(one, examples, job.world, packed), job.rank, packed)[0], held_out.every
+    )
 
 
 def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example]:
     """The training set, in an order that does not depend on the pool's."""
     with path.open(encoding="utf-8") as handle:
         rows = sorted(map(json.loads, handle), key=lambda row: (row["question_id"], row["candidate_id"]))
-    examples = []
-    for row in rows:
-        turns = {message["role"]: message["content"] for message in row["messages"]}
-        encoded = chat.encode(turns["user"], turns["assistant"], max_length, turns.get("system"))
-        examples.append(Example(f"{row['question_id']}/{row['candidate_id']}", encoded, row["weight"]))
-    if not examples:
+    turns = [{message["role"]: message["content"] for message in row["messages"]} for row in rows]
+    parts = [{"question": t["user"], "response": t["assistant"], "system": t.get("system")} for t in turns]
+    encoded = chat.encode_many(parts, max_length)
+    if not rows:
         raise LarkError(f"{path} is empty: nothing was selected.")
+    examples = []
+    for row, trajectory in zip(rows, encoded, strict=True):
+        example = Example(f"{row['question_id']}/{row['candidate_id']}", trajectory, float(row["weight"]))
+        if trajectory.n_response < 1:
+            raise LarkError(
+                f"{path}: nothing of the response of {example.name} is left within student.max_length={max_length}. Raise it, or "
+                "drop this trajectory."
+            )
+        if not isfinite(example.weight):
+            raise LarkError(f"{path}: the weight of {example.name} is {example.weight}, which no training can act on.")
+        examples.append(example)
     return examples
 
 
@@ -93,17 +203,3 @@ def plan(config: Config, examples: list[Example], world: int, packed: bool) -> l
             micro_batch=config.hardware.micro_batch,
         )
     ]
-
-
-def export(trainer: WeightedTrainer, chat: ChatFormat, folder: Path) -> None:
-    """A plain Hugging Face folder that transformers and vLLM load; checkpoints to resume from are no longer needed."""
-    trainer.accelerator.wait_for_everyone()
-    if trainer.is_world_process_zero():
-        draft = folder / "checkpoints" / "export"
-        model = cast(PreTrainedModel, trainer.model)
-        model.config.use_cache = True
-        model.save_pretrained(draft)
-        chat.tokenizer.save_pretrained(draft)
-        for file in sorted(draft.iterdir()):
-            file.replace(folder / file.name)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)

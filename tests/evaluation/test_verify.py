@@ -263,8 +263,9 @@ def test_equal_answers_are_compared_once(verifier: Verifier) -> None:
     assert time.process_time() - start < 5
 
 
-def test_a_worker_loads_no_torch() -> None:
-    check = "import sys, lark.evaluation.verify_worker; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+def test_grading_loads_no_torch() -> None:
+    modules = "lark.evaluation.verify_worker, lark.worker, lark.evaluation.grading"
+    check = f"import sys, {modules}; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

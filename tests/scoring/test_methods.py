@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lark.errors import LarkError
 from lark.scoring.methods import METHODS, SOURCES, find_method, z_score
+from lark.scoring.text import INDICATORS, indicators
 from lark.selection import select
 
 WORDS = ["we", "Check", "verify,", "perhaps", "MIGHT", "therefore", "Since", "checking", "mighty", "x=1", "so."]
@@ -36,9 +37,14 @@ def trajectories(questions: int = 4, candidates: int = 5, seed: int = 0) -> pd.D
             "local_naturalness": -rng.gamma(4, 0.1, rows),
             "judge": rng.integers(0, 11, rows) / 10,
             "external": rng.normal(size=rows),
-            "response": [" ".join(rng.choice(WORDS, rng.integers(1, 60))) for _ in range(rows)],
+            **described([" ".join(rng.choice(WORDS, rng.integers(1, 60))) for _ in range(rows)]),
         }
     )
+
+
+def described(texts: list[str]) -> dict[str, list]:
+    """The texts, for the naive computation, and their indicators, as the method sees them."""
+    return {"text": texts, **dict(zip(INDICATORS, map(list, zip(*map(indicators, texts), strict=True)), strict=True))}
 
 
 def naive_z(values: list[float]) -> list[float]:
@@ -69,7 +75,7 @@ def naive_lark(rows: pd.DataFrame) -> list[float]:
 DIRECT = {
     "lark": naive_lark,
     "token_length": lambda rows: list(rows.n_tokens),
-    "rule_quality": lambda rows: naive_rule_quality(list(rows.response)),
+    "rule_quality": lambda rows: naive_rule_quality(list(rows.text)),
     "llm_judge": lambda rows: list(rows.judge),
     "grape": lambda rows: [-nll / n for nll, n in zip(rows.nll, rows.n_tokens, strict=True)],
     "local_naturalness": lambda rows: list(rows.local_naturalness),
@@ -113,7 +119,7 @@ def test_scores_of_a_question_do_not_depend_on_the_other_questions(name):
 def test_a_trajectory_without_response_tokens_has_no_score_and_changes_no_other(name):
     pool = trajectories()
     pool.loc[3, ["n_tokens", "nll", "brier", "rank_sum"]] = 0
-    pool.loc[3, "response"] = "check check check"
+    pool.loc[3, list(INDICATORS)] = indicators("check check check")
     score = METHODS[name].score(pool)
     assert np.flatnonzero(np.isnan(score)).tolist() == [3]
     np.testing.assert_array_equal(np.delete(score, 3), METHODS[name].score(pool.drop(index=3)))
@@ -188,13 +194,14 @@ def test_equal_indicators_add_nothing_even_where_rounding_would():
 
 def test_rule_quality_counts_whole_words_in_any_case():
     texts = ["CHECK it", "checks it", "check, it", "re-check it"]
-    pool = pd.DataFrame({"question_id": "q", "candidate_id": list("abcd"), "n_tokens": 1, "response": texts})
+    pool = pd.DataFrame({"question_id": "q", "candidate_id": list("abcd"), "n_tokens": 1, **described(texts)})
     score = METHODS["rule_quality"].score(pool)
     assert score[0] == score[2] == score[3] > score[1]
 
 
 def test_a_response_without_words_can_be_scored():
-    pool = pd.DataFrame({"question_id": "q", "candidate_id": ["a", "b"], "n_tokens": 1, "response": [" \n", "since it might"]})
+    texts = described([" \n", "since it might"])
+    pool = pd.DataFrame({"question_id": "q", "candidate_id": ["a", "b"], "n_tokens": 1, **texts})
     assert METHODS["rule_quality"].score(pool).tolist() == pytest.approx([-0.8, 0.8])
 
 

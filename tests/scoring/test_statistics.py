@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,31 @@ def test_no_precision_is_lost_at_either_end(backend: Backend, log_odds: float) -
     logits[[0, 1], targets] = torch.tensor(V - 1.0).log() - log_odds
     hidden, head = as_head(logits)
     assert_exact(token_statistics(hidden, targets, head, backend), logits, targets)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    log_odds=st.lists(
+        st.sampled_from([-69.1, -16.1, -1.0, 0.0, 2.3, 16.1, 69.1]) | st.floats(-80, 80), min_size=1, max_size=24
+    ),
+    cuts=st.lists(st.integers(0, 24), max_size=5),
+    V=st.integers(2, 300),
+    seed=st.integers(0, 2**31),
+)
+def test_certain_and_hopeless_tokens_are_exact_in_any_company(
+    log_odds: list[float], cuts: list[int], V: int, seed: int
+) -> None:
+    """16.1 is a gold probability of 1e-7 and -16.1 of 1 - 1e-7, 69.1 of 1e-30, side by side in batches of any make-up."""
+    T, generator = len(log_odds), torch.Generator().manual_seed(seed)
+    logits, targets = torch.randn(T, V, generator=generator), torch.randint(0, V, (T,), generator=generator)
+    wrong = logits.double().scatter(1, targets[:, None], -torch.inf).logsumexp(1)
+    logits[torch.arange(T), targets] = (wrong - torch.tensor(log_odds, dtype=torch.float64)).float()
+    hidden, head = as_head(logits)
+    bounds = sorted({0, T, *(cut for cut in cuts if cut < T)})
+    for begin, end in pairwise(bounds):
+        part = slice(begin, end)
+        assert_exact(token_statistics(hidden[part], targets[part], head, "eager"), logits[part], targets[part])
+        assert_exact(tiled_statistics(hidden[part], targets[part], head, SMALL), logits[part], targets[part])
 
 
 @pytest.mark.parametrize("backend", ["eager", "torch"])

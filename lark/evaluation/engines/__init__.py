@@ -1,11 +1,16 @@
 """What generates text. One small interface; hf works everywhere, vllm is the fast one, sglang its stand-in."""
 
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from lark.chat import ChatFormat
-from lark.config import Config
+from lark import config
 from lark.errors import LarkError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,8 @@ class Sampling:
     repetition_penalty: float
     samples: int
     stop_ids: tuple[int, ...]
+    schema: Mapping[str, Any] | None = None
+    """JSON schema of the answer. vllm and sglang obey any; hf one that leaves finitely many answers (see `documents`)."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,11 @@ class Generation:
 
 
 class Engine(Protocol):
-    def generate(self, requests: list[Request], sampling: Sampling) -> list[list[Generation]]:
-        """`sampling.samples` generations for each request, in order."""
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
+        """(number of the request, its `sampling.samples` generations), each as soon as it is complete, in any order.
+
+        Give it everything there is to do in one call: a batch is then never held up by its slowest sequence.
+        """
         ...
 
     def close(self) -> None:
@@ -49,10 +59,47 @@ class Engine(Protocol):
         ...
 
 
-def start(config: Config, model: str, chat: ChatFormat, device: str) -> Engine:
-    """The configured engine with the weights at `model`."""
-    if config.engine.name == "hf":
-        from lark.evaluation.engines.hf import HFEngine  # noqa: PLC0415  # engines are heavy; load the one that is used
+def answers(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> list[list[Generation]]:
+    """`Engine.generate` to its end, in the order of the requests."""
+    done = dict(engine.generate(requests, sampling))
+    return [done[i] for i in range(len(requests))]
 
-        return HFEngine(config, model, chat, device)
-    raise LarkError(f"engine={config.engine.name} is not known.")
+
+def start(
+    engine: config.Engine, student: config.Student, model: str, tokenizer: "PreTrainedTokenizerBase", device: str
+) -> Engine:
+    """The configured engine with the weights at `model`; `student` says their precision, context and revision."""
+    # Engines are heavy: load only the one that is used.
+    if engine.name == "hf":
+        from lark.evaluation.engines.hf import HFEngine  # noqa: PLC0415
+
+        return HFEngine(engine, student, model, tokenizer, device)
+    if engine.name == "vllm":
+        from lark.evaluation.engines.vllm import VLLMEngine  # noqa: PLC0415
+
+        return VLLMEngine(engine, student, model, tokenizer, device)
+    if engine.name == "sglang":
+        from lark.evaluation.engines.sglang import SGLangEngine  # noqa: PLC0415
+
+        return SGLangEngine(engine, student, model, tokenizer, device)
+    raise LarkError(f"engine={engine.name} is not known: choose hf, vllm or sglang.")
+
+
+def decode(
+    tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[Sequence[int]], finished: Sequence[str], stop_ids: Sequence[int]
+) -> list[Generation]:
+    """Token ids to text, in one way for all engines: without the token that ended it, without special tokens."""
+    ends = [reason == "stop" and len(ids) > 0 and ids[-1] in stop_ids for ids, reason in zip(tokens, finished, strict=True)]
+    texts = tokenizer.batch_decode(
+        [list(ids[:-1]) if end else list(ids) for ids, end in zip(tokens, ends, strict=True)], skip_special_tokens=True
+    )
+    return [Generation(text, reason, len(ids)) for text, reason, ids in zip(texts, finished, tokens, strict=True)]
+
+
+def documents(schema: Mapping[str, Any]) -> list[str] | None:
+    """Every JSON text that an object schema of enumerations allows, or None if it allows anything else."""
+    properties = schema.get("properties", {})
+    if not properties or any("enum" not in value for value in properties.values()):
+        return None
+    values = itertools.product(*(value["enum"] for value in properties.values()))
+    return [json.dumps(dict(zip(properties, chosen, strict=True))) for chosen in values]

@@ -1,0 +1,87 @@
+"""Run, plan or render the paper's experiments.
+
+Run as: python -m experiments run table1 [scale=paper] [key=value ...]      sweep, then render; what is finished is reused
+        python -m experiments plan table1 [scale=paper] [key=value ...]     what it would do and cost
+        python -m experiments render table1 [scale=paper] [key=value ...]   from what is there, without running anything
+        python -m experiments run all                                       every experiment
+"""
+
+import importlib
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from experiments import report as reports
+from experiments.planning import describe
+from experiments.report import Report
+from experiments.sweep import ROOT, Sweep, available, compose_sweep, dashed, find
+from lark.errors import LarkError
+
+log = logging.getLogger("experiments")
+
+
+def main(arguments: Sequence[str]) -> str | None:
+    """Do what the command line says; returns what went wrong, or None."""
+    commands = {"run": run, "plan": plan, "render": render}
+    if len(arguments) < 2 or arguments[0] not in commands:
+        return __doc__.strip().split("\n\n")[1]
+    names = available() if arguments[1] == "all" else [find(arguments[1])]
+    problems = []
+    for name in names:
+        try:
+            problems += commands[arguments[0]](name, list(arguments[2:]))
+        except LarkError as error:
+            if len(names) == 1:
+                raise
+            problems.append(f"{dashed(name)}: {error}")
+    return "\n".join(problems) or None
+
+
+def run(name: str, arguments: list[str]) -> list[str]:
+    """The sweep, to its end whatever fails, and then its report. Returns what failed."""
+    sweep = compose_sweep(name, arguments)
+    log.info("%s at scale %s: %d jobs", sweep.title, sweep.scale, len(sweep.jobs))
+    code = subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments], cwd=ROOT, check=False
+    ).returncode
+    _write(sweep)
+    failed = [f"{sweep.title}: job {' '.join(job.overrides)}: {why}" for job, why in reports.unfinished(sweep)]
+    if code < 0 or (code and not failed):
+        failed.append(f"{sweep.title}: the sweep ended with code {code}; run the same command again and it continues.")
+    return failed
+
+
+def plan(name: str, arguments: list[str]) -> list[str]:
+    """What the sweep would do and cost: at the paper's scale on the paper's machine, unless another is named."""
+    if "scale=paper" in arguments and not any(argument.startswith("hardware=") for argument in arguments):
+        arguments = [*arguments, "hardware=a100x8"]
+    log.info("%s", describe(compose_sweep(name, arguments)))
+    return []
+
+
+def render(name: str, arguments: list[str]) -> list[str]:
+    """The report from what is finished."""
+    _write(compose_sweep(name, arguments))
+    return []
+
+
+def _write(sweep: Sweep) -> None:
+    files = reports.write(sweep, draw(sweep))
+    log.info("%s: %s", sweep.title, ", ".join(str(path) for path in files))
+
+
+def draw(sweep: Sweep) -> Report:
+    """What experiments/<name>.py makes of the sweep."""
+    report: Report = importlib.import_module(f"experiments.{sweep.name}").render(sweep)
+    return report
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except LarkError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: run the same command again and it continues.")

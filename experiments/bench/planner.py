@@ -1,0 +1,92 @@
+"""The planner's rates against measurement on CPU: seconds it predicts for scoring and training over seconds they take.
+
+Run as: python -m experiments.bench.planner                                       the demo's student
+        python -m experiments.bench.planner outputs/student/smollm2-<fingerprint>  a student's folder
+
+Both sides are processor time of one thread, so that a busy machine does not matter: the rate of a matrix product is measured
+just before and just after, as `dry_run=true` measures it, and the work in between is the real scoring pass and the real loss.
+"""
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from lark import costs, planner
+from lark.chat import Encoded
+from lark.scoring.forward import Student, response_statistics
+from lark.shapes import Shape
+from lark.students import DEMO
+from lark.training.loss import weighted_loss
+
+log = logging.getLogger(__name__)
+PROMPT = 80
+REPEATS = 3
+
+
+def matrix_rate(seconds: float = 2.0) -> float:
+    """Operations a second of processor time, as `planner.matrix_tflops` finds them by the clock on an idle machine."""
+    a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
+    best, started = np.inf, time.process_time()
+    while time.process_time() - started < seconds:
+        before = time.process_time()
+        a @ a
+        best = min(best, time.process_time() - before)
+    return 2 * 1024**3 / best
+
+
+def main(folder: Path) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    shape = Shape.of(model.config.to_dict())
+    length = min(320, shape.context)
+    count = 4 if shape.parameters > 1e7 else 64
+    ids = torch.randint(0, shape.vocabulary, (count, length)).tolist()
+    batch = [Encoded(row, PROMPT, False) for row in ids]
+    flops = costs.forward_flops(shape, np.full(count, length), np.full(count, length - PROMPT))
+
+    def score() -> None:
+        list(response_statistics(Student.of(model.eval()), batch))
+
+    def train() -> None:
+        tokens = torch.tensor(ids)
+        targets = torch.cat([tokens[:, 1:], torch.full((count, 1), -100)], dim=1)
+        targets[:, : PROMPT - 1] = -100
+        hidden = model.train().base_model(input_ids=tokens, use_cache=False).last_hidden_state
+        segment = torch.arange(count).repeat_interleave(length)
+        lengths = torch.full((count,), length - PROMPT)
+        loss, _ = weighted_loss(
+            hidden.flatten(0, 1),
+            model.get_output_embeddings().weight,
+            targets.flatten(),
+            segment,
+            torch.ones(count),
+            lengths,
+            count,
+        )
+        loss.backward()
+        model.zero_grad()
+
+    work = {"score": (score, flops.forward), "train": (train, flops.training(recompute=False, frozen=False))}
+    for task, (function, operations) in work.items():
+        function()
+        rates, taken = [matrix_rate()], []
+        for _ in range(REPEATS):
+            before = time.process_time()
+            function()
+            taken.append(time.process_time() - before)
+        rates.append(matrix_rate())
+        predicted = operations / (max(rates) * planner.efficiency("cpu", task, shape))
+        log.info(
+            "%-6s predicted %.2f s, took %.2f s (%.0f tokens/s): ratio %.2f; matrix product %.1f GFLOP/s",
+            task, predicted, min(taken), count * length / min(taken), predicted / min(taken), max(rates) / 1e9,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else DEMO)

@@ -1,0 +1,160 @@
+"""App. D.3: one question, from its candidates' scores to the weights of the chosen, and the tokens of the first choice."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from tokenizers import Tokenizer
+
+from experiments.candidates import KEY, candidates, selection
+from experiments.report import Report, Table
+from experiments.sweep import Job, Sweep, published_value
+from lark import pool as pools
+from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
+from lark.report.tables import Cell
+from lark.students import location
+
+SHOWN_TOKENS = 60
+"""More than these cannot be labelled; of a longer response the first are shown."""
+
+
+def render(sweep: Sweep) -> Report:
+    (job,) = sweep.jobs
+    table, chosen = candidates(sweep, job), selection(sweep, job)
+    title = "Appendix D.3. One question, from scores to weights"
+    caption = (
+        "(a) ĝ of every candidate of one question, grouped by teacher, the chosen ones outlined; the dashed line is the "
+        "threshold, the score of rank B+1. (b) The first choice token by token: its residual ‖π − e_y‖² and its "
+        "surprisal −log p(y) under the untrained student. In the paper's question 839 two rollouts of one teacher are chosen "
+        "while its third ranks 25th: LARK selects trajectories, not teachers. Its weights there are 0.478, 0.387 and 0.136."
+    )
+    if table is None or chosen is None:
+        empty = pd.DataFrame(columns=[*KEY, "teacher", "g_hat", "weight"])
+        return Report(title, caption, empty, figure=panels()[0])
+    table = table.merge(chosen[[*KEY, "rank", "weight", "threshold", "tau"]], on=KEY, how="left")
+    tokens = first_choice_tokens(sweep, job, chosen)
+    return Report(
+        title=title,
+        caption=caption,
+        data=table.sort_values("g_hat", ascending=False),
+        tables=[_weights(table, chosen), *([] if tokens is None else [_hardest(tokens)])],
+        figure=_figure(table, chosen, tokens),
+        notes=_notes(sweep, job, table, chosen),
+    )
+
+
+def first_choice_tokens(sweep: Sweep, job: Job, chosen: pd.DataFrame) -> pd.DataFrame | None:
+    """The statistics of each token of the trajectory of rank 1, with its text; None while they are not there."""
+    folder = sweep.folder(job, "tokens")
+    if folder is None:
+        return None
+    first = chosen[chosen["rank"] == 1][KEY].astype(str)
+    parts = [pd.read_parquet(path).astype(dict.fromkeys(KEY, str)) for path in sorted(folder.glob("tokens-*.parquet"))]
+    tokens = pd.concat(parts).merge(first, on=KEY).sort_values("position", ignore_index=True)
+    source = Path(location(job.config.student))
+    tokenizer = (
+        Tokenizer.from_file(str(source / "tokenizer.json")) if source.is_dir() else Tokenizer.from_pretrained(str(source))
+    )
+    text = [tokenizer.decode([token], skip_special_tokens=False) for token in tokens["token"]]
+    return tokens.assign(text=[piece.replace("\n", "⏎") or "·" for piece in text])
+
+
+def _weights(table: pd.DataFrame, chosen: pd.DataFrame) -> Table:
+    rows = []
+    for row in chosen.sort_values("rank").to_dict("records"):
+        own = table.set_index("candidate_id").loc[row["candidate_id"]]
+        paper = f"{published_value('case_study', 'q_' + str(row['rank'])):.3f}" if row["rank"] <= 3 else "–"
+        rows.append(
+            [
+                Cell(str(row["rank"])), Cell(row["candidate_id"]), Cell(f"{own['n_tokens']}"), Cell(f"{own['loss']:.3f}"),
+                Cell(f"{own['rho']:.3f}"), Cell(f"{row['score']:.5f}"), Cell(f"{row['score'] - row['threshold']:.5f}"),
+                Cell(f"{row['weight']:.3f}"), Cell(f"{1 / len(chosen):.3f}"), Cell(paper),
+            ]
+        )  # fmt: skip
+    header = ["rank", "candidate", "tokens", "loss", "ρ̂", "ĝ", "margin", "weight", "uniform", "the paper's (pid 839)"]
+    return Table(header, rows, "The chosen trajectories and their weights (Lemma 3).")
+
+
+def _hardest(tokens: pd.DataFrame) -> Table:
+    top = tokens.nlargest(8, "residual")
+    rows = [
+        [Cell(str(r["position"])), Cell(f"`{r['text']}`"), *(Cell(f"{r[c]:.3f}") for c in ("p_gold", "residual", "surprisal"))]
+        for r in top.to_dict("records")
+    ]
+    share = top["residual"].sum() / tokens["residual"].sum()
+    return Table(
+        ["position", "token", "p(y)", "residual", "surprisal"], rows,
+        f"The eight tokens with the largest residual hold {share:.0%} of the first choice's sum.",
+    )  # fmt: skip
+
+
+def _notes(sweep: Sweep, job: Job, table: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
+    pool = sweep.folder(job, "pool")
+    assert pool is not None
+    rows = pd.read_parquet(pool / pools.FILE, columns=[*KEY, "question", "response", "answer"]).astype(dict.fromkeys(KEY, str))
+    first = chosen[chosen["rank"] == 1].iloc[0]
+    text = rows[rows["candidate_id"] == str(first["candidate_id"])].iloc[0]
+    best = table.sort_values("g_hat", ascending=False)
+    loss_rank = int(table["loss"].rank().loc[best.index[0]])
+    return [
+        f"Question {text['question_id']} (answer {text['answer']}):\n\n> " + text["question"].replace("\n", "\n> "),
+        f"The first choice, {first['candidate_id']}:\n\n> " + text["response"].replace("\n", "\n> "),
+        f"{len(table)} candidates of {table['teacher'].nunique()} teachers; τ*(B) = {first['tau']:.3g}. The first choice's loss "
+        f"is the {loss_rank}. lowest of {len(table)}.",
+    ]
+
+
+def _figure(table: pd.DataFrame, chosen: pd.DataFrame, tokens: pd.DataFrame | None) -> Figure:
+    figure, (left, right) = panels(2, width=6.4, height=3.9)
+    table = table.sort_values(["teacher", "rollout"], ignore_index=True)
+    teachers = list(table["teacher"].unique())
+    shades = [OKABE_ITO[teachers.index(teacher) % 2 * 4] for teacher in table["teacher"]]
+    taken = table["rank"].notna()
+    left.bar(
+        table.index, table["g_hat"], color=shades, linewidth=np.where(taken, 2.0, 0.0), edgecolor=LARK_COLOUR, width=0.8,
+    )  # fmt: skip
+    left.axhline(
+        float(chosen["threshold"].iloc[0]),
+        linestyle="--",
+        color="#000000",
+        linewidth=0.9,
+        label=r"threshold, $\hat g$ of rank $B+1$",
+    )
+    for at in table.index[taken]:
+        where = (at, table["g_hat"][at])
+        left.annotate(f" q = {table['weight'][at]:.2f}", where, ha="center", va="bottom", fontsize=7, rotation=90)
+    middle = [float(np.mean(table.index[table["teacher"] == teacher])) for teacher in teachers]
+    left.set_xticks(middle, teachers, rotation=45, ha="right")
+    left.set_xlabel("Teacher (a bar for each rollout)")
+    left.set_ylabel(r"LARK's score $\hat g$")
+    left.set_title("(a) candidates; outlined: chosen, with weight q")
+    left.margins(y=0.2)
+    handles = [*left.get_legend_handles_labels()[0], *_token_panel(right, tokens)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=3)
+    return figure
+
+
+def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarContainer]:
+    """Draw the panel; returns what the legend must name."""
+    axes.set_title("(b) the first choice, token by token")
+    axes.set_xlabel("Token of the response")
+    axes.set_ylabel(r"Residual $\|\pi_t - e_{y_t}\|^2$")
+    if tokens is None:
+        axes.text(0.5, 0.5, "no token statistics yet", ha="center", transform=axes.transAxes)
+        return []
+    shown = tokens.head(SHOWN_TOKENS)
+    bars = axes.bar(shown["position"], shown["residual"], color=OKABE_ITO[0], label="residual (left axis)")
+    other = axes.twinx()
+    (line,) = other.plot(
+        shown["position"], shown["surprisal"], color=LARK_COLOUR, marker="o", markersize=2, linewidth=0.9,
+        label="surprisal (right axis)",
+    )  # fmt: skip
+    other.set_ylabel(r"Surprisal $-\log p(y_t)$ (nats)")
+    other.grid(visible=False)
+    axes.grid(axis="x", visible=False)
+    axes.set_xticks(shown["position"], shown["text"], rotation=90, fontsize=6)
+    return [bars, line]

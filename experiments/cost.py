@@ -1,0 +1,88 @@
+"""App. D.1: seconds a trajectory of each scoring method, and the ratio to the fastest."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.report import Report, Table
+from experiments.sweep import Sweep, published
+from lark.report.figures import METHOD_COLOURS, panels
+from lark.report.tables import MISSING, Cell
+
+LABELS = {
+    "grape": "GRAPE", "lark": "LARK", "llm_judge": "LLM-judged Quality", "rsr": "RSR", "local_naturalness": "Local Naturalness",
+    "statistics": "Ours: GRAPE, LARK and RSR in one pass", "local_blocks": "Ours: Local Naturalness in blocks",
+}  # fmt: skip
+
+
+def render(sweep: Sweep) -> Report:
+    (job,) = sweep.jobs
+    folder = sweep.folder(job, "cost")
+    paper = published("figures").query("experiment == 'cost' and unit == 's/sample'").set_index("quantity")["value"]
+    ours = pd.Series(dtype=float) if folder is None else seconds(pd.read_parquet(folder / "cost.parquet"))
+    data = pd.DataFrame({"method": list(LABELS), "label": list(LABELS.values())})
+    data = data.assign(seconds=data["method"].map(ours), paper_seconds=data["method"].map(paper))
+    usual = data.loc[data["method"].isin(paper.index), "seconds"].min()
+    data = data.assign(ratio=data["seconds"] / usual, paper_ratio=data["paper_seconds"] / paper.min())
+    counts = {} if folder is None else sweep.store.manifest(job.artifact("cost")).get("counts", {})  # type: ignore[arg-type]
+    where = f"Measured on {counts['device']}, {counts['trajectories']} trajectories" if counts else "Not measured yet"
+    rows = [
+        [
+            Cell(row["label"]),
+            _number(row["seconds"] * 1000, "{:.1f}"),
+            _number(row["ratio"], "{:.2f}×"),
+            _number(row["paper_seconds"], "{:.2f}"),
+            _number(row["paper_ratio"], "{:.2f}×"),
+        ]
+        for row in data.to_dict("records")
+    ]
+    return Report(
+        title="Appendix D.1. What scoring costs",
+        caption=(
+            "Wall-clock time to score one trajectory with each method, alone, and its ratio to the fastest of the paper's "
+            f"methods. {where} of {counts.get('mean_tokens', 0):,.0f} response tokens on average, all methods in one process, the "
+            "order rotating; the median of the rounds of each trajectory, averaged. Baselines are timed as they are usually "
+            "written, with all logits in memory; Local Naturalness as m+1 passes; the judge is that of method.judge. The paper "
+            "finds LARK within 3% of GRAPE, and "
+            "the LLM judge 1.6, RSR 2.7 and Local Naturalness 4.0 times as slow. Seconds depend on the machine and the "
+            "student; only ratios are alike in kind."
+        ),
+        data=data,
+        tables=[Table(["Method", "ms a trajectory", "ratio", "the paper's s", "the paper's ratio"], rows)],
+        figure=_figure(data),
+    )
+
+
+def seconds(timings: pd.DataFrame) -> pd.Series:
+    """Of each method: the median over rounds of each trajectory, then the mean over trajectories."""
+    return timings.groupby(["method", "trajectory"])["seconds"].median().groupby("method").mean()
+
+
+def _number(value: float, form: str) -> Cell:
+    return MISSING if pd.isna(value) else Cell(form.format(value))
+
+
+def _figure(data: pd.DataFrame) -> Figure:
+    figure, (axes,) = panels(width=6.8)
+    place = range(len(data))
+    axes.barh(
+        [at - 0.19 for at in place], data["ratio"], 0.36, label="here",
+        color=[METHOD_COLOURS.get(method, "#444444") for method in data["method"]],
+    )  # fmt: skip
+    axes.barh(
+        [at + 0.19 for at in place], data["paper_ratio"], 0.36, label="the paper (8 A100)", color="white", edgecolor="#444444",
+        hatch="///",
+    )  # fmt: skip
+    for at, row in zip(place, data.to_dict("records"), strict=True):
+        for shift, ratio, text in (
+            (-0.19, row["ratio"], f"{row['seconds'] * 1000:.1f} ms ({row['ratio']:.2f}×)"),
+            (0.19, row["paper_ratio"], f"{row['paper_seconds']:.2f} s ({row['paper_ratio']:.2f}×)"),
+        ):
+            if pd.notna(ratio):
+                axes.text(ratio + 0.05, at + shift, text, va="center", fontsize=7)
+    axes.set_yticks(list(place), data["label"])
+    axes.invert_yaxis()
+    axes.set_xlabel("Time a trajectory, as a ratio to the fastest of the paper's methods")
+    axes.set_xlim(right=float(data[["ratio", "paper_ratio"]].max().max()) * 1.35)
+    axes.grid(axis="y", visible=False)
+    figure.legend(loc="outside upper center", ncols=2)
+    return figure

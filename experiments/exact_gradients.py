@@ -1,0 +1,18 @@
+"""What the surrogate, the landscape and the theory share: the questions with exact gradients of a sweep's one job."""
+
+from experiments.sweep import Sweep
+from lark.analysis import statistics
+from lark.analysis.statistics import Question
+
+
+def questions_of(sweep: Sweep) -> list[Question] | None:
+    """None while they are not finished."""
+    folder = sweep.folder(sweep.jobs[0], "gradients")
+    return None if folder is None else statistics.read(folder)
+
+
+def sizes(questions: list[Question]) -> str:
+    """`50 questions × 33 candidates`, for captions."""
+    candidates = sorted({question.K for question in questions})
+    each = str(candidates[0]) if len(candidates) == 1 else f"{candidates[0]}-{candidates[-1]}"
+    return f"{len(questions)} question{'s' if len(questions) > 1 else ''} × {each} candidates"

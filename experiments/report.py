@@ -1,0 +1,143 @@
+"""What an experiment renders, and the files it becomes: outputs/report/<name>.{md,csv}, with .tex or .{png,pdf}, and index.md."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.sweep import Job, Sweep, available, dashed
+from lark.artifacts import write_text
+from lark.report import figures
+from lark.report.tables import Cell, latex_table, markdown_table
+from lark.tracking import Tracker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a report."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    labels: int = 1
+    """How many columns name the row."""
+
+    def markdown(self) -> str:
+        caption = f"{self.caption}\n\n" if self.caption else ""
+        return caption + markdown_table(self.header, [[cell.markdown for cell in row] for row in self.rows])
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table or figure of the paper, from our artifacts."""
+
+    title: str
+    """Which of the paper's it is: `Table 1`, `Figure 2a`."""
+    caption: str
+    """What is shown, and the paper's reading of it."""
+    data: pd.DataFrame
+    """Every number, a row each, for the CSV file."""
+    tables: Sequence[Table] = ()
+    figure: Figure | None = None
+    notes: Sequence[str] = field(default_factory=list)
+    """What the reader must know to read it rightly."""
+
+
+def write(sweep: Sweep, report: Report) -> list[Path]:
+    """Write the report's files; returns them. Nothing is touched, and nothing is tracked, where nothing has changed."""
+    folder = sweep.store.root / "report"
+    folder.mkdir(parents=True, exist_ok=True)
+    base = folder / sweep.title
+    texts = {base.with_suffix(".csv"): report.data.to_csv(index=False, lineterminator="\n")}
+    texts[base.with_suffix(".md")] = _markdown(sweep, report)
+    images = [base.with_suffix(suffix) for suffix in (".png", ".pdf")] if report.figure else []
+    if report.tables and not report.figure:
+        texts[base.with_suffix(".tex")] = "\n".join(
+            latex_table(t.header, t.rows, f"{report.title}. {t.caption or report.caption}", f"{sweep.title}-{i}", t.labels)
+            for i, t in enumerate(report.tables)
+        )
+    same = all(path.exists() and path.read_text(encoding="utf-8") == text for path, text in texts.items())
+    if not same or not all(path.exists() for path in images):
+        if report.figure:
+            figures.save(report.figure, base)
+        for path, text in texts.items():
+            write_text(path, text)
+        _track(sweep, report, folder, images[:1])
+    write_index(folder)
+    return [*texts, *images]
+
+
+def unfinished(sweep: Sweep) -> list[tuple[Job, str]]:
+    """The jobs that have not left all they should, and why, where they have said so."""
+    found = []
+    for job in sweep.jobs:
+        artifacts = [artifact for step in job.steps for artifact in step.artifacts]
+        missing = [artifact for artifact in artifacts if sweep.store.state(artifact) != "finished"]
+        if missing:
+            said = (sweep.store.manifest(artifact).get("error") for artifact in missing)
+            found.append((job, next((str(error) for error in said if error), "it has not run to its end")))
+    return found
+
+
+def write_index(folder: Path) -> None:
+    """One page with every report there is."""
+    pages = [(name, folder / f"{dashed(name)}.md") for name in available()]
+    pages = [(name, page) for name, page in pages if page.exists()]
+    texts = {name: page.read_text(encoding="utf-8") for name, page in pages}
+    titles = {name: text.splitlines()[0].removeprefix("# ") for name, text in texts.items()}
+    contents = [f"- [{titles[name]}](#{dashed(name)})" for name, _ in pages]
+    parts = ["# The paper's tables and figures", "\n".join(contents)]
+    for name, page in pages:
+        files = [
+            path for path in sorted(folder.glob(f"{page.stem}.*")) if path.suffix in (".md", ".csv", ".tex", ".png", ".pdf")
+        ]
+        links = ", ".join(f"[{path.name}]({path.name})" for path in files)
+        body = texts[name].split("\n", 1)[1].strip()
+        parts.append(f'<a id="{dashed(name)}"></a>\n\n## {titles[name]}\n\n{body}\n\nFiles: {links}')
+    text = "\n\n".join(parts) + "\n"
+    path = folder / "index.md"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
+
+
+def _markdown(sweep: Sweep, report: Report) -> str:
+    parts = [f"# {report.title}"]
+    if report.figure:
+        parts.append(f"![{report.title}]({sweep.title}.png)")
+    parts += [report.caption, _scale_note(sweep), *report.notes]
+    missing = unfinished(sweep)
+    if missing:
+        parts.append(f"Missing (–): {len(missing)} of {len(sweep.jobs)} jobs are not finished.")
+    parts += [table.markdown().strip() for table in report.tables]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _scale_note(sweep: Sweep) -> str:
+    changed = f" Changed from the experiment's settings: `{' '.join(sweep.overrides)}`." if sweep.overrides else ""
+    students = ", ".join(dict.fromkeys(job.config.student.name for job in sweep.jobs))
+    if sweep.scale == "paper":
+        return f"Scale: paper ({students}).{changed}"
+    what = (
+        "This is the demo, a miniature" if sweep.scale == "demo" else f"This is at scale {sweep.scale}, far below the paper's"
+    )
+    return (
+        f"**{what} (student {students}): it shows the method at work and does not reproduce the paper's results. "
+        f"Numbers that are called the paper's are the paper's own, measured on its students and data.**{changed}"
+    )
+
+
+def _track(sweep: Sweep, report: Report, folder: Path, images: Sequence[Path]) -> None:
+    """The finished table in the sweep's W&B group, as a run of its own."""
+    tracker = Tracker(sweep.jobs[0].config, folder, name=f"report/{sweep.title}")
+    try:
+        data = report.data.astype(object).where(report.data.notna(), None)
+        tracker.table(sweep.title, list(data.columns), data.to_numpy().tolist())
+        for path in images:
+            tracker.image(f"{sweep.title}_figure", path)
+    finally:
+        tracker.finish()

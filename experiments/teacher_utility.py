@@ -1,0 +1,93 @@
+"""Figure 3c: a teacher's mean g-hat against the accuracy of a student that learned from this teacher alone."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.stats import pearsonr
+
+from experiments import accuracy
+from experiments.candidates import candidates, selection
+from experiments.report import Report, Table
+from experiments.sweep import Sweep, published_value
+from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
+from lark.report.tables import Cell
+
+ENOUGH = 3
+"""Teachers for a correlation."""
+
+
+def render(sweep: Sweep) -> Report:
+    data = collect(sweep)
+    known = data.dropna(subset=["mean", "mean_g_hat"])
+    r, p = correlation(known)
+    paper_r, paper_p = published_value("teacher_utility", "pearson_r"), published_value("teacher_utility", "p_value")
+    label = data["label"].iloc[0]
+    rows = [
+        [
+            Cell(row["teacher"]),
+            Cell("–" if pd.isna(row["mean_g_hat"]) else f"{row['mean_g_hat']:.5f}"),
+            accuracy.cell(row["mean"], row["std"]),
+        ]
+        for row in data.sort_values("mean_g_hat", ascending=False).to_dict("records")
+    ]
+    difference = f"; ours minus the paper's: {r - paper_r:+.2f}" if sweep.like_the_paper and np.isfinite(r) else ""
+    found = (
+        f"Pearson r = {r:.2f}, p = {p:.3f}, over {len(known)} teachers" if np.isfinite(r) else "too few teachers are finished"
+    )
+    samples = sweep.jobs[0].config.benchmark.decoding.samples
+    return Report(
+        title="Figure 3c. Does a teacher's ĝ predict its students?",
+        caption=(
+            f"Each point is a teacher: the mean ĝ of all its trajectories under the untrained student, and the accuracy "
+            f"(Acc@{samples}, {label}) of a student trained on all rollouts of this teacher alone, with equal weights. "
+            f"Here: {found}. The paper finds r = {paper_r:.2f}, p = {paper_p:.3f} over 11 teachers on AMC{difference}."
+        ),
+        data=data.assign(pearson_r=r, p_value=p, paper_r=paper_r, paper_p=paper_p),
+        tables=[Table(["Teacher", "mean ĝ", f"Acc@{samples} ({label})"], rows)],
+        figure=_figure(known, r, p, f"Acc@{samples} ({label}, %)"),
+        notes=[
+            "The paper does not say how many of a teacher's rollouts it trains on; here it is all of them, as many "
+            "trajectories as the other methods have at B=3."
+        ],
+    )
+
+
+def collect(sweep: Sweep) -> pd.DataFrame:
+    """A row for each teacher. The accuracy is the average over benchmarks, or that of the only one."""
+    table = candidates(sweep, sweep.jobs[0])
+    means = {} if table is None else table.groupby("teacher")["g_hat"].mean().to_dict()
+    rows = []
+    for job in sweep.jobs:
+        chosen = selection(sweep, job)
+        teacher = str(chosen["teacher"].iloc[0]) if chosen is not None else f"teacher {job.config.method.teacher}"
+        results = accuracy.rows(job, sweep.metrics(job))
+        result = results[0] if len(results) == 2 else results[-1]
+        rows.append({"teacher": teacher, "mean_g_hat": means.get(teacher), **result})
+    return pd.DataFrame(rows)
+
+
+def correlation(known: pd.DataFrame) -> tuple[float, float]:
+    """Pearson's r and its two-sided p; NaN with too few teachers, or none that differ."""
+    if len(known) < ENOUGH or known["mean"].nunique() == 1:
+        return float("nan"), float("nan")
+    result = pearsonr(known["mean_g_hat"].astype(float), known["mean"].astype(float))
+    return float(result.statistic), float(result.pvalue)
+
+
+def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
+    figure, (axes,) = panels(width=6.2, height=4.0)
+    x, y = known["mean_g_hat"].astype(float).to_numpy(), known["mean"].astype(float).to_numpy()
+    axes.errorbar(
+        x, y, yerr=known["std"].astype(float), fmt="o", color=OKABE_ITO[0], capsize=2, elinewidth=0.8, label="a teacher"
+    )
+    for name, at, value in zip(known["teacher"], x, y, strict=True):
+        axes.annotate(name, (at, value), xytext=(5, 4), textcoords="offset points", fontsize=8)
+    if np.isfinite(r):
+        slope, intercept = np.polyfit(x, y, 1)
+        ends = np.array([x.min(), x.max()])
+        axes.plot(ends, slope * ends + intercept, "--", color=LARK_COLOUR, label=f"least squares (r = {r:.2f}, p = {p:.3f})")
+    axes.set_xlabel(r"Mean $\hat g$ of the teacher's trajectories under the untrained student")
+    axes.set_ylabel(ylabel)
+    axes.margins(x=0.12)
+    figure.legend(loc="outside upper center", ncols=2)
+    return figure

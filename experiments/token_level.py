@@ -1,0 +1,97 @@
+"""Figure 4: where LARK's first choice differs from the other candidates, token by token."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.candidates import KEY, candidates, selection
+from experiments.report import Report, Table
+from experiments.sweep import Sweep, published_value
+from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
+from lark.report.tables import MISSING, Cell
+
+STATISTICS = {"p_gold": "mean p(y_t)", "wrong_p2": "wrong-token concentration"}
+AXES = {
+    "p_gold": r"Mean probability of a trajectory's tokens, $\bar p(y_t)$",
+    "wrong_p2": r"Wrong-token concentration, mean of $\sum_{v \neq y_t} p(v)^2$",
+}
+GROUPS = {"all": "all candidates", "selected": "LARK's top 1"}
+
+
+def render(sweep: Sweep) -> Report:
+    (job,) = sweep.jobs
+    table, chosen = candidates(sweep, job), selection(sweep, job)
+    groups = {name: pd.DataFrame(columns=list(STATISTICS), dtype=float) for name in GROUPS}
+    if table is not None and chosen is not None:
+        groups = {"all": table, "selected": table.merge(chosen[chosen["rank"] == 1][KEY], on=KEY)}
+    data = summarise(groups, sweep)
+    rows = [
+        [Cell(STATISTICS[row["statistic"]]), Cell(GROUPS[row["group"]]), *(_number(row[c]) for c in ("mean", "std", "paper")),
+         *([_number(row["difference"])] if sweep.like_the_paper else [])]
+        for row in data.to_dict("records")
+    ]  # fmt: skip
+    header = ["Statistic", "Trajectories", "mean", "std", "the paper's mean", *(["difference"] if sweep.like_the_paper else [])]
+    return Report(
+        title="Figure 4. Confidently wrong, in a structured way?",
+        caption=(
+            "Two statistics of each trajectory under the untrained student: the mean probability of its tokens, and how "
+            "concentrated the rest of the mass is on few wrong tokens. In the paper LARK's top 1 has a lower p(y_t) than "
+            "all candidates (0.282 against 0.449) and a higher concentration (0.107 against 0.085): the student is wrong "
+            f"there, but on near misses. {_finding(data)}"
+        ),
+        data=data,
+        tables=[Table(header, rows, labels=2)],
+        figure=_figure(groups),
+    )
+
+
+def summarise(groups: dict[str, pd.DataFrame], sweep: Sweep) -> pd.DataFrame:
+    rows = [
+        {
+            "statistic": statistic,
+            "group": group,
+            "trajectories": len(table),
+            "mean": table[statistic].mean(),
+            "std": table[statistic].std(),
+            "paper": published_value("token_level", f"{statistic}_{group}"),
+        }
+        for statistic in STATISTICS
+        for group, table in groups.items()
+    ]
+    data = pd.DataFrame(rows)
+    return data.assign(difference=data["mean"] - data["paper"] if sweep.like_the_paper else None)
+
+
+def _finding(data: pd.DataFrame) -> str:
+    """What it is here, in words."""
+    means = data.set_index(["statistic", "group"])["mean"]
+    if means.isna().any():
+        return ""
+    words = ["lower" if means[s, "selected"] < means[s, "all"] else "higher" for s in STATISTICS]
+    return f"Here p(y_t) is {words[0]} and the concentration {words[1]} in LARK's top 1 than in all candidates."
+
+
+def _number(value: float | None) -> Cell:
+    return MISSING if pd.isna(value) else Cell(f"{value:.3f}")
+
+
+def _figure(groups: dict[str, pd.DataFrame]) -> Figure:
+    figure, axes = panels(2, width=4.4)
+    for place, (statistic, label) in zip(axes, AXES.items(), strict=True):
+        _histogram(place, {name: table[statistic].dropna().to_numpy(dtype=float) for name, table in groups.items()})
+        place.set_xlabel(label)
+        place.set_ylabel("Density of trajectories")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    return figure
+
+
+def _histogram(axes: Axes, values: dict[str, np.ndarray]) -> None:
+    everything = np.concatenate(list(values.values()))
+    if not len(everything):
+        return
+    bins = np.linspace(everything.min(), everything.max(), 41).tolist()
+    for (name, sample), colour in zip(values.items(), (OKABE_ITO[0], LARK_COLOUR), strict=True):
+        axes.hist(sample, bins=bins, density=True, alpha=0.45, color=colour, label=GROUPS[name])
+        axes.axvline(sample.mean(), color=colour, linestyle="--" if name == "all" else "-", label=f"mean, {GROUPS[name]}")

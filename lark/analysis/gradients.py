@@ -1,0 +1,283 @@
+"""Exact full-parameter gradients of trajectories: their Gram matrix, and the gradient of a whole weighted corpus.
+
+K gradients of a student with P parameters are K × P numbers: 10 GB for 18 trajectories of a 135 M student, 1 TB for 33 of a
+7 B one. Only their K × K inner products are wanted, and those are sums over parameters. So parameters are visited in blocks
+of a size that lets K gradients of one block fit a bound; for each block the K trajectories are passed through the student
+again, and backpropagation goes no deeper than the block. Held at a time: the student, the activations of one trajectory, K
+gradients of one block (the bound), and one gradient of the tensors that the block touches. With a scratch file, the K gradients
+are on disk and the bound is on that: where the disk has room for all of them, one pass over the trajectories is enough.
+Gradients are fp32 (the student's precision here, whatever it is elsewhere); inner products are accumulated in fp64.
+
+Tied heads. The paper splits θ into W_out and a rest that does not contain it (App. B.2). Where the head is the embedding
+matrix, its gradient is the sum of two uses. Both are kept apart here: `head` and `rest` are the inner products of the uses,
+`cross` those of one use with the other. Their sum is the Gram matrix of the parameters that training moves (`gram`), and
+`untied` the one of the paper's proofs, in which the uses are parameters of their own. They agree for an untied student.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lark.chat import Encoded
+from lark.errors import LarkError
+from lark.scoring.forward import batches
+from lark.scoring.head import last_hidden_state
+from lark.selection import Floats
+from lark.training.loss import NO_TARGET, logit_rule, response_targets, weighted_loss
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+HEAD = "head"
+"""Name of the head's weight, apart from the embedding even where they are one."""
+HEAD_BIAS = "head bias"
+COLUMNS = 1 << 20
+"""Numbers of each gradient that are widened to fp64 at a time."""
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Inner products [K, K] of the gradients of K trajectories, by the part of the student they run over."""
+
+    rest: Floats
+    """Over everything but the head; the embedding as it is looked up."""
+    head: Floats
+    """Over W_out as it makes logits."""
+    cross: Floats
+    """<head of i, embedding of j> where the two are one matrix; zero where they are not."""
+
+    @property
+    def gram(self) -> Floats:
+        """G of the student's own parameters: what training moves."""
+        return np.asarray(self.rest + self.head + self.cross + self.cross.T)
+
+    @property
+    def untied(self) -> Floats:
+        """G with the head and the embedding as parameters of their own, as the paper's proofs have it."""
+        return np.asarray(self.rest + self.head)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Entries start..stop of one tensor, or of the embedding and the head at once where they are tied."""
+
+    names: tuple[str, ...]
+    start: int
+    stop: int
+
+    @property
+    def width(self) -> int:
+        """Numbers that it holds of each gradient."""
+        return len(self.names) * (self.stop - self.start)
+
+
+class Anchor:
+    """A student whose gradients are wanted: its tensors by name, the head's use apart from the embedding's."""
+
+    def __init__(self, model: "PreTrainedModel", checkpointing: bool = False) -> None:
+        """`checkpointing` recomputes activations in the backward pass: slower, and one layer's memory instead of all."""
+        if any(p.dtype not in (torch.float32, torch.float64) for p in model.parameters()):
+            raise LarkError("Exact gradients need the student in float32: load it with dtype=torch.float32.")
+        self.model = model
+        self.rule = logit_rule(model)
+        layer = model.get_output_embeddings()
+        self.tensors: dict[str, Tensor] = dict(model.base_model.named_parameters())
+        self.tied: str | None = next((name for name, p in self.tensors.items() if p is layer.weight), None)
+        # A leaf of its own on the same memory: its gradient is the head's use alone.
+        self.tensors[HEAD] = layer.weight.detach()
+        self.bias = getattr(layer, "bias", None)
+        if self.bias is not None:
+            self.tensors[HEAD_BIAS] = self.bias
+        if checkpointing:
+            _recompute_activations(model)
+
+    @property
+    def head(self) -> Tensor:
+        return self.tensors[HEAD]
+
+    def blocks(self, K: int, memory: int) -> list[list[Piece]]:
+        """The tensors in order of depth, cut so that K gradients of a block take at most `memory` bytes (one entry at least)."""
+        capacity = max(1, memory // (K * self.head.element_size()))
+        pair = (self.tied, HEAD) if self.tied else ()
+        groups: list[tuple[str, ...]] = [pair] if pair else []
+        groups += [(name,) for name in self.tensors if name not in pair]
+        found: list[list[Piece]] = [[]]
+        free = capacity
+        for names in groups:
+            start, size = 0, self.tensors[names[0]].numel()
+            while start < size:
+                if free < len(names) and found[-1]:
+                    found.append([])
+                    free = capacity
+                stop = min(size, start + max(1, free // len(names)))
+                found[-1].append(Piece(names, start, stop))
+                free -= found[-1][-1].width
+                start = stop
+        return found
+
+    def want(self, names: set[str]) -> None:
+        """Let backward passes reach these tensors and no others."""
+        for name, tensor in self.tensors.items():
+            tensor.requires_grad_(name in names)
+
+    def hidden(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
+        """[T, d] the hidden states that predict the response's tokens, and those tokens [T]."""
+        ids = torch.tensor(encoded.ids, device=self.head.device)[None]
+        states = last_hidden_state(self.model, ids)[0, encoded.prompt_length - 1 : -1]
+        return states, ids[0, encoded.prompt_length :]
+
+    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """ℓ_k = 1/|a_k| Σ_t -log π(y_t | x, y_<t) (paper, Sec. 3.1), as training computes it."""
+        zeros, one = torch.zeros_like(targets), torch.ones(1)
+        lengths = torch.tensor([len(targets)])
+        return weighted_loss(hidden, self.head, targets, zeros, one, lengths, 1, self.bias, rule=self.rule)[0]
+
+
+def gram_matrix(
+    anchor: Anchor,
+    trajectories: Sequence[Encoded],
+    memory: int,
+    done: Callable[[], object] = lambda: None,
+    scratch: Path | None = None,
+) -> Gram:
+    """The Gram matrix of the trajectories' gradients. `memory`: bytes for gradients, in memory or in the file `scratch`, which
+    is overwritten and removed. `done` is called after each pass."""
+    K = len(trajectories)
+    rest, head, cross = (np.zeros((K, K)) for _ in range(3))
+    for block in anchor.blocks(K, memory):
+        names = list(dict.fromkeys(name for piece in block for name in piece.names))
+        anchor.want(set(names))
+        gradients = _buffer(anchor.head, K, sum(piece.width for piece in block), scratch)
+        for k, encoded in enumerate(trajectories):
+            loss = anchor.loss(*anchor.hidden(encoded))
+            found = torch.autograd.grad(loss, [anchor.tensors[name] for name in names], allow_unused=True)
+            _keep(gradients[k], block, dict(zip(names, found, strict=True)))
+            done()
+        offset = 0
+        for piece in block:
+            size = piece.stop - piece.start
+            first = gradients[:, offset : offset + size]
+            second = gradients[:, offset + size : offset + piece.width]
+            if len(piece.names) == 1:
+                (head if piece.names[0] in (HEAD, HEAD_BIAS) else rest)[:] += _inner(first, first)
+            else:
+                rest += _inner(first, first)
+                head += _inner(second, second)
+                cross += _inner(second, first)
+            offset += piece.width
+    anchor.want(set())
+    return Gram(rest, head, cross)
+
+
+def passes(anchor: Anchor, K: int, memory: int) -> int:
+    """How many forward and backward passes `gram_matrix` takes."""
+    return K * len(anchor.blocks(K, memory))
+
+
+def _keep(row: Tensor, block: list[Piece], gradients: dict[str, Tensor | None]) -> None:
+    """Write the block's entries of one trajectory's gradient into its row; zero where the loss does not depend on a tensor."""
+    offset = 0
+    for piece in block:
+        for name in piece.names:
+            gradient, size = gradients[name], piece.stop - piece.start
+            target = row[offset : offset + size]
+            if gradient is None:
+                target.zero_()
+            else:
+                target.copy_(gradient.reshape(-1)[piece.start : piece.stop])
+            offset += size
+
+
+def _buffer(like: Tensor, K: int, width: int, scratch: Path | None) -> Tensor:
+    """[K, width], on disk if there is a file for it: its pages count as cache, which the system takes back when it must."""
+    if scratch is None:
+        return like.new_empty(K, width)
+    whole = torch.from_file(str(scratch), shared=True, size=K * width, dtype=like.dtype)
+    scratch.unlink()  # the mapping keeps it until it is let go, however this process ends
+    return whole.view(K, width)
+
+
+def _inner(a: Tensor, b: Tensor) -> Floats:
+    """a bᵀ for a, b [K, n], in fp64."""
+    total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
+    for start in range(0, a.shape[1], COLUMNS):
+        left, right = (x[:, start : start + COLUMNS].double() for x in (a, b))
+        total += left @ right.T
+    return np.asarray(total.cpu().numpy())
+
+
+def _recompute_activations(model: "PreTrainedModel") -> None:
+    """Gradient checkpointing acts in training mode only, where dropout would make the loss random."""
+    dropout = [key for key, value in model.config.to_dict().items() if "drop" in key and isinstance(value, float) and value > 0]
+    if dropout:
+        raise LarkError(f"Exact gradients of a student with {dropout[0]} > 0 would be random: set it to 0 in its config.json.")
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+
+
+@dataclass(frozen=True)
+class CorpusRate:
+    """ρ of a weighted corpus, and what it consists of."""
+
+    loss: float
+    """L_total = Σ_i q_i ℓ_i."""
+    gradient_norm2: float
+    """||∇L_total||²."""
+
+    @property
+    def rate(self) -> float:
+        return self.gradient_norm2 / self.loss
+
+
+def corpus_rate(
+    anchor: Anchor,
+    trajectories: Sequence[Encoded],
+    weights: Sequence[float],
+    batch_tokens: int,
+    done: Callable[[int], object] = lambda tokens: None,
+) -> CorpusRate:
+    """ρ = ||∇L||² / L of L = Σ_i q_i ℓ_i over a whole corpus (paper, App. A.3), in one pass that holds one gradient.
+
+    `weights` are the q_i; `batch_tokens` bounds the tokens of a padded batch. A tied matrix counts once, with both its uses.
+    """
+    parameters = list(anchor.model.parameters())
+    head = anchor.model.get_output_embeddings().weight
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+        parameter.grad = None
+    total = 0.0
+    for chosen in batches([len(t.ids) for t in trajectories], batch_tokens, padded=True):
+        picked = [trajectories[i] for i in chosen]
+        ids, targets = _padded(picked)
+        hidden = last_hidden_state(anchor.model, ids.to(head.device)).flatten(0, 1)
+        segment = torch.arange(len(picked)).repeat_interleave(ids.shape[1])
+        loss, _ = weighted_loss(
+            hidden, head, targets.flatten().to(head.device), segment.to(head.device),
+            torch.tensor([weights[i] for i in chosen], dtype=torch.float64),
+            torch.tensor([t.n_response for t in picked]), 1, anchor.bias, rule=anchor.rule,
+        )  # fmt: skip
+        loss.backward()
+        total += float(loss.detach())
+        done(sum(len(t.ids) for t in picked))
+    norm2 = sum(float(p.grad.double().square().sum()) for p in parameters if p.grad is not None)
+    for parameter in parameters:
+        parameter.grad = None
+    anchor.want(set())
+    return CorpusRate(total, norm2)
+
+
+def _padded(trajectories: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
+    """Token ids and targets [b, t], padded on the right, where causality keeps padding away from real tokens."""
+    longest = max(len(t.ids) for t in trajectories)
+    ids = torch.zeros(len(trajectories), longest, dtype=torch.long)
+    targets = torch.full_like(ids, NO_TARGET)
+    for row, trajectory in enumerate(trajectories):
+        size = len(trajectory.ids)
+        ids[row, :size] = torch.tensor(trajectory.ids)
+        targets[row, :size] = torch.tensor(response_targets(trajectory.ids, trajectory.prompt_length))
+    return ids, targets

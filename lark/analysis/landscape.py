@@ -1,0 +1,143 @@
+"""Δρ(q) = ρ(q) - ρ(p) over the simplex of one question, on the plane where the path of q̂(B) lies best (paper, Fig. 3a).
+
+The plane goes through the prior p along the first two principal components of q̂(B) - p, B = 1..K-1. Many q of the simplex
+project to the same point of it; the one that is drawn is the closest to p, that is, of least χ²(q ‖ p). It is unique, and for
+any plane that contains g-hat it is q̂ itself where the path passes (Lemma 3). In the PCA plane that holds nearly, so each point
+of the path carries its own exact Δρ.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+from scipy.spatial import ConvexHull
+
+from lark.analysis import learnability as rates
+from lark.analysis.statistics import Question
+from lark.errors import LarkError
+from lark.selection import Floats
+
+STIFFNESS = 1e4
+"""Weight of the constraints against the distance to p in `lift`: they hold to about its inverse square."""
+SAMPLES = 20_000
+"""Random weights, for the share of the simplex on which Δρ is positive."""
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """One question's picture."""
+
+    question_id: str
+    grid_x: Floats
+    grid_y: Floats
+    gain: Floats
+    """[n, n] Δρ on the grid; NaN outside the simplex's shadow."""
+    path: pd.DataFrame
+    """A row for each budget: x, y, gain."""
+    vertices: pd.DataFrame
+    """A row for each trajectory: x, y, gain, candidate_id, teacher."""
+    explained: float
+    """Share of the path's variance that lies in the plane."""
+    prior_rate: float
+    """ρ(p)."""
+    random_gain: Floats
+    """Δρ of random weights, uniform on the simplex."""
+
+    def facts(self) -> dict[str, float]:
+        """What the caption says."""
+        return {
+            "budgets": len(self.path),
+            "budgets_with_gain": int((self.path["gain"] >= 0).sum()),
+            "lowest_gain_on_path": float(self.path["gain"].min()),
+            "largest_gain_on_path": float(self.path["gain"].max()),
+            "largest_possible_gain": float(self.vertices["gain"].max()),
+            "random_share_with_gain": float((self.random_gain > 0).mean()),
+            "explained": self.explained,
+            "prior_rate": self.prior_rate,
+        }
+
+    def table(self) -> pd.DataFrame:
+        """Everything that is drawn, tidy: kind, budget or candidate, x, y, gain."""
+        x, y = np.meshgrid(self.grid_x, self.grid_y)
+        inside = np.isfinite(self.gain)
+        grid = pd.DataFrame({"x": x[inside], "y": y[inside], "gain": self.gain[inside]})
+        parts = [("path", self.path), ("vertex", self.vertices), ("grid", grid)]
+        return pd.concat([part.assign(kind=kind) for kind, part in parts], ignore_index=True).assign(
+            question_id=self.question_id
+        )
+
+
+def landscape(question: Question, resolution: int = 101, seed: int = 0) -> Landscape:
+    """Δρ on a grid, along the path, at the vertices and at random weights."""
+    G, losses, K = question.gram.gram, question.losses, question.K
+    prior, path = rates.uniform(K), rates.budget_path(question.surrogate)
+    plane, explained = principal_plane(path - prior)
+    base = float(rates.rate(G, losses, prior))
+    corners, walked = (np.eye(K) - prior) @ plane.T, (path - prior) @ plane.T
+    x, y = (np.linspace(*_padded(corners[:, axis]), resolution) for axis in (0, 1))
+    points = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    inside = _inside(corners, points)
+    gain = np.full(len(points), np.nan)
+    lifted = np.array([lift(plane, point) for point in points[inside]])
+    gain[inside] = rates.rate(G, losses, lifted) - base
+    random = np.random.default_rng(seed).dirichlet(np.ones(K), SAMPLES)
+    path_table = pd.DataFrame(
+        {"budget": range(1, K), "x": walked[:, 0], "y": walked[:, 1], "gain": rates.rate(G, losses, path) - base}
+    )
+    vertices = pd.DataFrame(
+        {
+            "candidate_id": question.table["candidate_id"],
+            "teacher": question.table["teacher"],
+            "x": corners[:, 0],
+            "y": corners[:, 1],
+            "gain": rates.single_rates(G, losses) - base,
+        }
+    )
+    random_gain = rates.rate(G, losses, random) - base
+    return Landscape(
+        question.question_id, x, y, gain.reshape(resolution, resolution), path_table, vertices, explained, base, random_gain
+    )
+
+
+def path_gains(question: Question) -> pd.DataFrame:
+    """Δρ(q̂(B)) and Δρ/ρ(p) for B = 1..K-1."""
+    G, losses = question.gram.gram, question.losses
+    base = float(rates.rate(G, losses, rates.uniform(question.K)))
+    gain = rates.rate(G, losses, rates.budget_path(question.surrogate)) - base
+    columns = {"budget": range(1, question.K), "gain": gain, "relative_gain": gain / base}
+    return pd.DataFrame({"question_id": question.question_id, **columns})
+
+
+def principal_plane(deviations: Floats) -> tuple[Floats, float]:
+    """[2, K] an orthonormal basis of the plane of most variance of deviations from p [n, K], and the share it explains.
+
+    Signs are fixed (the largest entry of each axis is positive), so that the same question gives the same picture anywhere.
+    """
+    _, singular, axes = np.linalg.svd(deviations, full_matrices=False)
+    if len(singular) < 2 or singular[1] <= 1e-9 * singular[0]:
+        raise LarkError("A landscape needs a question with at least 3 candidates whose scores differ: choose another question.")
+    plane = axes[:2]
+    signs = np.sign(plane[np.arange(2), np.abs(plane).argmax(axis=1)])
+    return plane * signs[:, None], float((singular[:2] ** 2).sum() / (singular**2).sum())
+
+
+def lift(plane: Floats, point: Floats) -> Floats:
+    """The q of the simplex that projects to `point` of the plane and is closest to p: a least-squares problem with q ≥ 0."""
+    K = plane.shape[1]
+    prior = rates.uniform(K)
+    constraints = np.concatenate([plane, np.ones((1, K))])
+    targets = np.array([*(plane @ prior + point), 1.0])
+    q, _ = nnls(np.concatenate([np.eye(K), STIFFNESS * constraints]), np.concatenate([prior, STIFFNESS * targets]))
+    return np.asarray(q / q.sum())
+
+
+def _padded(values: Floats) -> tuple[float, float]:
+    margin = 0.04 * float(np.ptp(values))
+    return float(values.min()) - margin, float(values.max()) + margin
+
+
+def _inside(corners: Floats, points: Floats) -> np.ndarray:
+    """Whether points lie in the shadow of the simplex, the convex hull of its projected vertices."""
+    hull = ConvexHull(corners)
+    return np.asarray((points @ hull.equations[:, :2].T + hull.equations[:, 2] <= 1e-12).all(axis=1))

@@ -1,0 +1,117 @@
+"""How well the forward-pass surrogate g-hat agrees with the exact g* (paper, App. B.8). Pure functions over questions.
+
+Affine rescaling: within each question g-hat is shifted and stretched to the mean and standard deviation of g*. That aligns
+questions with one another, so the pooled correlations of the paper contain the differences *between* questions, which the
+rescaling itself has put right; the correlations *within* questions, which decide a selection, are reported beside them.
+
+The paper's relative error ||g-hat - g*|| / ||g*|| does not say whether g-hat was rescaled. Both are reported. Raw, it compares
+a Brier score with squared gradient norms, which have different units, and is close to 1 or far above; the paper's mean of
+0.574 is what the rescaled one gives at its correlations.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lark.analysis.learnability import diagonal_score
+from lark.analysis.statistics import Question, trajectories
+from lark.selection import Floats
+
+LARGEST_BUDGET = 10
+
+
+def rescale(surrogate: Floats, exact: Floats) -> Floats:
+    """g-hat with the mean and standard deviation of g*; its mean alone where g-hat is constant."""
+    spread = surrogate.std()
+    shape = (surrogate - surrogate.mean()) / spread if spread > 0 else np.zeros_like(surrogate)
+    return np.asarray(exact.mean() + exact.std() * shape)
+
+
+def recall(surrogate: Floats, exact: Floats, budget: int) -> float:
+    """|top_B(g-hat) ∩ top_B(g*)| / B; of equals, the first candidates."""
+    chosen, best = (set(np.argsort(-scores, kind="stable")[:budget].tolist()) for scores in (surrogate, exact))
+    return len(chosen & best) / budget
+
+
+def relative_error(surrogate: Floats, exact: Floats) -> float:
+    """||g-hat - g*||_p / ||g*||_p, the norm of Corollary "p-weighted RMS error"."""
+    return float(np.linalg.norm(surrogate - exact) / np.linalg.norm(exact))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What App. B.8 reports, and what it leaves open."""
+
+    pairs: pd.DataFrame
+    """A row for each trajectory: `trajectories` and g_hat_rescaled."""
+    questions: pd.DataFrame
+    """A row for each question: pearson, spearman, error (rescaled), error_raw, mean_cosine, K; and which of the two
+    approximations costs the agreement: pearson_proxy of g-hat with g-tilde, pearson_diagonal of g-tilde with g*."""
+    recalls: pd.DataFrame
+    """A row for each budget: recall, its standard deviation over questions, and the random baseline B/K."""
+
+    @property
+    def pearson(self) -> float:
+        """Pooled over all trajectories, after rescaling."""
+        return float(self.pairs["g_hat_rescaled"].corr(self.pairs["g_star"]))
+
+    @property
+    def spearman(self) -> float:
+        return float(stats.spearmanr(self.pairs["g_hat_rescaled"], self.pairs["g_star"]).statistic)
+
+    def summary(self) -> dict[str, float]:
+        """The numbers of the figure and the text, by name."""
+        by_budget = self.recalls.set_index("budget")["recall"]
+        return {
+            "pearson": self.pearson,
+            "spearman": self.spearman,
+            "pearson_within": float(self.questions["pearson"].mean()),
+            "spearman_within": float(self.questions["spearman"].mean()),
+            **{f"recall@{budget}": float(by_budget[budget]) for budget in (1, 3, 10) if budget in by_budget.index},
+            "error_mean": float(self.questions["error"].mean()),
+            "error_median": float(self.questions["error"].median()),
+            "error_raw_mean": float(self.questions["error_raw"].mean()),
+            "error_raw_median": float(self.questions["error_raw"].median()),
+            "mean_cosine": float(self.questions["mean_cosine"].mean()),
+            "pearson_proxy": float(self.questions["pearson_proxy"].mean()),
+            "pearson_diagonal": float(self.questions["pearson_diagonal"].mean()),
+        }
+
+
+def agreement(questions: Sequence[Question]) -> Agreement:
+    """g-hat against g* over some questions, with budgets up to 10, or K-1 of the smallest question."""
+    smallest = min(question.K for question in questions)
+    budgets = range(1, min(LARGEST_BUDGET, smallest - 1) + 1)
+    by_question, recalls, rescaled = [], [], []
+    for question in questions:
+        g_hat, g_star = question.surrogate, question.exact
+        rescaled.append(rescale(g_hat, g_star))
+        g_tilde = diagonal_score(question.gram.gram, question.losses)
+        by_question.append(
+            {
+                "question_id": question.question_id,
+                "K": question.K,
+                "pearson": _pearson(g_hat, g_star),
+                "spearman": _pearson(stats.rankdata(g_hat), stats.rankdata(g_star)),
+                "pearson_proxy": _pearson(g_hat, g_tilde),
+                "pearson_diagonal": _pearson(g_tilde, g_star),
+                "error": relative_error(rescaled[-1], g_star),
+                "error_raw": relative_error(g_hat, g_star),
+                "mean_cosine": question.mean_cosine,
+            }
+        )
+        recalls.append([recall(g_hat, g_star, budget) for budget in budgets])
+    found = np.array(recalls)
+    chance = [np.mean([budget / question.K for question in questions]) for budget in budgets]
+    deviation = found.std(axis=0, ddof=1) if len(found) > 1 else np.full(len(budgets), np.nan)
+    table = pd.DataFrame({"budget": list(budgets), "recall": found.mean(axis=0), "std": deviation, "random": chance})
+    pairs = trajectories(questions).assign(g_hat_rescaled=np.concatenate(rescaled))
+    return Agreement(pairs, pd.DataFrame(by_question), table)
+
+
+def _pearson(a: Floats, b: Floats) -> float:
+    """NaN where one of them is constant."""
+    return float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else float("nan")

@@ -1,0 +1,198 @@
+"""The analysis stage's processes: exact gradients, Jacobians, and the decay rate along a training run.
+
+A shard for each question (or snapshot), dealt to the processes in turn: a killed run loses at most one.
+"""
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from lark import pool as pools
+from lark.analysis import shards
+from lark.analysis.gradients import Anchor, corpus_rate, gram_matrix, passes
+from lark.analysis.jacobian import head_norm, jacobian_norm2
+from lark.analysis.statistics import FILE, Question
+from lark.chat import Encoded
+from lark.errors import LarkError
+from lark.models import load_chat, load_model
+from lark.scoring.head import Head
+from lark.scoring.statistics import token_statistics
+from lark.training.worker import read_examples
+from lark.worker import Job
+
+log = logging.getLogger(__name__)
+
+TEXT = ["question_id", "candidate_id", "teacher", "system", "question", "response"]
+SNAPSHOTS = "snapshots/step-*"
+"""The student on its way, in a checkpoint that was trained with training.snapshots."""
+
+
+def gradients(job: Job) -> dict[str, Any]:
+    """Gram matrix, losses and statistics of the trajectories of a sample of questions: a shard for each."""
+    chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
+    missing = _mine(job, len(chosen))
+    if not missing:
+        return {"questions": len(chosen)}
+    anchor = load_anchor(job, str(job.inputs["student"]))
+    memory = int(job.config.hardware.gradient_gib * 2**30)
+    folder = job.config.hardware.gradient_scratch
+    scratch = Path(folder).expanduser() / f"lark-gradients-{job.folder.name}-{job.rank}" if folder else None
+    rows = read_questions(job, [chosen[number] for number in missing])
+    total = sum(passes(anchor, len(rows[chosen[n]]), memory) for n in missing)
+    with tqdm(total=total, desc="exact gradients", unit="pass", disable=not job.is_main) as bar:
+        for number in missing:
+            question = measure(anchor, chosen[number], rows[chosen[number]], memory, bar, scratch)
+            shards.write(question.rows(), job.folder, number)
+    return {"questions": len(chosen)}
+
+
+def jacobians(job: Job) -> dict[str, Any]:
+    """λ_max(J_H J_Hᵀ) of the trajectories of the first questions that have exact gradients, and ||W_out||."""
+    table = pd.read_parquet(job.inputs["gradients"] / FILE, columns=["question_id", "candidate_id"])
+    chosen = list(dict.fromkeys(table["question_id"]))[: job.config.analysis.jacobians]
+    missing = _mine(job, len(chosen))
+    anchor = load_anchor(job, str(job.inputs["student"]), checkpointing=False)
+    if anchor.bias is not None or anchor.rule.softcap is not None or anchor.rule.scale != 1.0:
+        raise LarkError(
+            "The theory of App. B is about logits z = W_out h, and this student adds a bias, a scale or a soft cap: "
+            "choose another student for analysis.name=theory."
+        )
+    norm = head_norm(anchor)
+    rows = read_questions(job, [chosen[number] for number in missing])
+    total = sum(len(rows[chosen[number]]) for number in missing)
+    with tqdm(total=total, desc="Jacobians", unit="traj", disable=not job.is_main) as bar:
+        for number in missing:
+            found = []
+            for row, encoded in rows[chosen[number]]:
+                eigenvalue = jacobian_norm2(anchor, encoded, job.config.analysis.iterations, job.config.analysis.seed)
+                found.append({
+                    "question_id": row["question_id"], "candidate_id": row["candidate_id"], "jacobian": eigenvalue.value,
+                    "iterations": eigenvalue.iterations, "change": eigenvalue.change, "head_norm": norm,
+                })  # fmt: skip
+                bar.update()
+            shards.write(pd.DataFrame(found), job.folder, number)
+    return {"questions": len(chosen)}
+
+
+def kappa(job: Job) -> dict[str, Any]:
+    """ρ_t of the weighted training set at each snapshot of the training run (paper, App. A.3): a shard for each."""
+    snapshots = sorted(job.inputs["checkpoint"].glob(SNAPSHOTS))
+    if len(snapshots) < 2:
+        raise LarkError(
+            f"{job.inputs['checkpoint']} keeps no snapshots of its training run: add training.snapshots=11 (or another number) "
+            "to the command, and it is trained again with them."
+        )
+    chat = load_chat(str(job.inputs["student"]), job.config.student)
+    path = job.inputs["selection"] / "train.jsonl"
+    examples = read_examples(path, chat, job.config.student.max_length)
+    with path.open(encoding="utf-8") as handle:  # in the order of `read_examples`
+        names = [
+            row["question_id"] for row in sorted(map(json.loads, handle), key=lambda r: (r["question_id"], r["candidate_id"]))
+        ]
+    weights = corpus_weights(names, [example.weight for example in examples])
+    encoded = [example.encoded for example in examples]
+    missing = _mine(job, len(snapshots))
+    total = len(missing) * sum(len(e.ids) for e in encoded)
+    with tqdm(total=total, desc="decay rates", unit="tok", unit_scale=True, disable=not job.is_main) as bar:
+        for number in missing:
+            anchor = load_anchor(job, str(snapshots[number]))
+            found = corpus_rate(anchor, encoded, weights, job.config.hardware.train_tokens, bar.update)
+            step = int(snapshots[number].name.rsplit("-", 1)[1])
+            row = {"step": step, "loss": found.loss, "gradient_norm2": found.gradient_norm2, "rate": found.rate}
+            shards.write(pd.DataFrame([row]), job.folder, number)
+            del anchor
+    return {"snapshots": len(snapshots), "trajectories": len(encoded), "budget": job.config.budget.size}
+
+
+def corpus_weights(questions: Sequence[str], training_weights: Sequence[float]) -> list[float]:
+    """The q of L_total = 1/N Σ_n Σ_k q_nk ℓ_nk from training weights w = B_n q_nk (decision 3)."""
+    sizes = Counter(questions)
+    return [weight / sizes[name] / len(sizes) for name, weight in zip(questions, training_weights, strict=True)]
+
+
+def sample(pool: Path, questions: int, seed: int) -> list[str]:
+    """The questions whose hashes are smallest, those with at least 2 candidates; all of them where the pool has no more."""
+    sizes = Counter(row["question_id"] for row in pools.iterate(pool, columns=["question_id"]))
+    usable = [question for question, size in sizes.items() if size >= 2]
+    if not usable:
+        raise LarkError("No question of the pool has two candidates: there is nothing to select from.")
+    return sorted(usable, key=lambda question: hashlib.sha256(f"{seed}\x1f{question}".encode()).digest())[:questions]
+
+
+def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[str, Any], Encoded]]]:
+    """The trajectories of some questions as the student sees them, by candidate_id; without those that truncation emptied."""
+    chat = load_chat(str(job.inputs["student"]), job.config.student)
+    wanted = set(names)
+    rows = [row for row in pools.iterate(job.inputs["pool"] / pools.FILE, columns=TEXT) if row["question_id"] in wanted]
+    rows.sort(key=lambda row: row["candidate_id"])
+    found: dict[str, list[tuple[dict[str, Any], Encoded]]] = {name: [] for name in names}
+    for row, encoded in zip(rows, chat.encode_many(rows, job.config.student.max_length), strict=True):
+        if encoded.n_response > 0:
+            found[row["question_id"]].append((row, encoded))
+    for name, trajectories in found.items():
+        if len(trajectories) < 2:
+            raise LarkError(f"Question {name} has fewer than two trajectories within student.max_length: raise it.")
+    return found
+
+
+def measure(
+    anchor: Anchor,
+    name: str,
+    rows: Sequence[tuple[dict[str, Any], Encoded]],
+    memory: int,
+    bar: tqdm,
+    scratch: Path | None = None,
+) -> Question:
+    """Everything exact about one question's trajectories."""
+    head = Head.of(anchor.model)
+    table = pd.DataFrame(_statistics(anchor, head, rows))
+    gram = gram_matrix(anchor, [encoded for _, encoded in rows], memory, bar.update, scratch)
+    if not all(np.isfinite(part).all() for part in (gram.rest, gram.head, gram.cross)):
+        raise LarkError(f"A gradient of question {name} is not finite: check the student's weights.")
+    return Question(name, table, gram, tied=anchor.tied is not None)
+
+
+@torch.no_grad()
+def _statistics(anchor: Anchor, head: Head, rows: Sequence[tuple[dict[str, Any], Encoded]]) -> Iterator[dict[str, Any]]:
+    """The forward pass's part: `statistics.SCALARS` of each trajectory, summed in float64."""
+    for row, encoded in rows:
+        hidden, targets = anchor.hidden(encoded)
+        tokens = token_statistics(hidden, targets, head)
+        norms = hidden.double().norm(dim=1)
+        yield {
+            "candidate_id": row["candidate_id"],
+            "teacher": row["teacher"],
+            "n_tokens": len(targets),
+            "nll": float(tokens.surprisal.double().sum()),
+            "brier": float(tokens.residual.double().sum()),
+            "hidden_min": float(norms.min()),
+            "hidden_max": float(norms.max()),
+            "hidden_square_sum": float(norms.square().sum()),
+            "surprisal_min": float(tokens.surprisal.min()),
+            "surprisal_max": float(tokens.surprisal.max()),
+        }
+
+
+def load_anchor(job: Job, path: str, checkpointing: bool | None = None) -> Anchor:
+    """The weights at `path` in fp32, whatever the student's precision elsewhere. On a GPU activations are recomputed."""
+    torch.set_num_threads(job.machine.threads)
+    device = f"cuda:{job.rank % torch.cuda.device_count()}" if job.machine.device == "cuda" else "cpu"
+    student = job.config.student
+    attention = "sdpa" if student.attention in ("auto", "flash_attention_2") else student.attention  # flash has no fp32
+    model = load_model(path, replace(student, attention=attention), device, dtype=torch.float32)
+    return Anchor(model, checkpointing=device != "cpu" if checkpointing is None else checkpointing)
+
+
+def _mine(job: Job, count: int) -> list[int]:
+    """The shards that this process has still to make."""
+    return [number for number in range(job.rank, count, job.world) if not (job.folder / shards.name(number)).exists()]

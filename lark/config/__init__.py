@@ -1,0 +1,94 @@
+"""The typed schema of conf/, and its checks: a typo, a wrong type or an impossible value is one sentence before anything runs.
+
+Hydra merges conf/ into these dataclasses (registered below, named first in conf/config.yaml); `load` turns the result into
+plain objects, whose `__post_init__` checks what types cannot say. Every key is explained in the modules of this package; the
+YAML files say where their values come from.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lark.config.checks import one_of
+from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
+from lark.config.machine import Experiment, Hardware, Tracking
+from lark.config.selection import ANSWER_FORMATS, WEIGHTINGS, Budget, Judge, Method, Pool, Scoring, Student, Weighting
+from lark.config.training import ANALYSES, Analysis, HeldOut, Lora, Training
+from lark.errors import LarkError
+
+STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
+FORCEABLE = (*STAGES, "lengths", "local", "text", "judge", "generate", "grade", "student", "jacobians", *ANALYSES)
+
+__all__ = [
+    "ANALYSES", "ANSWER_FORMATS", "FORCEABLE", "GRADERS", "STAGES", "WEIGHTINGS", "Analysis", "Benchmark", "Budget", "Config",
+    "Decoding", "Engine", "Experiment", "Hardware", "HeldOut", "Judge", "Lora", "Method", "Pool", "Scoring", "Student", "Task",
+    "Tracking", "Training", "Weighting", "from_dict", "load", "register",
+]  # fmt: skip
+
+
+@dataclass
+class Config:
+    """Everything one run of run.py depends on."""
+
+    student: Student = MISSING
+    pool: Pool = MISSING
+    method: Method = MISSING
+    weighting: Weighting = MISSING
+    budget: Budget = MISSING
+    scoring: Scoring = field(default_factory=Scoring)
+    training: Training = MISSING
+    benchmark: Benchmark = MISSING
+    engine: Engine = MISSING
+    hardware: Hardware = MISSING
+    tracking: Tracking = MISSING
+    analysis: Analysis = field(default_factory=Analysis)
+    experiment: Experiment = field(default_factory=Experiment)
+    scale: str = "demo"
+    """How large an experiment is run: demo (here, in minutes), paper, or another that the experiment has."""
+    stages: list[str] = field(default_factory=lambda: list(STAGES))
+    """Which stages to run; the ones before them must be finished or are run too."""
+    force: list[str] = field(default_factory=list)
+    """Stages whose artifact is made again although it is finished."""
+    dry_run: bool = False
+    """Print the plan and stop."""
+    outputs: str = "outputs"
+    """Where artifacts are kept."""
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            one_of("stages", stage, STAGES)
+        for stage in self.force:
+            one_of("force", stage, FORCEABLE)
+
+    @property
+    def weighting_name(self) -> str | None:
+        """The weighting that acts: the one asked for, or the method's own."""
+        return self.method.weighting if self.weighting.name == "auto" else self.weighting.name
+
+    @property
+    def outputs_path(self) -> Path:
+        return Path(self.outputs).expanduser().resolve()
+
+
+def register() -> None:
+    """Make the schema known to Hydra. Must run before @hydra.main composes."""
+    ConfigStore.instance().store(name="schema", node=Config)
+
+
+def load(composed: DictConfig) -> Config:
+    """The composed configuration as checked, plain objects."""
+    try:
+        config = OmegaConf.to_object(composed)
+    except OmegaConfBaseException as error:
+        raise LarkError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
+    assert isinstance(config, Config)
+    return config
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """A configuration that `dataclasses.asdict` wrote, as a worker reads it."""
+    return load(OmegaConf.merge(OmegaConf.structured(Config), values))  # type: ignore[arg-type]

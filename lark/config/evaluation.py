@@ -1,0 +1,102 @@
+"""What the student is evaluated on, and with what."""
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from lark.config.checks import one_of, require
+from lark.config.selection import ANSWER_FORMATS
+
+GRADERS = ("paper", "verify")
+
+
+@dataclass
+class Task:
+    """One benchmark: where its problems are and how its answers are read."""
+
+    label: str = MISSING
+    """As in the paper's tables."""
+    path: str | None = None
+    """JSONL or Parquet file, or a hub dataset id. `demo`: generated."""
+    split: str = "test"
+    revision: str | None = None
+    answer_format: str = MISSING
+    """numeric, choice or free_form: decides the system prompt and the grading rule (paper, App. C.4)."""
+    question_field: str = "problem"
+    answer_field: str = "answer"
+    id_field: str | None = None
+    """None: the row number."""
+    level_field: str | None = None
+    """Difficulty, for a breakdown by level."""
+    distractor_fields: list[str] = field(default_factory=list)
+    """The wrong options of a multiple-choice benchmark; shuffled with the right one, a seed for each question."""
+    count: int | None = None
+    """How many problems it must have; anything else is an error. None: not checked."""
+    limit: int | None = None
+    """Take only the first so many problems, for a trial."""
+
+    def __post_init__(self) -> None:
+        one_of("answer_format", self.answer_format, ANSWER_FORMATS)
+
+
+@dataclass
+class Decoding:
+    """How answers are sampled (paper, App. C.4)."""
+
+    temperature: float = 0.6
+    top_p: float = 0.95
+    top_k: int = -1
+    """-1: off."""
+    repetition_penalty: float = 1.1
+    max_new_tokens: int = 32768
+    samples: int = 5
+    """Acc@5 counts a problem as solved when any of these is right."""
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    """Decoding seeds; the reported spread is the sample standard deviation over them."""
+
+    def __post_init__(self) -> None:
+        require(self.temperature >= 0, "benchmark.decoding.temperature", self.temperature, "must not be negative")
+        require(0 < self.top_p <= 1, "benchmark.decoding.top_p", self.top_p, "is a probability, more than 0")
+        require(self.samples >= 1, "benchmark.decoding.samples", self.samples, "must be at least 1")
+        require(len(self.seeds) >= 1, "benchmark.decoding.seeds", self.seeds, "give at least one seed")
+        require(len(set(self.seeds)) == len(self.seeds), "benchmark.decoding.seeds", self.seeds, "seeds must differ")
+        require(self.max_new_tokens >= 1, "benchmark.decoding.max_new_tokens", self.max_new_tokens, "must be at least 1")
+
+
+@dataclass
+class Benchmark:
+    """What the student is evaluated on."""
+
+    name: str = MISSING
+    tasks: dict[str, Task] = field(default_factory=dict)
+    decoding: Decoding = field(default_factory=Decoding)
+    grader: str = "paper"
+    """Which of the two graders gives the headline number: paper (string rules) or verify (math-verify). Both are stored."""
+
+    def __post_init__(self) -> None:
+        one_of("benchmark.grader", self.grader, GRADERS)
+        require(len(self.tasks) > 0, "benchmark.tasks", "{}", "name at least one benchmark")
+
+
+@dataclass
+class Engine:
+    """What generates text at evaluation."""
+
+    name: str = MISSING
+    """hf, vllm or sglang."""
+    tensor_parallel: int = 1
+    """GPUs that share one copy of the model; the rest work on other questions (paper: 1)."""
+    batch: int = 256
+    """Sequences that the hf engine generates at once."""
+    memory: float = 0.9
+    """Share of a GPU's memory that vLLM and SGLang may take."""
+    kv_cache_gib: int = 1
+    """Memory for vLLM's KV cache on CPU."""
+    eager: bool = True
+    """No compilation or CUDA graphs: slower to run, much faster to start."""
+
+    def __post_init__(self) -> None:
+        one_of("engine", self.name, ("hf", "vllm", "sglang"))
+        for key in ("tensor_parallel", "batch", "kv_cache_gib"):
+            require(getattr(self, key) >= 1, f"engine.{key}", getattr(self, key), "must be at least 1")
+        require(0 < self.memory <= 1, "engine.memory", self.memory, "is a share of the memory, more than 0")

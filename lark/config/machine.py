@@ -1,0 +1,84 @@
+"""Where a run happens and who is told: hardware, tracking, experiments."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from lark.config.checks import one_of, require
+from lark.errors import LarkError
+
+
+@dataclass
+class Hardware:
+    """What the machine has. Only what changes speed, never what changes a result: not part of any fingerprint."""
+
+    name: str = "auto"
+    device: str = "auto"
+    """auto (the GPUs if there are any), cpu or cuda."""
+    processes: int = 0
+    """Processes on each node, one a GPU. 0: as many as there are GPUs, or 1 on CPU."""
+    nodes: int = 1
+    """Machines that work together; each runs the same command and sees the same `outputs`. 0: those of the SLURM job."""
+    node: int | None = None
+    """Which of them this is; 0 leads the run. None: what SLURM says."""
+    rendezvous: str | None = None
+    """host:port of node 0, when nodes > 1. None: the first node of the SLURM job."""
+    threads: int = 0
+    """CPU threads of each process. 0: the cores shared equally."""
+    score_tokens: int = 16384
+    """Tokens in one scoring batch."""
+    train_tokens: int = 4096
+    """Tokens in one packed forward pass of training; never less than student.max_length."""
+    micro_batch: int = 1
+    """Trajectories in one forward pass of training, when they are not packed."""
+    zero: int = 0
+    """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too)."""
+    gradient_gib: float = 4.0
+    """Memory for the gradients of a question's trajectories in analyses. With less, there are more passes over them."""
+    gradient_scratch: str | None = None
+    """A folder on a fast disk for those gradients; gradient_gib is then space there. None: they are kept in memory."""
+    memory_gib: float = 0.0
+    """Of one device, for the planner. 0: what the machine has."""
+    tflops: float = 0.0
+    """Peak of one device, for the planner. 0: measured on CPU, an A100's otherwise."""
+    bandwidth: float = 0.0
+    """GB/s of one device's memory, for the planner of generation. 0: an A100's, or 12 on CPU."""
+
+    def __post_init__(self) -> None:
+        one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
+        require(self.zero in (0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3")
+        require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
+        require(self.nodes >= 0, "hardware.nodes", self.nodes, "must be at least 1, or 0 for those of the SLURM job")
+        if self.rendezvous is not None:
+            host, _, port = self.rendezvous.rpartition(":")
+            require(bool(host) and port.isdigit(), "hardware.rendezvous", self.rendezvous, "is host:port of node 0")
+        require(self.processes >= 0, "hardware.processes", self.processes, "must not be negative; 0 means one a GPU")
+        for key in ("score_tokens", "train_tokens", "micro_batch"):
+            require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")
+        if self.nodes > 1 and not self.rendezvous and "SLURM_JOB_NODELIST" not in os.environ:
+            raise LarkError(f"hardware.nodes={self.nodes} needs hardware.rendezvous=host:port of the first node.")
+
+
+@dataclass
+class Tracking:
+    """Where curves and tables go besides the local files, which are the truth."""
+
+    mode: str = "offline"
+    """offline (written beside the run, `wandb sync` sends it), online, or none."""
+    project: str = "lark"
+    entity: str | None = None
+    group: str | None = None
+    """Runs of one sweep belong together."""
+
+    def __post_init__(self) -> None:
+        one_of("tracking", self.mode, ("offline", "online", "none"))
+
+
+@dataclass
+class Experiment:
+    """A table or figure of the paper as a sweep: conf/experiment/<name>.yaml."""
+
+    name: str | None = None
+    """None: a single run, or a sweep of your own."""
+    scales: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each `scale=...` means for this experiment: the sweep refers to the values of the chosen one."""

@@ -1,0 +1,120 @@
+"""How the student is fine-tuned, and what is analysed."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from lark.config.checks import one_of, require
+from lark.errors import LarkError
+
+ANALYSES = ("gradients", "theory", "kappa", "contamination", "cost")
+
+
+@dataclass
+class Lora:
+    """Low-rank adapters instead of full fine-tuning, merged into the weights on export."""
+
+    rank: int = 0
+    """Of the adapters. 0: off, every weight is trained (the paper's way)."""
+    alpha: float = 32.0
+    """An adapter's product is scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Of an adapter's input."""
+    targets: list[str] = field(default_factory=lambda: ["all-linear"])
+    """Names of the layers that get one, e.g. [q_proj, v_proj]. all-linear: every linear layer but the head."""
+
+    def __post_init__(self) -> None:
+        require(self.rank >= 0, "training.lora.rank", self.rank, "must not be negative; 0 trains every weight")
+        require(self.alpha > 0, "training.lora.alpha", self.alpha, "must be positive")
+        require(0 <= self.dropout < 1, "training.lora.dropout", self.dropout, "is a probability, less than 1")
+        require(len(self.targets) > 0, "training.lora.targets", self.targets, "name at least one layer, or all-linear")
+
+
+@dataclass
+class HeldOut:
+    """Trajectories whose loss is followed during training, from step 0."""
+
+    path: str | None = None
+    """None: off. selection: the trajectories that are trained on. Otherwise a JSONL file like a selection's train.jsonl."""
+    every: int = 10
+    """Steps from one measurement to the next; the last step is always measured."""
+
+    def __post_init__(self) -> None:
+        require(self.every >= 1, "training.held_out.every", self.every, "must be at least 1")
+        if self.path not in (None, "selection") and not Path(str(self.path)).expanduser().is_file():
+            raise LarkError(f"training.held_out.path={self.path}: there is no such file (or write `selection`).")
+
+
+@dataclass
+class Training:
+    """Weighted SFT. Everything here changes the result; what only changes speed is in `hardware`."""
+
+    name: str = MISSING
+    questions: int | None = None
+    """How many questions of the pool this recipe is for (paper: 5,000; 500 for the verification runs)."""
+    learning_rate: float = MISSING
+    schedule: str = "cosine"
+    warmup: float = 0.05
+    """Share of all steps."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1.0e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    epochs: int = MISSING
+    global_batch: int = MISSING
+    """Trajectories in one optimisation step, over all processes and accumulation steps."""
+    packing: bool = True
+    """Fill sequences with several trajectories. Changes speed, never the outcome."""
+    gradient_checkpointing: bool = True
+    seed: int = 42
+    bf16: bool = True
+    """Mixed precision: bf16 forward and backward, fp32 master weights and reduction."""
+    liger: bool = True
+    """Liger's fused RoPE, RMSNorm and SwiGLU on GPUs (paper, App. C.3). Changes speed, never the outcome."""
+    lora: Lora = field(default_factory=Lora)
+    checkpoints: int = 10
+    """How often in a run a checkpoint is written to resume from."""
+    snapshots: int = 0
+    """Keep the student at so many evenly spaced steps, the first and the last among them. 0: only the last."""
+    held_out: HeldOut = field(default_factory=HeldOut)
+
+    def __post_init__(self) -> None:
+        one_of("training.schedule", self.schedule, ("cosine", "linear", "constant"))
+        require(self.learning_rate > 0, "training.learning_rate", self.learning_rate, "must be positive")
+        require(0 <= self.warmup < 1, "training.warmup", self.warmup, "is a share of the steps, 0 to 1")
+        for key in ("epochs", "global_batch", "checkpoints"):
+            require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "must be at least 1")
+        require(self.max_grad_norm > 0, "training.max_grad_norm", self.max_grad_norm, "must be positive")
+        require(
+            self.snapshots == 0 or self.snapshots >= 2, "training.snapshots", self.snapshots,
+            "0 keeps none, 2 the first and the last step's, and so on",
+        )  # fmt: skip
+
+
+@dataclass
+class Analysis:
+    """What the stage `analyse` measures (lark/analysis). Nothing, unless it is asked for."""
+
+    name: str | None = None
+    """gradients: exact gradients of some questions' trajectories (App. B.8, Fig. 3a). theory: the same, and the Jacobians
+    behind the constants of App. B. kappa: the decay rate along a training run (App. A.3). contamination: App. C.5.
+    cost: seconds a trajectory of each scoring method (App. D.1)."""
+    questions: int = 50
+    """How many questions get exact gradients, a sample that does not depend on their order (paper, App. B.8)."""
+    seed: int = 42
+    """Of that sample, and of power iteration."""
+    jacobians: int = 3
+    """How many of those questions get Jacobians too, for analysis.name=theory."""
+    iterations: int = 30
+    """Of power iteration, at most."""
+    samples: int = 24
+    """How many trajectories are timed, spread evenly over the pool's lengths."""
+    rounds: int = 3
+    """How often each is timed; the median counts."""
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            one_of("analysis.name", self.name, ANALYSES)
+        for key in ("questions", "jacobians", "iterations", "samples", "rounds"):
+            require(getattr(self, key) >= 1, f"analysis.{key}", getattr(self, key), "must be at least 1")

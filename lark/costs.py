@@ -1,0 +1,101 @@
+"""What a student costs, from its shape alone: floating-point operations and bytes. Pure functions; the planner's arithmetic.
+
+A product of an [a, b] and a [b, c] matrix counts 2abc. Attention is causal, so half of each n × n square is computed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lark.shapes import Shape
+
+GIB = 2**30
+Floats = np.ndarray
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Of a forward pass. The head is apart because it sees response positions only, and is never recomputed."""
+
+    backbone: float
+    head: float
+
+    @property
+    def forward(self) -> float:
+        return self.backbone + self.head
+
+    def training(self, recompute: bool, frozen: bool) -> float:
+        """Forward and backward. A backward pass costs two forwards: the gradients of activations and of weights.
+
+        `recompute`: gradient checkpointing runs the backbone once more. `frozen`: under LoRA no gradient of the weights.
+        """
+        backward = 1.0 if frozen else 2.0
+        return self.backbone * (1 + backward + recompute) + self.head * (1 + backward)
+
+
+def forward_flops(shape: Shape, lengths: Floats, projected: Floats) -> Flops:
+    """All sequences together: `lengths` tokens each, of which `projected` go through the head (paper, App. D.1)."""
+    n = np.asarray(lengths, dtype=np.float64)
+    matrices = 2.0 * shape.backbone_matrices * n.sum()
+    attention = 2.0 * shape.layers * shape.attention_width * np.square(n).sum()
+    return Flops(float(matrices + attention), float(2.0 * shape.head * np.asarray(projected, dtype=np.float64).sum()))
+
+
+def kv_bytes_per_token(shape: Shape, element: int) -> int:
+    """Keys and values of one position in all layers."""
+    return 2 * shape.layers * shape.kv_width * element
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """What decides the memory of training on one device."""
+
+    world: int
+    zero: int
+    """ZeRO stage: 0 replicates everything, 2 shards optimizer and gradients, 3 the weights too."""
+    tokens: int
+    """In one forward pass."""
+    checkpointing: bool
+    bf16: bool
+    lora: int = 0
+    """Rank of the adapters; 0 trains every weight."""
+
+
+def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
+    """Weights, gradients and AdamW's two moments: there for certain, whatever the batch."""
+    trained = lora_parameters(shape, setup.lora) if setup.lora else shape.parameters
+    frozen = shape.parameters if setup.lora else 0
+    if setup.zero == 0:
+        return 16.0 * trained + 4.0 * frozen  # fp32 weight, gradient, two moments
+    working = 2 if setup.bf16 else 4
+    sharded = (4 + 8 + 4) * trained / setup.world  # fp32 master weight, two moments, gradient
+    weights = working * (trained + frozen)
+    return sharded + (weights / setup.world if setup.zero == 3 else weights)
+
+
+def lora_parameters(shape: Shape, rank: int) -> int:
+    """Two thin matrices for each matrix of each layer."""
+    d, a, k, m = shape.hidden, shape.attention_width, shape.kv_width, shape.intermediate
+    return shape.layers * rank * ((d + a) * 2 + (d + k) * 2 + (d + m) * 3)
+
+
+def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
+    """What the backward pass needs of the forward: of every layer, or with checkpointing of one layer and each one's input."""
+    element = 2 if setup.bf16 else 4
+    layer = _layer_elements(shape) * element
+    kept = layer + shape.layers * shape.hidden * element if setup.checkpointing else shape.layers * layer
+    return setup.tokens * (kept + 2 * layer) + HEAD_BYTES  # and the gradients of the layer that is worked on
+
+
+def forward_bytes(shape: Shape, tokens: int, element: int) -> float:
+    """Of a forward pass without gradients: the widest layer's intermediate results."""
+    return tokens * _layer_elements(shape) * element / 2 + HEAD_BYTES
+
+
+HEAD_BYTES = 2**28
+"""The head works on chunks (lark/scoring/statistics.py, lark/training/loss.py): under 256 MiB at any length."""
+
+
+def _layer_elements(shape: Shape) -> int:
+    """Numbers that one token leaves in one layer: norms, Q, K, V, attention's output, and SwiGLU's gate, up and product."""
+    return 6 * shape.hidden + 2 * shape.attention_width + 2 * shape.kv_width + 4 * shape.intermediate

@@ -1,0 +1,102 @@
+"""How long a pool's trajectories are: measured where the lengths artifact is finished, read from a small file, or assumed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from lark import pool as pools
+from lark.config import Config
+from lark.errors import LarkError
+
+READ_BYTES = 200_000_000
+"""A local pool up to this size is read for its plan."""
+CHARACTERS = 3.2
+"""A token, in mathematical English under the students' tokenizers."""
+PAPER_QUESTIONS, PAPER_CANDIDATES = 5000, 33
+PAPER_MEDIAN, PAPER_SIGMA = 6000.0, 0.73
+"""Assumed of the paper's pool: log-normal, so that 1% are longer than 32,768 tokens (App. C.3) around a median of 6,000."""
+DEMO_CANDIDATES = 33
+DEMO_PROMPT, DEMO_RESPONSE = 73.0, 81.0
+"""Mean tokens of the demo's pool under its student's tokenizer."""
+
+
+@dataclass(frozen=True)
+class PoolLengths:
+    """Tokens of a pool's trajectories; a sample of them, if `repeat` is not 1."""
+
+    questions: int
+    candidates: int
+    """Of a question, on average."""
+    total: np.ndarray
+    """Prompt and response together, after truncation."""
+    response: np.ndarray
+    source: str
+    """Where this is known from, for the reader."""
+
+    @property
+    def trajectories(self) -> int:
+        return self.questions * self.candidates
+
+    @property
+    def repeat(self) -> float:
+        """How many trajectories of the pool each of the arrays' stands for."""
+        return self.trajectories / len(self.total)
+
+    @property
+    def tokens(self) -> float:
+        return float(self.total.sum()) * self.repeat
+
+
+def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
+    """`artifact` is the folder of a finished lengths artifact."""
+    if artifact is not None and (artifact / "lengths.parquet").is_file():
+        return _measured(artifact)
+    pool, longest = config.pool, config.student.max_length
+    if pool.format == "demo":
+        questions = pool.questions or 200
+        shape = np.full(DEMO_CANDIDATES, 1.0)
+        return PoolLengths(questions, DEMO_CANDIDATES, shape * min(DEMO_PROMPT + DEMO_RESPONSE, longest), shape * DEMO_RESPONSE,
+                           "assumed: the demo pool's mean under its own tokenizer")  # fmt: skip
+    try:
+        files = pools.source_files(pool)
+    except LarkError:
+        files = []
+    if files and pool.format != "rsr" and sum(path.stat().st_size for path in files) <= READ_BYTES:
+        return _read(config)
+    return assumed(pool.questions or PAPER_QUESTIONS, longest)
+
+
+def _measured(folder: Path) -> PoolLengths:
+    columns = pq.read_table(folder / "lengths.parquet", columns=["question_id", "n_prompt", "n_tokens"])
+    response = columns["n_tokens"].to_numpy().astype(np.float64)
+    questions = len(columns["question_id"].unique())
+    total = columns["n_prompt"].to_numpy() + response
+    return PoolLengths(questions, round(len(response) / questions), total, response, "measured: the pool is tokenised")
+
+
+def _read(config: Config) -> PoolLengths:
+    """From characters: the pool is read, not tokenised."""
+    prompt, response, questions = [], [], set()
+    for trajectory in pools.read(config.pool):
+        questions.add(trajectory.question_id)
+        prompt.append(len(trajectory.question) + len(trajectory.system or "") + 120)  # template and instruction
+        response.append(len(trajectory.response))
+    if not questions:
+        raise LarkError(f"pool {config.pool.name}: there is no trajectory in {config.pool.path}.")
+    answer = np.array(response) / CHARACTERS
+    total = np.minimum(np.array(prompt) / CHARACTERS + answer, config.student.max_length)
+    note = f"read: the pool's characters at {CHARACTERS} a token"
+    return PoolLengths(len(questions), round(len(response) / len(questions)), total, np.minimum(answer, total), note)
+
+
+def assumed(questions: int, longest: int) -> PoolLengths:
+    """The paper's pool: quantiles of a log-normal distribution stand for its trajectories."""
+    normal = NormalDist()
+    quantiles = np.array([normal.inv_cdf((i + 0.5) / 1000) for i in range(1000)])
+    response = PAPER_MEDIAN * np.exp(PAPER_SIGMA * quantiles)
+    total = np.minimum(response + 150, longest)
+    note = f"assumed: log-normal, median {PAPER_MEDIAN:,.0f} tokens, 1% over 32,768 (the paper's pool is not here)"
+    return PoolLengths(questions, PAPER_CANDIDATES, total, np.minimum(response, total), note)

@@ -1,0 +1,39 @@
+"""How figures look: colours that colour-blind people can tell apart, and the same size and type everywhere."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999", "#000000")
+"""Okabe and Ito's palette, the most legible on white first."""
+LARK_COLOUR = "#D55E00"
+"""LARK is vermilion in every figure."""
+METHOD_COLOURS = {
+    "lark": LARK_COLOUR, "rsr": "#0072B2", "local_naturalness": "#009E73", "grape": "#E69F00", "llm_judge": "#CC79A7",
+    "rule_quality": "#56B4E9", "token_length": "#999999", "random": "#000000", "base": "#BBBBBB",
+}  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+"""Beside colours, so that figures can be read in grey too."""
+STYLE = {
+    "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8, "ytick.labelsize": 8,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6,
+    "legend.frameon": False, "figure.dpi": 100, "savefig.dpi": 160, "pdf.fonttype": 42,
+}  # fmt: skip
+
+
+def panels(count: int = 1, width: float = 5.2, height: float = 3.4) -> tuple[Figure, Sequence[Axes]]:
+    """A figure of `count` panels side by side. Made without pyplot: nothing is shown, nothing has to be closed."""
+    mpl.rcParams.update(STYLE)
+    figure = Figure(figsize=(width * count, height), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As PNG for the screen and PDF for paper, the same bytes from the same figure."""
+    logging.getLogger("fontTools").setLevel(logging.WARNING)
+    figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
+    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})

@@ -1,0 +1,53 @@
+"""What can be said of a response from its text alone, one number for each indicator: `text.parquet`. No model code.
+
+Computed a row group of the pool at a time, so that no method has to hold the texts of a whole pool. A method that looks
+at the text in another way adds its indicator here.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lark import pool as pools
+from lark.artifacts import atomic
+
+FILE = "text.parquet"
+KEYWORDS = {
+    "self_verification": ("check", "verify"),
+    "exploration": ("perhaps", "might"),
+    "granularity": ("therefore", "since"),
+}
+"""Rule-based quality's groups (App. C.2)."""
+# A pattern that begins with its word is searched for like a string, six times as fast as one that begins with \b.
+PATTERNS = [[re.compile(rf"{word}(?<=\b{word})\b") for word in group] for group in KEYWORDS.values()]
+INDICATORS = ("words", *KEYWORDS)
+SCHEMA = pa.schema(
+    [("question_id", pa.string()), ("candidate_id", pa.string()), *((name, pa.float64()) for name in INDICATORS)]
+)
+
+
+def indicators(text: str) -> list[float]:
+    """[4] Words (between white space), and the frequency of each keyword group among them, as whole words in any case."""
+    words, lower = len(text.split()), text.lower()
+    counts = [sum(len(pattern.findall(lower)) for pattern in group) for group in PATTERNS]
+    return [float(words), *(count / max(words, 1) for count in counts)]
+
+
+def write_indicators(pool: Path, folder: Path) -> dict[str, Any]:
+    """The indicators of every trajectory, in the pool's order. Returns counts for the manifest."""
+    count = 0
+    with atomic(folder / FILE) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
+        for rows in pools.row_groups(pool / pools.FILE, ["question_id", "candidate_id", "response"]):
+            writer.write_batch(_batch(rows))
+            count += len(rows)
+    return {"trajectories": count}
+
+
+def _batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    values = zip(*(indicators(row["response"]) for row in rows), strict=True)
+    ids = {name: [row[name] for row in rows] for name in ("question_id", "candidate_id")}
+    return pa.RecordBatch.from_pydict({**ids, **dict(zip(INDICATORS, values, strict=True))}, schema=SCHEMA)

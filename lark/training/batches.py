@@ -1,0 +1,60 @@
+"""The steps of a training run as a data set: one item is one global batch, as one process sees it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch.utils.data import Dataset
+
+from lark.chat import Encoded
+from lark.training.packing import MicroBatch, Step, collate_packed, collate_padded
+
+
+@dataclass(frozen=True)
+class Example:
+    """A selected trajectory, ready to train on."""
+
+    name: str
+    """question/candidate, for messages."""
+    encoded: Encoded
+    weight: float
+    """w = B_n q."""
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """One optimisation step, as one process sees it."""
+
+    micro: list[MicroBatch]
+    own: list[list[str]]
+    """The names of the trajectories in each micro-batch."""
+    names: list[str]
+    """Of all its trajectories, over all processes."""
+
+    @property
+    def size(self) -> int:
+        """|batch|."""
+        return len(self.names)
+
+
+class GlobalBatches(Dataset[GlobalBatch]):
+    """The steps of all epochs, in order; a process sees its own share of each."""
+
+    def __init__(self, examples: Sequence[Example], steps: Sequence[Step], rank: int, packed: bool) -> None:
+        self.examples, self.steps, self.rank = examples, steps, rank
+        self.collate = collate_packed if packed else collate_padded
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, index: int) -> GlobalBatch:
+        step = self.steps[index]
+        groups = [[self.examples[i] for i in group] for group in step.micro[self.rank]]
+        return GlobalBatch(
+            micro=[self.collate([e.encoded for e in group], [e.weight for e in group]) for group in groups],
+            own=[[e.name for e in group] for group in groups],
+            names=[self.examples[i].name for i in step.trajectories],
+        )
+
+    def tokens(self, index: int) -> int:
+        """Prompt and response tokens of a step, over all processes."""
+        return sum(len(self.examples[i].encoded.ids) for i in self.steps[index].trajectories)

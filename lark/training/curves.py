@@ -1,0 +1,132 @@
+"""What is followed during training: every step's numbers in `metrics.jsonl`, the held-out loss, snapshots of the weights."""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+from tqdm import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lark.artifacts import write_text
+from lark.training.batches import GlobalBatch
+
+if TYPE_CHECKING:
+    from lark.training.trainer import WeightedTrainer
+
+log = logging.getLogger(__name__)
+
+
+class Curves(TrainerCallback):
+    """One line of `metrics.jsonl` for each step: loss, gradient norm, learning rate, speed, and the held-out loss when it is due.
+
+    The pipeline mirrors the file to W&B. All processes take part (the held-out loss is shared work), the main one writes.
+    """
+
+    def __init__(self, trainer: "WeightedTrainer", path: Path, epochs: int, held_out: "HeldOutLoss | None" = None) -> None:
+        self.trainer, self.path, self.epochs, self.held_out = trainer, path, epochs, held_out
+        self.writes = trainer.is_world_process_zero()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.writes:
+            keep_steps(self.path, state.global_step)
+            self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
+        if self.held_out is not None and state.global_step == 0:
+            self._write({"step": 0, "epoch": 0.0, "held_out_loss": self.held_out()})
+        self.last = time.time()
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any) -> None:
+        if "loss" not in logs:
+            return
+        step, seconds = state.global_step, max(time.time() - self.last, 1e-9)
+        rate = self.trainer.batches.tokens(step - 1) / seconds
+        skipped = self.trainer.skipped.get(step)
+        line = {
+            "step": step,
+            "epoch": round(self.epochs * step / state.max_steps, 4),
+            "loss": None if skipped else logs["loss"],
+            "grad_norm": None if skipped else logs["grad_norm"],
+            "learning_rate": logs["learning_rate"],
+            "tokens_per_second": round(rate),
+        }
+        if skipped:
+            line["skipped"] = skipped
+        if self.held_out is not None and (step % self.held_out.every == 0 or step == state.max_steps):
+            line["held_out_loss"] = self.held_out()
+        self._write(line)
+        if self.writes:
+            self.bar.set_postfix_str(f"loss {logs['loss']:.4f}, {rate:,.0f} tok/s")
+            self.bar.update(step - self.bar.n)
+        self.last = time.time()
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.writes:
+            self.bar.close()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.writes:
+            finite = {
+                key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()
+            }
+            with self.path.open("a", encoding="utf-8") as handle:
+                handle.write(json.dumps(finite) + "\n")
+
+
+class HeldOutLoss:
+    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the weights of now: the training objective, of another set."""
+
+    def __init__(self, trainer: "WeightedTrainer", batch: GlobalBatch, every: int) -> None:
+        """`batch` is this process's share."""
+        self.trainer, self.batch, self.every = trainer, batch, every
+
+    @torch.no_grad()
+    def __call__(self) -> float:
+        trainer, model = self.trainer, self.trainer.model_wrapped
+        model.eval()
+        total = torch.zeros((), dtype=torch.float64, device=trainer.args.device)
+        for micro in self.batch.micro:
+            with trainer.compute_loss_context_manager():
+                total += model(micro.to(trainer.args.device), self.batch.size)[0].double()
+        model.train()
+        if distributed.is_initialized():
+            distributed.all_reduce(total)
+        return float(total)
+
+
+class Snapshots(TrainerCallback):
+    """Keeps the student at some steps, step 0 among them."""
+
+    def __init__(self, steps: Sequence[int], save: Callable[[int], None]) -> None:
+        self.steps, self.save = frozenset(steps), save
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.global_step in self.steps:
+            self.save(state.global_step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.global_step in self.steps:
+            self.save(state.global_step)
+
+
+def snapshot_steps(count: int, steps: int) -> list[int]:
+    """`count` evenly spaced steps from 0 to `steps`, both among them; fewer where there are not so many."""
+    return sorted({round(k * steps / (count - 1)) for k in range(count)}) if count else []
+
+
+def keep_steps(path: Path, last: int) -> None:
+    """Forget what was logged after the checkpoint that training goes on from."""
+    if path.exists():
+        write_text(path, "".join(json.dumps(line) + "\n" for line in read_curve(path) if line["step"] <= last))
+
+
+def read_curve(path: Path) -> list[dict[str, Any]]:
+    """The lines of a `metrics.jsonl`, without a last one that was not written to its end."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]

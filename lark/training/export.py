@@ -1,0 +1,98 @@
+"""The trained student as a plain Hugging Face folder: the last one (the artifact), and snapshots on the way."""
+
+import copy
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedModel, Trainer
+
+from lark.chat import ChatFormat
+from lark.config import Config
+from lark.training.lora import merged, transposed_layers
+
+log = logging.getLogger(__name__)
+
+SNAPSHOTS = "snapshots"
+
+
+class Exporter:
+    """Writes what the model is now. All processes call it together: ZeRO-3's weights are gathered from all of them."""
+
+    def __init__(
+        self, trainer: Trainer, student: PreTrainedModel, chat: ChatFormat, config: Config, zero: int, folder: Path
+    ) -> None:
+        """`student` is the model itself, inside whatever wraps it."""
+        self.trainer, self.student, self.chat = trainer, student, chat
+        self.config, self.zero, self.folder = config, zero, folder
+
+    def export(self) -> None:
+        """Into the artifact's folder, each file with its final name only when all are complete."""
+        draft = self.folder / "checkpoints" / "export"
+        if self._write(draft):
+            for file in sorted(draft.iterdir()):
+                file.replace(self.folder / file.name)
+
+    def snapshot(self, step: int) -> None:
+        """Into snapshots/step-000123; a step that is there already (of a run that was killed after it) is left alone."""
+        final = self.folder / SNAPSHOTS / f"step-{step:06d}"
+        if final.is_dir():
+            return
+        draft = final.with_name(f".{final.name}.part")
+        if self._write(draft):
+            draft.replace(final)
+
+    def _write(self, folder: Path) -> bool:
+        """Whether this process was the one that wrote."""
+        writes = self.trainer.is_world_process_zero()
+        state = self._state(writes)
+        if writes:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._save(state, folder)
+        self.trainer.accelerator.wait_for_everyone()
+        return writes
+
+    def _state(self, needed: bool) -> dict[str, Tensor]:
+        if self.zero == 3:  # a collective, whether or not this process writes
+            return dict(self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped) or {})
+        return cast(nn.Module, self.trainer.model).state_dict() if needed else {}
+
+    def _save(self, state: dict[str, Tensor], folder: Path) -> None:
+        if self.config.training.lora.rank:
+            state = merged(state, transposed_layers(self.student), self.config.training.lora)
+        dtype = getattr(torch, self.config.student.dtype)
+        config = copy.deepcopy(self.student.config)
+        config.use_cache = True
+        with torch.device("meta"):  # of the plain class and dtype, without adapters; its weights are those in `state`
+            shell = type(self.student)(config).to(dtype)
+        shell.generation_config = self._generation_config()
+        shell.save_pretrained(folder, state_dict=_copies(state, dtype))
+        self.chat.tokenizer.save_pretrained(folder)
+        for file in folder.iterdir():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+
+    def _generation_config(self) -> GenerationConfig:
+        """Both stop tokens, and none of the sampling defaults that came with the student: engines would take them up."""
+        tokenizer, stops = self.chat.tokenizer, self.chat.stop_ids
+        pad = cast("int | None", tokenizer.pad_token_id)
+        return GenerationConfig(
+            bos_token_id=tokenizer.bos_token_id, eos_token_id=stops, pad_token_id=stops[0] if pad is None else pad
+        )
+
+
+def _copies(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """On the CPU, in `dtype`, and out of DeepSpeed's flat buffers. Names that share a weight (a tied head) still share it."""
+    copies: dict[tuple[int, torch.Size], Tensor] = {}
+    result = {}
+    for name, value in state.items():
+        key = (value.data_ptr(), value.shape)
+        if key not in copies:
+            copies[key] = value.detach().to("cpu", dtype, copy=True)
+        result[name] = copies[key]
+    return result

@@ -1,0 +1,36 @@
+"""Liger's fused kernels for the student's family: RoPE, RMSNorm and the gated MLP (paper, App. C.3)."""
+
+import importlib.util
+import inspect
+import logging
+
+from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
+
+
+def apply_liger(model: PreTrainedModel, device: str) -> bool:
+    """Put Liger's kernels into the model; False where there are none for it, and the log says why.
+
+    Its losses stay off: ours (`training.loss`) has the weights, and knows where packed trajectories end.
+    """
+    if not device.startswith("cuda"):
+        log.info("Liger kernels need a GPU: training with PyTorch's own")
+        return False
+    if importlib.util.find_spec("liger_kernel") is None:
+        log.warning("liger-kernel is not installed: training with PyTorch's own kernels, which are slower")
+        return False
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN  # noqa: PLC0415  # imports Triton
+
+    family = model.config.model_type
+    apply = MODEL_TYPE_TO_APPLY_LIGER_FN.get(family)
+    if apply is None:
+        log.warning("Liger has no kernels for the family %s: training with PyTorch's own", family)
+        return False
+    wanted = {
+        "rope": True, "rms_norm": True, "swiglu": True, "geglu": True, "layer_norm": True,
+        "cross_entropy": False, "fused_linear_cross_entropy": False,
+    }  # fmt: skip
+    known = inspect.signature(apply).parameters
+    apply(model=model, **{name: value for name, value in wanted.items() if name in known})
+    return True

@@ -1,0 +1,65 @@
+"""LoRA (`training.lora`): adapters beside frozen weights, for those who cannot afford full fine-tuning. Merged on export."""
+
+import logging
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from lark.config import Lora
+from lark.errors import LarkError
+
+log = logging.getLogger(__name__)
+
+ADAPTER = "default"
+PREFIX = "base_model.model."
+"""What PEFT puts before the student's own names."""
+
+
+def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
+    """The student inside PEFT's wrapper, its adapters the only trainable weights. Calls go straight to the student's forward."""
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # needed by nobody else, and costs a second
+
+    targets = "all-linear" if lora.targets == ["all-linear"] else list(lora.targets)
+    settings = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
+    )
+    head = model.get_output_embeddings()
+    try:
+        wrapped: nn.Module = get_peft_model(model, settings, adapter_name=ADAPTER)
+    except ValueError as error:
+        raise LarkError(f"training.lora.targets={lora.targets}: {str(error).splitlines()[0]}") from error
+    if model.get_output_embeddings() is not head:
+        raise LarkError("training.lora.targets names the head, whose weight the loss uses directly: leave it out.")
+    wrapped.forward = model.forward
+    trained = sum(p.numel() for p in wrapped.parameters() if p.requires_grad)
+    log.info("LoRA: %s of %s weights are trained", f"{trained:,}", f"{sum(p.numel() for p in wrapped.parameters()):,}")
+    return wrapped
+
+
+def merged(state: Mapping[str, Tensor], transposed: frozenset[str], lora: Lora) -> dict[str, Tensor]:
+    """The student's own state dict: W + alpha/rank · B A for each adapted layer (LoRA, eq. 3), nothing of the adapters left.
+
+    Out of place and from names alone: a snapshot leaves the model in training as it is, and ZeRO-3's gathered state will do.
+    `transposed`: layers whose weight is [in, out] (GPT-2's).
+    """
+    student = {name.removeprefix(PREFIX): value for name, value in state.items()}
+    result = {}
+    for name, value in student.items():
+        if ".lora_" in name:
+            continue
+        layer, base, kind = name.rpartition(".base_layer.")
+        weight = value
+        if base and kind == "weight":
+            a, b = (student[f"{layer}.lora_{which}.{ADAPTER}.weight"].to(value.device, torch.float32) for which in "AB")
+            product = lora.alpha / lora.rank * (b @ a)
+            weight = (value.float() + (product.T if layer in transposed else product)).to(value.dtype)
+        result[f"{layer}.{kind}" if base else name] = weight
+    return result
+
+
+def transposed_layers(model: nn.Module) -> frozenset[str]:
+    """The adapted layers that keep their weight as [in, out]."""
+    layers = {name.removeprefix(PREFIX): module for name, module in model.named_modules()}
+    return frozenset(name for name, module in layers.items() if getattr(module, "fan_in_fan_out", False))

@@ -1,0 +1,54 @@
+"""DeepSpeed's settings, from ours: ZeRO-2 as in the paper (App. C.3, `zero2_bf16.json`), ZeRO-3 where a student needs it."""
+
+import importlib
+import warnings
+from typing import Any
+
+from lark.config import Config
+
+BUCKET = 500_000_000
+"""Numbers that are reduced or gathered at once (paper, App. C.3: 5e8)."""
+
+
+def zero_stage(config: Config, world: int) -> int:
+    """The ZeRO stage that acts: with one process there is nothing to shard."""
+    return config.hardware.zero if world > 1 else 0
+
+
+def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
+    """What DeepSpeed is told; `auto` is filled in from the TrainingArguments.
+
+    It is never told of accumulation: our trainer says which micro-batch is the last of a step. Gradients are summed over
+    micro-batches, and over processes, in fp32.
+    """
+    sharding: dict[str, Any] = {
+        "stage": stage,
+        "reduce_bucket_size": BUCKET,
+        "allgather_bucket_size": BUCKET,
+        "contiguous_gradients": True,
+    }
+    if stage == 3:
+        sharding |= {"stage3_prefetch_bucket_size": BUCKET, "stage3_gather_16bit_weights_on_model_save": True}
+    return {
+        "zero_optimization": sharding,
+        # Non-finite gradients skip the step on every process, as they do without DeepSpeed.
+        "bf16": {"enabled": config.training.bf16, "check_grad_overflow": True},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
+        "gradient_clipping": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "train_batch_size": "auto",
+        "steps_per_print": 2**31,
+    }
+
+
+def start_deepspeed(device: str) -> None:
+    """Its processes must know each other before a model is loaded: ZeRO-3 shards it on the way."""
+    # It uses names that torch is about to change, and torch says so at every call.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    deepspeed = importlib.import_module("deepspeed")
+    if device == "cpu":
+        # DeepSpeed would compile a kernel for sums in shared memory; gloo does as well, and needs no compiler.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed("gloo" if device == "cpu" else "nccl", verbose=False)

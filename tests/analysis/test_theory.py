@@ -1,0 +1,97 @@
+"""Constants and inequalities of App. A-B on a real tiny student, with its Jacobian taken apart to check the power iteration."""
+
+import numpy as np
+import pytest
+import torch
+from torch.func import functional_call, jacrev
+
+from lark.analysis import theory
+from lark.analysis.figures import theory_figure
+from lark.analysis.gradients import Anchor
+from lark.analysis.jacobian import head_norm, jacobian_norm2
+from lark.analysis.statistics import Question
+from lark.analysis.worker import measure
+from tests.analysis.test_gradients import PLENTY, tiny, trajectories
+
+
+class Bar:
+    def update(self) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def anchor() -> Anchor:
+    return Anchor(tiny(tied=True, dtype=torch.float32))
+
+
+@pytest.fixture(scope="module")
+def question(anchor: Anchor) -> Question:
+    rows = [({"candidate_id": f"c{k}", "teacher": "t"}, encoded) for k, encoded in enumerate(trajectories())]
+    return measure(anchor, "q", rows, PLENTY, Bar())  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def known(anchor: Anchor, question: Question) -> theory.Constants:
+    jacobians = np.array([jacobian_norm2(anchor, encoded, 60, 0).value for encoded in trajectories()])
+    return theory.constants(question, jacobians, head_norm(anchor))
+
+
+def test_power_iteration_finds_the_largest_eigenvalue_from_below(anchor: Anchor) -> None:
+    encoded = trajectories()[1]
+    backbone = anchor.model.base_model
+    parameters = {name: p.detach() for name, p in backbone.named_parameters()}
+    ids = torch.tensor([encoded.ids])
+
+    def states(values: dict[str, torch.Tensor]) -> torch.Tensor:
+        output = functional_call(backbone, values, kwargs={"input_ids": ids, "use_cache": False})
+        return output.last_hidden_state[0, encoded.prompt_length - 1 : -1].flatten()
+
+    whole = torch.cat([part.flatten(1) for part in jacrev(states, chunk_size=64)(parameters).values()], dim=1).double()
+    largest = float(torch.linalg.eigvalsh(whole @ whole.T)[-1])
+    found = jacobian_norm2(anchor, encoded, 60, 0)
+    assert found.change < 0.01
+    assert 0.9 * largest <= found.value <= largest * (1 + 1e-5)
+    assert jacobian_norm2(anchor, encoded, 1, 0).value < found.value
+    assert head_norm(anchor) == pytest.approx(float(torch.linalg.matrix_norm(anchor.head.double(), 2)))
+
+
+def test_every_inequality_of_the_paper_holds(question: Question, known: theory.Constants) -> None:
+    checks = theory.inequalities(question, known, count=70)
+    assert checks["holds"].all(), checks[~checks["holds"]]
+    assert len(checks) == 19
+    assert (checks["margin"] >= 1 - 1e-5).all()
+    both = theory_figure(checks)
+    assert both.axes[0].get_xlabel()
+
+
+def test_constants_are_what_the_paper_defines(question: Question, known: theory.Constants, anchor: Anchor) -> None:
+    norms = []
+    for encoded in trajectories():
+        with torch.no_grad():
+            norms.append(anchor.hidden(encoded)[0].norm(dim=1))
+    assert known.c_minus == pytest.approx(float(torch.cat(norms).min()))
+    assert known.c_plus == pytest.approx(float(torch.cat(norms).max()))
+    assert known.e_plus == pytest.approx(known.c_plus**2 * (1 + known.eps_head))
+    assert known.alpha1 == pytest.approx((known.proxy_term + known.gram_term + known.aggregate_term) ** 2 / 4)
+    assert 0 < known.zeta_minus <= 1
+    rho = question.brier / question.losses
+    mass, K = (rho * question.losses).sum(), question.K
+    low, high = question.losses.min(), question.losses.max()
+    assert known.hessian_bound == pytest.approx(2 * known.e_plus * mass / low * (1 + np.sqrt(K) * high / low) ** 2)
+    assert known.nu_plus == pytest.approx(np.log(1 / known.p_minus) / known.one_minus_p_plus**2)
+
+
+def test_a_bound_that_is_too_small_is_noticed(question: Question, known: theory.Constants) -> None:
+    from dataclasses import replace
+
+    wrong = replace(known, jacobian=1e-6, e_plus=1e-6, alpha1_rms=1e-9, alpha2=0.0, c_plus=1e-3)
+    checks = theory.inequalities(question, wrong, count=70).set_index("inequality")["holds"]
+    for name in ("backbone", "Gram entries", "RMS error of ĝ", "Lemma 2, R₂", "LM head, upper"):
+        assert not checks[name], name
+    assert checks["quasi-convexity"]
+
+
+def test_tied_parameters_are_tried_too(question: Question, known: theory.Constants) -> None:
+    tied = theory.inequalities(question, known, count=70, tied=True)
+    untied = theory.inequalities(question, known, count=70)
+    assert set(tied["parameters"]) == {"tied"}
+    assert tied["left"].tolist() != untied["left"].tolist()

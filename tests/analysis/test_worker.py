@@ -1,0 +1,146 @@
+"""The analysis stage as it runs: in a worker through the pipeline, again, and killed halfway."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.torch import load_file, save_file
+
+from lark import pool as pools
+from lark.analysis import shards, statistics, worker
+from lark.artifacts import Checksums
+from lark.errors import LarkError
+from lark.hardware import resolve
+from lark.models import load_chat, load_model
+from lark.plan import make_plan
+from lark.scoring.forward import Student, response_statistics
+from lark.scoring.methods import METHODS
+from lark.scoring.worker import summarise
+from lark.students import DEMO
+from lark.worker import Job
+from tests.conftest import composed, run_program
+
+QUESTION = "What is 3 + 4?"
+RESPONSES = ["3 + 4 = 7. \\boxed{7}", "The sum is \\boxed{7}", "We add 3 and 4 and get 8. \\boxed{8}"]
+
+
+def job(folder: Path, inputs: dict[str, Path], *overrides: str) -> Job:
+    folder.mkdir(parents=True, exist_ok=True)
+    config = composed("tracking=none", "hardware=cpu", *overrides)
+    return Job("", folder, {"student": DEMO, **inputs}, config, resolve(config.hardware), {}, 0, 1)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    rows = [pools.Trajectory(q, f"c{k}", "t", k, None, QUESTION, r, None, None) for q in "ab" for k, r in enumerate(RESPONSES)]
+    (tmp_path / "pool").mkdir()
+    pools.write(iter(rows), tmp_path / "pool" / pools.FILE, composed().pool)
+    return tmp_path / "pool"
+
+
+def test_exact_gradients_come_with_the_scoring_stages_own_surrogate(tmp_path: Path) -> None:
+    arguments = ["pool.questions=2", "analysis.name=gradients", "analysis.questions=1", "stages=[analyse]", "tracking=none"]
+    code, said = run_program(*arguments, outputs=tmp_path)
+    assert code == 0, said
+    (folder,) = tmp_path.glob("analysis/gradients-*")
+    (question,) = statistics.read(folder)
+    assert (question.K, question.tied) == (33, True)
+    assert np.linalg.eigvalsh(question.gram.gram).min() > -1e-6 * np.trace(question.gram.gram)
+
+    config = composed()
+    (pool,) = tmp_path.glob("pool/*/*.parquet")
+    rows = [row for row in pools.iterate(pool) if row["question_id"] == question.question_id]
+    rows.sort(key=lambda row: row["candidate_id"])
+    student = Student.of(load_model(str(DEMO), config.student, "cpu"))
+    encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
+    found = pd.DataFrame([summarise(tokens, 100) for tokens in response_statistics(student, encoded)])
+    found = found.assign(question_id="q", candidate_id=range(33), n_tokens=[e.n_response for e in encoded])
+    np.testing.assert_allclose(question.surrogate, METHODS["lark"].score(found), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(question.losses, found["nll"] / found["n_tokens"], rtol=1e-5)
+
+
+def test_jacobians_are_taken_of_questions_that_have_gradients(pool: Path, tmp_path: Path) -> None:
+    overrides = ["analysis.name=theory", "analysis.questions=2", "analysis.jacobians=1", "analysis.iterations=2"]
+    first = job(tmp_path / "gradients", {"pool": pool}, *overrides)
+    worker.gradients(first)
+    shards.merge(first.folder, statistics.FILE)
+    second = job(tmp_path / "jacobians", {"pool": pool, "gradients": first.folder}, *overrides)
+    assert worker.jacobians(second) == {"questions": 1}
+    shards.merge(second.folder, statistics.JACOBIANS)
+    table = pd.read_parquet(second.folder / statistics.JACOBIANS)
+    assert table["candidate_id"].tolist() == ["c0", "c1", "c2"]
+    assert (table["iterations"] == 2).all()
+    assert (table["jacobian"] > 0).all()
+
+
+def test_a_killed_analysis_goes_on_with_the_questions_it_has_not(pool: Path, tmp_path: Path) -> None:
+    started = job(tmp_path / "out", {"pool": pool}, "analysis.name=gradients", "analysis.questions=2")
+    worker.gradients(started)
+    whole = pd.read_parquet(started.folder / shards.name(1))
+    (started.folder / shards.name(1)).unlink()
+    before = (started.folder / shards.name(0)).stat().st_mtime_ns
+    worker.gradients(started)
+    assert (started.folder / shards.name(0)).stat().st_mtime_ns == before
+    pd.testing.assert_frame_equal(pd.read_parquet(started.folder / shards.name(1)), whole)
+    assert shards.merge(started.folder, statistics.FILE) == {"shards": 2, "rows": 6}
+    assert [question.question_id for question in statistics.read(started.folder)] == ["a", "b"]
+
+
+def test_a_sample_of_questions_does_not_depend_on_their_order(pool: Path) -> None:
+    table = pd.read_parquet(pool / pools.FILE)
+    chosen = worker.sample(pool / pools.FILE, 1, 0)
+    table.iloc[::-1].to_parquet(pool / "reversed.parquet")
+    assert worker.sample(pool / "reversed.parquet", 1, 0) == chosen
+    table.iloc[:1].to_parquet(pool / "one.parquet")
+    with pytest.raises(LarkError, match="two candidates"):
+        worker.sample(pool / "one.parquet", 1, 0)
+
+
+def test_decay_rates_along_training_are_of_the_papers_weighted_loss(tmp_path: Path) -> None:
+    """Two questions, one with two trajectories: L_total = 1/2 Σ_n Σ_k q_nk ℓ_nk, from training weights B_n q_nk."""
+    assert worker.corpus_weights(["a", "a", "b"], [1.5, 0.5, 1.0]) == pytest.approx([0.375, 0.125, 0.5])
+    selection, checkpoint = tmp_path / "selection", tmp_path / "checkpoint"
+    selection.mkdir()
+    with (selection / "train.jsonl").open("w") as handle:
+        for question, candidate, weight, response in [("a", "x/1", 1.5, 0), ("a", "x/0", 0.5, 1), ("b", "y", 1.0, 2)]:
+            turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": RESPONSES[response]}]
+            row = {"messages": turns, "weight": weight, "question_id": question, "candidate_id": candidate}
+            handle.write(json.dumps(row) + "\n")
+    for step in (0, 4):
+        snapshot = checkpoint / "snapshots" / f"step-{step:06d}"
+        shutil.copytree(DEMO, snapshot)
+        if step:
+            weights = {name: 0.9 * value for name, value in load_file(DEMO / "model.safetensors").items()}
+            save_file(weights, snapshot / "model.safetensors", {"format": "pt"})
+    run = job(tmp_path / "out", {"checkpoint": checkpoint, "selection": selection}, "analysis.name=kappa")
+    assert worker.kappa(run)["snapshots"] == 2
+    shards.merge(run.folder, "kappa.parquet")
+    found = pd.read_parquet(run.folder / "kappa.parquet")
+    assert found["step"].tolist() == [0, 4]
+    assert (found["rate"] == found["gradient_norm2"] / found["loss"]).all()
+    chat = load_chat(str(DEMO), run.config.student)
+    anchor = worker.load_anchor(run, str(DEMO))
+    losses = [anchor.loss(*anchor.hidden(chat.encode(QUESTION, r, 512))).item() for r in RESPONSES]
+    assert found["loss"][0] == pytest.approx(0.375 * losses[0] + 0.125 * losses[1] + 0.5 * losses[2], rel=1e-5)
+    shutil.rmtree(checkpoint / "snapshots")
+    with pytest.raises(LarkError, match=r"training\.snapshots"):
+        worker.kappa(run)
+
+
+def test_what_is_asked_for_is_planned_and_nothing_else(tmp_path: Path) -> None:
+    def tasks(*overrides: str) -> list[str]:
+        config = composed(f"outputs={tmp_path}", *overrides)
+        return [step.task for step in make_plan(config, Checksums(tmp_path)) if step.stage == "analyse"]
+
+    assert tasks() == []
+    assert tasks("analysis.name=gradients") == ["gradients"]
+    assert tasks("analysis.name=theory") == ["gradients", "jacobians"]
+    assert tasks("analysis.name=kappa") == ["kappa"]
+    assert tasks("analysis.name=contamination", "method=base") == ["contamination"]
+    with pytest.raises(LarkError, match="follows a training run"):
+        tasks("analysis.name=kappa", "method=base")
+    with pytest.raises(LarkError, match="choose one of gradients"):
+        tasks("analysis.name=gradient")

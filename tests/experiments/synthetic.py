@@ -1,0 +1,109 @@
+"""Artifacts as a finished sweep leaves them, made without a model: what renderers read, with numbers of our choice."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.sweep import Job, Sweep
+from lark import pool as pools
+from lark import selecting
+from lark.artifacts import Artifact
+from lark.evaluation.metrics import GradedSample, benchmark_metrics
+from lark.plan import Step
+
+KEY = ["question_id", "candidate_id"]
+Wanted = Callable[[Job, Step], bool]
+
+
+def fill(sweep: Sweep, wanted: Wanted = lambda job, step: True) -> None:
+    """Finish the artifacts of the sweep's jobs that `wanted` names."""
+    for job in sweep.jobs:
+        for step in job.steps:
+            if wanted(job, step):
+                sweep.store.ensure(step.artifacts, lambda folders, job=job, step=step: _build(sweep, job, step, folders))  # type: ignore[misc]
+
+
+def accuracy_of(artifact: Artifact) -> int:
+    """How many of 10 problems the synthetic student solves, decided by the artifact alone."""
+    return int(hashlib.sha256(artifact.fingerprint.encode()).hexdigest(), 16) % 11
+
+
+def _build(sweep: Sweep, job: Job, step: Step, folders: list[Path]) -> Sequence[Mapping[str, Any]]:
+    pending = {sweep.store.path(artifact): artifact for artifact in step.artifacts}
+    for folder in folders:
+        _write(sweep, job, pending[folder], folder)
+    return [{"device": "a test", "trajectories": 4, "mean_tokens": 20.0} for _ in folders]
+
+
+def _write(sweep: Sweep, job: Job, artifact: Artifact, folder: Path) -> None:
+    if artifact.stage == "pool":
+        pools.write(pools.read(job.config.pool), folder / pools.FILE, job.config.pool)
+    elif artifact.stage == "lengths":
+        _candidates(sweep, job).assign(n_prompt=10, n_tokens=20, truncated=False).to_parquet(folder / "lengths.parquet")
+    elif artifact.stage == "scores":
+        _statistics(_candidates(sweep, job)).to_parquet(folder / "scores.parquet")
+    elif artifact.stage == "tokens":
+        _tokens(_candidates(sweep, job)).to_parquet(folder / "tokens-00000.parquet")
+    elif artifact.stage == "selection":
+        _select(sweep, job, artifact, folder)
+    elif artifact.stage == "checkpoint":
+        lines = [{"step": step, "loss": 2.0 / step, "learning_rate": 1e-3} for step in range(1, 41)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    elif artifact.stage == "metrics":
+        metrics = _metrics(accuracy_of(artifact)).to_dict()
+        (folder / "metrics.json").write_text(json.dumps({"paper": metrics, "verify": metrics}))
+    elif artifact.stage == "cost":
+        rows = [(m, r, t, 20, 30, s * (1 + t)) for m, s in COSTS.items() for r in range(3) for t in range(4)]
+        columns = ["method", "round", "trajectory", "n_tokens", "length", "seconds"]
+        pd.DataFrame(rows, columns=columns).to_parquet(folder / "cost.parquet")
+
+
+COSTS = {"grape": 0.010, "lark": 0.011, "rsr": 0.025, "local_naturalness": 0.050, "statistics": 0.012}
+
+
+def _candidates(sweep: Sweep, job: Job) -> pd.DataFrame:
+    folder = sweep.folder(job, "pool")
+    assert folder is not None
+    return pd.read_parquet(folder / pools.FILE, columns=KEY)
+
+
+def _statistics(table: pd.DataFrame) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    nll, brier = rng.uniform(10, 60, len(table)), rng.uniform(5, 20, len(table))
+    return table.assign(
+        n_tokens=20, truncated=False, nll=nll, brier=brier, rank_sum=rng.uniform(20, 200, len(table)), ties=0.0,
+        p_gold=rng.uniform(0.2, 0.8, len(table)), wrong_p2=rng.uniform(0.05, 0.4, len(table)), sum_p2=0.5,
+    )  # fmt: skip
+
+
+def _tokens(table: pd.DataFrame) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    tokens = table.loc[table.index.repeat(20)].assign(position=np.tile(np.arange(20), len(table)), token=5)
+    columns = {name: rng.uniform(0, 2, len(tokens)) for name in ("surprisal", "residual", "p_gold", "wrong_p2")}
+    return tokens.assign(**columns)  # type: ignore[arg-type]
+
+
+def _select(sweep: Sweep, job: Job, artifact: Artifact, folder: Path) -> None:
+    """LARK's own rule where it is LARK's; for methods that need more than is made here, the first of each question."""
+    inputs = {name: sweep.store.path(source) for name, source in artifact.inputs.items()}
+    if {"scores", "lengths"} <= set(inputs):
+        selecting.write_selection(job.config, inputs, folder)
+        return
+    chosen = _candidates(sweep, job).groupby("question_id").head(job.config.budget.size).assign(teacher="someone", score=1.0)
+    share = 1.0 / job.config.budget.size
+    chosen = chosen.assign(rank=chosen.groupby("question_id").cumcount() + 1, weight=share, threshold=0.5, tau=0.1)
+    chosen.to_parquet(folder / "selection.parquet")
+
+
+def _metrics(solved: int) -> Any:
+    samples = [
+        GradedSample(f"p{problem}", seed, 0, correct=problem < solved, truncated=False, boxed=True)
+        for problem in range(10)
+        for seed in range(3)
+    ]
+    return benchmark_metrics(samples)

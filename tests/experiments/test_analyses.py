@@ -1,0 +1,127 @@
+"""What the reports of the analyses say of artifacts whose numbers are known, and of none."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import contamination, kappa, landscape, report, surrogate, theory
+from experiments.sweep import Sweep, compose_sweep
+from lark.analysis import statistics
+from lark.analysis.contamination import CLOSEST, TABLE, summary
+from tests.analysis.questions import made_up
+
+MODULES = {"surrogate": surrogate, "landscape": landscape, "theory": theory, "kappa": kappa, "contamination": contamination}
+QUESTIONS = [made_up(seed, K=7) for seed in range(5)]
+
+
+def sweep_of(name: str, outputs: Path, *more: str) -> Sweep:
+    return compose_sweep(name, ["tracking=none", f"outputs={outputs}", *more])
+
+
+def finish(sweep: Sweep, task: str, write: Callable[[Path, int], None]) -> None:
+    """Make the artifact of a task of every job; `write` gets its folder and the job's budget."""
+    for job in sweep.jobs:
+        artifact = job.artifact(task)
+        assert artifact is not None
+
+        def build(folders: list[Path], budget: int = job.config.budget.size) -> list[dict[str, int]]:
+            write(folders[0], budget)
+            return [{}]
+
+        sweep.store.ensure([artifact], build)
+
+
+def gradients(folder: Path, _: int) -> None:
+    pd.concat([question.rows() for question in QUESTIONS]).to_parquet(folder / statistics.FILE)
+
+
+def jacobians(folder: Path, _: int) -> None:
+    ids = QUESTIONS[0].table["candidate_id"]
+    table = pd.DataFrame({"question_id": "q0", "candidate_id": ids, "jacobian": 1e4, "iterations": 5, "change": 0.001})
+    table.assign(head_norm=10.0).to_parquet(folder / statistics.JACOBIANS)
+
+
+def rates(folder: Path, budget: int) -> None:
+    table = pd.DataFrame({"step": [0, 5, 10], "loss": 1.0, "rate": [4.0, 8.0, float(budget)]})
+    table.assign(gradient_norm2=table["rate"]).to_parquet(folder / "kappa.parquet")
+
+
+def audit(folder: Path, _: int) -> None:
+    table = pd.DataFrame(
+        {
+            "benchmark": ["AIME", "MATH-500"], "level": pd.array([None, 2], dtype="Int64"), "problem_id": ["1", "2"],
+            "similarity": [0.1, 0.9], "exact": False, "question_id": "7", "problem": "Is $x^2 | 1$?", "question": r"Is \frac12?",
+        }
+    )  # fmt: skip
+    table.to_parquet(folder / CLOSEST)
+    summary(table).to_parquet(folder / TABLE)
+
+
+def finished(name: str, outputs: Path) -> Sweep:
+    sweep = sweep_of(name, outputs)
+    if name in ("surrogate", "landscape", "theory"):
+        finish(sweep, "gradients", gradients)
+    if name == "theory":
+        finish(sweep, "jacobians", jacobians)
+    if name == "kappa":
+        finish(sweep, "kappa", rates)
+    if name == "contamination":
+        finish(sweep, "contamination", audit)
+    return sweep
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_reports_are_written_from_nothing_and_from_everything(name: str, tmp_path: Path) -> None:
+    report.write(sweep_of(name, tmp_path), MODULES[name].render(sweep_of(name, tmp_path)))
+    assert "not finished" in (tmp_path / "report" / f"{name}.md").read_text()
+    sweep = finished(name, tmp_path)
+    files = {path.suffix for path in report.write(sweep, MODULES[name].render(sweep))}
+    assert files == ({".md", ".csv", ".tex"} if name == "contamination" else {".md", ".csv", ".png", ".pdf"})
+    text = (tmp_path / "report" / f"{name}.md").read_text()
+    assert "This is the demo" in text
+    assert "The paper" in text
+
+
+def test_surrogate_landscape_and_theory_share_their_gradients(tmp_path: Path) -> None:
+    (one, two, three) = (
+        sweep_of(name, tmp_path).jobs[0].artifact("gradients") for name in ("surrogate", "landscape", "theory")
+    )
+    assert one is not None
+    assert one == two == three
+
+
+def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
+    drawn = surrogate.render(finished("surrogate", tmp_path))
+    cells = {row[0].text: [cell.text for cell in row[1:]] for row in drawn.tables[0].rows}
+    assert cells["pooled Pearson r (rescaled ĝ)"][1] == "0.748"
+    assert cells["Recall@3"][1] == "0.560"
+    assert cells["relative RMS error, mean (rescaled ĝ)"][1] == "0.574"
+    assert cells["relative RMS error, mean (raw ĝ)"][1] == "–"
+
+
+def test_the_question_that_is_drawn_is_the_median_one(tmp_path: Path) -> None:
+    gains = pd.concat([landscape.path_gains(question) for question in QUESTIONS])
+    chosen = landscape.representative(QUESTIONS, gains).question_id
+    means = gains.groupby("question_id")["relative_gain"].mean()
+    assert means[chosen] == pytest.approx(np.median(means))
+
+
+def test_kappa_is_the_least_ratio_to_the_start_of_each_budget(tmp_path: Path) -> None:
+    drawn = kappa.render(finished("kappa", tmp_path))
+    rows = [[cell.text for cell in row] for row in drawn.tables[0].rows]
+    assert rows[0] == ["1", "0.25", "10", "2", "0.279"]
+    assert rows[1] == ["3", "0.75", "10", "2", "0.012 to 0.015"]
+    assert rows[4][:3] == ["20", "1", "0"]
+
+
+def test_contamination_counts_and_pairs_survive_every_format(tmp_path: Path) -> None:
+    sweep = finished("contamination", tmp_path)
+    report.write(sweep, contamination.render(sweep))
+    markdown, latex = ((tmp_path / "report" / f"contamination.{suffix}").read_text() for suffix in ("md", "tex"))
+    assert "| MATH-L2 | 1 | 0 | 1 | 1 | 1 |" in markdown
+    assert r"Is $x^2 \| 1$?" in markdown
+    assert r"\textbackslash{}frac12" in latex
+    assert r"x\textasciicircum{}2" in latex

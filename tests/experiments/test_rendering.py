@@ -1,0 +1,168 @@
+"""What reports say of artifacts whose numbers are known: differences, bold, missing cells, and nothing twice."""
+
+import importlib
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from experiments import loss_reduction, report, table1, teacher_utility, token_level
+from experiments.candidates import candidates
+from experiments.sweep import Job, Sweep, available, compose_sweep, dashed, published
+from lark.artifacts import Store
+from lark.plan import Step
+from lark.report.tables import Cell, latex_table
+from tests.experiments.synthetic import COSTS, accuracy_of, fill
+
+SMALL = ["pool.questions=4", "tracking=none"]
+RENDERED = [name for name in available() if name in ("table1", "ablation_score", "ablation_weighting", "loss_reduction",
+            "teacher_utility", "token_level", "cost", "budget_scaling", "case_study")]  # fmt: skip
+
+
+@cache
+def sweep_of(name: str, outputs: Path) -> Sweep:
+    more = {
+        "case_study": ["pool.ids=[demo-00002]"],
+        "table1": ["method=random,lark"],
+        "teacher_utility": ["method.teacher=1,2,5,7"],
+        "loss_reduction": ["method=random,lark"],
+    }.get(name, [])
+    return compose_sweep(name, [*SMALL, f"outputs={outputs}", *more])
+
+
+def draw(sweep: Sweep) -> report.Report:
+    drawn: report.Report = importlib.import_module(f"experiments.{sweep.name}").render(sweep)
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rendered")
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_every_report_has_its_files_says_it_is_the_demo_and_is_written_once(name: str, outputs: Path, tmp_path: Path) -> None:
+    sweep = sweep_of(name, outputs)
+    nothing = replace(sweep, store=Store(tmp_path))
+    tables = draw(nothing).tables
+    assert not tables or "–" in tables[0].markdown()
+    assert len(report.unfinished(nothing)) == len(sweep.jobs)
+    fill(sweep)
+    files = report.write(sweep, draw(sweep))
+    suffixes = {path.suffix for path in files}
+    assert suffixes in ({".md", ".csv", ".tex"}, {".md", ".csv", ".png", ".pdf"})
+    text = (outputs / "report" / f"{dashed(name)}.md").read_text()
+    assert "This is the demo" in text
+    assert "not finished" not in text
+    assert dashed(name) in (outputs / "report" / "index.md").read_text()
+    written = {path: path.stat().st_mtime_ns for path in [*files, outputs / "report" / "index.md"]}
+    report.write(sweep, draw(sweep))
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+
+
+def test_table1_bolds_the_best_and_shows_what_is_missing(tmp_path: Path) -> None:
+    sweep = sweep_of("table1", tmp_path)
+
+    def wanted(job: Job, step: Step) -> bool:
+        return job.config.method.name == "lark" or job.config.budget.size == 1 or step.task != "grade"
+
+    fill(sweep, wanted)
+    drawn = table1.render(sweep)
+    (job,) = [job for job in sweep.jobs if (job.config.method.name, job.config.budget.size) == ("lark", 3)]
+    (step,) = [s for s in job.plan if s.task == "grade" and "checkpoint" in s.artifacts[0].inputs["generations"].inputs]
+    ours = drawn.data.query("method == 'lark' and budget == 3").set_index("benchmark")["mean"]
+    expected = [10.0 * accuracy_of(artifact) for artifact in step.artifacts]
+    assert list(ours.drop("avg")) == pytest.approx(expected)
+    assert ours["avg"] == pytest.approx(np.mean(expected))
+    assert drawn.data.query("method == 'random' and budget == 3")["mean"].isna().all()
+    rows = {row[1].text: row for row in drawn.tables[0].rows}
+    assert [cell.text for cell in rows["Random"][7:]] == ["–"] * 5
+    for column in range(2, 12):
+        column_cells = [row[column] for row in drawn.tables[0].rows if row[column].text != "–"]
+        best = max(float(cell.text.split("±")[0]) for cell in column_cells)
+        assert all(cell.best == (float(cell.text.split("±")[0]) == best) for cell in column_cells)
+    assert drawn.data["difference"].isna().all()
+
+
+def test_at_the_papers_scale_the_difference_to_its_numbers_is_shown(paper_table1: Sweep) -> None:
+    sweep = paper_table1
+    assert sweep.like_the_paper
+    fill(sweep, lambda job, step: step.task == "grade" and job.config.student.name == "qwen7b")
+    data = table1.render(sweep).data
+    ours = data.query("student == 'qwen7b' and method == 'rsr' and budget == 3").set_index("benchmark")
+    paper = published("table1").query("student == 'qwen7b' and method == 'rsr' and budget == 3").set_index("benchmark")
+    assert (ours["difference"] - (ours["mean"] - paper["mean"])).abs().max() < 1e-9
+    report.write(sweep, table1.render(sweep))
+    text = (sweep.store.root / "report" / "table1.md").read_text()
+    assert "Ours minus the paper's" in text
+    assert "the demo" not in text
+    assert "48 of 48 jobs are not finished" in text  # their trainings are not there, only what was measured
+
+
+def test_teacher_utility_correlates_each_teachers_mean_score_with_its_students(outputs: Path) -> None:
+    sweep = sweep_of("teacher_utility", outputs)
+    fill(sweep)
+    data = teacher_utility.render(sweep).data
+    assert list(data["teacher"]) == ["backward", "checker", "lister", "planner"]
+    table = candidates(sweep, sweep.jobs[0])
+    assert table is not None
+    by_hand = [table.loc[table["teacher"] == teacher, "g_hat"].mean() for teacher in data["teacher"]]
+    assert data["mean_g_hat"].tolist() == pytest.approx(by_hand)
+    x, y = np.array(by_hand), data["mean"].to_numpy(dtype=float)
+    r = np.mean((x - x.mean()) * (y - y.mean())) / (x.std() * y.std())
+    t = r * np.sqrt(2 / (1 - r**2))
+    assert data["pearson_r"].iloc[0] == pytest.approx(r)
+    assert data["p_value"].iloc[0] == pytest.approx(2 * stats.t.sf(abs(t), 2))
+
+
+def test_a_students_loss_at_the_start_is_the_weighted_mean_of_its_selections_losses() -> None:
+    chosen = pd.DataFrame({"question_id": ["a", "a", "b"], "candidate_id": ["1", "2", "1"], "weight": [0.75, 0.25, 1.0]})
+    losses = pd.DataFrame(
+        {"question_id": ["a", "a", "b", "b"], "candidate_id": ["1", "2", "1", "2"], "loss": [1.0, 3.0, 5.0, 9.0]}
+    )
+    assert loss_reduction.initial_loss(chosen, losses) == pytest.approx((0.75 * 1 + 0.25 * 3 + 5) / 2)
+
+
+def test_the_loss_of_a_fixed_set_is_preferred_to_that_of_batches(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"step": 0, "held_out_loss": 3.0}\n{"step": 1, "loss": 9.0}\n{"step": 2, "loss": 1.0, "held_out_loss": 2.0}\n'
+    )
+    assert loss_reduction.read_curve(path).to_numpy().tolist() == [[0, 3.0], [2, 2.0]]
+    path.write_text("".join(f'{{"step": {step}, "loss": {step % 2}}}\n' for step in range(1, 41)))
+    assert loss_reduction.read_curve(path)["loss"].iloc[-1] == 0.5  # over 5% of 40 steps
+
+
+def test_token_level_compares_the_first_choices_with_all(outputs: Path) -> None:
+    sweep = sweep_of("token_level", outputs)
+    fill(sweep)
+    data = token_level.render(sweep).data.set_index(["statistic", "group"])
+    table = candidates(sweep, sweep.jobs[0])
+    assert table is not None
+    first = table.loc[table.groupby("question_id")["g_hat"].idxmax()]
+    assert data.loc[("p_gold", "selected"), "mean"] == pytest.approx(first["p_gold"].mean())
+    assert data.loc[("wrong_p2", "all"), "mean"] == pytest.approx(table["wrong_p2"].mean())
+    assert list(data["trajectories"]) == [132, 4, 132, 4]
+    assert list(data["paper"]) == [0.449, 0.282, 0.085, 0.107]
+
+
+def test_cost_is_a_ratio_to_the_fastest_of_the_papers_methods(outputs: Path) -> None:
+    sweep = sweep_of("cost", outputs)
+    fill(sweep)
+    data = draw(sweep).data.set_index("method")
+    assert data.loc["rsr", "seconds"] == pytest.approx(COSTS["rsr"] * 2.5)  # trajectories take 1 to 4 times as long
+    assert data.loc["rsr", "ratio"] == pytest.approx(2.5)
+    assert data.loc["local_naturalness", "paper_ratio"] == pytest.approx(5.06 / 1.28)
+    assert pd.isna(data.loc["llm_judge", "seconds"])
+
+
+def test_latex_escapes_and_bolds() -> None:
+    text = latex_table(["A & B", "x"], [[Cell("50%_a"), Cell("1.0±0.2", best=True)], [Cell("50%_a"), Cell("2")]], "c", "l")
+    assert r"50\%\_a & \textbf{1.0$\pm$0.2} \\" in text
+    assert r"\textbf{A \& B} & \textbf{x} \\" in text
+    assert "\n & 2 \\\\" in text  # a label stands once
+    assert text.count(r"\midrule") == 1

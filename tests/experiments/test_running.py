@@ -1,0 +1,40 @@
+"""A sweep as a user runs it: a job that fails is told at the end and stops no other; a second run does nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+COMMAND = [
+    "table1", "method=random", "budget=1", "method.teacher=nobody,terse", "stages=[select]", "pool.questions=3",
+    "tracking=none", "hydra.sweep.subdir=${method.teacher}",
+]  # fmt: skip
+
+
+def experiments(command: str, outputs: Path) -> tuple[int, str]:
+    arguments = [sys.executable, "-m", "experiments", command, *COMMAND, f"outputs={outputs}"]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_failing_job_is_reported_and_the_others_finish_and_again_nothing_runs(tmp_path: Path) -> None:
+    code, said = experiments("run", tmp_path)
+    assert code != 0
+    last = said.strip().splitlines()[-1]
+    assert "table1: job" in last
+    assert "method.teacher=nobody: choose one of backward" in last
+    assert "Traceback" not in said
+    finished = [p.parent for p in tmp_path.glob("selection/*/manifest.json") if '"status": "finished"' in p.read_text()]
+    assert len(finished) == 1
+    assert "1 of 2 jobs are not finished" in (tmp_path / "report" / "table1.md").read_text()
+
+    times = {path: path.stat().st_mtime_ns for path in finished[0].iterdir()}
+    code, _ = experiments("run", tmp_path)
+    assert code != 0
+    assert {path: path.stat().st_mtime_ns for path in finished[0].iterdir()} == times
+
+    code, planned = experiments("plan", tmp_path)
+    assert code == 0
+    assert "nothing: all is reused" in planned
+    assert "2 jobs" in planned

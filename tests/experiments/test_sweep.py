@@ -1,0 +1,135 @@
+"""Every experiment composes at every scale, with the paper's settings at the paper's."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from experiments.planning import describe, kind, planned
+from experiments.sweep import CONF, Sweep, available, compose_sweep, dashed, find, method_label, published
+from lark.errors import LarkError
+from tests.conftest import ROOT
+
+SCALES = [
+    (name, scale)
+    for name in available()
+    for scale, settings in OmegaConf.load(CONF / "experiment" / f"{name}.yaml").experiment.scales.items()
+    if all((CONF / "student" / f"{student}.yaml").exists() for student in settings.student.split(","))
+]
+FEW = ["method=lark", "budget=3", "weighting=auto", "method.teacher=1"]
+"""One job of any sweep; all of them are composed below and where reports are rendered."""
+
+
+@pytest.mark.parametrize(("name", "scale"), SCALES)
+def test_every_experiment_composes_at_every_scale(name: str, scale: str, tmp_path: Path) -> None:
+    few = FEW if name != "cost" else ["method=local_naturalness"]
+    sweep = compose_sweep(name, [f"scale={scale}", f"outputs={tmp_path}", *few])
+    assert len(sweep.jobs) == (3 if (name, scale) == ("table1", "paper") else 1)
+    for job in sweep.jobs:
+        assert job.steps
+        assert job.config.tracking.group == f"{name}-{scale}"
+
+
+def test_every_experiment_runs_at_the_demo_and_the_papers_scale() -> None:
+    assert {(name, scale) for name in available() for scale in ("demo", "paper")} <= set(SCALES)
+
+
+def test_table1_at_paper_scale_is_48_trainings_and_3_base_evaluations(paper_table1: Sweep) -> None:
+    kinds = [kind(p.step) for p in planned(paper_table1)]
+    assert kinds.count("train") == 48
+    assert kinds.count("generate (base model)") == kinds.count("grade (base model)") == 3
+    assert kinds.count("score") == 3  # a pass for each student feeds all its methods and budgets
+    assert kinds.count("pool") == 1
+    chosen = {(j.config.student.name, j.config.method.name, j.config.budget.size) for j in paper_table1.jobs}
+    paper = published("table1").query("method != 'base'")
+    assert chosen == set(paper[["student", "method", "budget"]].itertuples(index=False, name=None))
+    assert "48 trainings, 3 base evaluations" in describe(paper_table1)
+
+
+def test_table1_at_paper_scale_has_the_papers_settings(paper_table1: Sweep) -> None:
+    for job in paper_table1.jobs:
+        config = job.config
+        assert (config.pool.format, config.pool.questions) == ("rsr", 5000)
+        training = config.training
+        assert (training.learning_rate, training.epochs, training.global_batch, training.seed) == (1e-5, 5, 64, 42)
+        assert list(config.benchmark.tasks) == ["aime24", "amc", "gpqa_diamond", "math500"]
+        decoding = config.benchmark.decoding
+        assert (decoding.samples, decoding.seeds, decoding.temperature, decoding.top_p) == (5, [0, 1, 2], 0.6, 0.95)
+        assert config.weighting_name == ("chi2" if config.method.name == "lark" else "uniform")
+        assert config.engine.name == "vllm"
+
+
+def test_experiments_share_what_they_have_in_common(tmp_path: Path) -> None:
+    made: dict[str, set[str]] = {}
+    for name, few in {
+        "table1": ["method=rsr,lark"], "loss_reduction": ["method=rsr,lark"], "ablation_score": ["method=rho,lark"],
+        "ablation_weighting": ["weighting=kl,auto"], "budget_scaling": ["budget=1,3,5"],
+    }.items():  # fmt: skip
+        sweep = compose_sweep(name, [f"outputs={tmp_path}", *few])
+        made[name] = {str(p.step.artifacts[0].folder) for p in planned(sweep) if p.step.task == "train"}
+    assert made["loss_reduction"] < made["table1"]
+    assert len(made["ablation_score"] & made["table1"]) == 1
+    assert len(made["ablation_weighting"] & made["table1"]) == 1
+    assert len(made["budget_scaling"] & made["table1"]) == 2
+
+
+def test_what_the_user_types_replaces_the_sweeps_values(tmp_path: Path) -> None:
+    sweep = compose_sweep("table1", ["method=lark,random", "budget=3", "pool.questions=4", f"outputs={tmp_path}"])
+    assert [(j.config.method.name, j.config.budget.size) for j in sweep.jobs] == [("lark", 3), ("random", 3)]
+    assert sweep.overrides == ("method=lark,random", "budget='3'", "pool.questions=4")
+    assert not sweep.like_the_paper
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["scale=huge"], "can be run at scale demo"), (["method=magic"], "choose one of"), (["trainng.epochs=1"], "no such key")],
+)
+def test_a_bad_argument_is_one_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(LarkError, match=said):
+        compose_sweep("table1", [*arguments, f"outputs={tmp_path}"])
+
+
+def test_an_unknown_experiment_names_those_there_are() -> None:
+    assert find("ablation-score") == "ablation_score"
+    with pytest.raises(LarkError, match="choose one of table1"):
+        find("table9")
+
+
+def test_every_experiment_opens_with_its_command_its_cost_and_what_to_expect() -> None:
+    for name in available():
+        comments = [line for line in (CONF / "experiment" / f"{name}.yaml").read_text().splitlines() if line.startswith("#")]
+        opening = "\n".join(comments)
+        assert f"make {dashed(name)} " in opening, name
+        assert all(word in opening for word in ("# Run:", "# Plan:", "# Cost:", "# Expect:")), name
+        assert (ROOT / "experiments" / f"{name}.py").exists(), name
+
+
+def test_make_knows_every_experiment() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in map(dashed, available()):
+        assert re.search(rf"^{name}:.*##", makefile, re.M), name
+        assert f"make {name} " in told
+        commands = ["make", "-n", name, f"plan-{name}", "SCALE=paper", "ARGS=budget.size=2"]
+        said = subprocess.run(commands, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert f"-m experiments run {name} scale=paper budget.size=2" in said
+        assert f"-m experiments plan {name} scale=paper budget.size=2" in said
+
+
+def test_the_papers_table_is_complete_and_its_averages_are_its_columns_but_for_the_known_one() -> None:
+    paper = published("table1")
+    assert len(paper) == 3 * 9 * 2 * 5
+    wide = paper.pivot_table(index=["student", "method", "budget"], columns="benchmark", values="mean")
+    off = (wide.drop(columns="avg").mean(axis=1) - wide["avg"]).abs()
+    assert list(off[off > 0.011].index) == [("qwen1.5b", "lark", 1)]
+    best = paper.loc[paper.groupby(["student", "budget", "benchmark"])["mean"].idxmax(), "method"]
+    assert set(best) == {"lark"}
+    assert {method_label(method) for method in paper["method"].unique()} >= {"Base model", "LARK", "RSR min"}
+
+
+def test_the_papers_contamination_table_adds_up() -> None:
+    paper = published("contamination").set_index("benchmark")
+    assert (paper.drop(index="Total").sum() == paper.loc["Total"]).all()
+    assert paper.loc["Total", "problems"] == 811

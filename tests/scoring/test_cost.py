@@ -1,0 +1,40 @@
+"""The methods that are timed compute what they are said to compute, and the sample is fair."""
+
+import pandas as pd
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lark.chat import Encoded
+from lark.config import Scoring
+from lark.scoring import cost
+from lark.scoring.forward import Student
+from lark.worker import Job
+
+
+def test_every_way_of_scoring_gives_the_same_numbers() -> None:
+    torch.manual_seed(0)
+    shape = LlamaConfig(vocab_size=211, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+                        num_key_value_heads=1, max_position_embeddings=64)  # fmt: skip
+    student = Student.of(LlamaForCausalLM(shape).eval())
+    trajectory = Encoded(torch.randint(0, 211, (30,)).tolist(), 9, truncated=False)
+    job = Job("cost", None, {}, _Config(), None, {}, 0, 1)  # type: ignore[arg-type]
+    ours = cost.statistics(student, trajectory, job)
+    loss = ours["nll"] / trajectory.n_response
+    assert -cost.grape(student, trajectory, job) == pytest.approx(loss, rel=1e-5)
+    assert cost.lark(student, trajectory, job) == pytest.approx((loss, ours["brier"]), rel=1e-5)
+    assert cost.rsr(student, trajectory, job) == pytest.approx((loss, ours["rank_sum"]), rel=1e-5)
+    assert cost.local_naturalness(student, trajectory, job) == pytest.approx([-loss] * 5, rel=1e-5)
+
+
+class _Config:
+    scoring = Scoring()
+
+
+def test_the_sample_is_spread_over_the_lengths() -> None:
+    lengths = pd.DataFrame({"question_id": "q", "candidate_id": map(str, range(1001)), "n_tokens": range(1001)})
+    chosen = cost.sample(lengths, 10)
+    assert len(chosen) == 10
+    assert chosen["n_tokens"].mean() == pytest.approx(500, abs=5)
+    assert (chosen["n_tokens"] > 0).all()
+    assert len(cost.sample(lengths.head(4), 10)) == 3  # the one without a token is no trajectory to time

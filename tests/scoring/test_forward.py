@@ -1,0 +1,128 @@
+"""The student's pass against a naive computation: one trajectory at a time, all logits, in float64."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lark.chat import ChatFormat, Encoded
+from lark.models import load_chat, load_model
+from lark.scoring.forward import Student, batches, response_statistics
+from lark.scoring.methods import METHODS
+from lark.scoring.statistics import TokenStatistics
+from lark.scoring.worker import summarise
+from lark.students import DEMO
+from tests.conftest import composed
+
+RANK_CLIP = 100
+
+
+def naive(model: torch.nn.Module, encoded: Encoded) -> dict[str, Tensor]:
+    """By the paper's formulas. Ranks lie between two counts: another product rounds a logit's last bits differently."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([encoded.ids]), use_cache=False).logits[0].double()
+    logits, gold = logits[encoded.prompt_length - 1 : -1], torch.tensor(encoded.ids[encoded.prompt_length :])[:, None]
+    p = logits.softmax(-1)
+    onehot = torch.zeros_like(p).scatter_(1, gold, 1.0)
+    z = logits.gather(1, gold)
+    slack = 1e-5 * logits.abs().max()
+    return {
+        "surprisal": -logits.log_softmax(-1).gather(1, gold)[:, 0],
+        "residual": (p - onehot).square().sum(1),
+        "p_gold": p.gather(1, gold)[:, 0],
+        "rank": 1 + (logits > z).sum(1),
+        "lowest_rank": 1 + (logits > z + slack).sum(1),
+        "highest_rank": (logits > z - slack).sum(1),
+    }
+
+
+def assert_equals_naive(statistics: TokenStatistics, expected: dict[str, Tensor]) -> None:
+    for name in ("surprisal", "residual", "p_gold"):
+        torch.testing.assert_close(getattr(statistics, name).double(), expected[name], rtol=1e-4, atol=1e-5)
+    rank = statistics.rank.long()
+    assert bool(((rank >= expected["lowest_rank"]) & (rank <= expected["highest_rank"])).all())
+    assert float((rank == expected["rank"]).double().mean()) > 0.97
+    ours = summarise(statistics, RANK_CLIP)
+    nll, ranks = float(expected["surprisal"].sum()), float(expected["rank"].clamp(max=RANK_CLIP).sum())
+    assert ours["nll"] == pytest.approx(nll, rel=1e-5)
+    assert ours["rank_sum"] == pytest.approx(ranks, rel=1e-3)
+    assert ours["rank_sum"] / ours["nll"] == pytest.approx(ranks / nll, rel=1e-3)  # RSR
+    assert ours["brier"] == pytest.approx(float(expected["residual"].sum()), rel=1e-5)
+
+
+def score_all(student: Student, encoded: list[Encoded], budget: int) -> list[TokenStatistics]:
+    found: list[TokenStatistics | None] = [None] * len(encoded)
+    for batch in batches([len(e.ids) for e in encoded], budget, padded=True):
+        for index, statistics in zip(batch, response_statistics(student, [encoded[i] for i in batch]), strict=True):
+            found[index] = statistics
+    assert all(statistics is not None for statistics in found)
+    return found  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def demo() -> tuple[Student, ChatFormat]:
+    config = composed().student
+    return Student.of(load_model(str(DEMO), config, "cpu")), load_chat(str(DEMO), config)
+
+
+@pytest.fixture(scope="module")
+def demo_rows() -> list[dict[str, Any]]:
+    from lark.demo.pool import trajectories
+
+    return list(trajectories(2, 42))  # type: ignore[arg-type]
+
+
+def test_the_demo_student_gives_the_naive_numbers(demo, demo_rows):
+    student, chat = demo
+    encoded = chat.encode_many(demo_rows, 512)
+    for e, statistics in zip(encoded, score_all(student, encoded, 2048), strict=True):
+        assert_equals_naive(statistics, naive(student.model, e))
+
+
+def test_neither_company_nor_padding_nor_order_changes_a_number(demo, demo_rows):
+    student, chat = demo
+    encoded = chat.encode_many(demo_rows, 512)
+    alone = score_all(student, encoded, 1)
+    for budget, step in ((600, 1), (100_000, -1), (1000, 7)):
+        order = [i * step % len(encoded) for i in range(len(encoded))]
+        assert sorted(order) == list(range(len(encoded)))
+        for index, statistics in zip(order, score_all(student, [encoded[i] for i in order], budget), strict=True):
+            for name, column in vars(statistics).items():
+                torch.testing.assert_close(column, getattr(alone[index], name), rtol=1e-5, atol=1e-5)
+
+
+def test_batches_take_everything_once_and_keep_to_the_budget():
+    lengths = [int(100 * abs(math.sin(i))) + 1 for i in range(50)]
+    for padded in (True, False):
+        found = batches(lengths, 300, padded)
+        assert sorted(i for batch in found for i in batch) == list(range(50))
+        for batch in found:
+            sizes = [lengths[i] for i in batch]
+            assert len(batch) == 1 or (max(sizes) * len(batch) if padded else sum(sizes)) <= 300
+    assert batches([5, 900, 7], 300, padded=True) == [[1], [2, 0]]
+    assert batches([], 300, padded=True) == []
+
+
+def test_a_real_student_gives_the_naive_numbers_on_real_trajectories(smollm2, shared_data):
+    """One question's answers by four teachers."""
+    config = composed("student=smollm2").student
+    student, chat = Student.of(load_model(str(smollm2), config, "cpu")), load_chat(str(smollm2), config)
+    lines = [json.loads(line) for line in (shared_data / "pools" / "gsm_symbolic.jsonl").open(encoding="utf-8")]
+    rows = [
+        {"question": line["messages"][0]["content"], "system": None, "response": line["messages"][1]["content"]}
+        for line in lines
+        if line["problem_id"] == 1 and line["rollout"] == 0
+    ]
+    encoded = chat.encode_many(rows[:4], 2048)
+    assert student.head.vocabulary == 49_152
+    assert sum(e.n_response for e in encoded) > 300
+    for e, statistics in zip(encoded, score_all(student, encoded, 2048), strict=True):
+        assert_equals_naive(statistics, naive(student.model, e))
+
+
+def test_methods_that_share_the_pass_are_those_that_need_statistics():
+    shared = {name for name, method in METHODS.items() if method.needs == {"statistics"}}
+    assert shared == {"lark", "grape", "rsr", "inverse_loss", "brier", "rho"}

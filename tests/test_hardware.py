@@ -1,0 +1,79 @@
+"""A wrong machine is told so before anything loads."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from lark import hardware, models, pool
+from lark.errors import LarkError
+from lark.hardware import check, memory_gib
+from tests.conftest import composed
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "visible_gpus", lambda: 0)
+
+
+def test_flash_attention_on_a_cpu() -> None:
+    with pytest.raises(LarkError, match=r"student\.attention=flash_attention_2 needs a GPU: use student\.attention=auto"):
+        check(composed("student.attention=flash_attention_2"))
+
+
+def test_eight_gpus_where_there_are_none() -> None:
+    with pytest.raises(LarkError, match="asks for 8 GPUs on this machine, which has none"):
+        check(composed("hardware=a100x8"))
+
+
+def test_eight_gpus_can_be_planned_for_where_there_are_none(caplog: pytest.LogCaptureFixture) -> None:
+    machine = check(composed("hardware=a100x8", "dry_run=true"))
+    assert (machine.device, machine.world) == ("cuda", 8)
+    assert "the plan is for hardware=a100x8, elsewhere" in caplog.text
+
+
+def test_flash_attention_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "visible_gpus", lambda: 1)
+    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LarkError, match="pip install flash-attn --no-build-isolation"):
+        check(composed("student.attention=flash_attention_2", "hardware.device=cuda"))
+
+
+def test_an_engine_that_is_not_installed() -> None:
+    with pytest.raises(LarkError, match="engine=sglang, but it is not installed: pip install sglang"):
+        check(composed("engine=sglang"))
+
+
+def test_without_flash_attention_pytorchs_own_is_used_and_said_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)
+    student = composed("student=qwen7b").student
+    assert models.attention(student, "cuda:0") == "sdpa"
+    assert "flash-attn is not installed: using PyTorch's own attention (sdpa)" in caplog.text
+    caplog.clear()
+    assert models.attention(student, "cpu") == "sdpa"
+    assert not caplog.text
+
+
+def test_a_pool_without_a_user_turn(tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "assistant", "content": "4"}]}) + "\n")
+    with pytest.raises(LarkError, match=r"pool\.jsonl, line 1: `messages` must be .*one user turn.*it has assistant"):
+        list(pool.read(composed("pool=files", f"pool.path={path}").pool))
+
+
+def test_memory_is_asked_of_the_machine() -> None:
+    assert 0.5 < memory_gib("cpu") < 100_000
+
+
+def test_none_of_this_imports_torch() -> None:
+    """run.py must answer in a second; the planner is a part of it."""
+    import subprocess
+
+    code = "import sys, lark.pipeline, lark.planner; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent
+    )
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,102 @@
+"""What training really does with its settings, on as many processes as this is started with.
+
+Run as: torchrun --nproc_per_node=2 -m tests.training.probe <folder>
+<folder>/cases.json holds, by name, which student and training set to use and the settings; <folder>/results.json is the answer.
+One step of plain SGD with a large rate turns the gradient that the optimizer is given into the change of the weights.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+from lark.training.worker import Run, prepare, train
+from tests.training.tiny import CrashAt, make_job
+
+RATE = 1024.0
+"""A power of two, so large that the weights before the step are no more than rounding beside it."""
+SGD = [f"training.learning_rate={RATE}", "training.schedule=constant", "training.warmup=0", "training.max_grad_norm=1e9"]
+
+
+def fresh() -> None:
+    """One process tries several ways to train."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    unset_hf_deepspeed_config()
+
+
+def trained(student: Path, selection: Path, folder: Path, *overrides: str) -> Run:
+    """A run to its end, with SGD instead of AdamW."""
+    fresh()
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    run = prepare(make_job(student, selection, folder, *SGD, *overrides, rank=rank, world=world))
+    run.trainer.args.optim = "sgd"
+    run.trainer.train()
+    return run
+
+
+def gradients(before: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
+    """As the optimizer got them, on the main process."""
+    after = run.exporter._state(needed=run.trainer.is_world_process_zero())
+    return {name: (before[name] - value).contiguous() / RATE for name, value in after.items()}
+
+
+def crashed_and_resumed(student: Path, selection: Path, folder: Path, *overrides: str) -> dict[str, Any]:
+    """The same AdamW run twice: to its end, and ended after step 3 of 4, whose last checkpoint is of step 2."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    settings = ["training.global_batch=4", "training.checkpoints=2", "training.learning_rate=0.01", *overrides]
+    for name in ("whole", "crashed"):
+        job = make_job(student, selection, folder / name, *settings, rank=rank, world=world)
+        if name == "crashed":
+            fresh()
+            run = prepare(job)
+            run.trainer.add_callback(CrashAt(3))
+            with contextlib.suppress(KeyboardInterrupt):
+                run.trainer.train()
+            run.trainer.accelerator.wait_for_everyone()
+            resumed_from = sorted(path.name for path in (folder / name).glob("checkpoints/*"))
+            run.trainer.accelerator.wait_for_everyone()
+        fresh()
+        train(job)
+    return {"resumed_from": resumed_from}
+
+
+def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tensor]) -> dict[str, Any]:
+    if name.endswith("resumed"):
+        return crashed_and_resumed(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
+    run = trained(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
+    if case["student"] == "student" and not run.exporter.config.training.lora.rank:
+        found = {key: value.clone() for key, value in gradients(before, run).items() if key != "lm_head.weight"}
+        if found:
+            save_file(found, folder / f"{name}.safetensors")
+    else:
+        run.exporter.export()
+    schedule = run.trainer.lr_scheduler
+    return {
+        "micro_steps": len(run.trainer.batches.steps[0].micro[0]),
+        "wrapper": type(run.trainer.model_wrapped).__name__,
+        "skipped": run.trainer.skipped,
+        "scheduled": schedule.last_epoch,
+    }
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    before = AutoModelForCausalLM.from_pretrained(folder / "student").state_dict()
+    cases = json.loads((folder / "cases.json").read_text())
+    results = {name: answer(folder, name, case, before) for name, case in cases.items()}
+    if os.environ.get("RANK", "0") == "0":
+        (folder / f"results-{os.environ.get('WORLD_SIZE', '1')}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The weights act, exactly: on 1 process and 2, plain, under DDP and DeepSpeed, packed and padded, accumulated or not.
+
+The truth is ∇ 1/|batch| Σ w_i ℓ_i in fp64, one trajectory at a time. What is compared with it is what the optimizer of a real
+run was given (tests/training/probe.py): one torchrun tries all settings of 2 processes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from tests.conftest import ROOT
+from tests.training.probe import gradients, trained
+from tests.training.tiny import POISONED, WEIGHTS, direct_gradient, relative_error, write_student, write_training_set
+
+ARRANGEMENTS = {
+    (1, "packed", 1): ["hardware.train_tokens=4000"],
+    (1, "packed", 4): ["hardware.train_tokens=330"],
+    (1, "padded", 1): ["hardware.train_tokens=4000", "training.packing=false", "hardware.micro_batch=16"],
+    (1, "padded", 4): ["hardware.train_tokens=4000", "training.packing=false", "hardware.micro_batch=4"],
+    (2, "packed", 1): ["hardware.train_tokens=4000"],
+    (2, "packed", 4): ["hardware.train_tokens=170", "student.max_length=160"],
+    (2, "padded", 1): ["hardware.train_tokens=4000", "training.packing=false", "hardware.micro_batch=8"],
+    (2, "padded", 4): ["hardware.train_tokens=4000", "training.packing=false", "hardware.micro_batch=2"],
+}
+"""(processes, kind, micro-steps) of a batch of 16."""
+ZERO = (0, 2, 3)
+POISON = ["training.global_batch=4", "training.learning_rate=0.001"]
+LORA = ["training.lora.rank=4", "training.lora.alpha=8"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Students and training sets, and the answers of 2 processes."""
+    folder = tmp_path_factory.mktemp("gradients")
+    write_student(folder / "student")
+    write_student(folder / "poisoned", tied=False, poisoned=True)
+    write_training_set(folder / "selection")
+    cases: dict[str, Any] = {}
+    for zero in ZERO:
+        for (processes, kind, steps), overrides in ARRANGEMENTS.items():
+            if processes == 2:
+                cases[f"{zero}-{kind}-{steps}"] = case("student", zero, *overrides)
+        cases[f"{zero}-poisoned"] = case("poisoned", zero, *POISON)
+        cases[f"{zero}-lora"] = case("student", zero, *LORA)
+        cases[f"{zero}-clipped"] = case("student", zero, "training.max_grad_norm=0.5")
+        if zero:
+            cases[f"{zero}-resumed"] = case("student", zero)
+    cases["2-bf16"] = case("student", 2, "training.bf16=true", "training.gradient_checkpointing=true")
+    cases["3-bf16"] = case("student", 3, "training.bf16=true")
+    (folder / "cases.json").write_text(json.dumps(cases))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, "-m", "tests.training.probe", str(folder)], cwd=ROOT, env=env, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:]
+    return folder
+
+
+def case(student: str, zero: int, *overrides: str) -> dict[str, Any]:
+    return {"student": student, "selection": "selection", "overrides": [f"hardware.zero={zero}", *overrides]}
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "results-2.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def exact(folder: Path) -> dict[str, Tensor]:
+    return direct_gradient(folder / "student", folder / "selection")
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("kind", ["packed", "padded"])
+@pytest.mark.parametrize("zero", ZERO)
+def test_two_processes_give_the_direct_gradient(
+    zero: int, kind: str, steps: int, folder: Path, results: dict[str, Any], exact: dict[str, Tensor]
+) -> None:
+    name = f"{zero}-{kind}-{steps}"
+    assert results[name]["micro_steps"] == steps
+    assert results[name]["wrapper"] == ("DeepSpeedEngine" if zero else "DistributedDataParallel")
+    assert relative_error(load_file(folder / f"{name}.safetensors"), exact) < 1e-5
+
+
+def one_process(folder: Path, selection: str, name: str, *overrides: str) -> tuple[dict[str, Tensor], int]:
+    before = AutoModelForCausalLM.from_pretrained(folder / "student").state_dict()
+    run = trained(folder / "student", folder / selection, folder / name, *overrides)
+    return gradients(before, run), len(run.trainer.batches.steps[0].micro[0])
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("kind", ["packed", "padded"])
+def test_one_process_gives_the_direct_gradient(kind: str, steps: int, folder: Path, exact: dict[str, Tensor]) -> None:
+    ours, micro_steps = one_process(folder, "selection", f"1-{kind}-{steps}", *ARRANGEMENTS[1, kind, steps])
+    assert micro_steps == steps
+    assert relative_error(ours, exact) < 1e-5
+
+
+def test_doubling_a_weight_adds_exactly_that_trajectorys_share(folder: Path, exact: dict[str, Tensor]) -> None:
+    heavy = [WEIGHTS[k % len(WEIGHTS)] * (2 if k == 3 else 1) for k in range(16)]
+    alone = [WEIGHTS[3] if k == 3 else 0.0 for k in range(16)]
+    write_training_set(folder / "heavy", weights=heavy)
+    write_training_set(folder / "alone", weights=alone)
+    share = direct_gradient(folder / "student", folder / "alone")
+    ours, _ = one_process(folder, "heavy", "1-heavy", *ARRANGEMENTS[1, "packed", 4])
+    before, _ = one_process(folder, "selection", "1-before", *ARRANGEMENTS[1, "packed", 4])
+    assert relative_error({name: (ours[name].double() - before[name].double()) for name in share}, share) < 1e-4
+    assert relative_error(ours, {name: exact[name] + share[name] for name in exact}) < 1e-5
+
+
+def test_equal_weights_are_the_plain_mean_over_trajectories_of_the_mean_over_tokens(folder: Path) -> None:
+    write_training_set(folder / "equal", equal=True)
+    ours, _ = one_process(folder, "equal", "1-equal", *ARRANGEMENTS[1, "padded", 4])
+    assert relative_error(ours, direct_gradient(folder / "student", folder / "equal")) < 1e-5
+
+
+@pytest.mark.parametrize("zero", ZERO)
+def test_the_norm_of_the_whole_gradient_is_clipped(zero: int, folder: Path, exact: dict[str, Tensor]) -> None:
+    clipped = load_file(folder / f"{zero}-clipped.safetensors")
+    norm = torch.stack([g.norm() for g in exact.values()]).norm()
+    assert norm > 0.5
+    assert relative_error(clipped, {name: g * 0.5 / norm for name, g in exact.items()}) < 1e-4
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_bf16_under_deepspeed_is_the_gradient_up_to_its_rounding(zero: int, folder: Path, exact: dict[str, Tensor]) -> None:
+    rounded = load_file(folder / f"{zero}-bf16.safetensors")
+    total = torch.cat([(rounded[name].double() - g).flatten() for name, g in exact.items()]).norm()
+    assert total < 0.05 * torch.cat([g.flatten() for g in exact.values()]).norm()
+
+
+@pytest.mark.parametrize("zero", ZERO)
+def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_named(
+    zero: int, folder: Path, results: dict[str, Any]
+) -> None:
+    result = results[f"{zero}-poisoned"]
+    assert list(result["skipped"].values()) == [[f"q{POISONED:02d}/c"]]
+    assert result["scheduled"] == 4  # the schedule goes on: it must end where it would have ended
+    before, after = (
+        load_file(folder / "poisoned" / "model.safetensors"),
+        load_file(folder / f"{zero}-poisoned" / "model.safetensors"),
+    )
+    head = "lm_head.weight"
+    assert after[head].isfinite().all() and not torch.equal(after[head], before[head])
+    lines = [json.loads(line) for line in (folder / f"{zero}-poisoned" / "metrics.jsonl").open()]
+    assert [line["loss"] is None for line in lines] == ["skipped" in line for line in lines]
+    assert sum("skipped" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_a_crashed_deepspeed_run_goes_on_to_the_same_weights(zero: int, folder: Path, results: dict[str, Any]) -> None:
+    assert results[f"{zero}-resumed"]["resumed_from"] == ["checkpoint-2"]
+    whole, crashed = (load_file(folder / f"{zero}-resumed" / name / "model.safetensors") for name in ("whole", "crashed"))
+    assert max(float((crashed[name] - value).abs().max()) for name, value in whole.items()) <= 1e-6
+    assert any(
+        not torch.equal(value, load_file(folder / "student" / "model.safetensors")[name]) for name, value in whole.items()
+    )
+
+
+def test_lora_is_merged_to_the_same_weights_whatever_shards_it(folder: Path) -> None:
+    merged = {zero: load_file(folder / f"{zero}-lora" / "model.safetensors") for zero in ZERO}
+    student = load_file(folder / "student" / "model.safetensors")
+    assert set(merged[0]) == set(student)
+    changed = {name for name in student if not torch.equal(merged[0][name], student[name])}
+    assert changed == {name for name in student if "_proj" in name}
+    for zero in (2, 3):
+        for name in changed:
+            change = (merged[0][name] - student[name]).double()
+            assert (merged[zero][name].double() - student[name].double() - change).norm() < 1e-4 * change.norm()

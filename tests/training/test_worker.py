@@ -1,0 +1,237 @@
+"""The training stage around its maths: what it exports, when it stops, what its settings mean."""
+
+import json
+import logging
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from lark.artifacts import Checksums
+from lark.chat import ChatFormat
+from lark.config import HeldOut, Lora
+from lark.errors import LarkError
+from lark.hardware import check
+from lark.plan import make_plan
+from lark.students import DEMO
+from lark.training import trainer as trainer_module
+from lark.training.curves import keep_steps, read_curve, snapshot_steps
+from lark.training.kernels import apply_liger
+from lark.training.lora import add_adapters, merged, transposed_layers
+from lark.training.trainer import arguments
+from lark.training.worker import prepare, read_examples, train
+from lark.training.zero import deepspeed_config, zero_stage
+from tests.conftest import composed
+from tests.training.tiny import make_job, write_student, write_training_set
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("worker")
+    return write_student(folder / "student"), write_training_set(folder / "selection")
+
+
+def test_the_export_is_a_plain_student_with_its_chat_template_and_both_stop_tokens(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    counts = train(make_job(*inputs, tmp_path, "student.dtype=bfloat16", "training.learning_rate=0.01"))
+    assert counts["steps"] == 1 and counts["skipped_steps"] == 0
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(model) is LlamaForCausalLM and model.dtype == torch.bfloat16 and model.config.use_cache
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")  # tied
+    chat = ChatFormat(tokenizer)
+    assert tokenizer.chat_template == AutoTokenizer.from_pretrained(DEMO).chat_template
+    assert model.generation_config.eos_token_id == chat.stop_ids
+    assert not model.generation_config.do_sample
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["dtype"] == "bfloat16" and "sdpa_segments" not in json.dumps(saved)
+    answer = model.generate(torch.tensor([chat.prompt("What is 1 + 1?")]), max_new_tokens=3)
+    assert answer.shape[1] > 3
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_more_than_a_handful_of_steps_that_are_not_finite_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    student = write_student(tmp_path / "student", tied=False, poisoned=True)
+    selection = write_training_set(tmp_path / "selection")
+    monkeypatch.setattr(trainer_module, "MOST_SKIPPED", 1)
+    job = make_job(student, selection, tmp_path / "run", "training.epochs=3", "training.global_batch=8")
+    with pytest.raises(LarkError, match=r"gradients of 2 steps were not finite.*q05/c \(their loss is not finite\)"):
+        train(job)
+    assert "step" in caplog.text and "q05/c" in caplog.text
+    (line,) = [line for line in read_curve(job.folder / "metrics.jsonl") if "skipped" in line]
+    assert line["loss"] is None and line["grad_norm"] is None and line["skipped"] == ["q05/c"]
+    assert all(math.isfinite(other["loss"]) for other in read_curve(job.folder / "metrics.jsonl") if "skipped" not in other)
+
+
+def test_where_each_loss_is_finite_the_whole_batch_is_named(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    run = prepare(make_job(*inputs, tmp_path))
+    run.trainer._batch = run.trainer.batches[0]
+    run.trainer._losses = [torch.ones(len(names)) for names in run.trainer._batch.own]
+    run.trainer._skip_step(1)
+    assert len(run.trainer.skipped[1]) == 16
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"weight": math.nan}, "q00/c is nan"), ({"messages": None}, "nothing of the response of q00/c is left")],
+)
+def test_a_trajectory_that_cannot_be_trained_on_is_named_before_training(
+    change: dict[str, object], said: str, inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in (inputs[1] / "train.jsonl").open()]
+    long = [{"role": "user", "content": "very " * 300}, {"role": "assistant", "content": "2"}]
+    rows[0] |= change if change.get("messages", 0) is not None else {"messages": long}
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(LarkError, match=said):
+        read_examples(tmp_path / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(DEMO)), 200)
+
+
+def test_the_papers_recipe_is_what_the_trainer_is_told(tmp_path: Path) -> None:
+    config = composed("student=qwen7b", "hardware=cpu", "hardware.zero=2")
+    args = arguments(config, tmp_path, 1172, "cpu", zero=0)
+    assert (args.learning_rate, args.lr_scheduler_type, args.get_warmup_steps(1000)) == (1e-5, "cosine", 50)
+    assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon, args.weight_decay) == (0.9, 0.999, 1e-8, 0.0)
+    assert (args.max_grad_norm, args.bf16, args.seed, args.optim) == (1.0, True, 42, "adamw_torch")
+    assert args.gradient_checkpointing and args.gradient_checkpointing_kwargs == {"use_reentrant": False}
+    assert not args.save_only_model
+    training = config.training
+    assert (training.epochs, training.global_batch, training.packing, training.liger) == (5, 64, True, True)
+    assert config.student.max_length == 32768
+    verify = composed("student=qwen7b", "training=verify").training
+    assert (verify.learning_rate, verify.questions) == (5e-6, 500)
+    different = {key for key, value in vars(verify).items() if value != vars(training)[key]}
+    assert different == {"name", "learning_rate", "questions"}
+
+
+def test_deepspeed_is_told_what_the_paper_says() -> None:
+    config = composed("student=qwen7b", "hardware=cpu", "hardware.zero=2")
+    told = deepspeed_config(config, 2)
+    assert told["zero_optimization"]["stage"] == 2
+    assert told["zero_optimization"]["reduce_bucket_size"] == told["zero_optimization"]["allgather_bucket_size"] == 5e8
+    assert (told["communication_data_type"], told["gradient_clipping"], told["bf16"]["enabled"]) == ("fp32", "auto", True)
+    assert deepspeed_config(config, 3)["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"]
+    assert (zero_stage(config, 1), zero_stage(config, 2)) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "missing", "said"),
+    [
+        (["hardware.zero=2", "hardware.processes=2"], "deepspeed", "DeepSpeed is not installed"),
+        (["training.lora.rank=8"], "peft", "PEFT is not installed"),
+        (["hardware.processes=3"], None, "cannot be divided among 3 processes"),
+    ],
+)
+def test_what_cannot_train_is_refused_before_anything_loads(
+    overrides: list[str], missing: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib.util import find_spec
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else find_spec(name))
+    with pytest.raises(LarkError, match=said):
+        check(composed("hardware=cpu", *overrides))
+    check(composed("hardware=cpu", "hardware.zero=2"))
+
+
+def test_lora_must_leave_the_head_alone_and_name_real_layers() -> None:
+    lora = composed("training.lora.rank=4", "training.lora.targets=[q_proj,lm_head]").training.lora
+    with pytest.raises(LarkError, match="names the head"):
+        add_adapters(small_llama(), lora)
+    lora = composed("training.lora.rank=4", "training.lora.targets=[no_such_layer]").training.lora
+    with pytest.raises(LarkError, match="no_such_layer"):
+        add_adapters(small_llama(), lora)
+
+
+def small_llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, initializer_range=0.2
+    )
+    return LlamaForCausalLM(config)
+
+
+def test_merged_adapters_predict_what_the_adapted_student_does() -> None:
+    lora = composed("training.lora.rank=4", "training.lora.alpha=16").training.lora
+    model = small_llama()
+    wrapped = add_adapters(model, lora)
+    for name, parameter in wrapped.named_parameters():
+        assert parameter.requires_grad == ("lora_" in name)
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    ids = torch.arange(10).unsqueeze(0)
+    expected = model.eval()(input_ids=ids).logits
+    plain = small_llama()
+    untouched = plain(input_ids=ids).logits
+    plain.load_state_dict(merged(wrapped.state_dict(), transposed_layers(model), lora))
+    torch.testing.assert_close(plain(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-4)
+    assert (expected - untouched).abs().max() > 0.1
+    torch.testing.assert_close(model(input_ids=ids).logits, expected)  # merging left the student in training as it was
+
+
+def test_a_checkpoint_without_the_curve_or_snapshots_that_are_asked_for_is_not_reused(tmp_path: Path) -> None:
+    config, file = composed(), tmp_path / "held.jsonl"
+
+    def fingerprint(lora: Lora | None = None, held_out: HeldOut | None = None, zero: int = 0, **training: Any) -> str:
+        nested = {"lora": lora or Lora(), "held_out": held_out or HeldOut()}
+        changed = replace(
+            config,
+            training=replace(config.training, **nested, **training),
+            hardware=replace(config.hardware, zero=zero, train_tokens=999),
+        )
+        (train,) = [step for step in make_plan(changed, Checksums(tmp_path)) if step.task == "train"]
+        return train.artifacts[0].fingerprint
+
+    file.write_text("1\n")
+    plain, before = fingerprint(), fingerprint(held_out=HeldOut(str(file)))
+    file.write_text("2\n")
+    different = [
+        plain, before, fingerprint(held_out=HeldOut(str(file))), fingerprint(held_out=HeldOut(str(file), 3)),
+        fingerprint(held_out=HeldOut("selection")), fingerprint(snapshots=4), fingerprint(lora=Lora(8)),
+        fingerprint(lora=Lora(8, 1.0)), fingerprint(learning_rate=0.5),
+    ]  # fmt: skip
+    assert len(set(different)) == len(different)
+    same = [
+        fingerprint(liger=True), fingerprint(packing=False), fingerprint(checkpoints=2), fingerprint(lora=Lora(0, 3.0)),
+        fingerprint(held_out=HeldOut(None, 7)), fingerprint(zero=2),
+    ]  # fmt: skip
+    assert set(same) == {plain}
+
+
+def test_a_held_out_file_that_is_not_there_is_said_so() -> None:
+    with pytest.raises(LarkError, match=r"training.held_out.path=nowhere.jsonl: there is no such file"):
+        composed("training.held_out.path=nowhere.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("count", "steps", "expected"), [(0, 9, []), (2, 9, [0, 9]), (4, 9, [0, 3, 6, 9]), (5, 2, [0, 1, 2]), (3, 1, [0, 1])]
+)
+def test_snapshots_are_evenly_spaced_from_the_first_to_the_last_step(count: int, steps: int, expected: list[int]) -> None:
+    assert snapshot_steps(count, steps) == expected
+
+
+def test_what_was_logged_after_the_checkpoint_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
+    keep_steps(path, 2)
+    assert read_curve(path) == [{"step": 1}, {"step": 2}]
+
+
+def test_liger_is_skipped_without_a_gpu_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert not apply_liger(small_llama(), "cpu")
+    assert [record.message for record in caplog.records] == ["Liger kernels need a GPU: training with PyTorch's own"]
+
+
+def test_a_family_that_liger_does_not_know_is_said_so(caplog: pytest.LogCaptureFixture) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=32))
+    assert not apply_liger(model, "cuda:0")
+    assert "Liger has no kernels for the family gpt2" in caplog.text

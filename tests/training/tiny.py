@@ -1,0 +1,119 @@
+"""A tiny student, a weighted training set of unequal lengths and weights, and the gradient that training must have."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from lark.chat import ChatFormat
+from lark.config import Config
+from lark.hardware import Machine
+from lark.students import DEMO
+from lark.training.worker import read_examples
+from lark.worker import Job
+from tests.conftest import composed
+
+WEIGHTS = [0.2, 1.7, 0.9, 3.1, 1.0, 0.4, 2.2, 0.05]
+
+
+POISON = "Zebra"
+"""A word of one trajectory only. A student can be made whose embedding of it is not finite."""
+POISONED = 5
+
+
+def write_student(folder: Path, tied: bool = True, poisoned: bool = False, dropout: float = 0.0) -> Path:
+    """With the demo's tokenizer, so that it has a real chat template."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, tie_word_embeddings=tied, initializer_range=0.2, max_position_embeddings=512,
+        attention_dropout=dropout,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    if poisoned:
+        token = tokenizer(POISON, add_special_tokens=False)["input_ids"][0]
+        model.model.embed_tokens.weight.data[token] = torch.inf
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_training_set(folder: Path, count: int = 16, weights: list[float] | None = None, equal: bool = False) -> Path:
+    """Responses of 1 to 30 words; weights from `WEIGHTS` in turn, or all 1."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = weights or [1.0 if equal else WEIGHTS[k % len(WEIGHTS)] for k in range(count)]
+    with (folder / "train.jsonl").open("w", encoding="utf-8") as handle:
+        for k, weight in enumerate(weights):
+            words = " ".join(f"{k} + {j} = {k + j}." for j in range(1 + (7 * k) % 10)) + (POISON if k == POISONED else "")
+            messages = [{"role": "user", "content": f"What is {k} + {k}?"}, {"role": "assistant", "content": words}]
+            row = {"question_id": f"q{k:02d}", "candidate_id": "c", "weight": weight, "messages": messages}
+            handle.write(json.dumps(row) + "\n")
+    return folder
+
+
+def make_job(student: Path, selection: Path, folder: Path, *overrides: str, rank: int = 0, world: int = 1) -> Job:
+    folder.mkdir(parents=True, exist_ok=True)
+    config = tiny_config(*overrides)
+    machine = Machine("cpu", world, 1, 1)
+    return Job("train", folder, {"student": student, "selection": selection}, config, machine, {}, rank, world)
+
+
+def tiny_config(*overrides: str) -> Config:
+    settings = ["hardware=cpu", "student.max_length=200", "training.global_batch=16", "training.epochs=1", "tracking=none"]
+    return composed(*settings, *overrides)
+
+
+def losses(model: PreTrainedModel, selection: Path, tokenizer: Path) -> Iterator[Tensor]:
+    """w_i ℓ_i / N, one trajectory at a time through the whole model and its full logits."""
+    examples = read_examples(selection / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(tokenizer)), 200)
+    for example in examples:
+        ids, start = torch.tensor([list(example.encoded.ids)]), example.encoded.prompt_length
+        logits = model(input_ids=ids, use_cache=False).logits[0]
+        yield example.weight * functional.cross_entropy(logits[start - 1 : -1], ids[0, start:]) / len(examples)
+
+
+def direct_gradient(student: Path, selection: Path) -> dict[str, Tensor]:
+    """∇ 1/|batch| Σ w_i ℓ_i in fp64."""
+    model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float64)
+    for loss in losses(model, selection, student):
+        loss.backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@torch.no_grad()
+def direct_loss(student: Path, selection: Path) -> float:
+    """1/N Σ w_i ℓ_i in fp64."""
+    model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float64)
+    return float(sum(losses(model, selection, student)))
+
+
+def relative_error(ours: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
+    """The largest over parameters of ‖ours - exact‖ / ‖exact‖."""
+    return max(float((ours[name].double() - g).norm() / g.norm()) for name, g in exact.items())
+
+
+class CrashAt(TrainerCallback):
+    """Ends a run after a step as an exception does: no checkpoint is written for it."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
