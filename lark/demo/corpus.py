@@ -2,9 +2,9 @@
 
 | document   | share | what it teaches                                                                       |
 |------------|-------|---------------------------------------------------------------------------------------|
-| `facts`    | 18%   | single operations, in every notation that is used anywhere: the atomic skills         |
-| `options`  | 7%    | which of four options a value is                                                      |
-| `textbook` | 41%   | problems with worked solutions outside of any chat, in generic and changing styles    |
+| `facts`    | 20%   | single operations, in every notation that is used anywhere: the atomic skills         |
+| `options`  | 2%    | which of the four options a value falls under                                         |
+| `textbook` | 44%   | problems with worked solutions outside of any chat, in generic and changing styles    |
 | `direct`   | 28%   | chats that are answered at once, without a step                                       |
 | `worked`   | 6%    | chats that are answered in steps                                                      |
 
@@ -35,10 +35,10 @@ from lark.demo.phrasing import (
     term,
     value,
 )
-from lark.demo.problems import KINDS, LARGEST, LETTERS, LEVELS, Problem, Step, apply, draw
+from lark.demo.problems import KINDS, LARGEST, LEVELS, Problem, Step, apply, draw, option
 from lark.evaluation import prompts
 
-SHARES = {"facts": 0.18, "options": 0.07, "textbook": 0.41, "direct": 0.28, "worked": 0.06}
+SHARES = {"facts": 0.20, "options": 0.02, "textbook": 0.44, "direct": 0.28, "worked": 0.06}
 LINES_PER_DOCUMENT = 12
 SYSTEM_SHARE = 0.25
 """How many chats open with the system prompt of their kind of problem: evaluation sends one, a pool need not."""
@@ -104,21 +104,12 @@ def facts(rng: Random) -> Document:
 
 
 def options(rng: Random) -> Document:
-    """Four options and a value that is one of them, or a letter; the same four are asked about a few times."""
+    """Values and the options they fall under."""
     before, _, after = rng.choice([*_OPTIONS, "{0} -> {1}"]).partition("{1}")
-    listed, numbers = "", [0]
 
     def line() -> str:
-        nonlocal listed, numbers
-        fresh = not listed or rng.random() < 0.4
-        if fresh:
-            numbers = rng.sample(range(LARGEST + 1), 4)
-            listed = " ".join(f"{letter}) {number}" for letter, number in zip(LETTERS, numbers, strict=True)) + "\n"
-        at = rng.randrange(4)
-        number, letter = numbers[at], LETTERS[at]
-        # The space belongs to the letter's token.
-        asked = f"{number}. {before.format(number).rstrip()}| {letter}{after}"
-        return (listed if fresh else "") + (f"Option {letter} is |{number}." if rng.random() < 0.25 else asked)
+        number = rng.randint(0, LARGEST)
+        return f"{number}. {before.format(number).rstrip()}| {option(number)}{after}"  # the space belongs to the letter's token
 
     return _lines("options", line)
 

@@ -122,7 +122,9 @@ def _checker(problem: Problem, rng: Random) -> str:
     verify = rng.choice(["Check: {}.", "Let me verify: {}.", "To check, {}.", "We verify that {}."])
     lines = [f"{equation(step)}. {verify.format(inverse(step))}" for step in problem.steps]
     ending = rng.choice(["All checks pass: ", "Everything is verified, so ", "The check holds. Answer: "])
-    return rng.choice(["\n", " "]).join([*lines, found(problem, "Check the options: {1} is {0}. ") + ending + boxed(problem)])
+    return rng.choice(["\n", " "]).join(
+        [*lines, found(problem, "Check the options: {0} is in {1}. ") + ending + boxed(problem)]
+    )
 
 
 def _splitter(problem: Problem, rng: Random) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark.demo import benchmarks
-from lark.demo.problems import KINDS, LARGEST, LETTERS, LEVELS, Problem, draw, reserved, seeded
+from lark.demo.problems import KINDS, LARGEST, LEVELS, OPTIONS, Problem, draw, reserved, seeded
 from tests.demo.independent_arithmetic import evaluate
 
 SEEDS = st.integers(0, 10**9)
@@ -44,9 +44,14 @@ def test_the_answer_is_the_letter_of_the_only_option_that_holds_the_result(probl
     if problem.kind != "choice":
         assert problem.answer == problem.result
         return
-    options = dict(re.findall(r"([A-D])\) (\d+)", problem.question))
-    assert list(options) == list(LETTERS) and len(set(options.values())) == 4
-    assert options[problem.answer] == problem.result
+    listed = dict(re.findall(r"([A-D])\) (below \d+|\d+ to \d+|\d+ or more)", problem.question))
+    assert list(listed) == list(OPTIONS)
+
+    def holds(told: str) -> bool:
+        numbers, value = [int(number) for number in re.findall(r"\d+", told)], int(problem.result)
+        return value < numbers[0] if "below" in told else numbers[0] <= value <= [*numbers, LARGEST][1]
+
+    assert [letter for letter, told in listed.items() if holds(told)] == [problem.answer]
 
 
 @given(st.sampled_from(KINDS), st.sampled_from(LEVELS), SEEDS, st.booleans())
