@@ -1,4 +1,7 @@
-"""What an experiment renders, and the files it becomes: outputs/report/<name>.{md,csv}, with .tex or .{png,pdf}, and index.md."""
+"""What an experiment renders, and the files it becomes: outputs/report/<name>.{md,csv}, with .tex or .{png,pdf}, and index.md.
+
+The demo's are there; those of another scale in a folder of its name (outputs/report/paper), so that neither overwrites the other.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -50,7 +53,8 @@ class Report:
 
 def write(sweep: Sweep, report: Report) -> list[Path]:
     """Write the report's files; returns them. Nothing is touched, and nothing is tracked, where nothing has changed."""
-    folder = sweep.store.root / "report"
+    top = sweep.store.root / "report"
+    folder = top if sweep.scale == "demo" else top / sweep.scale
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / sweep.title
     texts = {base.with_suffix(".csv"): report.data.to_csv(index=False, lineterminator="\n")}
@@ -69,6 +73,8 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
             write_text(path, text)
         _track(sweep, report, folder, images[:1])
     write_index(folder)
+    if folder != top:
+        write_index(top)
     return [*texts, *images]
 
 
@@ -85,13 +91,16 @@ def unfinished(sweep: Sweep) -> list[tuple[Job, str]]:
 
 
 def write_index(folder: Path) -> None:
-    """One page with every report there is."""
+    """One page with every report in the folder, and where to find those of other scales."""
     pages = [(name, folder / f"{dashed(name)}.md") for name in available()]
     pages = [(name, page) for name, page in pages if page.exists()]
     texts = {name: page.read_text(encoding="utf-8") for name, page in pages}
     titles = {name: text.splitlines()[0].removeprefix("# ") for name, text in texts.items()}
     contents = [f"- [{titles[name]}](#{dashed(name)})" for name, _ in pages]
-    parts = ["# The paper's tables and figures", "\n".join(contents)]
+    scales = [
+        f"- at scale {path.parent.name}: [index]({path.parent.name}/index.md)" for path in sorted(folder.glob("*/index.md"))
+    ]
+    parts = ["# The paper's tables and figures", "\n".join([*contents, *scales])]
     for name, page in pages:
         files = [
             path for path in sorted(folder.glob(f"{page.stem}.*")) if path.suffix in (".md", ".csv", ".tex", ".png", ".pdf")

@@ -6,6 +6,7 @@ from experiments import accuracy
 from experiments.report import Report, Table
 from experiments.sweep import Sweep, method_label, published
 from lark.report.tables import MISSING, Cell
+from lark.selecting import UNDECIDED
 
 LABELS = {
     "qwen7b": "Qwen-2.5-7B", "llama3b": "Llama-3.2-3B", "qwen1.5b": "Qwen-2.5-1.5B", "smollm2": "SmolLM2-135M", "demo": "Demo",
@@ -33,8 +34,23 @@ def render(sweep: Sweep) -> Report:
         ),
         data=data,
         tables=tables,
-        notes=["The paper's own Avg of LARK at B=1 on Qwen-2.5-1.5B, 41.09, is kept as printed; its four columns give 40.20."],
+        notes=[
+            *undecided(sweep),
+            "The paper's own Avg of LARK at B=1 on Qwen-2.5-1.5B, 41.09, is kept as printed; its four columns give 40.20.",
+        ],
     )
+
+
+def undecided(sweep: Sweep) -> list[str]:
+    """A sentence for each method whose score leaves most of its selection to chance."""
+    notes = []
+    for job in sweep.jobs:
+        selection = job.artifact("selection")
+        counts = sweep.store.manifest(selection).get("counts", {}) if selection else {}
+        if counts.get("tied", 0) > counts.get("questions", 0) / 2:
+            name = f"{method_label(job.config.method.name)} at B={job.config.budget.size} on {job.config.student.name}"
+            notes.append(f"{name}: for {counts['tied']} of {counts['questions']} questions {UNDECIDED}.")
+    return notes
 
 
 def collect(sweep: Sweep) -> pd.DataFrame:

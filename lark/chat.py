@@ -5,6 +5,7 @@ that is trained on and the prompt that evaluation sends (paper, App. C.3, "Promp
 tokenised separately and joined; the end-of-turn token belongs to the response.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,8 @@ TEMPLATES = Path(__file__).parent / "chat_templates"
 class Encoded:
     """One trajectory as the student sees it: `ids[:prompt_length]` is the prompt, the rest is the response."""
 
-    ids: list[int]
+    ids: Sequence[int]
+    """Packed into four bytes a token: a training set of 100,000 long trajectories is held as a whole."""
     prompt_length: int
     truncated: bool
     offsets: list[tuple[int, int]] | None = None
@@ -109,7 +111,7 @@ class ChatFormat:
 
     def _join(self, prompt: list[int], response: list[int], max_length: int) -> Encoded:
         ids = [*prompt, *response, self.end_of_turn]
-        return Encoded(ids[:max_length], min(len(prompt), max_length), len(ids) > max_length)
+        return Encoded(array("i", ids[:max_length]), min(len(prompt), max_length), len(ids) > max_length)
 
     def _tokenise(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

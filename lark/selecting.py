@@ -1,6 +1,7 @@
 """The select stage: scores and a budget become `selection.parquet` and `train.jsonl`. The maths is in lark/selection.py."""
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from lark.errors import LarkError
 from lark.scoring.methods import SOURCES, find_method
 from lark.selection import Selection, check_dropped, select
 
+log = logging.getLogger(__name__)
+
 KEY = ["question_id", "candidate_id"]
 FILES = {
     "lengths": "lengths.parquet",
@@ -24,6 +27,7 @@ FILES = {
     "judge": "judge.parquet",
     "text": "text.parquet",
 }
+UNDECIDED = "the score is the same just inside and just outside the budget: the candidate's id decided, not the method"
 
 
 def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
@@ -39,6 +43,8 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
         config.budget.size, config.weighting_name, higher_is_better=method.higher_is_better,
     )  # fmt: skip
     check_dropped(selection)
+    if selection.n_tied > selection.n_questions / 2:
+        log.warning("for %d of %d questions %s", selection.n_tied, selection.n_questions, UNDECIDED)
     chosen = as_table(selection, table)
     with atomic(folder / "selection.parquet") as draft:
         chosen.to_parquet(draft, index=False)
@@ -48,6 +54,7 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
         "questions": selection.n_questions - len(selection.dropped),
         "trajectories": len(chosen),
         "budget_takes_all": selection.n_whole,
+        "tied": selection.n_tied,
         "dropped": [str(question) for question in selection.dropped],
     }
 

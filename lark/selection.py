@@ -49,6 +49,11 @@ class Selection:
         """w = B_n q, the weight of a trajectory's mean loss in training: 1 where weights are uniform (decision 3)."""
         return self.size * self.weight
 
+    @property
+    def n_tied(self) -> int:
+        """Questions whose last chosen score equals the first one left out: there the candidate's id decided."""
+        return int(np.sum((self.rank == self.size) & (self.score == self.threshold)))
+
 
 def learnability_score(loss: npt.ArrayLike, rho: npt.ArrayLike, question: Labels) -> Floats:
     """g-hat, Algorithm 1 line 7: l_k / L (2 rho_k - sum_i rho_i l_i / L), L = sum_i l_i over the question's candidates.

@@ -33,7 +33,7 @@ def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(
     chat = ChatFormat(tokenizer)
     question, response = "How many is $3 + 4$?", "3 + 4 = 7.\n\\boxed{7}"
     encoded = chat.encode(question, response, 1000, system)
-    assert encoded.ids[: encoded.prompt_length] == chat.prompt(question, system)
+    assert list(encoded.ids[: encoded.prompt_length]) == chat.prompt(question, system)
     assert tokenizer.decode(encoded.ids[encoded.prompt_length : -1]) == response
     assert encoded.ids[-1] == chat.end_of_turn
     assert chat.end_of_turn in chat.stop_ids

@@ -1,6 +1,7 @@
 """The paper's students without their weights: architecture, parameters, tokenizers, templates, fused kernels."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from lark.chat import INSTRUCTION, ChatFormat
 from lark.errors import LarkError
 from lark.shapes import HERE, Shape, config_of, shape_of
+from lark.training.kernels import apply_liger
 from tests.conftest import composed
 
 PARAMETERS = {"qwen7b": 7_615_616_512, "qwen1.5b": 1_543_714_304, "llama3b": 3_212_749_824, "smollm2": 134_515_008}
@@ -86,16 +88,14 @@ def unpatched() -> Iterator[None]:
         vars(module).update(names)
 
 
-@pytest.mark.parametrize("name", ["qwen7b", "llama3b"])
+@pytest.mark.parametrize("name", ["qwen7b", "qwen1.5b", "llama3b"])
 @pytest.mark.usefixtures("unpatched")
 def test_the_fused_kernels_of_the_paper_apply(name: str) -> None:
     """RoPE, RMSNorm and SwiGLU (App. C.3); not the fused cross-entropy. On the meta device: only what is replaced is looked at."""
-    liger = pytest.importorskip("liger_kernel.transformers.monkey_patch")
     model = on_meta(name, num_hidden_layers=1)
     before = type(model).forward
-    liger._apply_liger_kernel_to_instance(
-        model, rope=False, rms_norm=True, swiglu=True, cross_entropy=False, fused_linear_cross_entropy=False
-    )
+    assert apply_liger(model, "cuda:0")
+    assert sys.modules[type(model).__module__].apply_rotary_pos_emb.__module__ == "liger_kernel.transformers.rope"
     layer = model.base_model.layers[0]
     assert "liger" in layer.mlp.forward.__func__.__module__.lower() or "Liger" in layer.mlp.forward.__qualname__
     assert "liger" in layer.input_layernorm.forward.__func__.__module__.lower()

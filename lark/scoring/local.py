@@ -100,7 +100,7 @@ class LocalScorer:
 
     @torch.no_grad()
     def _run(
-        self, prompt: list[int], cache: DynamicCache | None, sequences: list[list[int]], scored: list[int]
+        self, prompt: Sequence[int], cache: DynamicCache | None, sequences: Sequence[Sequence[int]], scored: list[int]
     ) -> Iterator[np.ndarray]:
         """Surprisals of the tokens from `scored` on of each sequence that follows the prompt."""
         if cache is None:
@@ -120,7 +120,7 @@ class LocalScorer:
 
 
 @torch.no_grad()
-def prompt_cache(student: Student, prompt: list[int]) -> DynamicCache:
+def prompt_cache(student: Student, prompt: Sequence[int]) -> DynamicCache:
     """Keys and values of the prompt but for its last token, whose hidden state the first response token needs."""
     cache = DynamicCache(config=student.model.config)
     ids = torch.tensor([prompt[:-1]], device=student.head.weight.device)

@@ -6,6 +6,7 @@ chunk's residual π - e_y is at hand: three products with the head in all. Recom
 (checkpointed chunks) needs four, and holds no less at the peak, which is when the gradient of the head exists.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     )
 
 
-def response_targets(ids: list[int], prompt_length: int) -> list[int]:
+def response_targets(ids: Sequence[int], prompt_length: int) -> list[int]:
     """What each position of one trajectory predicts: position t the token t+1 if that is a response token, else -100.
 
     There are exactly `len(ids) - prompt_length` targets, and the last position has none, so the targets of trajectories that
@@ -83,7 +84,7 @@ def response_targets(ids: list[int], prompt_length: int) -> list[int]:
             f"A trajectory of {len(ids)} tokens with a prompt of {prompt_length} has no response token to train on. Drop it "
             "(selection does, unless student.max_length is smaller in training than in scoring)."
         )
-    return [NO_TARGET] * (prompt_length - 1) + ids[prompt_length:] + [NO_TARGET]
+    return [NO_TARGET] * (prompt_length - 1) + [*ids[prompt_length:], NO_TARGET]
 
 
 def weighted_loss(

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from lark.worker import Job
 log = logging.getLogger(__name__)
 
 CURVE = "metrics.jsonl"
+TEXTS_AT_ONCE = 512
 DONE = "training.json"
 """Counts; written when the export is complete. A run that is killed after it has nothing left to do."""
 
@@ -164,25 +166,26 @@ def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool
 
 
 def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example]:
-    """The training set, in an order that does not depend on the pool's."""
+    """The training set, in an order that does not depend on the pool's. Texts are let go once they are tokens."""
+    found: dict[tuple[str, str], Example] = {}
     with path.open(encoding="utf-8") as handle:
-        rows = sorted(map(json.loads, handle), key=lambda row: (row["question_id"], row["candidate_id"]))
-    turns = [{message["role"]: message["content"] for message in row["messages"]} for row in rows]
-    parts = [{"question": t["user"], "response": t["assistant"], "system": t.get("system")} for t in turns]
-    encoded = chat.encode_many(parts, max_length)
-    if not rows:
+        while rows := [json.loads(line) for line in islice(handle, TEXTS_AT_ONCE)]:
+            turns = [{message["role"]: message["content"] for message in row["messages"]} for row in rows]
+            parts = [{"question": t["user"], "response": t["assistant"], "system": t.get("system")} for t in turns]
+            for row, encoded in zip(rows, chat.encode_many(parts, max_length), strict=True):
+                key = (row["question_id"], row["candidate_id"])
+                found[key] = Example("/".join(key), encoded, float(row["weight"]))
+    if not found:
         raise LarkError(f"{path} is empty: nothing was selected.")
-    examples = []
-    for row, trajectory in zip(rows, encoded, strict=True):
-        example = Example(f"{row['question_id']}/{row['candidate_id']}", trajectory, float(row["weight"]))
-        if trajectory.n_response < 1:
+    examples = [found[key] for key in sorted(found)]
+    for example in examples:
+        if example.encoded.n_response < 1:
             raise LarkError(
                 f"{path}: nothing of the response of {example.name} is left within student.max_length={max_length}. Raise it, or "
                 "drop this trajectory."
             )
         if not isfinite(example.weight):
             raise LarkError(f"{path}: the weight of {example.name} is {example.weight}, which no training can act on.")
-        examples.append(example)
     return examples
 
 

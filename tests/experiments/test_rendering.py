@@ -97,7 +97,10 @@ def test_at_the_papers_scale_the_difference_to_its_numbers_is_shown(paper_table1
     paper = published("table1").query("student == 'qwen7b' and method == 'rsr' and budget == 3").set_index("benchmark")
     assert (ours["difference"] - (ours["mean"] - paper["mean"])).abs().max() < 1e-9
     report.write(sweep, table1.render(sweep))
-    text = (sweep.store.root / "report" / "table1.md").read_text()
+    folder = sweep.store.root / "report"
+    text = (folder / "paper" / "table1.md").read_text()
+    assert not (folder / "table1.md").exists(), "that is the demo's"
+    assert "(paper/index.md)" in (folder / "index.md").read_text()
     assert "Ours minus the paper's" in text
     assert "the demo" not in text
     assert "48 of 48 jobs are not finished" in text  # their trainings are not there, only what was measured

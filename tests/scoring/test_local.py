@@ -54,7 +54,7 @@ def test_the_score_is_the_mean_over_steps_of_their_mean():
 
 def step_by_step(model: torch.nn.Module, encoded: Encoded, steps: list[int], m: int) -> list[float]:
     """Surprisals from the definition: for each step, the prompt, the m steps before it and itself, all by themselves."""
-    prompt, response = encoded.ids[: encoded.prompt_length], encoded.ids[encoded.prompt_length :]
+    prompt, response = list(encoded.ids[: encoded.prompt_length]), encoded.ids[encoded.prompt_length :]
     found = []
     for j in range(steps[-1] + 1):
         context = prompt + [token for token, step in zip(response, steps, strict=True) if j - m <= step < j]
