@@ -43,6 +43,8 @@ CONCURRENT = 256
 """Sequences that vLLM decodes at once, if its cache has room."""
 STEP_SECONDS = {True: 0.02, False: 0.005}
 """Overhead of a decoding step on a GPU, without and with CUDA graphs (engine.eager)."""
+JUDGE_TOKENS, JUDGE_ANSWER = 450, 120
+"""Assumed of a judge: its prompt without the question and the response, and its JSON."""
 ANSWER_TOKENS = 8000
 """Assumed length of an answer where it may be longer: reasoning of the paper's kind."""
 
@@ -159,6 +161,8 @@ class _Planner:
             steps.append(self._score("score", 1))
         if "local" in needs:
             steps.append(self._score("local", self.config.scoring.local_context + 1))
+        if "judge" in needs:
+            steps += self._judge()
         return [*steps, self._train(), *self.evaluation("base"), *self.evaluation("trained")]
 
     def _lengths(self) -> Estimate:
@@ -185,6 +189,29 @@ class _Planner:
         return self._step(
             "score", task, work, flops, self._seconds("score", flops, weights), memory, weights / GIB, remedy, paper
         )
+
+    def _judge(self) -> list[Estimate]:
+        """The judge reads every trajectory behind its prompt, and answers in a few lines. Nothing, if its shape is not known."""
+        judge, lengths = self.config.method.judge, self.lengths
+        shape = shape_of(judge.model)
+        if shape is None:
+            return []
+        read = np.minimum(lengths.total + JUDGE_TOKENS, judge.max_length)
+        flops = costs.forward_flops(shape, read, np.ones_like(read)).forward * lengths.repeat
+        element = _bytes(judge.dtype)
+        weights = shape.parameters * element / judge.tensor_parallel
+        kv = costs.kv_bytes_per_token(shape, element) / judge.tensor_parallel
+        engine = replace(self.config.engine, tensor_parallel=judge.tensor_parallel)
+        own = replace(self, config=replace(self.config, engine=engine), shape=shape)
+        written = min(JUDGE_ANSWER, judge.max_new_tokens)
+        answering = own._generation_seconds(lengths.trajectories * written, weights, kv, int(read.mean()), 0.0)
+        memory = (weights + kv * judge.max_length) / GIB
+        remedy = None
+        if memory > self.hardware.memory_gib:
+            remedy = f"method.judge.tensor_parallel={2 * judge.tensor_parallel}"
+        work = f"{lengths.trajectories:,} verdicts of {Path(judge.path).name}"
+        seconds = flops / self.hardware.rate("score", shape) + answering
+        return [self._step("score", "judge", work, flops, seconds, memory, weights / GIB, remedy)]
 
     def _train(self) -> Estimate:
         training = self.config.training

@@ -36,6 +36,23 @@ def test_a_larger_budget_trains_longer_and_scores_once() -> None:
     assert three["score"].flops == one["score"].flops
 
 
+def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_scores() -> None:
+    judged = estimates("student=qwen7b", "hardware=a100x8", "method=llm_judge")["judge"]
+    scored = estimates("student=qwen7b", "hardware=a100x8", "method=lark")["score"]
+    assert 2 < judged.seconds / scored.seconds < 8
+    assert judged.fits, "on the two GPUs that conf/method/llm_judge.yaml gives it"
+    small = [
+        "student=qwen7b",
+        "hardware=a100x8",
+        "hardware.memory_gib=48",
+        "method=llm_judge",
+        "method.judge.tensor_parallel=1",
+    ]
+    single = [e for e in planner.estimate(composed(*small)) if e.task == "judge"]
+    with pytest.raises(LarkError, match=r"use method\.judge\.tensor_parallel=2"):
+        planner.refuse(single)
+
+
 @pytest.mark.parametrize(
     ("overrides", "remedy"),
     [

@@ -37,6 +37,12 @@ def test_the_architecture_has_the_students_parameters(name: str) -> None:
     assert model.config.max_position_embeddings == shape.context >= student.max_length
 
 
+def test_the_papers_judge_has_its_parameters() -> None:
+    shape = shape_of(composed("student=qwen7b", "method=llm_judge").method.judge.model)
+    assert shape is not None
+    assert shape.parameters == sum(p.numel() for p in on_meta("qwen3-32b").parameters()) == 32_762_123_264
+
+
 def test_the_shipped_student_is_described_by_its_own_file() -> None:
     student = composed().student
     shape = shape_of(student)

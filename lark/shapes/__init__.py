@@ -1,7 +1,8 @@
 """What a student looks like without its weights: sizes, context, parameters. Imports no model code.
 
-The files beside this one are the architectures of the students that conf/student/ names, so that a run can be planned and
-checked before anything is downloaded. Each is a `config.json` that transformers reads: tests build it on the meta device.
+The files beside this one are the architectures of the students that conf/student/ names, and of the paper's judge, so that a
+run can be planned and checked before anything is downloaded. Each is a `config.json` that transformers reads: tests build it
+on the meta device.
 """
 
 import json
@@ -18,7 +19,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder of the Llama family (Qwen-2.5 included): what its cost and its memory follow from."""
+    """A decoder of the Llama family (Qwen-2.5 and Qwen-3 included): what its cost and its memory follow from."""
 
     layers: int
     hidden: int
@@ -30,6 +31,8 @@ class Shape:
     tied: bool
     """Whether input embeddings and the head are one matrix."""
     qkv_bias: bool
+    qk_norm: bool
+    """Whether queries and keys are normalised in each head (Qwen-3)."""
     context: int
     """The longest sequence it has positions for."""
 
@@ -47,6 +50,7 @@ class Shape:
             vocabulary=int(config["vocab_size"]),
             tied=bool(config.get("tie_word_embeddings", False)),
             qkv_bias=config.get("model_type") == "qwen2" or bool(config.get("attention_bias", False)),
+            qk_norm=config.get("model_type") == "qwen3",
             context=int(config["max_position_embeddings"]),
         )
 
@@ -74,7 +78,7 @@ class Shape:
     @property
     def parameters(self) -> int:
         biases = self.layers * (self.attention_width + 2 * self.kv_width) if self.qkv_bias else 0
-        norms = (2 * self.layers + 1) * self.hidden
+        norms = (2 * self.layers + 1) * self.hidden + (2 * self.layers * self.head_size if self.qk_norm else 0)
         return self.backbone_matrices + biases + norms + self.head * (1 if self.tied else 2)
 
 
