@@ -3,7 +3,7 @@
 A product of an [a, b] and a [b, c] matrix counts 2abc. Attention is causal, so half of each n × n square is computed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,13 @@ def forward_flops(shape: Shape, lengths: Floats, projected: Floats) -> Flops:
     matrices = 2.0 * shape.backbone_matrices * n.sum()
     attention = 2.0 * shape.layers * shape.attention_width * np.square(n).sum()
     return Flops(float(matrices + attention), float(2.0 * shape.head * np.asarray(projected, dtype=np.float64).sum()))
+
+
+def local_flops(shape: Shape, lengths: Floats, projected: Floats, context: int) -> Flops:
+    """Local Naturalness: every token goes through the backbone in `context` + 1 blocks, short enough for attention to cost
+    nothing beside the matrices, and once through the head (lark/scoring/local.py)."""
+    tokens = float(np.asarray(lengths, dtype=np.float64).sum())
+    return replace(forward_flops(shape, lengths, projected), backbone=(context + 1) * 2.0 * shape.backbone_matrices * tokens)
 
 
 def kv_bytes_per_token(shape: Shape, element: int) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from lark import costs
 from lark.config import Config, Task
-from lark.costs import GIB, TrainingSetup
+from lark.costs import GIB, Flops, TrainingSetup
 from lark.errors import LarkError
 from lark.hardware import Machine, memory_gib, resolve
 from lark.planner_pool import PoolLengths, assumed, pool_lengths
@@ -158,9 +158,12 @@ class _Planner:
         if needs & {"lengths", "statistics", "local"}:
             steps.append(self._lengths())
         if "statistics" in needs:
-            steps.append(self._score("score", 1))
+            steps.append(self._score("score", costs.forward_flops(self.shape, self.lengths.total, self.lengths.response)))
         if "local" in needs:
-            steps.append(self._score("local", self.config.scoring.local_context + 1))
+            context = self.config.scoring.local_context
+            steps.append(
+                self._score("local", costs.local_flops(self.shape, self.lengths.total, self.lengths.response, context))
+            )
         if "judge" in needs:
             steps += self._judge()
         return [*steps, self._train(), *self.evaluation("base"), *self.evaluation("trained")]
@@ -169,9 +172,9 @@ class _Planner:
         seconds = START_SECONDS["cpu"] + self.lengths.tokens / TOKENISE
         return self._step("score", "lengths", f"{self.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
 
-    def _score(self, task: str, passes: int) -> Estimate:
+    def _score(self, task: str, operations: Flops) -> Estimate:
         student, n = self.config.student, self.lengths.total
-        flops = passes * costs.forward_flops(self.shape, n, self.lengths.response).forward * self.lengths.repeat
+        flops = operations.forward * self.lengths.repeat
         element = _bytes(student.dtype)
         weights = self.shape.parameters * element
         batch = max(self.config.hardware.score_tokens, int(n.max()))
@@ -185,7 +188,7 @@ class _Planner:
                 else "student.dtype=bfloat16" if element > 2 and weights / 2 / GIB < self.hardware.memory_gib
                 else "a device with more memory"
             )  # fmt: skip
-        paper = self._paper("score", flops)
+        paper = self._paper("score", flops) if task == "score" else ""
         return self._step(
             "score", task, work, flops, self._seconds("score", flops, weights), memory, weights / GIB, remedy, paper
         )

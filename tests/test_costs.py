@@ -35,6 +35,13 @@ def test_a_forward_pass_costs_what_pytorch_counts() -> None:
     assert 0 <= rope <= 0.001 * ours.forward
 
 
+def test_local_naturalness_reads_every_token_m_plus_1_times_and_projects_it_once() -> None:
+    lengths, projected = np.array([50, 20]), np.array([40, 10])
+    once, local = costs.forward_flops(SHAPE, lengths, projected), costs.local_flops(SHAPE, lengths, projected, context=4)
+    assert local.head == once.head
+    assert local.backbone == pytest.approx(5 * 2 * SHAPE.backbone_matrices * 70)
+
+
 def test_a_training_step_costs_three_forwards_or_four_with_recomputation() -> None:
     flops = costs.forward_flops(SHAPE, np.array([50, 20]), np.array([40, 10]))
     assert flops.training(recompute=False, frozen=False) == pytest.approx(3 * flops.forward)
