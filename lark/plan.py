@@ -18,7 +18,7 @@ from lark.students import CONVERSION, location, packaged_file, tokenizer_identit
 
 VERSIONS = {
     "pool": 2, "lengths": 1, "scores": 1, "tokens": 1, "local": 1, "text": 1, "judge": 1, "selection": 1, "checkpoint": 1,
-    "generations": 1, "metrics": 1, "analysis": 1, "cost": 1,
+    "generations": 1, "metrics": 2, "analysis": 1, "cost": 1,
 }  # fmt: skip
 
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")

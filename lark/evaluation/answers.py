@@ -122,8 +122,10 @@ def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) 
 
 
 _DECIMAL = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
-_NUMBER = re.compile(rf"([+-]?)\s*({_DECIMAL})(?:\s*/\s*({_DECIMAL}))?")
-_LATEX_FRACTION = re.compile(r"\\[dtc]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_NUMBER = re.compile(rf"([+-]?\s*{_DECIMAL})(?:\s*/\s*([+-]?\s*{_DECIMAL}))?")
+_LATEX_FRACTION = re.compile(
+    rf"([+-]?)\s*({_DECIMAL})?\s*\\[dtc]?frac\s*(?:\{{([^{{}}]*)\}}|([0-9]))\s*(?:\{{([^{{}}]*)\}}|([0-9]))"
+)
 _LONGEST_NUMBER = 200
 """No benchmark's number comes near; arithmetic on a million digits would not be linear."""
 
@@ -132,20 +134,39 @@ def canonical_number(text: str) -> Fraction | None:
     """The number that a text writes, exactly; None if it is anything but one number.
 
     The paper strips whitespace and turns a/b into a decimal; a `Fraction` is that decimal without its rounding. Besides
-    `3/4` this reads what is plainly the same number: `073`, `142.0`, `.5`, `+5`, `−5` (U+2212), `\\frac{3}{4}` and
-    thousands in threes, `1,296`, `1{,}296`, `1,\\!296`. Not `1, 296` (a list), and no units, currencies or expressions.
+    `3/4` this reads what is plainly the same number: `073`, `142.0`, `.5`, `+5`, `−5` (U+2212), `\\frac{3}{4}`,
+    `\\frac34`, the mixed number `1\\frac{3}{4}`, and thousands in threes, `1,296`, `1{,}296`, `1,\\!296`. Not `1, 296` (a
+    list), and no units, currencies or expressions, `\\frac{1}{2}5` among them.
     """
     if len(text) > _LONGEST_NUMBER:
         return None
     text = re.sub(r"\\!\s*", "", text.replace("{,}", ",").replace("\u2212", "-")).strip()
-    match = _NUMBER.fullmatch(_LATEX_FRACTION.sub(r"\1/\2", text))
+    if match := _LATEX_FRACTION.fullmatch(text):
+        sign, whole, *parts = match.groups()
+        numerator, denominator = (_plain_number(part.strip()) for part in parts if part is not None)
+        if numerator is None or denominator is None or denominator == 0:
+            return None
+        fraction = numerator / denominator
+        if whole is not None:
+            added = _plain_number(whole)
+            if added is None or not (_are_whole(added, numerator, denominator) and 0 < numerator < denominator):
+                return None
+            fraction += added
+        return -fraction if sign == "-" else fraction
+    return _plain_number(text)
+
+
+def _plain_number(text: str) -> Fraction | None:
+    """A decimal, or a quotient of two."""
+    match = _NUMBER.fullmatch(text)
     if match is None:
         return None
-    sign, numerator, denominator = match.groups()
-    value, divisor = (Fraction((part or "1").replace(",", "")) for part in (numerator, denominator))
-    if divisor == 0:
-        return None
-    return value / divisor * (-1 if sign == "-" else 1)
+    value, divisor = (Fraction(re.sub(r"[,\s]", "", part or "1")) for part in match.groups())
+    return value / divisor if divisor else None
+
+
+def _are_whole(*numbers: Fraction) -> bool:
+    return all(number.denominator == 1 for number in numbers)
 
 
 _ARGUMENT = r"(\\(?!frac|sqrt)[A-Za-z]+|[^\s\\{}\[\]])"
@@ -177,9 +198,11 @@ _CANONICAL_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 def canonical_latex(text: str) -> str:
     """A free-form answer in the canonical form of MATH (Hendrycks et al., 2021): answers are compared as these strings.
 
-    Fractions (`\\frac12`, `\\dfrac{1}{2}`, `1/2`, `0.5`), roots (`\\sqrt2`) and exponents (`x^{2}`) get one notation;
-    `\\left`, `\\right`, `\\!`, degrees, dollars, percents, a unit in `\\text{ …}` on the right, a short name on the
-    left (`x =`) and spaces go; `.5` becomes `0.5`. No more than that: `10,080` is not `10080`, `\\mbox{ cm}` no unit.
+    Fractions (`\\frac12`, `\\dfrac{1}{2}`, `1/2`, `0.5`) and roots (`\\sqrt2`) get one notation; `\\left`, `\\right`, `\\!`,
+    degrees, dollars, `\\%`, a unit in `\\text{ …}` on the right, a short name on the left (`x =`) and spaces go; `.5` becomes
+    `0.5`. `10,080` is not `10080`, `\\mbox{ cm}` no unit. Beyond MATH's own rules this has: exponents (`x^{2}`), which the
+    paper names; a bare `%`; the sign before a fraction (`\\frac{-1}{2}`, `-1/2`); the power of a unit (`\\text{ cm}^2`); and any
+    white space where MATH takes out spaces, between arguments too (`\\frac 1 2`, `\\sqrt 2`, `^ \\circ`).
     """
     for pattern, replacement in _CANONICAL_STEPS:
         text = pattern.sub(replacement, text)

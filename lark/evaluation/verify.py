@@ -36,12 +36,15 @@ _ROOT = Path(__file__).parents[2]
 _TIME_IS_UP = (-signal.SIGPROF, -signal.SIGALRM)
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _LETTER = re.compile(r"\(?\s*([A-Z])\s*(?:$|\)|[.:](?:\s|$))")
+_ANOTHER = re.compile(r"(?:[\s,;/&|]|OR\b|AND\b)*\(?\s*[A-Z]\s*(?:[).:]+(?:[\s,;/&|]|$)|$)")
+"""A second option behind the first. Not the name of what was chosen: `B) (R)-2-bromobutane`, `D) vitamin C`."""
 
 
 def choice_letter(answer: str) -> str | None:
-    """The letter of a multiple-choice answer: `B`, `b`, `(B)`, `B.`, `\\text{B}`, `B: because`. None if it has none."""
-    match = _LETTER.match(_TEXT.sub(r"\1", answer[:LONGEST_ANSWER]).replace("$", "").strip().upper())
-    return match[1] if match else None
+    """The letter of a multiple-choice answer: `B`, `b`, `(B)`, `B.`, `\\text{B}`, `B: because`. None if it has none, or two."""
+    text = _TEXT.sub(r"\1", answer[:LONGEST_ANSWER]).replace("$", "").strip().upper()
+    match = _LETTER.match(text)
+    return match[1] if match and not _ANOTHER.match(text, match.end()) else None
 
 
 def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> bool | None:

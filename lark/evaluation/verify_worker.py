@@ -21,7 +21,7 @@ from typing import IO, TypeAlias
 import sympy  # type: ignore[import-untyped]
 from math_verify import LatexExtractionConfig, verify
 from math_verify.parser import normalize_latex, parse_latex_cached
-from sympy import Basic, Expr, FiniteSet, Float, Interval, MatrixBase, Rational, Rel, Symbol, Tuple, Union, nan, zoo
+from sympy import Basic, Expr, FiniteSet, Float, I, Interval, MatrixBase, Rational, Rel, Symbol, Tuple, Union, nan, zoo
 
 MEMORY_LIMIT = 4 << 30
 """Bytes of address space. A tower of powers would otherwise fill the machine before its time is up."""
@@ -40,6 +40,14 @@ _PERCENT = re.compile(r"\\?%|\\(?:text|mbox|mathrm)\s*\{\s*percent\s*\}|\bpercen
 _ROMAN_LETTER = re.compile(r"\\mathrm\s*\{\s*([A-Za-z])\s*\}")
 _BASE = re.compile(r"[0-9A-Za-z]+_\{?([0-9]+)\}?")
 _EITHER = re.compile(r"\\lor\b|(?<![A-Za-z])or(?![A-Za-z])")
+_THOUSANDS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:(?:\\[,;:]|~)[0-9]{3})+(?![0-9])")
+_REPEATING = re.compile(r"([0-9]+)\.([0-9]*)\\(?:overline|bar)\s*\{([0-9]+)\}")
+_MIXED = re.compile(r"(?<![0-9.])([0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)(?![0-9.])")
+_DEGREES = r"\s*([0-9.]+)\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})\s*"
+_ANGLE = re.compile(
+    rf"\\(sin|cos|tan|cot|sec|csc)\s*(?:{_DEGREES}|\({_DEGREES}\)|\\left\s*\({_DEGREES}\\right\s*\)|\{{{_DEGREES}\}})"
+)
+_BRACED = re.compile(r"\s*\$?\s*(?:\\left\s*)?\\\{.*\\\}\s*\$?\s*", re.DOTALL)
 
 
 def compare(prediction: str, gold: str) -> bool:
@@ -47,7 +55,10 @@ def compare(prediction: str, gold: str) -> bool:
     sympy.core.random.seed(0)  # sympy tries random points; the same ones for the same pair
     bases = {match[1] for text in (prediction, gold) if (match := _BASE.fullmatch(text.strip("$ ")))}
     try:
-        return len(bases) < 2 and _same(_read(prediction), _read(gold))
+        predicted, expected = _read(prediction), _read(gold)
+        if len(bases) > 1 or _is_set_for_pair((prediction, predicted), (gold, expected)):
+            return False
+        return _same(predicted, expected)
     except Exception:
         return False
 
@@ -55,14 +66,39 @@ def compare(prediction: str, gold: str) -> bool:
 def _read(answer: str) -> Value:
     """An answer as a sympy object, from the whole of the text: math-verify's own search would settle for a part of it.
 
-    Percent signs go first, because 10% and 10 are the same answer here. `x < 2 or x > 3` becomes a set: math-verify
-    turns one inequality into a set, or a chain of them, but not two that are joined by "or".
+    Percent signs go first, because 10% and 10 are the same answer here. Thousands in `12\\,000`, the mixed number `1 2/3`,
+    the digits of `0.\\overline{3}` and the degrees of `\\cos 60^\\circ` are written so that math-verify reads them. `i` is
+    the imaginary unit, unless there are other symbols. `x < 2 or x > 3` becomes a set: math-verify turns one inequality
+    into a set, or a chain of them, but not two that are joined by "or".
     """
     latex = _ROMAN_LETTER.sub(r"\1", _PERCENT.sub("", answer))
+    latex = _THOUSANDS.sub(lambda match: re.sub(r"[^0-9]", "", match[0]), latex)
+    latex = _MIXED.sub(r"\1\\frac{\2}{\3}", latex)
+    latex = _ANGLE.sub(_radians, _REPEATING.sub(_repeating_decimal, latex))
     value = parse_latex_cached(normalize_latex(latex, config=_NORMALISATION))
     if _EITHER.search(latex) and isinstance(value, FiniteSet) and all(isinstance(x, Rel) for x in value.args):
         return Union(*(relation.as_set() for relation in value.args))
-    return value
+    symbols = value.free_symbols
+    return value.subs(dict.fromkeys(symbols, I)) if {symbol.name for symbol in symbols} == {"i"} else value
+
+
+def _repeating_decimal(match: re.Match[str]) -> str:
+    whole, fixed, repeated = match.groups()
+    period, scale = 10 ** len(repeated) - 1, 10 ** len(fixed)
+    return rf"\left(\frac{{{int(whole + fixed) * period + int(repeated)}}}{{{scale * period}}}\right)"
+
+
+def _radians(match: re.Match[str]) -> str:
+    function, *angles = match.groups()
+    (degrees,) = (angle for angle in angles if angle is not None)
+    return rf"\{function}\left(\frac{{{degrees}\pi}}{{180}}\right)"
+
+
+def _is_set_for_pair(*answers: tuple[str, Value]) -> bool:
+    """`\\{3,5\\}` for `(3,5)`, which math-verify equates, as it does `3,5` and `(3,5)`: without brackets nothing is said of
+    the order, but braces say that there is none."""
+    kinds = {"set" if _BRACED.fullmatch(text) and isinstance(value, FiniteSet) else type(value) for text, value in answers}
+    return "set" in kinds and bool(kinds & {Interval, Tuple})
 
 
 def _same(predicted: Value, expected: Value) -> bool:
@@ -85,16 +121,20 @@ def _is_number(value: Value) -> bool:
 def _same_number(a: Expr, b: Expr) -> bool:
     """Equal exactly; or, where a decimal stands for a value that no decimal writes, to six digits and six decimals.
 
-    math-verify only rounds to six decimals, where 1/2004! and 1/2006!, or 0.0000672 and 0.0000673, are one number.
+    math-verify only rounds to six decimals, where 1/2004! and 1/2006!, or 0.0000672 and 0.0000673, are one number. Infinity
+    is no number: it is near to nothing, and equals only itself.
     """
-    if a.has(nan, zoo) or b.has(nan, zoo):
+    is_approximation = a.has(Float) != b.has(Float)
+    a, b = (x.replace(lambda part: part.is_Float, lambda part: Rational(str(part))).doit() for x in (a, b))
+    if any(x.has(nan, zoo) for x in (a, b)):
         return False
     if a == b:
         return True
-    is_approximation = a.has(Float) != b.has(Float)
-    a, b = (x.replace(lambda part: part.is_Float, lambda part: Rational(str(part))).doit() for x in (a, b))
     is_approximation &= not (_is_decimal(a) and _is_decimal(b))
-    scale = max(abs(a.evalf(DIGITS)), abs(b.evalf(DIGITS)))
+    values = a.evalf(DIGITS), b.evalf(DIGITS)
+    if not all(value.is_finite for value in values):
+        return bool(values[0] == values[1])
+    scale = max(map(abs, values))
     difference = abs((a - b).evalf(DIGITS))
     if is_approximation:
         return bool(difference <= SIX_DECIMALS and difference <= SIX_DIGITS * scale)

@@ -83,6 +83,22 @@ GRADES = [
     (r"\frac{3}{4}", "0.75", NUMERIC, True),
     (r"-\dfrac{6}{8}", "-3/4", NUMERIC, True),
     ("1/3", "2/6", NUMERIC, True),
+    (r"\frac34", "0.75", NUMERIC, True),
+    (r"\frac{3}4", "0.75", NUMERIC, True),
+    (r"\frac{3}{-4}", "-0.75", NUMERIC, True),
+    ("5/-1", "-5", NUMERIC, True),
+    (r"1\frac{2}{3}", "5/3", NUMERIC, True),
+    (r"1 \dfrac23", "5/3", NUMERIC, True),
+    (r"-1\frac{1}{2}", "-1.5", NUMERIC, True),
+    (r"-1\frac{1}{2}", "-0.5", NUMERIC, False),
+    (r"1\frac{2}{3}", "4", NUMERIC, False),
+    ("4", r"1\frac{2}{3}", NUMERIC, False),
+    (r"2\frac{3}{2}", "11.5", NUMERIC, False),
+    (r"1\frac{-2}{3}", "1/3", NUMERIC, False),
+    (r"1.5\frac{1}{2}", "2", NUMERIC, False),
+    (r"\frac{1}{2}5", "0.04", NUMERIC, False),
+    (r"\frac{1}{2}5", "2.5", NUMERIC, False),
+    (r"\frac{1}{0}", "1", NUMERIC, False),
     ("1,296", "1296.0", NUMERIC, True),
     ("1{,}296", "1296.0", NUMERIC, True),
     (r"1,\!296", "1296.0", NUMERIC, True),
@@ -134,6 +150,7 @@ GRADES = [
     (r"\$18.90", "18.90", FREE_FORM, True),
     (r"10\%", "10", FREE_FORM, True),
     ("10%", "10", FREE_FORM, True),
+    (r"1\frac{2}{3}", r"\frac{5}{3}", FREE_FORM, False),
     (r"5.4 \text{ cents}", "5.4", FREE_FORM, True),
     (r"15\text{ cm}^2", "15", FREE_FORM, True),
     (r"6 \text{ and } 8", "6", FREE_FORM, False),
@@ -232,6 +249,17 @@ def test_fractions_are_numbers(numerator: int, denominator: int) -> None:
     value = Fraction(numerator, denominator)
     assert canonical_number(f"{numerator}/{denominator}") == value
     assert canonical_number(f"{numerator:,}") == numerator
+    assert canonical_number(rf"\frac{{{numerator}}}{{{-denominator}}}") == -value
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 10**6))
+def test_a_mixed_number_is_a_sum(whole: int, numerator: int, more: int) -> None:
+    denominator = numerator + more
+    value = whole + Fraction(numerator, denominator)
+    assert canonical_number(rf"{whole:,}\frac{{{numerator}}}{{{denominator}}}") == value
+    assert canonical_number(rf"-{whole} \tfrac{{{numerator}}}{{{denominator}}}") == -value
+    assert canonical_number(rf"{whole}\frac{{{denominator}}}{{{numerator}}}") is None
 
 
 MILLION = 10**6

@@ -51,6 +51,38 @@ CASES = [
     (r"\sqrt{8}", r"2\sqrt{2}", True),
     (r"1 + \frac{1}{\mathrm{e}}", r"1 - \frac{1}{e}", False),
     ("1:00", "12:00", False),
+    (r"12\,000", "12000", True),
+    (r"3.12\,000", "3.12", False),
+    (r"0.\overline{3}", r"\frac{1}{3}", True),
+    (r"2.1\overline{6}", r"\frac{13}{6}", True),
+    (r"0.\overline{3}", "0.3", False),
+    (r"\cos 60^\circ", r"\frac{1}{2}", True),
+    (r"\frac{\cos 60^\circ}{2}", r"\frac{1}{4}", True),
+    (r"\tan\left(45^{\circ}\right)", "1", True),
+    (r"\cos 60", r"\frac{1}{2}", False),
+    (r"e^{i\pi}", "-1", True),
+    (r"\frac{3i}{6}", "0.5i", True),
+    ("2-3i, 2+3i", "2+3i, 2-3i", True),
+    ("2+3i", "2-3i", False),
+    # mixed numbers
+    (r"1\frac{2}{3}", r"\frac{5}{3}", True),
+    (r"-1\frac23", r"-\frac{5}{3}", True),
+    (r"1 2/3", r"\frac{5}{3}", True),
+    (r"1 2/3", "1", False),
+    (r"1\frac{2}{3}", "4", False),
+    (r"1\frac{2}{2}", "6", False),
+    (r"\frac{1}{2}5", r"\frac{1}{25}", False),
+    # what is not finite equals nothing but itself
+    (r"\infty", "204", False),
+    (r"\infty", r"-\infty", False),
+    (r"+\infty", r"\infty", True),
+    (r"\log 0", "5", False),
+    (r"\tan(\pi/2)", "3", False),
+    (r"\sum_{n=1}^{\infty} n", "7", False),
+    (r"\sum_{n=1}^{\infty} \frac{1}{n}", "7", False),
+    (r"\sum_{n=1}^{\infty} \frac{1}{2^n}", "1", True),
+    (r"(2, \infty)", "(2, 5)", False),
+    (r"\frac{1}{0}", "7", False),
     # percents, units, names
     (r"10\%", "10", True),
     (r"28 \text{ percent}", r"28\%", True),
@@ -72,6 +104,9 @@ CASES = [
     ("1, -2", "-2,1", True),
     ("1", "-2,1", False),
     ("(3,1)", "(1,3)", False),
+    (r"\{3,5\}", "(3,5)", False),
+    (r"\left\{5,3\right\}", r"\{3,5\}", True),
+    (r"\{3,5\}", "3, 5", True),
     ("(1,4.5)", r"(1,\frac{9}{2})", True),
     (r"(1, 0.0000673)", "(1, 0.0000672)", False),
     (r"\begin{bmatrix} 1 \\ 0.5 \end{bmatrix}", r"\begin{pmatrix} 1 \\ 1/2 \end{pmatrix}", True),
@@ -104,9 +139,19 @@ def grades(verifier: Verifier) -> list[bool]:
     return verifier.grade_many([(prediction, gold, FREE_FORM) for prediction, gold, _ in CASES])
 
 
+@pytest.fixture(scope="module")
+def swapped(verifier: Verifier) -> list[bool]:
+    return verifier.grade_many([(gold, prediction or "", FREE_FORM) for prediction, gold, _ in CASES])
+
+
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[f"{p} ~ {g}"[:60] for p, g, _ in CASES])
 def test_the_verify_grader(grades: list[bool], index: int) -> None:
     assert grades[index] is CASES[index][2]
+
+
+@pytest.mark.parametrize("index", range(len(CASES)), ids=[f"{g} ~ {p}"[:60] for p, g, _ in CASES])
+def test_the_verify_grader_does_not_ask_which_is_the_gold(swapped: list[bool], index: int) -> None:
+    assert swapped[index] is CASES[index][2]
 
 
 CHOICES = [
@@ -122,6 +167,14 @@ CHOICES = [
     ("A polygenic risk score", None),
     ("B or C", None),
     ("B, C", None),
+    ("B) or C)", None),
+    ("(B) (C)", None),
+    ("B) / C)", None),
+    ("(B) and (C) are both right", None),
+    ("B: C", None),
+    ("B) (R)-2-bromobutane", "B"),
+    ("B) vitamin C", "B"),
+    ("B. C is larger", "B"),
     ("Boron", None),
     ("", None),
 ]
