@@ -42,7 +42,7 @@ TOKENISE = 400_000
 CONCURRENT = 256
 """Sequences that vLLM decodes at once, if its cache has room."""
 STEP_SECONDS = {True: 0.02, False: 0.005}
-"""Overhead of a decoding step on a GPU, without and with CUDA graphs (engine.eager)."""
+"""Overhead of a decoding step on a GPU, without and with CUDA graphs (`engine.eager`)."""
 JUDGE_TOKENS, JUDGE_ANSWER = 450, 120
 """Assumed of a judge: its prompt without the question and the response, and its JSON."""
 ANSWER_TOKENS = 8000
@@ -196,6 +196,8 @@ class _Planner:
     def _judge(self) -> list[Estimate]:
         """The judge reads every trajectory behind its prompt, and answers in a few lines. Nothing, if its shape is not known."""
         judge, lengths = self.config.method.judge, self.lengths
+        if self.config.engine.name == "hf":
+            judge = replace(judge, tensor_parallel=1)
         shape = shape_of(judge.model)
         if shape is None:
             return []
@@ -211,7 +213,8 @@ class _Planner:
         memory = (weights + kv * judge.max_length) / GIB
         remedy = None
         if memory > self.hardware.memory_gib:
-            remedy = f"method.judge.tensor_parallel={2 * judge.tensor_parallel}"
+            more = f"method.judge.tensor_parallel={2 * judge.tensor_parallel}"
+            remedy = more if self.config.engine.name != "hf" else f"engine=vllm {more}"
         work = f"{lengths.trajectories:,} verdicts of {Path(judge.path).name}"
         seconds = flops / self.hardware.rate("score", shape) + answering
         return [self._step("score", "judge", work, flops, seconds, memory, weights / GIB, remedy)]
@@ -263,7 +266,8 @@ class _Planner:
         seconds = self._generation_seconds(tokens, weights, kv, min(longest, ANSWER_TOKENS), flops)
         remedy = None
         if needed > self.hardware.memory_gib:
-            remedy = "engine.tensor_parallel=2" if self.hardware.machine.device == "cuda" else "a smaller student"
+            shared = "engine.tensor_parallel=2" if config.engine.name != "hf" else "engine=vllm engine.tensor_parallel=2"
+            remedy = shared if self.hardware.machine.device == "cuda" else "a smaller student"
         paper = f"~{15 * len(config.benchmark.tasks)} min" if self._is_paper and which == "trained" else ""
         work = f"{which}: {answers:,} answers, up to {tokens:,} tokens"
         return [self._step("evaluate", "generate", work, flops, seconds, needed, weights / GIB, remedy, paper)]
@@ -277,7 +281,7 @@ class _Planner:
         most = config.engine.batch if config.engine.name == "hf" else CONCURRENT
         together = max(1.0, min(most, tokens / length / engines, room / (kv * length / 2)))
         bandwidth = self.hardware.bandwidth * 1e9 * EFFICIENCY["cuda", "generate"]
-        overhead = STEP_SECONDS[config.engine.eager] if machine.device == "cuda" else 0.002 * self.shape.layers
+        overhead = STEP_SECONDS[config.engine.is_eager("cuda")] if machine.device == "cuda" else 0.002 * self.shape.layers
         step = (weights + together * kv * length / 2) / bandwidth + overhead
         compute = flops / self.hardware.rate("generate", self.shape)
         start = START_SECONDS[machine.device] + ENGINE_SECONDS[config.engine.name] + weights / LOAD_BYTES

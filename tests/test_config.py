@@ -65,6 +65,11 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["stages=[scoring]"], "stages=scoring: choose one of"),
         (["benchmark.decoding.seeds=[1,1]"], "seeds must differ"),
         (["benchmark.decoding.top_p=0"], "top_p"),
+        (["benchmark.decoding.top_k=0"], "benchmark.decoding.top_k=0: must be at least 1, or -1 (off)"),
+        (["benchmark.decoding.top_k=-2"], "must be at least 1, or -1 (off)"),
+        (["benchmark.decoding.repetition_penalty=0"], "repetition_penalty=0.0: must be more than 0"),
+        (["benchmark.tasks.demo_words.limit=0"], "benchmark.tasks.demo_words.limit=0: must be at least 1"),
+        (["engine=hf", "engine.tensor_parallel=2"], "engine.tensor_parallel=2: engine=hf keeps a whole model on each GPU"),
         (["hardware.nodes=2"], "hardware.rendezvous"),
         (["training.learning_rate=-1"], "must be positive"),
     ],
@@ -75,6 +80,16 @@ def test_a_mistake_is_one_sentence(overrides: list[str], said: str) -> None:
     text = sentence(error.value)
     assert said in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(("override", "cpu", "gpu"), [(None, True, False), ("true", True, True), ("false", False, False)])
+def test_graphs_are_used_on_gpus_unless_the_user_says_otherwise(override: str | None, cpu: bool, gpu: bool) -> None:
+    engine = composed("engine=vllm", *([f"engine.eager={override}"] if override else [])).engine
+    assert (engine.is_eager("cpu"), engine.is_eager("cuda")) == (cpu, gpu)
+
+
+def test_a_judge_on_two_gpus_does_not_stop_the_hf_engine() -> None:
+    assert composed("student=qwen7b", "method=llm_judge", "engine=hf").method.judge.tensor_parallel == 2
 
 
 def test_a_budget_is_typed_as_a_number() -> None:

@@ -44,6 +44,12 @@ def test_the_demo_pools_assumed_lengths_are_its_own() -> None:
     assert lengths.response.mean() == pytest.approx(np.mean([e.n_response for e in encoded]), rel=0.03)
 
 
+def test_graphs_save_time_on_gpus_and_are_planned_with() -> None:
+    run = ["student=qwen7b", "hardware=a100x8"]
+    planned, eager = estimates(*run)["generate"], estimates(*run, "engine.eager=true")["generate"]
+    assert planned.seconds == estimates(*run, "engine.eager=false")["generate"].seconds < eager.seconds
+
+
 def test_a_larger_budget_trains_longer_and_scores_once() -> None:
     one, three = estimates("student=qwen7b", "hardware=a100x8", "budget='1'"), estimates("student=qwen7b", "hardware=a100x8")
     assert three["train"].flops == pytest.approx(3 * one["train"].flops)
@@ -65,6 +71,9 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
     single = [e for e in planner.estimate(composed(*small)) if e.task == "judge"]
     with pytest.raises(LarkError, match=r"use method\.judge\.tensor_parallel=2"):
         planner.refuse(single)
+    whole = planner.estimate(composed(*small[:-1], "engine=hf"))  # which shares no model between GPUs
+    with pytest.raises(LarkError, match=r"use engine=vllm method\.judge\.tensor_parallel=2"):
+        planner.refuse([e for e in whole if e.task == "judge"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lark.config.checks import one_of
+from lark.config.checks import one_of, require
 from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
 from lark.config.machine import Experiment, Hardware, Tracking
 from lark.config.selection import ANSWER_FORMATS, WEIGHTINGS, Budget, Judge, Method, Pool, Scoring, Student, Weighting
@@ -63,6 +63,9 @@ class Config:
             one_of("stages", stage, STAGES)
         for stage in self.force:
             one_of("force", stage, FORCEABLE)
+        shared = self.engine.tensor_parallel
+        require(self.engine.name != "hf" or shared == 1, "engine.tensor_parallel", shared,
+                "engine=hf keeps a whole model on each GPU; set it to 1, or use engine=vllm")  # fmt: skip
 
     @property
     def weighting_name(self) -> str | None:

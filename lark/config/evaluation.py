@@ -17,7 +17,9 @@ class Task:
     label: str = MISSING
     """As in the paper's tables."""
     path: str | None = None
-    """JSONL or Parquet file, or a hub dataset id. `demo`: generated."""
+    """JSONL, Parquet or CSV file, or a hub dataset id. `demo`: generated."""
+    subset: str | None = None
+    """Which configuration of a hub dataset that has several."""
     split: str = "test"
     revision: str | None = None
     answer_format: str = MISSING
@@ -46,7 +48,7 @@ class Decoding:
     temperature: float = 0.6
     top_p: float = 0.95
     top_k: int = -1
-    """-1: off."""
+    """Sample among the so many likeliest tokens. -1: off."""
     repetition_penalty: float = 1.1
     max_new_tokens: int = 32768
     samples: int = 5
@@ -57,6 +59,9 @@ class Decoding:
     def __post_init__(self) -> None:
         require(self.temperature >= 0, "benchmark.decoding.temperature", self.temperature, "must not be negative")
         require(0 < self.top_p <= 1, "benchmark.decoding.top_p", self.top_p, "is a probability, more than 0")
+        require(self.top_k == -1 or self.top_k >= 1, "benchmark.decoding.top_k", self.top_k, "must be at least 1, or -1 (off)")
+        penalty = self.repetition_penalty
+        require(penalty > 0, "benchmark.decoding.repetition_penalty", penalty, "must be more than 0; 1 is no penalty")
         require(self.samples >= 1, "benchmark.decoding.samples", self.samples, "must be at least 1")
         require(len(self.seeds) >= 1, "benchmark.decoding.seeds", self.seeds, "give at least one seed")
         require(len(set(self.seeds)) == len(self.seeds), "benchmark.decoding.seeds", self.seeds, "seeds must differ")
@@ -76,6 +81,9 @@ class Benchmark:
     def __post_init__(self) -> None:
         one_of("benchmark.grader", self.grader, GRADERS)
         require(len(self.tasks) > 0, "benchmark.tasks", "{}", "name at least one benchmark")
+        for name, task in self.tasks.items():
+            for key, number in (("limit", task.limit), ("count", task.count)):
+                require(number is None or number >= 1, f"benchmark.tasks.{name}.{key}", number, "must be at least 1, or null")
 
 
 @dataclass
@@ -85,18 +93,22 @@ class Engine:
     name: str = MISSING
     """hf, vllm or sglang."""
     tensor_parallel: int = 1
-    """GPUs that share one copy of the model; the rest work on other questions (paper: 1)."""
+    """GPUs that share one copy of the model, with vllm or sglang; the rest work on other questions (paper: 1)."""
     batch: int = 256
     """Sequences that the hf engine generates at once."""
     memory: float = 0.9
     """Share of a GPU's memory that vLLM and SGLang may take."""
     kv_cache_gib: int = 1
     """Memory for vLLM's KV cache on CPU."""
-    eager: bool = True
-    """No compilation or CUDA graphs: slower to run, much faster to start."""
+    eager: bool | None = None
+    """No compilation or CUDA graphs: slower to run, much faster to start. None: on CPU yes, on GPUs no."""
 
     def __post_init__(self) -> None:
         one_of("engine", self.name, ("hf", "vllm", "sglang"))
         for key in ("tensor_parallel", "batch", "kv_cache_gib"):
             require(getattr(self, key) >= 1, f"engine.{key}", getattr(self, key), "must be at least 1")
         require(0 < self.memory <= 1, "engine.memory", self.memory, "is a share of the memory, more than 0")
+
+    def is_eager(self, device: str) -> bool:
+        """What `eager` means on this device."""
+        return device == "cpu" if self.eager is None else self.eager

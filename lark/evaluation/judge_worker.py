@@ -70,7 +70,7 @@ class Asker:
                 Request(prompts[name][0], (int(name[:8], 16) >> 1) + attempt, self.settings.max_new_tokens) for name in pending
             ]
             refused = []
-            for index, (answer,) in engine.generate(requests, self.sampling(attempt)):
+            for index, (answer,) in engines.generate(engine, requests, self.sampling(attempt)):
                 name, score = pending[index], judge.overall_score(answer.text)
                 if score is None and attempt < self.settings.retries:
                     refused.append(name)

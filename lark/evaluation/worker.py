@@ -98,9 +98,9 @@ def _run(
     with contextlib.ExitStack() as stack:
         shards = {name: stack.enter_context(Journal(folders[name] / grading.shard(job.rank))) for name in folders}
         bar = stack.enter_context(
-            tqdm(total=already + len(todo), initial=already, desc=label, unit="problem", disable=not job.is_main)
+            tqdm(total=already + len(todo), initial=already, desc=label, unit="prompt", disable=not job.is_main)
         )
-        for index, samples in engine.generate(requests, sampling):
+        for index, samples in engines.generate(engine, requests, sampling):
             name, problem, seed = todo[index]
             shards[name].append({"problem": problem.id, "seed": seed, "samples": [asdict(sample) for sample in samples]})
             tokens += sum(sample.n_tokens for sample in samples)

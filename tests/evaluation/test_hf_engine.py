@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark.evaluation.benchmarks import load
-from lark.evaluation.engines import Engine, Request, Sampling, answers, documents
+from lark.evaluation.engines import Engine, Generation, Request, Sampling, answers, documents
 from lark.evaluation.engines.hf import HFEngine, next_token
 from lark.evaluation.judge import schema
 from lark.evaluation.prompts import NUMERIC
@@ -59,6 +60,21 @@ def test_greedy_is_what_transformers_generates_alone(wide: HFEngine) -> None:
         assert ours.n_tokens == len(whole)
         assert ours.finish_reason == ("stop" if whole[-1] in CHAT.stop_ids else "length")
         assert ours.text == CHAT.tokenizer.decode(whole, skip_special_tokens=True)
+
+
+def test_greedy_samples_are_made_once_and_repeated(wide: HFEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = requests(3)
+    once = answers(wide, asked, GREEDY)
+    given, generate = [], wide.generate
+
+    def watched(requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
+        given.append(sampling.samples)
+        return generate(requests, sampling)
+
+    monkeypatch.setattr(wide, "generate", watched)
+    assert answers(wide, asked, replace(GREEDY, samples=5)) == [[sample] * 5 for (sample,) in once]
+    assert [len(samples) for samples in answers(wide, asked, SAMPLED)] == [3, 3, 3]
+    assert given == [1, 3]
 
 
 def test_a_prompt_is_read_once_for_all_its_samples_and_seeds(wide: HFEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ reference = start(composed("engine=hf").engine, config.student, str(DEMO), chat.
 found["hf"] = [words(answers(reference, asked, sampling)) for sampling in (greedy, penalised)]
 engine = start(config.engine, config.student, str(DEMO), chat.tokenizer, "cpu")
 found["vllm"] = [words(answers(engine, asked, sampling)) for sampling in (greedy, penalised)]
+found["greedy_five"] = words(answers(engine, asked, replace(greedy, samples=5)))
 found["five"] = words(answers(engine, asked, five))
 found["again"] = words(answers(engine, asked[::-1], five))[::-1]
 found["next_seed"] = words(answers(engine, [replace(asked[0], seed=asked[0].seed + 1)], five))
@@ -84,6 +85,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_greedy_outputs_equal_the_hf_engines(found: dict[str, Any]) -> None:
     assert found["vllm"] == found["hf"]
     assert found["vllm"][0] != found["vllm"][1]  # the repetition penalty acts in both
+
+
+def test_greedy_samples_are_one_repeated(found: dict[str, Any]) -> None:
+    assert found["greedy_five"] == [group * 5 for group in found["vllm"][0]]
 
 
 def test_five_samples_with_a_seed_repeat_themselves(found: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lark import config
@@ -48,9 +48,10 @@ class Generation:
 
 class Engine(Protocol):
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
-        """(number of the request, its `sampling.samples` generations), each as soon as it is complete, in any order.
+        """(number of the request, its `sampling.samples` generations), each as soon as the engine tells, in any order.
 
-        Give it everything there is to do in one call: a batch is then never held up by its slowest sequence.
+        Give it everything there is to do in one call: hf and vllm then never hold a batch up for its slowest sequence.
+        Called through `generate` below.
         """
         ...
 
@@ -59,9 +60,16 @@ class Engine(Protocol):
         ...
 
 
+def generate(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
+    """`Engine.generate`. Greedy samples are all the same: one is made and repeated (and vLLM refuses to make more)."""
+    repeated = sampling.samples if sampling.temperature == 0 else 1
+    for index, samples in engine.generate(requests, replace(sampling, samples=sampling.samples // repeated)):
+        yield index, samples * repeated
+
+
 def answers(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> list[list[Generation]]:
-    """`Engine.generate` to its end, in the order of the requests."""
-    done = dict(engine.generate(requests, sampling))
+    """`generate` to its end, in the order of the requests."""
+    done = dict(generate(engine, requests, sampling))
     return [done[i] for i in range(len(requests))]
 
 
@@ -94,6 +102,16 @@ def decode(
         [list(ids[:-1]) if end else list(ids) for ids, end in zip(tokens, ends, strict=True)], skip_special_tokens=True
     )
     return [Generation(text, reason, len(ids)) for text, reason, ids in zip(texts, finished, tokens, strict=True)]
+
+
+def constraint(schema: Mapping[str, Any] | None) -> list[str] | dict[str, Any] | None:
+    """What an engine with constrained decoding is told: every answer, where they can be counted, the schema otherwise.
+
+    Under a schema xgrammar would write 0.6 as 0.59999999999999998. None: anything is allowed.
+    """
+    if schema is None:
+        return None
+    return documents(schema) or dict(schema)
 
 
 def documents(schema: Mapping[str, Any]) -> list[str] | None:

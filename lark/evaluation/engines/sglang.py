@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lark import config
 from lark.errors import LarkError
-from lark.evaluation.engines import Generation, Request, Sampling, decode, documents
+from lark.evaluation.engines import Generation, Request, Sampling, constraint, decode
 from lark.evaluation.engines.vllm import leave_launcher
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class SGLangEngine:
         self.tokenizer = tokenizer
         self.engine: Any = sglang.Engine(
             model_path=model, revision=student.revision, dtype=student.dtype, context_length=student.max_length,
-            tp_size=engine.tensor_parallel, mem_fraction_static=engine.memory, disable_cuda_graph=engine.eager, random_seed=0,
+            tp_size=engine.tensor_parallel, mem_fraction_static=engine.memory,
+            disable_cuda_graph=engine.is_eager(device), random_seed=0,
             enable_deterministic_inference=True,  # otherwise the seed of a request is not honoured
         )  # fmt: skip
 
@@ -69,10 +70,10 @@ def parameters(request: Request, sample: int, sampling: Sampling) -> dict[str, A
 
 
 def _constraint(sampling: Sampling) -> dict[str, str]:
-    """As in vLLM: every answer, where they can be counted, and the schema otherwise."""
-    if not sampling.schema:
+    """SGLang knows no list of answers, but regular expressions."""
+    allowed = constraint(sampling.schema)
+    if allowed is None:
         return {}
-    texts = documents(sampling.schema)
-    if texts is None:
-        return {"json_schema": json.dumps(sampling.schema)}
-    return {"regex": "|".join(re.sub(r"([\\.^$*+?{}\[\]|()])", r"\\\1", text) for text in texts)}
+    if isinstance(allowed, dict):
+        return {"json_schema": json.dumps(allowed)}
+    return {"regex": "|".join(re.sub(r"([\\.^$*+?{}\[\]|()])", r"\\\1", text) for text in allowed)}

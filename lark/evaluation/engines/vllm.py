@@ -15,7 +15,7 @@ import torch
 
 from lark import config
 from lark.errors import LarkError
-from lark.evaluation.engines import Generation, Request, Sampling, decode, documents
+from lark.evaluation.engines import Generation, Request, Sampling, constraint, decode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,8 +49,8 @@ class VLLMEngine:
         try:
             self.llm = LLM(
                 model=model, revision=student.revision, dtype=student.dtype, max_model_len=student.max_length,
-                tensor_parallel_size=engine.tensor_parallel, gpu_memory_utilization=engine.memory, enforce_eager=engine.eager,
-                structured_outputs_config=JSON,
+                tensor_parallel_size=engine.tensor_parallel, gpu_memory_utilization=engine.memory,
+                enforce_eager=engine.is_eager(device), structured_outputs_config=JSON,
                 generation_config="vllm",  # not the hub's: its temperature, penalties and stop tokens would leak in
                 seed=0, disable_log_stats=True, **_scheduling(student, device),
             )  # fmt: skip
@@ -82,15 +82,14 @@ class VLLMEngine:
         from vllm import SamplingParams  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
 
-        constraint = None
-        if sampling.schema:
-            # Every answer, where they can be counted: in a schema xgrammar would write 0.6 as 0.59999999999999998.
-            texts = documents(sampling.schema)
-            constraint = StructuredOutputsParams(choice=texts) if texts else StructuredOutputsParams(json=dict(sampling.schema))
+        allowed = constraint(sampling.schema)
+        structure = None
+        if allowed is not None:
+            structure = StructuredOutputsParams(**({"choice": allowed} if isinstance(allowed, list) else {"json": allowed}))
         return SamplingParams(
             n=sampling.samples, seed=request.seed, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
             repetition_penalty=sampling.repetition_penalty, max_tokens=request.max_new_tokens,
-            stop_token_ids=list(sampling.stop_ids), structured_outputs=constraint,
+            stop_token_ids=list(sampling.stop_ids), structured_outputs=structure,
             detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY,
         )  # fmt: skip
 
