@@ -14,7 +14,7 @@ from lark.analysis import contamination
 from lark.analysis.shards import merge as merge_shards
 from lark.artifacts import Artifact, Checksums, Store
 from lark.config import Config
-from lark.evaluation import judge
+from lark.evaluation import benchmarks, judge
 from lark.evaluation.grading import merge_generations
 from lark.hardware import Machine, check
 from lark.launch import command, run_worker
@@ -46,6 +46,8 @@ class Pipeline:
             planner.check_memory(config, self.machine)
         self.store = Store(config.outputs_path)
         self.plan = make_plan(config, Checksums(config.outputs_path))
+        if any(step.task in ("generate", "contamination") for step in self._wanted()):
+            benchmarks.check(config.benchmark)
         self.tracker = Tracker(config, folder)
         self.folder = folder
         self.outcomes: list[Outcome] = []

@@ -4,7 +4,9 @@ Everything here is decided from the configuration alone, before anything runs: `
 carries it out. VERSIONS are raised by hand when the meaning of a stage's output changes.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,14 @@ from lark import pool as pools
 from lark.artifacts import Artifact, Checksums
 from lark.config import Config, Task, Training
 from lark.errors import LarkError
+from lark.evaluation import benchmarks
+from lark.evaluation.benchmarks import Problem
 from lark.scoring.methods import METHODS
 from lark.students import CONVERSION, location, packaged_file, tokenizer_identity, weights_identity
 
 VERSIONS = {
     "pool": 2, "lengths": 1, "scores": 1, "tokens": 1, "local": 1, "text": 1, "judge": 1, "selection": 1, "checkpoint": 1,
-    "generations": 1, "metrics": 2, "analysis": 1, "cost": 1,
+    "generations": 2, "metrics": 2, "analysis": 1, "cost": 1,
 }  # fmt: skip
 
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
@@ -163,7 +167,7 @@ def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Se
 
 
 def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | None, student: str) -> list[Step]:
-    """Generation and grading are apart, so that a grader's fix costs no GPU time."""
+    """Generation and grading are apart, so that a grader's fix, or a gold answer's, costs no GPU time."""
     names = tuple(config.benchmark.tasks)
     model = config.student.name + "-base" if checkpoint is None else checkpoint.name
     identity = weights_identity(config.student, checksums)
@@ -172,14 +176,15 @@ def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | Non
         task = config.benchmark.tasks[name]
         part = {
             "student": identity if checkpoint is None else {k: v for k, v in identity.items() if k != "weights"},
-            "task": _task_part(name, task, checksums),
+            "task": _questions(name, task),
             "decoding": asdict(config.benchmark.decoding),
             "engine": config.engine.name,
         }
         inputs = {} if checkpoint is None else {"checkpoint": checkpoint}
         generated = Artifact("generations", f"{model}-{name}", VERSIONS["generations"], part, inputs)
         generations.append(generated)
-        metrics.append(Artifact("metrics", f"{model}-{name}", VERSIONS["metrics"], {}, {"generations": generated}))
+        inputs = {"generations": generated}
+        metrics.append(Artifact("metrics", f"{model}-{name}", VERSIONS["metrics"], _answers(name, task), inputs))
     sources = {"student": student}
     return [
         Step("evaluate", "generate", tuple(generations), sources, names),
@@ -193,7 +198,10 @@ def _analysis(config: Config, checksums: Checksums, pool: Artifact, checkpoint: 
     if asked.name is None:
         return []
     if asked.name == "contamination":
-        tasks = {name: _task_part(name, task, checksums) for name, task in config.benchmark.tasks.items()}
+        tasks = {
+            name: {**_questions(name, task), **_answers(name, task), "label": task.label}
+            for name, task in config.benchmark.tasks.items()
+        }
         name = f"contamination-{config.pool.name}-{config.benchmark.name}"
         audit = Artifact("analysis", name, version, {"analysis": "contamination", "tasks": tasks}, {"pool": pool})
         return [Step("analyse", "contamination", (audit,))]
@@ -231,12 +239,30 @@ def _cost(config: Config, checksums: Checksums, scoring: Sequence[Step]) -> Step
     )
 
 
-def _task_part(name: str, task: Task, checksums: Checksums) -> dict[str, Any]:
-    part = {**asdict(task), "name": name}
-    path = Path(task.path or "").expanduser()
-    if task.path and path.is_file():
-        part["path"] = checksums(path)
-    return part
+def _questions(name: str, task: Task) -> dict[str, Any]:
+    """What can change a student's answers: the problems it is asked, and the system prompt."""
+    problems = _problems(name, task)
+    if problems is None:
+        return {key: value for key, value in asdict(task).items() if key not in ("label", "count")} | {"name": name}
+    return {"questions": _digest((p.id, p.question) for p in problems), "answer_format": task.answer_format}
+
+
+def _answers(name: str, task: Task) -> dict[str, Any]:
+    """What can change their grades besides."""
+    problems = _problems(name, task)
+    return {} if problems is None else {"answers": _digest((p.id, p.answer, p.level) for p in problems)}
+
+
+def _problems(name: str, task: Task) -> list[Problem] | None:
+    """None for one that is not here: it is known by where it is to come from. What is wrong with it, the pipeline tells."""
+    try:
+        return benchmarks.load(name, task) if benchmarks.is_here(task) else None
+    except LarkError:
+        return None
+
+
+def _digest(rows: Iterable[Sequence[Any]]) -> str:
+    return hashlib.sha256(json.dumps(list(rows)).encode()).hexdigest()[:16]
 
 
 def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:

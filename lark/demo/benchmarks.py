@@ -3,6 +3,8 @@
 They stand in for the paper's four: numeric answers (AIME, AMC), choices (GPQA) and free-form answers (MATH-500).
 """
 
+from functools import cache
+
 from lark.demo.problems import draw, seeded
 from lark.errors import LarkError
 
@@ -20,6 +22,7 @@ PROBLEMS_PER_LEVEL = {1: 4, 2: 6, 3: 8, 4: 10, 5: 12}
 SEED = 2024
 
 
+@cache
 def problems(name: str) -> list[dict[str, object]]:
     """The benchmark's problems, always the same ones: rows with id, question, answer and level."""
     if name not in KIND:

@@ -3,17 +3,20 @@
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
-from lark.config import Task
+from lark.config import Benchmark, Task
 from lark.errors import LarkError
 from lark.evaluation import prompts
 
 SYSTEM_PROMPTS = {"numeric": prompts.NUMERIC, "choice": prompts.CHOICE, "free_form": prompts.FREE_FORM}
 LETTERS = "ABCDEFGHIJ"
+FILES = (".jsonl", ".json", ".parquet", ".csv")
 
 
 @dataclass(frozen=True)
@@ -28,45 +31,101 @@ class Problem:
     """Of a multiple-choice problem, as they were shown: the shuffle is stored, not only its seed."""
 
 
+def check(benchmark: Benchmark) -> None:
+    """Read every benchmark that is on this machine, so that a mistake in one is told before anything is trained for it."""
+    for name, task in benchmark.tasks.items():
+        if is_here(task):
+            load(name, task)
+
+
+def is_here(task: Task) -> bool:
+    """Whether it can be read without asking a hub (or is missing for certain): a file, or generated."""
+    path = Path(task.path or "").expanduser()
+    return not task.path or task.path == "demo" or path.is_file() or _is_missing(task.path)
+
+
+def _is_missing(path: str) -> bool:
+    """Whether this can only be a local path, and is none."""
+    looks_local = path.startswith((".", "/", "~")) or Path(path).suffix in FILES
+    return looks_local and not Path(path).expanduser().exists()
+
+
 def load(name: str, task: Task) -> list[Problem]:
     """The problems of a benchmark, checked."""
     problems = [_problem(row, index, name, task) for index, row in enumerate(_rows(name, task))]
+    if not problems:
+        raise LarkError(
+            f"benchmark {name}: {task.path} has no problems; benchmark.tasks.{name}.path needs a file that has some."
+        )
     if task.count is not None and len(problems) != task.count:
-        raise LarkError(f"benchmark {name}: {task.path} has {len(problems)} problems, but the benchmark has {task.count}.")
-    if len({problem.id for problem in problems}) != len(problems):
-        raise LarkError(f"benchmark {name}: two problems have the same id (tasks.{name}.id_field={task.id_field}).")
+        raise LarkError(
+            f"benchmark {name}: {task.path} has {len(problems)} problems, but the benchmark has {task.count}: get the whole file, "
+            f"or set benchmark.tasks.{name}.count=null."
+        )
+    (identity, times), *_ = Counter(problem.id for problem in problems).most_common(1)
+    if times > 1:
+        raise LarkError(
+            f"benchmark {name}: {times} problems of {task.path} have the id {identity!r}: set benchmark.tasks.{name}.id_field to "
+            f"another field than {task.id_field}, or to null."
+        )
     return problems[: task.limit]
 
 
 def _problem(row: Mapping[str, Any], index: int, name: str, task: Task) -> Problem:
-    def get(field: str) -> Any:
+    where = f"benchmark {name}, problem {index + 1} of {task.path}"
+
+    def get(field: str) -> str:
         value = row.get(field)
-        if value is None or value == "" or value != value:  # noqa: PLR0124  # NaN: how Parquet files mark what is missing
+        if not isinstance(value, str | Number | None):
+            kind = type(value).__name__
+            if kind != "NAType":  # how pandas marks what is missing, besides None and NaN
+                raise LarkError(f"{where}: its `{field}` is of the type {kind}; write it as text or a number.")
+            value = None
+        if value is None or value == "" or value != value:  # noqa: PLR0124  # NaN
             raise LarkError(
-                f"benchmark {name}, problem {index + 1}: there is no `{field}`; it has {', '.join(row)}. "
+                f"{where}: there is no `{field}`; it has {', '.join(map(str, row))}. "
                 f"Set benchmark.tasks.{name}.question_field, answer_field and so on to its names."
             )
-        return value
+        return _checked_text(str(value), field, where)
 
-    question, answer = str(get(task.question_field)), str(get(task.answer_field))
-    identity = str(get(task.id_field)) if task.id_field else str(index)
-    level = _level(get(task.level_field), index, name) if task.level_field else None
+    question, answer = get(task.question_field), get(task.answer_field)
+    identity = get(task.id_field) if task.id_field else str(index)
+    level = _level(get(task.level_field), where) if task.level_field else None
     if not task.distractor_fields:
         return Problem(identity, question, answer, level)
-    options = [answer, *(str(get(field)) for field in task.distractor_fields)]
-    if len({option.strip() for option in options}) < len(options):
-        raise LarkError(f"benchmark {name}, problem {index + 1}: two options are the same, so its answer has no one letter.")
+    wrong = [get(field) for field in task.distractor_fields]
+    if answer.strip() in {option.strip() for option in wrong}:
+        raise LarkError(f"{where}: a wrong option is the same as the right one, so its answer has no one letter; correct it.")
+    options = [answer, *wrong]
+    if len(options) > len(LETTERS):
+        raise LarkError(
+            f"{where}: {len(options)} options, but letters go from A to {LETTERS[-1]}; name fewer distractor_fields."
+        )
     _shuffle(options, f"{name}/{question}")
     letter = LETTERS[options.index(answer)]
     listed = "\n".join(f"{LETTERS[i]}) {option.strip()}" for i, option in enumerate(options))
     return Problem(identity, f"{question.strip()}\n\n{listed}", letter, level, tuple(options))
 
 
-def _level(value: Any, index: int, name: str) -> int:
+def _checked_text(text: str, field: str, where: str) -> str:
+    """Half a character (a lone surrogate, which JSON can write) is in no encoding, and no tokenizer takes it."""
     try:
-        return int(value)
-    except ValueError as error:
-        raise LarkError(f"benchmark {name}, problem {index + 1}: its level {value!r} is no whole number.") from error
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise LarkError(
+            f"{where}: its `{field}` has half a character, {text[error.start]!r}, at position {error.start}; write the whole one."
+        ) from error
+    return text
+
+
+def _level(value: str, where: str) -> int:
+    try:
+        level = float(value)
+    except ValueError:
+        level = 0.5
+    if not level.is_integer():
+        raise LarkError(f"{where}: its level {value!r} is no whole number; write one, or leave level_field out.")
+    return int(level)
 
 
 def _shuffle(options: list[str], key: str) -> None:
@@ -85,28 +144,61 @@ def _rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
         raise LarkError(f"benchmark {name} needs its file: add benchmark.tasks.{name}.path=<JSONL, Parquet or CSV file>.")
     path = Path(task.path).expanduser()
     if path.is_file():
-        yield from _file_rows(path)
-    elif path.suffix in (".jsonl", ".json", ".parquet", ".csv"):
-        raise LarkError(f"benchmark.tasks.{name}.path={task.path}: there is no such file.")
+        yield from _table_rows(path) if path.suffix in (".parquet", ".csv") else _json_rows(path)
+    elif _is_missing(task.path):
+        raise LarkError(
+            f"benchmark.tasks.{name}.path={task.path}: there is no such file; put it there, or give the path where it is."
+        )
     else:
         yield from _hub_rows(name, task)
 
 
-def _file_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    if path.suffix in (".parquet", ".csv"):
-        import pandas as pd  # noqa: PLC0415  # JSONL needs none of it
+def _table_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    import pandas as pd  # noqa: PLC0415  # JSONL needs none of it
 
+    try:
         # As text: `073`, `1e5` and `NA` are answers, which pandas would read as numbers and nothing.
-        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=str, keep_default_na=False)
-        yield from table.to_dict("records")  # type: ignore[misc]
+        table = (
+            pd.read_parquet(path) if path.suffix == ".parquet"
+            else pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        )  # fmt: skip
+    except pd.errors.EmptyDataError:
         return
-    with path.open(encoding="utf-8") as handle:
-        for number, line in enumerate(handle, start=1):
-            if line.strip():
-                try:
-                    yield json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise LarkError(f"{path}, line {number}: broken JSON ({error.msg} at column {error.colno}).") from error
+    except UnicodeDecodeError as error:
+        raise LarkError(f"{path}: it is not in UTF-8 ({_bytes(error)}); save it in that encoding.") from error
+    except (OSError, ValueError) as error:
+        kind = "Parquet" if path.suffix == ".parquet" else "CSV"
+        raise LarkError(f"{path}: it cannot be read as {kind} ({' '.join(str(error).split())}); write it anew.") from error
+    yield from table.to_dict("records")  # type: ignore[misc]
+
+
+def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open("rb") as handle:
+        for number, data in enumerate(handle, start=1):
+            try:
+                line = data.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+                if not line:
+                    continue
+                row = None if line[0] == "[" else json.loads(line)
+            except UnicodeDecodeError as error:
+                raise LarkError(
+                    f"{path}, line {number}: it is not in UTF-8 ({_bytes(error)}); save it in that encoding."
+                ) from error
+            except (json.JSONDecodeError, RecursionError) as error:
+                reason = (
+                    f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
+                )
+                raise LarkError(f"{path}, line {number}: broken JSON ({reason}); every line is one problem.") from error
+            if not isinstance(row, dict):
+                raise LarkError(
+                    f"{path}, line {number}: a problem is a JSON object, {{…}}, on a line of its own, and this is none; "
+                    f"`jq -c '.[]' {path.name}` writes a list so."
+                )
+            yield row
+
+
+def _bytes(error: UnicodeDecodeError) -> str:
+    return f"byte 0x{error.object[error.start]:02x} at position {error.start}"
 
 
 def _hub_rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
@@ -117,7 +209,7 @@ def _hub_rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
             f"benchmark {name} is a hub dataset: pip install datasets, or give a file with tasks.{name}.path."
         ) from error
     try:
-        yield from datasets.load_dataset(task.path, split=task.split, revision=task.revision)
+        yield from datasets.load_dataset(task.path, task.subset, split=task.split, revision=task.revision)
     except Exception as error:
         raise LarkError(
             f"benchmark.tasks.{name}.path={task.path}: neither a file nor a hub dataset that can be read "

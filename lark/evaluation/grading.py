@@ -2,13 +2,16 @@
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from lark.artifacts import write_text
+from lark.config import Task
 from lark.evaluation.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
+from lark.evaluation.benchmarks import is_here, load
 from lark.evaluation.journal import read
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.evaluation.verify import Verifier
@@ -47,32 +50,35 @@ def grade_all(job: "Job") -> dict[str, Any]:
     tasks = job.config.benchmark.tasks
     with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
         return {
-            folder: grade(job.inputs[f"generations:{name}"], tasks[name].answer_format, Path(folder), verifier)
+            folder: grade(job.inputs[f"generations:{name}"], name, tasks[name], Path(folder), verifier)
             for name, folder in job.extra["tasks"].items()
         }
 
 
-def grade(generations: Path, answer_format: str, folder: Path, verifier: Verifier) -> dict[str, Any]:
-    """`grades.jsonl` and `metrics.json` from an artifact of generations."""
+def grade(generations: Path, name: str, task: Task, folder: Path, verifier: Verifier) -> dict[str, Any]:
+    """`grades.jsonl` and `metrics.json` from an artifact of generations, with the gold answers that the benchmark has now."""
     problems = {row["id"]: row for row in _read(generations / "problems.jsonl")}
+    if is_here(task):
+        problems |= {problem.id: asdict(problem) for problem in load(name, task)}
     samples = _read(generations / GENERATIONS)
-    form = AnswerFormat(answer_format)
+    form = AnswerFormat(task.answer_format)
     answers = [extract_boxed(sample["text"]) for sample in samples]
     lists = [extract_boxed_list(sample["text"]) for sample in samples]
     golds = [problems[sample["problem"]]["answer"] for sample in samples]
     with tqdm(total=len(samples), desc="grading", unit="answer") as bar:
         verify = verifier.grade_many([(a, g, form) for a, g in zip(lists, golds, strict=True)], progress=bar.update)
+    extracted = {"paper": answers, "verify": lists}
     verdicts = {"paper": [grade_paper(a, g, form) for a, g in zip(answers, golds, strict=True)], "verify": verify}
     lines = [
         {"problem": s["problem"], "seed": s["seed"], "sample": s["sample"], "answer": answers[i], "gold": golds[i],
-         **{grader: marks[i] for grader, marks in verdicts.items()}}
+         "answer_verify": lists[i], **{grader: marks[i] for grader, marks in verdicts.items()}}
         for i, s in enumerate(samples)
     ]  # fmt: skip
     write_text(folder / "grades.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     metrics = {
         grader: benchmark_metrics(
             GradedSample(
-                s["problem"], s["seed"], s["sample"], marks[i], s["finish_reason"] == "length", answers[i] is not None,
+                s["problem"], s["seed"], s["sample"], marks[i], s["finish_reason"] == "length", extracted[grader][i] is not None,
                 problems[s["problem"]]["level"],
             )
             for i, s in enumerate(samples)

@@ -25,7 +25,7 @@ class GradedSample:
     truncated: bool
     """It ended at the length limit, and not by itself."""
     boxed: bool
-    """It has an answer (`extract_boxed` is not None)."""
+    """It has an answer, by the grader's own extraction (`extract_boxed`, or `extract_boxed_list` under verify)."""
     level: int | None = None
     """The problem's difficulty, where the benchmark has one (MATH-500: 1 to 5)."""
 

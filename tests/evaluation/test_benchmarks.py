@@ -3,15 +3,20 @@
 import csv
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from lark.config import Task
+from lark.artifacts import Checksums
+from lark.config import Config, Task
 from lark.errors import LarkError
 from lark.evaluation.answers import AnswerFormat, grade_paper
 from lark.evaluation.benchmarks import load
+from lark.pipeline import Pipeline
+from lark.plan import make_plan
 from tests.conftest import composed
 
 FILES = {"aime24": ("aime24.jsonl", 30), "amc": ("amc83.jsonl", 83), "math500": ("math500.jsonl", 500)}
@@ -66,11 +71,17 @@ def test_gpqas_options_are_shuffled_by_question_and_the_shuffle_is_kept(tmp_path
     assert max(letters.values()) < 90
 
 
-def test_options_that_read_alike_are_refused(tmp_path: Path) -> None:
+def test_only_an_ambiguous_right_answer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.jsonl"
-    path.write_text(json.dumps({"problem": "?", "answer": "x", "a": "y", "b": "x "}) + "\n")
     task = Task(label="Twice", path=str(path), answer_format="choice", distractor_fields=["a", "b"])
-    with pytest.raises(LarkError, match="two options are the same"):
+    path.write_text(json.dumps({"problem": "?", "answer": "x", "a": "y", "b": "x "}) + "\n")
+    with pytest.raises(LarkError, match="a wrong option is the same as the right one"):
+        load("twice", task)
+    path.write_text(json.dumps({"problem": "?", "answer": "x", "a": "y", "b": "y"}) + "\n")
+    (problem,) = load("twice", task)
+    assert problem.options["ABC".index(problem.answer)] == "x"
+    task.distractor_fields *= 6
+    with pytest.raises(LarkError, match="13 options, but letters go from A to J"):
         load("twice", task)
 
 
@@ -96,6 +107,24 @@ def test_a_new_benchmark_is_a_file_and_its_field_names(kind: str, tmp_path: Path
     assert [(p.id, p.question, p.answer, p.level) for p in problems] == [("a", "1+1?", "2", 1), ("b", "2+2?", "4", 2)]
 
 
+def test_a_hub_dataset_of_several_configurations_is_named_by_its_subset(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n"
+        + "".join(f"- config_name: {n}\n  data_files:\n  - split: test\n    path: {n}.jsonl\n" for n in ("easy", "hard"))
+        + "---\n"
+    )
+    for name, answer in (("easy", "2"), ("hard", "4")):
+        (folder / f"{name}.jsonl").write_text(json.dumps({"problem": "?", "answer": answer}) + "\n")
+    task = Task(label="Mine", path=str(folder), answer_format="numeric", subset="hard")
+    assert [problem.answer for problem in load("mine", task)] == ["4"]
+    task.subset = None
+    with pytest.raises(LarkError, match="Config name is missing"):
+        load("mine", task)
+
+
 def test_a_folder_or_hub_id_is_read_with_datasets(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     rows = pd.DataFrame({"problem": ["1+1?", "2+2?"], "answer": ["2", "4"]})
@@ -118,6 +147,128 @@ def test_a_missing_field_is_named(row: dict[str, str], changes: dict[str, str], 
     path.write_text(json.dumps(row) + "\n")
     with pytest.raises(LarkError, match=said):
         load("mine", Task(label="Mine", path=str(path), answer_format="numeric", **changes))
+
+
+MINE = Task(label="Mine", answer_format="free_form")
+ROW = b'{"problem": "?", "answer": "5"}\n'
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("a.jsonl", b'[{"problem": "?", "answer": "5"}]', "line 1: a problem is a JSON object"),
+        ("a.json", b'[\n  {"problem": "?", "answer": "5"}\n]', "line 1: a problem is a JSON object"),
+        ("a.jsonl", ROW + b"5\n", "line 2: a problem is a JSON object"),
+        ("a.jsonl", ROW + b'{"problem": "?"', "line 2: broken JSON"),
+        ("a.jsonl", ROW + "{'problem': 'naïve?'}".encode("latin-1"), "line 2: it is not in UTF-8 .byte 0xef"),
+        ("a.jsonl", b'{"problem": "half \\ud83d", "answer": "5"}', "problem 1 of .*`problem` has half a character, .* 5;"),
+        ("a.jsonl", b'{"problem": "?", "answer": ["5", "6"]}', "`answer` is of the type list; write it as text or a number"),
+        ("a.jsonl", b"", "has no problems"),
+        ("a.csv", b"", "has no problems"),
+        ("a.csv", b"problem,answer\n", "has no problems"),
+        ("a.csv", "problem,answer\nnaïve?,5\n".encode("latin-1"), "not in UTF-8"),
+        ("a.csv", b'problem,answer\n"?,5\n', "cannot be read as CSV"),
+        ("a.parquet", b"PAR1", "cannot be read as Parquet"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_sentence(file: str, content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(LarkError, match=said) as error:
+        load("mine", replace(MINE, path=str(tmp_path / file)))
+    assert file in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("file", "content"), [("a.jsonl", ROW), ("a.csv", b"problem,answer\n?,5\n")])
+def test_a_byte_order_mark_is_just_read(file: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / file).write_bytes(b"\xef\xbb\xbf" + content)
+    assert [p.answer for p in load("mine", replace(MINE, path=str(tmp_path / file)))] == ["5"]
+
+
+@pytest.mark.parametrize(
+    ("level", "is_whole"), [(3, True), (3.0, True), ("3", True), (2.5, False), ("Level 3", False), ([3], False)]
+)
+def test_a_level_is_a_whole_number(level: object, is_whole: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"problem": "?", "answer": "5", "level": level}))
+    task = replace(MINE, path=str(path), level_field="level")
+    if is_whole:
+        assert load("mine", task)[0].level == 3
+    else:
+        with pytest.raises(LarkError, match=r"problem 1 of .*level"):
+            load("mine", task)
+
+
+def test_lists_and_missing_values_in_parquet_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    task = replace(MINE, path=str(path))
+    pd.DataFrame({"problem": ["?"], "answer": [["5", "6"]]}).to_parquet(path)
+    with pytest.raises(LarkError, match="`answer` is of the type ndarray"):
+        load("mine", task)
+    pd.DataFrame({"problem": ["?", "?"], "answer": pd.array([5, None], dtype="Int64")}).to_parquet(path)
+    with pytest.raises(LarkError, match=r"problem 2 of .*there is no `answer`"):
+        load("mine", task)
+
+
+def test_the_id_that_occurs_twice_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"problem": "?", "answer": "5", "id": i}) + "\n" for i in (1, 7, 7)))
+    with pytest.raises(LarkError, match=r"2 problems of .* have the id '7'"):
+        load("mine", replace(MINE, path=str(path), id_field="id"))
+
+
+def own_benchmark(folder: Path, rows: list[dict[str, str]], *overrides: str, **changes: Any) -> Config:
+    """A run that is evaluated on these rows."""
+    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = composed(f"outputs={folder / 'out'}", "tracking=none", *overrides)
+    task = Task(label="Mine", path=str(folder / "mine.jsonl"), answer_format="numeric", id_field="id")
+    config.benchmark.tasks = {"mine": replace(task, **changes)}
+    return config
+
+
+ROWS = [{"id": str(i), "problem": f"{i}+1?", "answer": str(i + 1)} for i in range(3)]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_benchmark_that_cannot_be_read_is_told_before_any_stage_runs(dry_run: bool, tmp_path: Path) -> None:
+    dry = f"dry_run={str(dry_run).lower()}"
+    Pipeline(own_benchmark(tmp_path, ROWS, dry), tmp_path)
+    wrong: list[tuple[list[dict[str, str]], dict[str, Any], str]] = [
+        (ROWS, {"path": "nowhere.jsonl"}, "there is no such file"),
+        (ROWS, {"path": None}, "needs its file"),
+        (ROWS, {"count": 4}, "has 3 problems, but the benchmark has 4"),
+        (ROWS[:1] * 2, {}, "2 problems of .* have the id '0'"),
+        (ROWS, {"question_field": "prompt"}, "there is no `prompt`"),
+    ]
+    for rows, changes, said in wrong:
+        with pytest.raises(LarkError, match=said):
+            Pipeline(own_benchmark(tmp_path, rows, dry, **changes), tmp_path)
+        Pipeline(own_benchmark(tmp_path, rows, dry, "stages=[select]", **changes), tmp_path)  # which needs no benchmark
+    Pipeline(own_benchmark(tmp_path, ROWS, dry, path="somebody/dataset"), tmp_path)  # a hub is not asked
+
+
+def test_only_what_can_change_an_answer_is_generated_again(tmp_path: Path) -> None:
+    def fingerprints(rows: list[dict[str, str]], *overrides: str, **changes: Any) -> list[str]:
+        """Of the base model's generations and metrics."""
+        plan = make_plan(own_benchmark(tmp_path, rows, "method=base", *overrides, **changes), Checksums(tmp_path))
+        return [step.artifacts[0].fingerprint for step in plan if step.stage == "evaluate"]
+
+    generations, metrics = fingerprints(ROWS)
+    assert fingerprints(ROWS, label="Other", count=3, split="train") == [generations, metrics]
+    corrected = fingerprints([{**ROWS[0], "answer": "11"}, *ROWS[1:]])
+    assert corrected[0] == generations
+    assert corrected[1] != metrics
+    for changed in (
+        fingerprints([{**ROWS[0], "problem": "10+1?"}, *ROWS[1:]]),
+        fingerprints(ROWS, limit=2),
+        fingerprints(ROWS, answer_format="free_form"),
+        fingerprints(ROWS, "benchmark.decoding.temperature=0.7"),
+    ):
+        assert changed[0] != generations
+        assert changed[1] != metrics
+    hub = fingerprints(ROWS, path="somebody/dataset")
+    assert fingerprints(ROWS, path="somebody/dataset", label="Other") == hub
+    assert fingerprints(ROWS, path="somebody/dataset", subset="hard")[0] != hub[0]
 
 
 def test_answers_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
