@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from lark import config
-from lark.config_errors import quote_budgets, sentence
+from lark.config_errors import as_hydra_reads, sentence
 from lark.errors import LarkError
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `__main__` below, which turns them into sentences
@@ -74,7 +74,7 @@ if __name__ == "__main__":
     # Jobs that Hydra's submitit launcher starts must find this `lark`, and not the parser of that name.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     config.register()
-    sys.argv[1:] = quote_budgets(sys.argv[1:])
+    sys.argv[1:] = as_hydra_reads(sys.argv[1:])
     try:
         main()
     except (HydraException, OmegaConfBaseException, LarkError) as error:

@@ -20,7 +20,7 @@ from experiments import ORDER
 from lark import config as conf
 from lark.artifacts import Artifact, Checksums, Store
 from lark.config import Config
-from lark.config_errors import quote_budgets, sentence
+from lark.config_errors import as_hydra_reads, sentence
 from lark.errors import LarkError
 from lark.evaluation.metrics import BenchmarkMetrics
 from lark.plan import Step, make_plan, wanted
@@ -110,7 +110,7 @@ def find(name: str) -> str:
 def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
     """The jobs of an experiment, given what the user typed after its name."""
     conf.register()
-    arguments = [f"experiment={name}", *quote_budgets(list(arguments))]
+    arguments = [f"experiment={name}", *as_hydra_reads(list(arguments))]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             parser = OverridesParser.create()

@@ -5,8 +5,9 @@ that is trained on and the prompt that evaluation sends (paper, App. C.3, "Promp
 tokenised separately and joined; the end-of-turn token belongs to the response.
 """
 
+import datetime
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,16 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
 """Our own templates, for base models that have none: `llama3` and `chatml`. None of them injects a date."""
+
+TODAY = datetime.datetime(2024, 7, 26, tzinfo=datetime.UTC)
+"""What a template that asks for the date is told, so that a prompt never depends on the day: Llama's own default."""
+
+
+def render(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], **options: Any) -> str:
+    """The messages as the tokenizer's chat template writes them."""
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False, strftime_now=TODAY.strftime, **options)
+    assert isinstance(rendered, str)
+    return rendered
 
 
 @dataclass(frozen=True)
@@ -54,9 +65,13 @@ def conversation(question: str, system: str | None = None) -> list[dict[str, str
 class ChatFormat:
     """A tokenizer with its chat template, checked once: responses can be joined to prompts without changing either."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: str | None = None) -> None:
-        """`template` is None (the tokenizer's own), the name of one of ours, or a path to a Jinja file."""
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: str | None = None, stop_ids: Iterable[int] = ()) -> None:
+        """`template` is None (the tokenizer's own), the name of one of ours, or a path to a Jinja file.
+
+        `stop_ids` end an answer besides those that the template and the tokenizer name.
+        """
         self.tokenizer = tokenizer
+        self.further_stops = frozenset(stop_ids)
         if template is not None:
             tokenizer.chat_template = _read_template(template)
         if not tokenizer.chat_template:
@@ -105,9 +120,9 @@ class ChatFormat:
 
     @property
     def stop_ids(self) -> list[int]:
-        """Every token that ends an answer: the end of the turn, and the end of text (base models use another one)."""
+        """Every token that ends an answer: the end of the turn, and the end of text (base models use another one, or more)."""
         end_of_text = self.tokenizer.eos_token_id
-        return sorted({self.end_of_turn} | ({end_of_text} if isinstance(end_of_text, int) else set()))
+        return sorted({self.end_of_turn} | self.further_stops | ({end_of_text} if isinstance(end_of_text, int) else set()))
 
     def _join(self, prompt: list[int], response: list[int], max_length: int) -> Encoded:
         ids = [*prompt, *response, self.end_of_turn]
@@ -117,9 +132,7 @@ class ChatFormat:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
-        assert isinstance(rendered, str)
-        return rendered
+        return render(self.tokenizer, messages, add_generation_prompt=add_generation_prompt)
 
     def _find_end_of_turn(self) -> int:
         """The special token that closes an assistant's turn, found by rendering one."""

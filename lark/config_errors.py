@@ -8,14 +8,22 @@ from typing import Any
 from lark.config import Config
 
 
-def quote_budgets(arguments: list[str]) -> list[str]:
-    """`budget=3` names the option conf/budget/3.yaml, but Hydra reads a bare number as a number and refuses it as a name."""
-    return [
-        "budget=" + ",".join(f"'{number}'" for number in argument.removeprefix("budget=").split(","))
-        if re.fullmatch(r"budget=\d+(,\d+)*", argument)
-        else argument
-        for argument in arguments
-    ]
+def as_hydra_reads(arguments: list[str]) -> list[str]:
+    """What people type, as Hydra takes it.
+
+    `budget=3` names the option conf/budget/3.yaml, but Hydra reads a bare number as a number and refuses it as a name.
+    `force=grade` and `stages=select,train` are lists, which Hydra wants in brackets.
+    """
+    return [_as_hydra_reads(argument) for argument in arguments]
+
+
+def _as_hydra_reads(argument: str) -> str:
+    key, _, value = argument.partition("=")
+    if key == "budget" and re.fullmatch(r"\d+(,\d+)*", value):
+        return "budget=" + ",".join(f"'{number}'" for number in value.split(","))
+    if key in ("force", "stages") and re.fullmatch(r"\w+(,\w+)*", value) and value != "null":
+        return f"{key}=[{value}]"
+    return argument
 
 
 def sentence(error: Exception) -> str:

@@ -4,7 +4,7 @@ import importlib.util
 import logging
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from lark.chat import ChatFormat
@@ -20,7 +20,16 @@ def load_chat(path: str, student: Student) -> ChatFormat:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=student.revision)
     except (OSError, ValueError) as error:
         raise LarkError(f"student.path={path}: its tokenizer cannot be loaded ({_first_line(error)}).") from error
-    return ChatFormat(tokenizer, student.chat_template)
+    return ChatFormat(tokenizer, student.chat_template, generation_stops(path, student.revision))
+
+
+def generation_stops(path: str, revision: str | None) -> set[int]:
+    """The tokens that end an answer by the model's generation config: one, several, or none where it has no such file."""
+    try:
+        stops = GenerationConfig.from_pretrained(path, revision=revision or "main").eos_token_id
+    except OSError:
+        return set()
+    return set(stops) if isinstance(stops, list) else {stops} - {None}
 
 
 def load_model(path: str, student: Student, device: str, dtype: torch.dtype | None = None) -> PreTrainedModel:

@@ -2,16 +2,21 @@
 
 import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from lark.chat import INSTRUCTION, ChatFormat, user_turn
+from lark.config import Judge
 from lark.errors import LarkError
+from lark.evaluation.judge_worker import Asker, load_tokenizer
 from lark.evaluation.prompts import CHOICE, FREE_FORM, NUMERIC
+from lark.models import load_chat
 from lark.students import DEMO
+from tests.conftest import composed
 
 TOKENIZERS = ["demo", "smollm2", "qwen2_5", "llama3_1"]
 
@@ -41,9 +46,30 @@ def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(
     assert chat.encode_many([row], 1000) == [encoded]
 
 
-def test_a_prompt_depends_on_no_date(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_depends_on_no_date(tokenizer: PreTrainedTokenizerBase) -> None:
     text = ChatFormat(tokenizer).prompt_text("How many?")
     assert str(datetime.date.today().year) not in text
+
+
+def test_a_template_that_asks_for_the_date_is_told_the_same_every_day(tmp_path: Path) -> None:
+    own = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
+    path = tmp_path / "template.jinja"
+    path.write_text("Today is {{ strftime_now('%d %b %Y') }}. " + own.tokenizer.chat_template)  # type: ignore[operator]
+    dated = ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
+    assert dated.prompt_text("How many?") == "Today is 26 Jul 2024. " + own.prompt_text("How many?")
+    judge = Asker(Judge(style="brief"), dated.tokenizer, dated.stop_ids)
+    assert "26 Jul 2024" in str(dated.tokenizer.decode(judge.prompt("q", "r")[0]))
+
+
+@pytest.mark.parametrize(("configured", "further"), [(7, {7}), ([1, 7, 9], {7, 9}), (None, set())])
+def test_whatever_a_model_says_ends_its_answers_ends_them(configured: Any, further: set[int], tmp_path: Path) -> None:
+    own = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
+    own.tokenizer.save_pretrained(tmp_path)
+    student = composed().student
+    assert load_chat(str(tmp_path), student).stop_ids == own.stop_ids  # no generation config at all
+    GenerationConfig(eos_token_id=configured).save_pretrained(tmp_path)
+    assert set(load_chat(str(tmp_path), student).stop_ids) == {*own.stop_ids, *further}
+    assert set(load_tokenizer(str(tmp_path), Judge())[1]) == {own.tokenizer.eos_token_id, *further}
 
 
 def test_the_instruction_ends_the_user_turn_once(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from lark.config_errors import quote_budgets, sentence
+from lark.config_errors import as_hydra_reads, sentence
 from lark.errors import LarkError
 from lark.scoring.methods import METHODS
 from tests.conftest import ROOT, composed
@@ -92,8 +92,16 @@ def test_a_judge_on_two_gpus_does_not_stop_the_hf_engine() -> None:
     assert composed("student=qwen7b", "method=llm_judge", "engine=hf").method.judge.tensor_parallel == 2
 
 
+def test_stages_are_typed_as_words() -> None:
+    typed = ["force=grade", "stages=select,train", "force=[train]", "force=[]", "pool.path=force=grade"]
+    read = ["force=[grade]", "stages=[select,train]", *typed[2:]]
+    assert as_hydra_reads(typed) == read
+    assert composed(*read[:2]).force == ["grade"]
+    assert composed(*read[:2]).stages == ["select", "train"]
+
+
 def test_a_budget_is_typed_as_a_number() -> None:
-    assert quote_budgets(["budget=3", "-m", "budget=1,3", "budget.size=7", "method=lark"]) == [
+    assert as_hydra_reads(["budget=3", "-m", "budget=1,3", "budget.size=7", "method=lark"]) == [
         "budget='3'", "-m", "budget='1','3'", "budget.size=7", "method=lark",
     ]  # fmt: skip
 

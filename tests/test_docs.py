@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lark.chat import conversation
-from lark.config_errors import quote_budgets
+from lark.config_errors import as_hydra_reads
 from tests.conftest import ROOT, composed
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -26,7 +26,7 @@ COMMANDS = sorted(
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python")])
 def test_every_command_composes(command: str) -> None:
-    words = quote_budgets(shlex.split(command)[2:])
+    words = as_hydra_reads(shlex.split(command)[2:])
     sweep = "-m" in words
     overrides = [word for word in words if word != "-m" and not word.startswith("hydra")]
     assert len(overrides) >= 1

@@ -10,15 +10,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 from tqdm import tqdm
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lark import pool as pools
+from lark.chat import render
 from lark.config import Judge
 from lark.errors import LarkError
 from lark.evaluation import engines, judge
 from lark.evaluation.engines import Engine, Request, Sampling
 from lark.evaluation.journal import Journal
 from lark.evaluation.worker import own_device, running
+from lark.models import generation_stops
 from lark.worker import Job
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,7 @@ class Asker:
     def _tokens(self, question: str, response: str) -> list[int]:
         """In non-thinking mode (App. C.2), where the template knows one."""
         message = {"role": "user", "content": judge.user_turn(self.settings.style, question, response)}
-        text = self.tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True, enable_thinking=False)
+        text = render(self.tokenizer, [message], add_generation_prompt=True, enable_thinking=False)
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def sampling(self, attempt: int) -> Sampling:
@@ -138,10 +140,4 @@ def load_tokenizer(path: str, settings: Judge) -> tuple[PreTrainedTokenizerBase,
         raise LarkError(f"method.judge.path={settings.path}: its tokenizer cannot be loaded ({first}).") from error
     if not tokenizer.chat_template:
         raise LarkError(f"method.judge.path={settings.path} has no chat template: a judge must be a chat model.")
-    stops = {tokenizer.eos_token_id}
-    try:
-        configured = GenerationConfig.from_pretrained(path, revision=settings.revision or "main").eos_token_id
-        stops |= set(configured) if isinstance(configured, list) else {configured}
-    except OSError:
-        pass  # a model without one has no more stop tokens than its tokenizer's
-    return tokenizer, sorted(stop for stop in stops if stop is not None)
+    return tokenizer, sorted(generation_stops(path, settings.revision) | ({tokenizer.eos_token_id} - {None}))
