@@ -40,9 +40,10 @@ _PERCENT = re.compile(r"\\?%|\\(?:text|mbox|mathrm)\s*\{\s*percent\s*\}|\bpercen
 _ROMAN_LETTER = re.compile(r"\\mathrm\s*\{\s*([A-Za-z])\s*\}")
 _BASE = re.compile(r"[0-9A-Za-z]+_\{?([0-9]+)\}?")
 _EITHER = re.compile(r"\\lor\b|(?<![A-Za-z])or(?![A-Za-z])")
-_THOUSANDS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:(?:\\[,;:]|~)[0-9]{3})+(?![0-9])")
+_THOUSANDS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:(?:\\[,;:]|[~ ])[0-9]{3})+(?![0-9])")
 _REPEATING = re.compile(r"([0-9]+)\.([0-9]*)\\(?:overline|bar)\s*\{([0-9]+)\}")
 _MIXED = re.compile(r"(?<![0-9.])([0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)(?![0-9.])")
+_APART = re.compile(r"(?:^|[^A-Za-z0-9.\s])\s*[0-9.]+\s+[0-9]")
 _DEGREES = r"\s*([0-9.]+)\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})\s*"
 _ANGLE = re.compile(
     rf"\\(sin|cos|tan|cot|sec|csc)\s*(?:{_DEGREES}|\({_DEGREES}\)|\\left\s*\({_DEGREES}\\right\s*\)|\{{{_DEGREES}\}})"
@@ -74,6 +75,8 @@ def _read(answer: str) -> Value:
     latex = _ROMAN_LETTER.sub(r"\1", _PERCENT.sub("", answer))
     latex = _THOUSANDS.sub(lambda match: re.sub(r"[^0-9]", "", match[0]), latex)
     latex = _MIXED.sub(r"\1\\frac{\2}{\3}", latex)
+    if _APART.search(latex):
+        raise ValueError(f"two numbers with nothing between them, which math-verify would add up: {latex}")
     latex = _ANGLE.sub(_radians, _REPEATING.sub(_repeating_decimal, latex))
     value = parse_latex_cached(normalize_latex(latex, config=_NORMALISATION))
     if _EITHER.search(latex) and isinstance(value, FiniteSet) and all(isinstance(x, Rel) for x in value.args):
