@@ -36,8 +36,9 @@ _ROOT = Path(__file__).parents[2]
 _TIME_IS_UP = (-signal.SIGPROF, -signal.SIGALRM)
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _LETTER = re.compile(r"\(?\s*([A-Z])\s*(?:$|\)|[.:](?:\s|$))")
-_ANOTHER = re.compile(r"(?:[\s,;/&|]|OR\b|AND\b)*\(?\s*[A-Z]\s*(?:[).:]+(?:[\s,;/&|]|$)|$)")
-"""A second option behind the first. Not the name of what was chosen: `B) (R)-2-bromobutane`, `D) vitamin C`."""
+_JOINT = r"(?:[,;/&|]|OR\b|AND\b)"
+_ANOTHER = re.compile(rf"(?:\s|{_JOINT})*\(?\s*[A-J]\s*[).:]+(?:\s|{_JOINT}|$)|\s*{_JOINT}(?:\s|{_JOINT})*[A-J]\s*$")
+"""A second option behind the first. Not the name of what was chosen: `B) (R)-2-bromobutane`, `D) vitamin C`, `D) K`."""
 
 
 def choice_letter(answer: str) -> str | None:
