@@ -82,6 +82,6 @@ def _loss(model: AutoModelForCausalLM, chat: ChatFormat, question: str, response
     import torch
 
     encoded = chat.encode(question, response, 512)
-    labels = torch.tensor([[-100] * encoded.prompt_length + encoded.ids[encoded.prompt_length :]])
+    labels = torch.tensor([[-100] * encoded.prompt_length + list(encoded.ids[encoded.prompt_length :])])
     with torch.no_grad():
         return float(model(torch.tensor([encoded.ids]), labels=labels).loss)  # type: ignore[operator]
