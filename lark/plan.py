@@ -6,6 +6,7 @@ carries it out. VERSIONS are raised by hand when the meaning of a stage's output
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -107,7 +108,8 @@ def pool_artifact(config: Config, checksums: Checksums) -> Artifact:
     part = asdict(config.pool)
     files = pools.source_files(config.pool)
     if files:
-        part["path"] = {path.name: checksums(path) for path in files}
+        root = os.path.commonpath([path.parent for path in files])
+        part["path"] = {path.relative_to(root).as_posix(): checksums(path) for path in files}
     return Artifact("pool", config.pool.name, VERSIONS["pool"], part)
 
 

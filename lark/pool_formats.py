@@ -79,10 +79,12 @@ def _roles(row: Record, messages: Any) -> tuple[Any, Any, Any]:
 
 
 def source_files(pool: conf.Pool) -> list[Path]:
-    """The files that a local pool is made of; what its fingerprint is taken from."""
-    if pool.format in ("demo", "hub") or pool.path is None:
+    """The files that a local pool is made of; what its fingerprint is taken from. None for a dataset of the hub."""
+    if pool.format == "demo" or pool.path is None:
         return []
     path = Path(pool.path).expanduser()
+    if pool.format == "hub":
+        return sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith(".")) if path.is_dir() else []
     pattern = "*.json" if pool.format == "rsr" else "*"
     if path.is_dir():
         files = sorted(p for p in path.glob(pattern) if p.suffix in (".json", ".jsonl", ".parquet"))

@@ -1,6 +1,7 @@
 """Pools of every layout are read; whatever is wrong with one is said with file and line."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lark import pool as pools
+from lark.artifacts import Checksums
 from lark.config import Pool
 from lark.errors import LarkError
+from lark.plan import pool_artifact
 from lark.pool import Trajectory, read
 from lark.pool_formats import BOM, _json_array, teacher_and_rollout
 from lark.report.summary import pool_summary
+from tests.conftest import composed
 
 
 def row(question: int, candidate: int, **more: Any) -> dict[str, Any]:
@@ -57,6 +61,20 @@ def test_a_hugging_face_dataset_folder_is_read(tmp_path: Path) -> None:
     datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "set")
     found = list(read(Pool(name="h", format="hub", path=str(tmp_path / "set"))))
     assert found == list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
+
+
+def test_a_datasets_folder_that_changed_is_another_pool(tmp_path: Path) -> None:
+    """Also a file further down, and not its time alone."""
+    (tmp_path / "set" / "data").mkdir(parents=True)
+    pool = replace(composed(), pool=Pool(name="h", format="hub", path=str(tmp_path / "set")))
+
+    def fingerprint(*rows: dict[str, Any]) -> str:
+        write_jsonl(tmp_path / "set" / "data" / "train.jsonl", list(rows))
+        return pool_artifact(pool, Checksums(tmp_path)).fingerprint
+
+    first = fingerprint(row(1, 1))
+    assert fingerprint(row(1, 1), row(1, 2)) != first
+    assert fingerprint(row(1, 1)) == first
 
 
 def write_rsr(folder: Path, questions: int = 3) -> Pool:

@@ -5,7 +5,8 @@ about equal cost. They do not depend on the number of processes: a run that was 
 A shard's file is named after its rows: if `scoring.shard_tokens` has changed since, it is ignored, never misread.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,12 +14,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lark.artifacts import atomic
 from lark.config import Scoring
 from lark.errors import LarkError
 from lark.scoring.methods import METHODS
+
+log = logging.getLogger(__name__)
 
 LEAST_SHARDS = 16
 QUADRATIC = 1 / 20_000
@@ -87,7 +91,25 @@ def name(output: str, rows: range) -> str:
 def done(output: str, folder: Path, rows: range) -> bool:
     """Whether a shard need not be made: it is there, or was put together with the others before the run was killed."""
     whole = FILES[output]
-    return (folder / name(output, rows)).exists() or (whole is not None and (folder / whole).exists())
+    there = _intact(folder / name(output, rows), _read_to_the_end)
+    return there or (whole is not None and _intact(folder / whole, pq.read_metadata))
+
+
+def _read_to_the_end(path: Path) -> object:
+    return pq.read_table(path, page_checksum_verification=True)
+
+
+def _intact(path: Path, look: Callable[[Path], object]) -> bool:
+    """Whether a table is there and can be read. One that a disk has damaged is removed: it is as good as missing."""
+    if not path.exists():
+        return False
+    try:
+        look(path)
+    except (pa.ArrowException, OSError) as error:
+        log.warning("%s is damaged (%s): making it again", path, str(error).splitlines()[0])
+        path.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def _run_shards(job: Job, label: str, scorer: Callable[[Student], ShardScorer], 
             for output, folder in folders.items():
                 if not shards.done(output, folder, where):
                     with atomic(folder / shards.name(output, where)) as draft:
-                        pq.write_table(tables[output], draft, compression="zstd")
+                        pq.write_table(tables[output], draft, compression="zstd", write_page_checksum=True)
         rate = bar.format_dict["rate"]
     return {"tokens_per_second": rate}
 

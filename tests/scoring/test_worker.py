@@ -149,6 +149,23 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
         assert table[column].isna().all()
 
 
+@pytest.mark.parametrize("harm", ["torn", "one byte"])
+def test_a_damaged_shard_is_said_so_and_made_again(harm, pool, scored, tmp_path, caplog):
+    config = settings()
+    tasks = {"scores": tmp_path}
+    worker.score(job("score", tmp_path, pool, config, tasks))
+    victim, *others = sorted(tmp_path.glob("shard-*"))
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 4] ^= 1
+    victim.write_bytes(content[: len(content) // 2] if harm == "torn" else content)
+    before = [path.stat().st_mtime_ns for path in others]
+    worker.score(job("score", tmp_path, pool, config, tasks))
+    assert caplog.text.count(f"{victim} is damaged") == 1
+    assert [path.stat().st_mtime_ns for path in others] == before
+    shards.finish("scores", tmp_path, shards.Shards.of("score", pool["lengths"], config.scoring))
+    assert_same(pd.read_parquet(tmp_path / "scores.parquet"), read(scored, "scores"))
+
+
 def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, scored, tmp_path):
     machine, config = replace(ALONE, processes=2), settings(shard_tokens=300)
     job_file = {"task": "score", "folder": str(tmp_path), "inputs": {k: str(v) for k, v in pool.items()}}
