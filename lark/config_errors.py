@@ -34,7 +34,8 @@ def sentence(error: Exception) -> str:
     ):
         group, option, options = match[1], match[2], match[3].split()
         launcher = f"{group}={option} needs Hydra's launcher for clusters: pip install hydra-submitit-launcher==1.2.0."
-        other = f"{group}={option}: there is no such option; choose one of {', '.join(options)}."
+        free = f", or any other with budget.size={option}" if group == "budget" else ""
+        other = f"{group}={option}: there is no such option; choose one of {', '.join(options)}{free}."
         return launcher if option.startswith("submitit_") else other
     if match := re.search(r"Could not override '(\S+?)'", text):
         return f"{match[1]}: there is no such key{_nearest(match[1])}"

@@ -149,7 +149,8 @@ class Pipeline:
         return max(1, self.machine.processes // shared.tensor_parallel)
 
     def _pool(self, step: Step, folder: Path) -> Mapping[str, Any]:
-        return pools.write(pools.read(self.config.pool), folder / pools.FILE, self.config.pool)
+        dropped = pools.Dropped()
+        return pools.write(pools.read(self.config.pool, dropped), folder / pools.FILE, self.config.pool, dropped)
 
     def _select(self, step: Step, folder: Path) -> Mapping[str, Any]:
         inputs = {name: self.store.path(artifact) for name, artifact in step.inputs.items()}

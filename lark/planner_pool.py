@@ -56,7 +56,8 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
         return _measured(artifact)
     pool, longest = config.pool, config.student.max_length
     if pool.format == "demo":
-        questions = pool.questions or 200
+        questions = pool.questions
+        assert questions is not None
         shape = np.full(DEMO_CANDIDATES, 1.0)
         return PoolLengths(questions, DEMO_CANDIDATES, shape * min(DEMO_PROMPT + DEMO_RESPONSE, longest), shape * DEMO_RESPONSE,
                            "assumed: the demo pool's mean under its own tokenizer")  # fmt: skip

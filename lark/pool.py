@@ -12,7 +12,7 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from lark.pool_formats import READERS, Record, hash64, source_files, turns
 log = logging.getLogger(__name__)
 
 FILE = "trajectories.parquet"
+KEY = ["question_id", "candidate_id"]
+"""What identifies a trajectory."""
 ROWS_IN_MEMORY = 2000
 CHARACTERS_IN_MEMORY = 8_000_000
 """A row group of the normalised pool has at most so many rows and, by a trajectory, characters: what readers hold at once."""
@@ -55,32 +57,61 @@ class Trajectory:
     correct: bool | None
 
 
-def read(pool: conf.Pool) -> Iterator[Trajectory]:
-    """Every trajectory of the pool, checked. Errors name the file and the line."""
+@dataclass
+class Dropped:
+    """What pool.correct_only left out of a pool, before a sample of its questions was taken."""
+
+    trajectories: int = 0
+    right: set[str] = field(default_factory=set)
+    wrong: set[str] = field(default_factory=set)
+    """Questions with trajectories that were kept, and with such that were dropped."""
+
+    def keeps(self, trajectory: Trajectory, pool: conf.Pool, where: str) -> bool:
+        """Whether the trajectory is correct; counted either way."""
+        known = verdict(trajectory, pool)
+        if known is None:
+            raise LarkError(
+                f"{where}: pool.correct_only=true, but question {trajectory.question_id!r} has neither `answer` nor `correct`: "
+                "give one of them, or set pool.correct_only=false."
+            )
+        (self.right if known else self.wrong).add(trajectory.question_id)
+        self.trajectories += not known
+        return known
+
+    def to_dict(self) -> dict[str, int]:
+        return {"trajectories": self.trajectories, "questions": len(self.wrong - self.right)}
+
+
+def read(pool: conf.Pool, dropped: Dropped | None = None) -> Iterator[Trajectory]:
+    """Every trajectory of the pool, checked. Errors name the file and the line; `dropped` counts what is left out as wrong."""
+    dropped = Dropped() if dropped is None else dropped
     kept = _sampled_questions(pool) if pool.questions is not None and pool.format != "demo" else None
     seen: set[int] = set()
     texts: dict[str, int] = {}
-    for trajectory in _trajectories(pool):
-        if (kept is not None and trajectory.question_id not in kept) or (pool.ids and trajectory.question_id not in pool.ids):
+    for where, trajectory in _trajectories(pool):
+        if pool.ids and trajectory.question_id not in pool.ids:
+            continue
+        correct = not pool.correct_only or dropped.keeps(trajectory, pool, where)
+        if kept is not None and trajectory.question_id not in kept:
             continue
         text = hash64(trajectory.question.strip())
         if texts.setdefault(trajectory.question_id, text) != text:
             raise LarkError(
-                f"pool {pool.name}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} answers another "
+                f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} answers another "
                 "question than the candidates before it. Give different questions different ids."
             )
         key = hash64(trajectory.question_id, trajectory.candidate_id)
         if key in seen:
             raise LarkError(
-                f"pool {pool.name}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} appears "
-                "twice. Give every trajectory of a question its own candidate_id."
+                f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} appears "
+                "a second time. Give every trajectory of a question its own candidate_id."
             )
         seen.add(key)
-        if not pool.correct_only or _require_verdict(trajectory, pool):
+        if correct:
             yield trajectory
 
 
-def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool) -> dict[str, Any]:
+def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, dropped: Dropped | None = None) -> dict[str, Any]:
     """Write the normalised pool and return its summary."""
     summary = Summary(pool)
     with atomic(path) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
@@ -99,7 +130,7 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool) -> di
         filtered = " that pool.correct_only=true would keep" if pool.correct_only else ""
         filtered += f" of the questions {', '.join(pool.ids)}" if pool.ids else ""
         raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path}{filtered}.")
-    return summary.to_dict()
+    return {**summary.to_dict(), **({"dropped": dropped.to_dict()} if dropped is not None and pool.correct_only else {})}
 
 
 class Summary:
@@ -110,7 +141,7 @@ class Summary:
         self.candidates: Counter[str] = Counter()
         self.lengths: defaultdict[str, array[int]] = defaultdict(lambda: array("L"))
         self.verdicts: Counter[tuple[str, bool | None]] = Counter()
-        self.own_verdicts = 0
+        self.sources: set[str] = set()
         self.boxed = 0
 
     @property
@@ -120,8 +151,10 @@ class Summary:
     def add(self, trajectory: Trajectory) -> None:
         self.candidates[trajectory.question_id] += 1
         self.lengths[trajectory.teacher].append(len(trajectory.response))
-        self.verdicts[trajectory.teacher, verdict(trajectory, self.pool)] += 1
-        self.own_verdicts += trajectory.correct is not None
+        known = verdict(trajectory, self.pool)
+        self.verdicts[trajectory.teacher, known] += 1
+        if known is not None:
+            self.sources.add("the answer in the last \\boxed{}" if _has_answer(trajectory) else "the pool's own verdict")
         self.boxed += extract_boxed(trajectory.response) is not None
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,7 +166,7 @@ class Summary:
             "teachers": {teacher: self._part([teacher]) for teacher in sorted(self.lengths)},
             "all": self._part(list(self.lengths)),
             "boxed": self.boxed / max(1, self.trajectories),
-            "verdicts": "the pool's own verdict" if self.own_verdicts else "the answer in the last \\boxed{}",
+            "verdicts": " and, without one, ".join(sorted(self.sources)),
         }
 
     def _part(self, teachers: list[str]) -> dict[str, Any]:
@@ -170,16 +203,18 @@ def iterate(path: Path, columns: list[str] | None = None) -> Iterator[dict[str, 
         yield from rows
 
 
-def _trajectories(pool: conf.Pool) -> Iterator[Trajectory]:
+def _trajectories(pool: conf.Pool) -> Iterator[tuple[str, Trajectory]]:
+    """Each trajectory in our terms, and where it stands."""
     if pool.format == "demo":
         from lark.demo.pool import trajectories  # noqa: PLC0415  # the demo is generated, not read
 
-        for row in trajectories(pool.questions or 200, pool.seed):
-            yield Trajectory(**row)  # type: ignore[arg-type]
+        assert pool.questions is not None
+        for row in trajectories(pool.questions, pool.seed):
+            yield "the demo's pool", Trajectory(**row)  # type: ignore[arg-type]
         return
     counter: Counter[str] = Counter()
     for record in READERS[pool.format](pool):
-        yield _normalise(record, pool, counter)
+        yield record.where, _normalise(record, pool, counter)
 
 
 def _normalise(row: Record, pool: conf.Pool, counter: Counter[str]) -> Trajectory:
@@ -192,19 +227,22 @@ def _normalise(row: Record, pool: conf.Pool, counter: Counter[str]) -> Trajector
     if pool.answer_pattern is not None:
         response = box_answer(response, pool.answer_pattern)
     question_id = row.get("question_id", pool)
-    question_id = f"{hash64(question):016x}" if question_id is None else str(question_id)
+    question_id = f"{hash64(question.strip()):016x}" if question_id is None else str(question_id)
     rollout, candidate, answer = (row.get(name, pool) for name in ("rollout", "candidate_id", "answer"))
     index = counter[question_id]
     counter[question_id] += 1
+    rollout = index if rollout is None else rollout
     try:
-        rollout = int(index if rollout is None else rollout)
-    except (TypeError, ValueError) as error:
+        whole = int(rollout)
+        if isinstance(rollout, float) and whole != rollout:
+            raise ValueError
+    except (OverflowError, TypeError, ValueError) as error:
         raise LarkError(f"{row.where}: `rollout` must be a whole number, not {rollout!r}.") from error
     trajectory = Trajectory(
         question_id=question_id,
         candidate_id=str(index if candidate is None else candidate),
         teacher=str(row.get("teacher", pool) or "unknown"),
-        rollout=rollout,
+        rollout=whole,
         system=system,
         question=question,
         response=response,
@@ -238,34 +276,38 @@ def _truth(row: Record, pool: conf.Pool) -> bool | None:
 
 
 def _sampled_questions(pool: conf.Pool) -> set[str]:
-    """The `pool.questions` questions whose hashes are smallest: a sample that neither order nor pool size disturbs."""
-    everything = replace(pool, questions=None, correct_only=False)
-    if pool.format == "rsr":  # aligned files: the first has every question
+    """The `pool.questions` questions whose hashes are smallest: a sample that neither order nor pool size disturbs.
+
+    With pool.correct_only it is taken from the questions that have a correct trajectory.
+    """
+    everything, correct = replace(pool, questions=None), Dropped()
+    if pool.format == "rsr" and not pool.correct_only:  # aligned files: the first has every question
         everything = replace(everything, path=str(source_files(pool)[0]))
-    ids = {trajectory.question_id for trajectory in _trajectories(everything)}
+    ids = {
+        trajectory.question_id
+        for where, trajectory in _trajectories(everything)
+        if not pool.correct_only or correct.keeps(trajectory, pool, where)
+    }
     assert pool.questions is not None
     if len(ids) < pool.questions:
-        raise LarkError(f"pool.questions={pool.questions}, but {pool.path} has only {len(ids)}: use fewer, or null for all.")
+        which = " with a correct trajectory" if pool.correct_only else ""
+        raise LarkError(
+            f"pool.questions={pool.questions}, but {pool.path} has only {len(ids)}{which}: use fewer, or null for all."
+        )
     if len(ids) > pool.questions:
         log.info("pool      %d of %d questions are taken (pool.questions; null takes all)", pool.questions, len(ids))
     return set(sorted(ids, key=lambda question: hash64(str(pool.seed), question))[: pool.questions])
 
 
 def verdict(trajectory: Trajectory, pool: conf.Pool) -> bool | None:
-    """Correct or not: the pool's own word where it has one, else the evaluation's extraction rule (paper, App. C.1)."""
-    if trajectory.correct is not None or trajectory.answer is None:
+    """Correct or not: by the evaluation's extraction rule (paper, App. C.1), or the pool's own word where it has no answer."""
+    if not _has_answer(trajectory):
         return trajectory.correct
-    return grade_paper(extract_boxed(trajectory.response), trajectory.answer, AnswerFormat(pool.answer_format))
+    return grade_paper(extract_boxed(trajectory.response), str(trajectory.answer), AnswerFormat(pool.answer_format))
 
 
-def _require_verdict(trajectory: Trajectory, pool: conf.Pool) -> bool:
-    known = verdict(trajectory, pool)
-    if known is None:
-        raise LarkError(
-            f"pool.correct_only=true, but question {trajectory.question_id!r} has neither `answer` nor `correct`: "
-            "give one of them, or set pool.correct_only=false."
-        )
-    return known
+def _has_answer(trajectory: Trajectory) -> bool:
+    return bool(trajectory.answer and trajectory.answer.strip())
 
 
 def _record_batch(batch: list[Trajectory]) -> pa.RecordBatch:

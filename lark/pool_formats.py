@@ -6,10 +6,11 @@ Nothing here holds more than a batch of records; what is wrong with a file is sa
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,8 @@ import pyarrow.parquet as pq
 from lark import config as conf
 from lark.errors import LarkError
 
+SPACE = " \t\r\n"
+"""What JSON takes for white space."""
 BOM = b"\xef\xbb\xbf"
 ALIASES = {
     "question_id": ("question_id", "problem_id"),
@@ -45,7 +48,9 @@ def turns(row: Record, pool: conf.Pool) -> tuple[str | None, str, str]:
     if messages is None:
         system, question, response = (row.get(name, pool) for name in ("system", "question", "response"))
         for name, value in (("question", question), ("response", response)):
-            if not isinstance(value, str):
+            if value is not None and not isinstance(value, str):
+                raise LarkError(f"{row.where}: `{name}` must be a text, not {value!r:.40}.")
+            if value is None:
                 raise LarkError(
                     f"{row.where}: there is no `{name}` (nor `messages`); it has {', '.join(row.values)}. "
                     f"Name the column with pool.fields.{name}=<column>."
@@ -89,7 +94,8 @@ def source_files(pool: conf.Pool) -> list[Path]:
     if path.is_dir():
         files = sorted(p for p in path.glob(pattern) if p.suffix in (".json", ".jsonl", ".parquet"))
     else:
-        files = [path] if path.is_file() else sorted(path.parent.glob(path.name)) if path.parent.is_dir() else []
+        found = [path] if path.is_file() else Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+        files = sorted(p for p in found if p.is_file())
     if not files:
         raise LarkError(
             f"pool.path={pool.path}: there is no such file. Give a JSONL or Parquet file, a folder or a glob pattern."
@@ -171,8 +177,8 @@ def _rsr_rows(pool: conf.Pool) -> Iterator[Record]:
     """The paper's layout. Every file must hold the same questions in the same order."""
     first: list[int] = []
     files = source_files(pool)
-    for number, path in enumerate(files):
-        teacher, rollout = teacher_and_rollout(path.stem)
+    names = teachers_and_rollouts([path.stem for path in files])
+    for number, (path, (teacher, rollout)) in enumerate(zip(files, names, strict=True)):
         index = -1
         for index, values in enumerate(_json_array(path)):  # its last value is checked below
             where = f"{path}, item {index + 1}"
@@ -190,10 +196,25 @@ def _rsr_rows(pool: conf.Pool) -> Iterator[Record]:
             raise LarkError(f"{path}: {index + 1} items, but {files[0].name} has {len(first)}; the files are not aligned.")
 
 
-def teacher_and_rollout(stem: str) -> tuple[str, int]:
-    """`qwq-32b_rollout2` -> ("qwq-32b", 2). The number at the end is the rollout; without one it is 0."""
-    match = re.fullmatch(r"(.+?)[._-]+(?:rollout|run|sample|seed|r|v)?[._-]?(\d+)", stem)
-    return (match[1], int(match[2])) if match else (stem, 0)
+def teachers_and_rollouts(stems: Sequence[str]) -> list[tuple[str, int]]:
+    """What the names of a folder's files say: `qwq-32b_rollout2` -> ("qwq-32b", 2), `phi-4` -> ("phi-4", 0).
+
+    A number at the end is the rollout if a word says so, or if several files differ in nothing else and their numbers count
+    up from 0 or 1 (qwq-32b_1, qwq-32b_2, qwq-32b_3). Otherwise it is a part of the teacher's name, and the rollout is 0.
+    """
+    matches = [re.fullmatch(r"(.+?)[._-]+(?:(rollout|run|sample|seed)|r|v)?[._-]?(\d+)", stem) for stem in stems]
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for match in filter(None, matches):
+        numbers[match[1]].append(int(match[3]))
+
+    def counts_up(teacher: str) -> bool:
+        found = sorted(numbers[teacher])
+        return len(found) > 1 and found[0] in (0, 1) and found == list(range(found[0], found[0] + len(found)))
+
+    return [
+        (match[1], int(match[3])) if match and (match[2] or counts_up(match[1])) else (stem, 0)
+        for stem, match in zip(stems, matches, strict=True)
+    ]
 
 
 def _json_array(path: Path, chunk: int = 1 << 20) -> Iterator[Any]:
@@ -209,6 +230,7 @@ def _json_array(path: Path, chunk: int = 1 << 20) -> Iterator[Any]:
             while True:
                 at = _skip_space(text, at)
                 if text.startswith("]", at):
+                    _require_end(path, handle, text[at + 1 :], number)
                     return
                 start = _skip_space(text, at + 1) if number and text.startswith(",", at) else at
                 try:
@@ -227,8 +249,20 @@ def _json_array(path: Path, chunk: int = 1 << 20) -> Iterator[Any]:
         raise LarkError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8.") from error
 
 
+def _require_end(path: Path, handle: TextIO, rest: str, items: int) -> None:
+    """Nothing may follow the list: a second one, as when files are put one behind the other, would be lost."""
+    while True:
+        if rest.strip(SPACE):
+            raise LarkError(
+                f"{path}: after the list of {items} items stands {rest.lstrip(SPACE)[:20]!r}. Make one list of the whole file."
+            )
+        rest = handle.read(1 << 20)
+        if not rest:
+            return
+
+
 def _skip_space(text: str, at: int) -> int:
-    match = re.compile(r"[ \t\r\n]*").match(text, at)
+    match = re.compile(f"[{SPACE}]*").match(text, at)
     return match.end() if match else at
 
 

@@ -14,12 +14,12 @@ from lark.artifacts import atomic
 from lark.chat import conversation
 from lark.config import Config
 from lark.errors import LarkError
+from lark.pool import KEY
 from lark.scoring.methods import SOURCES, find_method
 from lark.selection import Selection, check_dropped, select
 
 log = logging.getLogger(__name__)
 
-KEY = ["question_id", "candidate_id"]
 FILES = {
     "lengths": "lengths.parquet",
     "scores": "scores.parquet",

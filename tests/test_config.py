@@ -62,6 +62,8 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["student.max_length=1"], "student.max_length=1"),
         (["pool.format=csv"], "pool.format=csv: choose one of"),
         (["pool=files"], "pool.path"),
+        (["pool.questions=null"], "pool.questions=null: the demo's pool is generated"),
+        (["budget='7'"], "or any other with budget.size=7"),
         (["stages=[scoring]"], "stages=scoring: choose one of"),
         (["benchmark.decoding.seeds=[1,1]"], "seeds must differ"),
         (["benchmark.decoding.top_p=0"], "top_p"),

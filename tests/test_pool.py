@@ -16,7 +16,7 @@ from lark.config import Pool
 from lark.errors import LarkError
 from lark.plan import pool_artifact
 from lark.pool import Trajectory, read
-from lark.pool_formats import BOM, _json_array, teacher_and_rollout
+from lark.pool_formats import BOM, _json_array, teachers_and_rollouts
 from lark.report.summary import pool_summary
 from tests.conftest import composed
 
@@ -94,16 +94,19 @@ def test_the_papers_layout_is_read_with_teachers_from_file_names(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("stem", "expected"),
+    ("stems", "expected"),
     [
-        ("qwq-32b_1", ("qwq-32b", 1)),
-        ("deepseek-r1-0528.rollout2", ("deepseek-r1-0528", 2)),
-        ("gptoss-20b-high-3", ("gptoss-20b-high", 3)),
-        ("teacher", ("teacher", 0)),
+        (["qwq-32b_1", "qwq-32b_2", "qwq-32b_3"], [("qwq-32b", 1), ("qwq-32b", 2), ("qwq-32b", 3)]),
+        (["gptoss-20b-high-0", "gptoss-20b-high-1"], [("gptoss-20b-high", 0), ("gptoss-20b-high", 1)]),
+        (["a_r1", "a_r2"], [("a", 1), ("a", 2)]),
+        (["deepseek-r1-0528.rollout2"], [("deepseek-r1-0528", 2)]),
+        (["phi-4", "deepseek-r1", "teacher"], [("phi-4", 0), ("deepseek-r1", 0), ("teacher", 0)]),
+        (["phi-4_1", "phi-4_2"], [("phi-4", 1), ("phi-4", 2)]),
+        (["gemma-2", "gemma-3"], [("gemma-2", 0), ("gemma-3", 0)]),
     ],
 )
-def test_teacher_and_rollout_come_from_the_name(stem: str, expected: tuple[str, int]) -> None:
-    assert teacher_and_rollout(stem) == expected
+def test_teacher_and_rollout_come_from_the_names(stems: list[str], expected: list[tuple[str, int]]) -> None:
+    assert teachers_and_rollouts(stems) == expected
 
 
 def test_misaligned_files_are_refused(tmp_path: Path) -> None:
@@ -136,6 +139,22 @@ def test_ragged_pools_and_pools_without_ids_are_normal(tmp_path: Path) -> None:
     assert len({t.question_id for t in found}) == 2
 
 
+def test_white_space_around_a_question_makes_no_other_question(tmp_path: Path) -> None:
+    rows = [{"question": text, "response": "x"} for text in ("A?", " A?\n", "A ?")]
+    assert [t.candidate_id for t in read(write_jsonl(tmp_path / "a.jsonl", rows))] == ["0", "1", "0"]
+
+
+@pytest.mark.parametrize("pattern", ["*.jsonl", "*/part.jsonl", "**/*.jsonl", "s?/*"])
+def test_a_glob_pattern_may_have_stars_anywhere(pattern: str, tmp_path: Path) -> None:
+    for folder in ("s1", "s2"):
+        (tmp_path / folder).mkdir()
+        write_jsonl(tmp_path / folder / "part.jsonl", [row(1, f"{folder}-0")])  # type: ignore[arg-type]
+    write_jsonl(tmp_path / "top.jsonl", [row(1, 9)])
+    found = {t.candidate_id for t in read(Pool(name="p", format="rows", path=str(tmp_path / pattern)))}
+    nested = {"s1-0", "s2-0"}
+    assert found == {"*.jsonl": {"9"}, "**/*.jsonl": nested | {"9"}}.get(pattern, nested)
+
+
 def test_fields_can_be_renamed(tmp_path: Path) -> None:
     pool = write_jsonl(tmp_path / "a.jsonl", [{"pid": 7, "q": "A?", "a": "yes"}])
     pool.fields = {"question_id": "pid", "question": "q", "response": "a"}
@@ -157,6 +176,8 @@ def test_fields_can_be_renamed(tmp_path: Path) -> None:
         (b'{"messages": {"role": "user"}}\n', r"line 1: `messages` must be a list"),
         (b'{"question": "A?", "response": "half \\ud83d"}\n', r"line 1: half a character"),
         (b'{"question": "A?", "response": "x", "rollout": "first"}\n', r"line 1: `rollout` must be a whole number"),
+        (b'{"question": "A?", "response": "x", "rollout": 1.7}\n', r"line 1: `rollout` must be a whole number, not 1\.7"),
+        (b'{"question": 7, "response": "x"}\n', r"line 1: `question` must be a text, not 7"),
         (b'{"question": "A?", "response": "x", "correct": "maybe"}\n', r"line 1: `correct` must be true or false"),
         (b'{"question": "A?", "response": "x", "system": ["be brief"]}\n', r"line 1: `system` must be a string"),
         ('{"question": "A?", "response": "x"}\n'.encode("utf-16"), r"line 1: not UTF-8"),
@@ -216,6 +237,14 @@ def test_a_list_that_is_not_json_is_refused_where_it_breaks(broken: str, tmp_pat
         list(_json_array(tmp_path / "list.json"))
 
 
+@pytest.mark.parametrize("rest", [']\n[{"a": 3}]', "] {}", "]" + " " * 3000 + "end", "]]"])
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+def test_what_follows_a_list_is_refused_not_lost(rest: str, chunk: int, tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text('[{"a": 1}, {"a": 2}' + rest)
+    with pytest.raises(LarkError, match=r"list\.json: after the list of 2 items stands '.+'\. Make one list"):
+        list(_json_array(tmp_path / "list.json", chunk))
+
+
 def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> None:
     pd.DataFrame([row(q, 0) for q in range(2000)]).to_parquet(tmp_path / "a.parquet")
     content = (tmp_path / "a.parquet").read_bytes()
@@ -225,7 +254,7 @@ def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> Non
 
 
 def test_one_id_for_two_questions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LarkError, match="'1' of question '7' answers another question"):
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 2: candidate '1' of question '7' answers another question"):
         list(read(write_jsonl(tmp_path / "a.jsonl", [row(7, 0), {**row(7, 1), "question": "What is 8?"}])))
 
 
@@ -238,8 +267,8 @@ def test_a_row_group_holds_no_more_text_than_readers_can(tmp_path: Path, monkeyp
 
 
 def test_duplicate_candidates_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LarkError, match="appears twice"):
-        list(read(write_jsonl(tmp_path / "a.jsonl", [row(1, 1), row(1, 1)])))
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 3: candidate '1' of question '1' appears a second time"):
+        list(read(write_jsonl(tmp_path / "a.jsonl", [row(1, 1), row(1, 2), row(1, 1)])))
 
 
 def test_a_missing_file_is_a_sentence() -> None:
@@ -254,10 +283,41 @@ def test_only_correct_trajectories_by_the_extraction_rule(tmp_path: Path) -> Non
     assert [t.candidate_id for t in read(pool)] == ["0"]
 
 
-def test_the_pools_own_verdict_comes_first(tmp_path: Path) -> None:
-    pool = write_jsonl(tmp_path / "a.jsonl", [row(5, 0, correct=False), row(5, 1, response="5", correct=True)])
+def test_the_pools_own_verdict_counts_where_there_is_no_answer(tmp_path: Path) -> None:
+    rows = [
+        row(5, 0, correct=False),
+        row(5, 1, response="5", correct=True),
+        row(5, 2, answer=None, correct=True),
+        row(5, 3, answer=" ", correct=False),
+    ]
+    pool = write_jsonl(tmp_path / "a.jsonl", rows)
     pool.correct_only = True
-    assert [t.candidate_id for t in read(pool)] == ["1"]
+    assert [t.candidate_id for t in read(pool)] == ["0", "2"]
+
+
+@pytest.mark.parametrize("layout", ["rows", "rsr"])
+def test_wrong_trajectories_go_before_the_sample_is_taken_and_are_counted(layout: str, tmp_path: Path) -> None:
+    """Ten questions of two trajectories; five have a right one, and in the paper's layout it is never in the first file."""
+
+    def answer(question: int, candidate: int) -> str:
+        return f"\\boxed{{{question if candidate and question % 2 else -1}}}"
+
+    if layout == "rows":
+        pool = write_jsonl(tmp_path / "a.jsonl", [row(q, c, response=answer(q, c)) for q in range(10) for c in range(2)])
+    else:
+        for c in range(2):
+            items = [{"messages": chat(f"What is {q}?", answer(q, c)), "answer": str(q)} for q in range(10)]
+            (tmp_path / f"t_{c}.json").write_text(json.dumps(items))
+        pool = Pool(name="p", format="rsr", path=str(tmp_path))
+    pool = replace(pool, correct_only=True, questions=4)
+    dropped = pools.Dropped()
+    counts = pools.write(read(pool, dropped), tmp_path / pools.FILE, pool, dropped)
+    assert (counts["questions"], counts["trajectories"]) == (4, 4)
+    assert counts["dropped"] == {"trajectories": 15, "questions": 5}
+    said = "pool.correct_only dropped 15 trajectories that are wrong, and 5 questions with no other."
+    assert said in pool_summary(counts)
+    with pytest.raises(LarkError, match="has only 5 with a correct trajectory"):
+        list(read(replace(pool, questions=6)))
 
 
 def test_a_sample_of_questions_depends_neither_on_order_nor_on_the_pools_size(tmp_path: Path) -> None:

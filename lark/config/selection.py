@@ -51,13 +51,14 @@ class Pool:
     revision: str | None = None
     """Of a Hugging Face dataset."""
     questions: int | None = None
-    """Take this many questions, a sample that does not depend on their order. None: all."""
+    """Take this many questions, a sample that does not depend on their order. None: all. The demo generates so many."""
     seed: int = 42
     """Of that sample, and of the demo's generator."""
     ids: list[str] = field(default_factory=list)
     """Keep only the questions with these ids. Empty: all."""
     correct_only: bool = False
-    """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule, paper, App. C.1)."""
+    """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule, paper, App. C.1); where the
+    pool has no `answer`, those that its own `correct` calls wrong. Before the sample of pool.questions is taken."""
     answer_format: str = "free_form"
     """How answers are compared when correct_only: numeric, choice or free_form."""
     answer_pattern: str | None = None
@@ -78,6 +79,8 @@ class Pool:
         if self.answer_pattern is not None:
             require(has_group(self.answer_pattern), "pool.answer_pattern", self.answer_pattern,
                      "a regular expression with one (group) is expected, the final answer")  # fmt: skip
+        if self.format == "demo" and self.questions is None:
+            raise LarkError("pool.questions=null: the demo's pool is generated and has no end; give a number, e.g. 150.")
         if self.format != "demo" and not self.path:
             raise LarkError(f"pool={self.name} needs a path: add pool.path=<file, folder or dataset id>.")
 

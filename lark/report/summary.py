@@ -48,6 +48,11 @@ def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
 def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
     """What is likely to surprise its owner later."""
     hints = []
+    if "dropped" in counts:
+        hints.append(
+            f"pool.correct_only dropped {counts['dropped']['trajectories']:,} trajectories that are wrong, and "
+            f"{counts['dropped']['questions']:,} questions with no other."
+        )
     if counts["boxed"] < 0.5:
         hints.append(
             f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, which is all that evaluation reads: a student "

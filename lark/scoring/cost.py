@@ -24,10 +24,11 @@ from lark import pool as pools
 from lark.artifacts import atomic
 from lark.chat import Encoded
 from lark.models import load_chat, load_model
+from lark.pool import KEY
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.head import last_hidden_state
 from lark.scoring.local import LocalScorer, steps_of
-from lark.scoring.worker import KEY, TEXT, summarise
+from lark.scoring.worker import TEXT, summarise
 from lark.students import location
 from lark.worker import Job
 

@@ -24,6 +24,7 @@ from lark.artifacts import atomic
 from lark.chat import Encoded
 from lark.errors import LarkError
 from lark.models import load_chat, load_model
+from lark.pool import KEY
 from lark.scoring import shards
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.local import LocalScorer, local_naturalness, steps_of
@@ -32,7 +33,6 @@ from lark.worker import Job
 
 log = logging.getLogger(__name__)
 
-KEY = ["question_id", "candidate_id"]
 TEXT = [*KEY, "system", "question", "response"]
 Rows = Sequence[Mapping[str, Any]]
 Advance = Callable[[float], object]

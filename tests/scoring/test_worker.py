@@ -18,13 +18,12 @@ from lark import pool as pools
 from lark.config import Config
 from lark.demo.pool import trajectories
 from lark.hardware import Machine
-from lark.pool import Trajectory
+from lark.pool import KEY, Trajectory
 from lark.scoring import shards, worker
 from lark.worker import Job
 from tests.conftest import composed
 
 ALONE = Machine(device="cpu", processes=1, nodes=1, threads=1)
-KEY = worker.KEY
 
 
 def settings(**scoring: int) -> Config:
