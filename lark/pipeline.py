@@ -35,6 +35,8 @@ ONE_PROCESS = ("student", "lengths", "grade", "cost")
 MERGED = {"gradients": "gradients.parquet", "jacobians": "jacobians.parquet", "kappa": "kappa.parquet"}
 """Analyses whose processes leave shards, and the table that the shards become."""
 
+CUT = "%d of %d trajectories are cut at student.max_length=%d; %d of them have no response left and cannot be selected"
+
 
 class Pipeline:
     """One run of run.py."""
@@ -108,8 +110,18 @@ class Pipeline:
             else f"{len(step.artifacts)} artifacts of {step.artifacts[0].stage}"
         )
         log.info("%-9s %-9s %s", step.task, f"{seconds:.1f} s" if made else "reused", name)
-        if step.task == "pool" and (made or self.config.stages == ["pool"]):
-            log.info(pool_summary(self.store.manifest(step.artifacts[0])["counts"]))
+        counts = self.store.manifest(step.artifacts[0])["counts"]
+        if step.task == "pool":
+            if made or self.config.stages == ["pool"]:
+                log.info(pool_summary(counts))
+            if self.config.method.teacher is not None:
+                selecting.find_teacher(
+                    self.config.method.teacher, counts["teachers"]
+                )  # an error now, not after hours of scoring
+        if step.task == "lengths" and counts["truncated"]:
+            log.warning(
+                CUT, counts["truncated"], counts["trajectories"], self.config.student.max_length, counts["without_response"]
+            )
 
     def _build(self, step: Step, folders: list[Path]) -> Sequence[Mapping[str, Any]]:
         if step.task in _INLINE:

@@ -14,7 +14,7 @@ from typing import Any
 
 from lark import pool as pools
 from lark.artifacts import Artifact, Checksums
-from lark.config import Config, Task, Training
+from lark.config import Config, Method, Task, Training
 from lark.errors import LarkError
 from lark.evaluation import benchmarks
 from lark.evaluation.benchmarks import Problem
@@ -157,15 +157,24 @@ def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Se
         part["seed"] = method.seed
     if method.teacher is not None:
         part["teacher"] = method.teacher
-    if method.name == "external" and method.path:
-        path = Path(method.path).expanduser()
-        part |= {"scores": checksums(path) if path.is_file() else method.path, "higher_is_better": method.higher_is_better}
+    if method.name == "external":
+        part |= {"scores": checksums(scores_file(method)), "higher_is_better": method.higher_is_better}
     needs = METHODS[method.name].needs
     used = [step for step in scoring if step.task != "score" or "statistics" in needs]  # not a pass for its tokens alone
     inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in used}}
     name = f"{method.name}-{config.weighting_name}{_teacher_name(config)}-B{config.budget.size}"
     prefix = f"{config.student.name}-{config.pool.name}" if needs & {"lengths", "statistics", "local"} else config.pool.name
     return Artifact("selection", f"{prefix}-{name}", VERSIONS["selection"], part, inputs)
+
+
+def scores_file(method: Method) -> Path:
+    """Where another tool's scores are (method=external)."""
+    if not method.path:
+        raise LarkError("method=external needs method.path=<Parquet or CSV with question_id, candidate_id, score>.")
+    path = Path(method.path).expanduser()
+    if not path.is_file():
+        raise LarkError(f"method.path={path}: there is no such file.")
+    return path
 
 
 def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | None, student: str) -> list[Step]:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from lark.artifacts import atomic
 from lark.chat import conversation
 from lark.config import Config
 from lark.errors import LarkError
+from lark.plan import scores_file
 from lark.pool import KEY
 from lark.scoring.methods import SOURCES, find_method
 from lark.selection import Selection, check_dropped, select
@@ -28,6 +29,8 @@ FILES = {
     "text": "text.parquet",
 }
 UNDECIDED = "the score is the same just inside and just outside the budget: the candidate's id decided, not the method"
+
+ALL_TAKEN = "the budget takes every candidate, so that nothing is selected there and their weights are equal"
 
 
 def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
@@ -45,6 +48,8 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
     check_dropped(selection)
     if selection.n_tied > selection.n_questions / 2:
         log.warning("for %d of %d questions %s", selection.n_tied, selection.n_questions, UNDECIDED)
+    if selection.n_whole:
+        log.warning("for %d of %d questions %s", selection.n_whole, selection.n_questions, ALL_TAKEN)
     chosen = as_table(selection, table)
     with atomic(folder / "selection.parquet") as draft:
         chosen.to_parquet(draft, index=False)
@@ -59,13 +64,13 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
     }
 
 
-def find_teacher(wanted: str, teachers: pd.Series) -> str:
+def find_teacher(wanted: str, teachers: Iterable[str]) -> str:
     """The teacher of that name, or of that number in alphabetical order."""
-    names = sorted(teachers.unique())
+    names = sorted(set(teachers))
     if wanted in names:
         return wanted
     if wanted.isdigit() and 1 <= int(wanted) <= len(names):
-        return str(names[int(wanted) - 1])
+        return names[int(wanted) - 1]
     raise LarkError(f"method.teacher={wanted}: choose one of {', '.join(names)}, or a number from 1 to {len(names)}.")
 
 
@@ -83,11 +88,7 @@ def candidates(config: Config, inputs: Mapping[str, Path], needs: frozenset[str]
 
 def read_external(config: Config) -> pd.DataFrame:
     """Another tool's scores: Parquet or CSV with question_id, candidate_id, score."""
-    if not config.method.path:
-        raise LarkError("method=external needs method.path=<Parquet or CSV with question_id, candidate_id, score>.")
-    path = Path(config.method.path).expanduser()
-    if not path.is_file():
-        raise LarkError(f"method.path={path}: there is no such file.")
+    path = scores_file(config.method)
     table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=dict.fromkeys(KEY, str))
     missing = [name for name in [*KEY, "score"] if name not in table.columns]
     if missing:
