@@ -91,7 +91,7 @@ class ChatFormat:
 
     def encode(self, question: str, response: str, max_length: int, system: str | None = None) -> Encoded:
         """Prompt and response as one sequence of at most `max_length` tokens, cut from the right."""
-        return self._join(self.prompt(question, system), self._tokenise(response), max_length)
+        return self._join(self.prompt(question, system), self._tokenise(self._without_end(response)), max_length)
 
     def encode_many(self, rows: Sequence[Mapping[str, Any]], max_length: int, offsets: bool = False) -> list[Encoded]:
         """`encode` for rows with `question`, `response` and `system`, tokenised together, which is much faster."""
@@ -107,7 +107,7 @@ class ChatFormat:
                 prompts[key] = self.prompt(*key)
         if not rows:
             return []
-        texts = [row["response"] for row in rows]
+        texts = [self._without_end(row["response"]) for row in rows]
         responses = self.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=offsets)
         joined = [
             self._join(prompts[row["question"], row["system"]], response, max_length)
@@ -123,6 +123,13 @@ class ChatFormat:
         """Every token that ends an answer: the end of the turn, and the end of text (base models use another one, or more)."""
         end_of_text = self.tokenizer.eos_token_id
         return sorted({self.end_of_turn} | self.further_stops | ({end_of_text} if isinstance(end_of_text, int) else set()))
+
+    def _without_end(self, response: str) -> str:
+        """A response that was stored with its end of turn: `_join` adds that, and it must not stand there twice."""
+        end, text = str(self.tokenizer.convert_ids_to_tokens(self.end_of_turn)), response.rstrip()
+        while text.endswith(end):
+            response = text = text.removesuffix(end)
+        return response
 
     def _join(self, prompt: list[int], response: list[int], max_length: int) -> Encoded:
         ids = [*prompt, *response, self.end_of_turn]

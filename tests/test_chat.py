@@ -15,6 +15,7 @@ from lark.errors import LarkError
 from lark.evaluation.judge_worker import Asker, load_tokenizer
 from lark.evaluation.prompts import CHOICE, FREE_FORM, NUMERIC
 from lark.models import load_chat
+from lark.scoring.local import steps_of
 from lark.students import DEMO
 from tests.conftest import composed
 
@@ -44,6 +45,20 @@ def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(
     assert chat.end_of_turn in chat.stop_ids
     row = {"question": question, "response": response, "system": system}  # how scoring and training encode
     assert chat.encode_many([row], 1000) == [encoded]
+
+
+@pytest.mark.parametrize("rest", ["{end}", "{end}\n", "{end}{end}"])
+def test_a_response_that_brings_its_end_of_turn_gets_no_second_one(tokenizer: PreTrainedTokenizerBase, rest: str) -> None:
+    chat = ChatFormat(tokenizer)
+    question, response = "How many is $3 + 4$?", "3 + 4 = 7. So:\n\\boxed{7}"
+    stored = response + rest.format(end=tokenizer.convert_ids_to_tokens(chat.end_of_turn))
+    expected = chat.encode(question, response, 1000)
+    assert list(expected.ids).count(chat.end_of_turn) - chat.prompt(question).count(chat.end_of_turn) == 1
+    assert chat.encode(question, stored, 1000) == expected
+    plain, ended = ({"question": question, "system": None, "response": text} for text in (response, stored))
+    assert chat.encode_many([ended], 1000, offsets=True) == chat.encode_many([plain], 1000, offsets=True)
+    for e in chat.encode_many([plain, ended], 1000, offsets=True):
+        assert steps_of(e, stored) == steps_of(e, response)
 
 
 def test_a_prompt_depends_on_no_date(tokenizer: PreTrainedTokenizerBase) -> None:

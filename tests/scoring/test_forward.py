@@ -11,10 +11,12 @@ from torch import Tensor
 from lark.chat import ChatFormat, Encoded
 from lark.models import load_chat, load_model
 from lark.scoring.forward import Student, batches, response_statistics
+from lark.scoring.head import Head
 from lark.scoring.methods import METHODS
 from lark.scoring.statistics import TokenStatistics
 from lark.scoring.worker import summarise
 from lark.students import DEMO
+from lark.training.attention import SEGMENTS, separate_segments
 from tests.conftest import composed
 
 RANK_CLIP = 100
@@ -28,7 +30,7 @@ def naive(model: torch.nn.Module, encoded: Encoded) -> dict[str, Tensor]:
     p = logits.softmax(-1)
     onehot = torch.zeros_like(p).scatter_(1, gold, 1.0)
     z = logits.gather(1, gold)
-    slack = 1e-5 * logits.abs().max()
+    slack = 5e-6 * logits.abs().max()
     return {
         "surprisal": -logits.log_softmax(-1).gather(1, gold)[:, 0],
         "residual": (p - onehot).square().sum(1),
@@ -40,22 +42,24 @@ def naive(model: torch.nn.Module, encoded: Encoded) -> dict[str, Tensor]:
 
 
 def assert_equals_naive(statistics: TokenStatistics, expected: dict[str, Tensor]) -> None:
+    """Measured here: tokens to 2e-5, sums to 7e-7, every rank equal. The rest is room for another CPU's rounding."""
     for name in ("surprisal", "residual", "p_gold"):
-        torch.testing.assert_close(getattr(statistics, name).double(), expected[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(getattr(statistics, name).double(), expected[name], rtol=1e-5, atol=6e-5)
     rank = statistics.rank.long()
     assert bool(((rank >= expected["lowest_rank"]) & (rank <= expected["highest_rank"])).all())
-    assert float((rank == expected["rank"]).double().mean()) > 0.97
+    assert int((rank != expected["rank"]).sum()) <= 1
     ours = summarise(statistics, RANK_CLIP)
-    nll, ranks = float(expected["surprisal"].sum()), float(expected["rank"].clamp(max=RANK_CLIP).sum())
-    assert ours["nll"] == pytest.approx(nll, rel=1e-5)
-    assert ours["rank_sum"] == pytest.approx(ranks, rel=1e-3)
-    assert ours["rank_sum"] / ours["nll"] == pytest.approx(ranks / nll, rel=1e-3)  # RSR
-    assert ours["brier"] == pytest.approx(float(expected["residual"].sum()), rel=1e-5)
+    nll, brier = float(expected["surprisal"].sum()), float(expected["residual"].sum())
+    assert ours["nll"] == pytest.approx(nll, rel=3e-6)
+    assert ours["brier"] == pytest.approx(brier, rel=3e-6)
+    lowest, highest = (float(expected[name].clamp(max=RANK_CLIP).sum()) for name in ("lowest_rank", "highest_rank"))
+    assert lowest <= ours["rank_sum"] <= highest
+    assert lowest / nll * (1 - 3e-6) <= ours["rank_sum"] / ours["nll"] <= highest / nll * (1 + 3e-6)  # RSR
 
 
 def score_all(student: Student, encoded: list[Encoded], budget: int) -> list[TokenStatistics]:
     found: list[TokenStatistics | None] = [None] * len(encoded)
-    for batch in batches([len(e.ids) for e in encoded], budget, padded=True):
+    for batch in batches([len(e.ids) for e in encoded], budget, padded=not student.packs):
         for index, statistics in zip(batch, response_statistics(student, [encoded[i] for i in batch]), strict=True):
             found[index] = statistics
     assert all(statistics is not None for statistics in found)
@@ -92,6 +96,20 @@ def test_neither_company_nor_padding_nor_order_changes_a_number(demo, demo_rows)
         for index, statistics in zip(order, score_all(student, [encoded[i] for i in order], budget), strict=True):
             for name, column in vars(statistics).items():
                 torch.testing.assert_close(column, getattr(alone[index], name), rtol=1e-5, atol=1e-5)
+
+
+def test_packs_give_the_numbers_of_padded_batches(demo_rows):
+    """A GPU packs with FlashAttention; here our own attention keeps the trajectories of a pack apart, as in training."""
+    config = composed().student
+    model, chat = load_model(str(DEMO), config, "cpu"), load_chat(str(DEMO), config)
+    encoded = chat.encode_many(demo_rows, 512)
+    padded = score_all(Student.of(model), encoded, 2048)
+    separate_segments(model)
+    assert model.config._attn_implementation == SEGMENTS
+    packed = score_all(Student(model, Head.of(model), packs=True), encoded, 2048)
+    for one, other in zip(packed, padded, strict=True):
+        for name, column in vars(one).items():
+            torch.testing.assert_close(column, getattr(other, name), rtol=1e-5, atol=1e-5)
 
 
 def test_batches_take_everything_once_and_keep_to_the_budget():
