@@ -22,7 +22,7 @@ from lark.scoring.methods import METHODS
 from lark.students import CONVERSION, location, packaged_file, tokenizer_identity, weights_identity
 
 VERSIONS = {
-    "pool": 3, "lengths": 2, "scores": 1, "tokens": 1, "local": 1, "text": 1, "judge": 1, "selection": 1, "checkpoint": 1,
+    "pool": 3, "lengths": 2, "scores": 1, "tokens": 1, "local": 1, "text": 1, "judge": 2, "selection": 1, "checkpoint": 1,
     "generations": 2, "metrics": 2, "analysis": 1, "cost": 1,
 }  # fmt: skip
 

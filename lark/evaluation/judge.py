@@ -32,6 +32,9 @@ CRITERIA = (
     "Factual Accuracy", "Logical Rigor", "Solution Completeness", "Reasoning Efficiency", "Presentation Quality",
 )  # fmt: skip
 TENTHS = [round(i / 10, 1) for i in range(11)]
+NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
+BARE_SCORE = re.compile(rf"""(?<!\\)(["'])overall_score\1\s*:\s*(["']?)(?P<number>{NUMBER})\2\s*[,}}\n]""")
+"""The score in broken JSON. Something must follow the number: one that ends an answer may have lost its last digits."""
 LONGEST_VERDICT = 20_000
 """Characters of an answer that are searched for JSON."""
 
@@ -66,18 +69,31 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def overall_score(answer: str) -> float | None:
-    """s_judge in [0, 1] (App. C.2) from the first JSON object that has one, whatever stands around it; None: not valid."""
-    answer = answer[:LONGEST_VERDICT]
+    """s_judge in [0, 1] (App. C.2) from the first JSON object that has one, whatever stands around it; None: not valid.
+
+    Where there is no such object, because LaTeX's backslashes, quotes or commas break it or its end is cut off, the score is
+    what follows its key, provided that it is whole and that no other place says otherwise.
+    """
+    before, end, after = answer.partition("</think>")
+    answer = (after if end else before)[:LONGEST_VERDICT]
+    if answer.lstrip().startswith("<think>"):
+        return None  # it never came to an answer
     for brace in re.finditer(r"\{", answer):
         try:
-            value, _ = json.JSONDecoder().raw_decode(answer, brace.start())
+            value, _ = json.JSONDecoder(strict=False).raw_decode(answer, brace.start())
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and "overall_score" in value:
-            score = value["overall_score"]
-            is_number = isinstance(score, int | float) and not isinstance(score, bool)
-            return float(score) if is_number and 0 <= score <= 1 else None
-    return None
+            return _in_range(value["overall_score"])
+    found = {match["number"] for match in BARE_SCORE.finditer(answer, max(answer.find("{"), 0))} if "{" in answer else set()
+    return _in_range(found.pop()) if len(found) == 1 else None
+
+
+def _in_range(score: Any) -> float | None:
+    if isinstance(score, str) and re.fullmatch(NUMBER, score.strip()):
+        score = float(score)
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    return float(score) if is_number and 0 <= score <= 1 else None
 
 
 def key(question: str, response: str) -> str:
@@ -94,8 +110,8 @@ def verdicts_folder(artifact: Path) -> Path:
 
 
 def known_verdicts(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Every verdict of this judge so far, by `key`."""
-    return {row["key"]: row for row in read(folder.glob("*.jsonl"))}
+    """Every verdict of this judge so far, by `key`. Answers are read anew: what was not understood once may be now."""
+    return {row["key"]: {**row, "score": overall_score(row["answer"])} for row in read(folder.glob("*.jsonl"))}
 
 
 def forget(artifact: Path) -> None:

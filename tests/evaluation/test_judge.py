@@ -47,7 +47,28 @@ def test_the_judge_prompt_is_the_papers_word_for_word() -> None:
         ('{"a": {"b": 1}} {"overall_score": 0}', 0.0),
         ('{"overall_score": 1.2}', None),
         ('{"overall_score": -0.1}', None),
-        ('{"overall_score": "0.5"}', None),
+        ('{"overall_score": "0.5"}', 0.5),
+        ('{"overall_score": "high"}', None),
+        (r'{"a": {"justification": "$\frac{1}{2}$ is \(right\)"}, "overall_score": 0.4, "overall_reason": "\x"}', 0.4),
+        ('{"a": {"justification": "two\nlines\tand a tab"}, "overall_score": 0.6}', 0.6),
+        ('{"a": {"score": 0.1,}, "overall_score": 0.9,}', 0.9),
+        ("{'a': {'score': 0.1}, 'overall_score': 0.3, 'overall_reason': 'it\\'s fine'}", 0.3),
+        ("{'overall_score': '0.8'}", 0.8),
+        ('{"a": {"score": 0.1}, "overall_score": 0.2, "overall_reason": "The rea', 0.2),
+        ('{"a": 1, "overall_score": 0.2\n', 0.2),
+        ('<think>{"overall_score": 0.1}, or {x}?</think>\n{"overall_score": 0.8}', 0.8),
+        ('{"overall_score": 0.1} I guess.</think>{"overall_score": 0.8}', 0.8),
+        ('<think>Perhaps {"overall_score": 0.1}', None),
+        ('{"overall_score": 0.1}</think>', None),
+        (r'{"a": "it says \"overall_score\": 1.0, \(wrong\)", "overall_score": 0.1}', 0.1),
+        (r'{"a": "\(x\)", "overall_score": 0.1, "overall_score": 0.9}', None),
+        (r'{"a": "\(x\)", "overall_score": 1.2}', None),
+        (r'{"a": "\(x\)", "overall_score": 0.8/1.0}', None),
+        (r'{"a": "\(x\)", "overall_score": 0.', None),
+        ('"overall_score": 0.5,', None),
+        (prompts.JUDGE, None),
+        (prompts.JUDGE_BRIEF, None),
+        (prompts.JUDGE + '\n{"overall_score": 0.7}', 0.7),
         ('{"overall_score": true}', None),
         ('{"overall_score": NaN}', None),
         ('{"overall_score": null}', None),
@@ -60,8 +81,12 @@ def test_a_verdict_is_valid_or_missing(answer: str, score: float | None) -> None
     assert judge.overall_score(answer) == score
 
 
+PIECES = ['{"overall_score":', "'overall_score':", "{", "}", "0.3", "[", '"', "'", "\\", "1e999", "-1", ",", "\n",
+          "<think>", "</think>", "\ud83d", "9" * 400]  # fmt: skip
+
+
 @settings(deadline=None)
-@given(st.text() | st.lists(st.sampled_from(['{"overall_score":', "{", "}", "0.3", "[", '"', "\\", "1e999"])).map("".join))
+@given(st.text() | st.lists(st.sampled_from(PIECES)).map("".join))
 def test_no_answer_breaks_the_reader(answer: str) -> None:
     score = judge.overall_score(answer)
     assert score is None or 0 <= score <= 1
