@@ -6,9 +6,9 @@ every token once, each step is the last of one block, and only that last step is
 m+1 steps have all that precedes them in their context, so one block scores them all. A response of n tokens so costs
 less than (m+1) n, and its prompt is run once.
 
-The prompt's keys and values are the same in all blocks, of all candidates of a question: they are computed once and every
-batch of blocks goes on from a copy of them. Whether a model can go on so is tried at start-up; for one that cannot, each
-block is run after a prompt of its own, which is slower and gives the same numbers.
+The prompt's keys and values are the same in all blocks, of all candidates of a question: they are computed once for those in
+one shard, and every batch of blocks goes on from a copy of them. Whether a model can go on so is tried at start-up; for one
+that cannot, each block is run after a prompt of its own, which is slower and gives the same numbers.
 
 Steps and tokens. The response is tokenised once, as for every other method, and split into steps by its characters
 (lark/scoring/sentences.py); every token belongs to exactly one step (`token_steps`), the end of the turn to the last. What
