@@ -120,14 +120,19 @@ class Store:
                 try:
                     counts = build([self.path(artifact) for artifact in pending])
                 except BaseException as error:
-                    for artifact in pending:
-                        reason = str(error) or type(error).__name__
-                        self._write_manifest(artifact, status="failed", started=started, error=reason)
+                    self.fail(pending, error, started)
                     raise
                 for artifact, count in zip(pending, counts, strict=True):
                     files = checksums(self.path(artifact))
                     self._write_manifest(artifact, status="finished", started=started, counts=dict(count), files=files)
             return pending
+
+    def fail(self, artifacts: Sequence[Artifact], error: BaseException, started: float | None = None) -> None:
+        """Write down why they could not be made."""
+        for artifact in artifacts:
+            self.path(artifact).mkdir(parents=True, exist_ok=True)
+            reason = str(error) or type(error).__name__
+            self._write_manifest(artifact, status="failed", started=started or time.time(), error=reason)
 
     @contextlib.contextmanager
     def lock(self, artifact: Artifact) -> Iterator[None]:

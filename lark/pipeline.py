@@ -4,7 +4,7 @@ import contextlib
 import logging
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from lark.analysis import contamination
 from lark.analysis.shards import merge as merge_shards
 from lark.artifacts import Artifact, Checksums, Store
 from lark.config import Config
+from lark.errors import LarkError
 from lark.evaluation import benchmarks, judge
 from lark.evaluation.grading import merge_generations
 from lark.hardware import Machine, check
@@ -114,14 +115,22 @@ class Pipeline:
         if step.task == "pool":
             if made or self.config.stages == ["pool"]:
                 log.info(pool_summary(counts))
-            if self.config.method.teacher is not None:
-                selecting.find_teacher(
-                    self.config.method.teacher, counts["teachers"]
-                )  # an error now, not after hours of scoring
+            self._check_teacher(counts["teachers"])
         if step.task == "lengths" and counts["truncated"]:
             log.warning(
                 CUT, counts["truncated"], counts["trajectories"], self.config.student.max_length, counts["without_response"]
             )
+
+    def _check_teacher(self, teachers: Iterable[str]) -> None:
+        """A wrong method.teacher is an error now, not after hours of scoring; what it would have chosen says why it is missing."""
+        if self.config.method.teacher is None:
+            return
+        try:
+            selecting.find_teacher(self.config.method.teacher, teachers)
+        except LarkError as error:
+            choices = [a for step in self._wanted() if step.task == "select" for a in step.artifacts]
+            self.store.fail([a for a in choices if self.store.state(a) != "finished"], error)
+            raise
 
     def _build(self, step: Step, folders: list[Path]) -> Sequence[Mapping[str, Any]]:
         if step.task in _INLINE:
