@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import peft
 import pytest
 import torch
 from hypothesis import given
@@ -50,7 +51,6 @@ def test_a_training_step_costs_three_forwards_or_four_with_recomputation() -> No
 
 
 def test_adapters_are_counted_as_peft_counts_them() -> None:
-    peft = pytest.importorskip("peft")
     model = peft.get_peft_model(
         LlamaForCausalLM(CONFIG), peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     )

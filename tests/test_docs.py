@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import datasets
 import pytest
 
 from lark.chat import conversation
@@ -101,7 +102,6 @@ def test_the_training_set_is_what_trl_and_llama_factory_read(tmp_path: Path) -> 
     assert sum(row["weight"] for row in rows) == pytest.approx(len(rows))
     assert example["messages"][:-1] == conversation("What is 2+3?")
 
-    datasets = pytest.importorskip("datasets")
     data = datasets.load_dataset(
         "json", data_files=str(tmp_path / "train.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
     )

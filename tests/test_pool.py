@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -56,7 +57,6 @@ def test_parquet_and_jsonl_are_the_same(tmp_path: Path) -> None:
 
 
 def test_a_hugging_face_dataset_folder_is_read(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
     rows = [row(q, c) for q in range(2) for c in range(2)]
     datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "set")
     found = list(read(Pool(name="h", format="hub", path=str(tmp_path / "set"))))

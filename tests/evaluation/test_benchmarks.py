@@ -108,7 +108,6 @@ def test_a_new_benchmark_is_a_file_and_its_field_names(kind: str, tmp_path: Path
 
 
 def test_a_hub_dataset_of_several_configurations_is_named_by_its_subset(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "README.md").write_text(
@@ -126,7 +125,6 @@ def test_a_hub_dataset_of_several_configurations_is_named_by_its_subset(tmp_path
 
 
 def test_a_folder_or_hub_id_is_read_with_datasets(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
     rows = pd.DataFrame({"problem": ["1+1?", "2+2?"], "answer": ["2", "4"]})
     (tmp_path / "mine").mkdir()
     rows.to_parquet(tmp_path / "mine" / "test.parquet")

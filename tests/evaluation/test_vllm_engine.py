@@ -4,7 +4,6 @@ vLLM depends on a parser that is called `lark` too; started from here, `import l
 neither the engine nor its JSON schemas need the parser.
 """
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -18,8 +17,6 @@ from lark.evaluation import judge
 from lark.hardware import Machine
 from lark.launch import environment
 from tests.conftest import ROOT
-
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 
 SCRIPT = """
 import json, os, sys

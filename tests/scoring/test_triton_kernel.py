@@ -14,8 +14,6 @@ import torch
 from lark.scoring.head import Head
 from lark.scoring.statistics import Tiling, absorb_tile, tiled_statistics, token_statistics
 
-pytest.importorskip("triton", reason="Triton is not installed")
-
 ROOT = Path(__file__).parents[2]
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
