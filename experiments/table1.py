@@ -42,7 +42,7 @@ def render(sweep: Sweep) -> Report:
 
 
 def undecided(sweep: Sweep) -> list[str]:
-    """A sentence for each method whose score leaves most of its selection to chance."""
+    """A sentence for each method whose score leaves most of its selection to the candidates' ids."""
     notes = []
     for job in sweep.jobs:
         selection = job.artifact("selection")
