@@ -6,16 +6,14 @@ from experiments.sweep import Job, Sweep
 from lark import pool as pools
 from lark.scoring.methods import METHODS, loss, rho
 
-KEY = ["question_id", "candidate_id"]
-
 
 def candidates(sweep: Sweep, job: Job) -> pd.DataFrame | None:
     """A row for each trajectory: teacher, rollout, statistics, loss, rho and g_hat. None before the scores are there."""
     pool, scores = sweep.folder(job, "pool"), sweep.folder(job, "scores")
     if pool is None or scores is None:
         return None
-    table = pd.read_parquet(pool / pools.FILE, columns=[*KEY, "teacher", "rollout"])
-    table = table.merge(pd.read_parquet(scores / "scores.parquet"), on=KEY, validate="1:1")
+    table = pd.read_parquet(pool / pools.FILE, columns=[*pools.KEY, "teacher", "rollout"])
+    table = table.merge(pd.read_parquet(scores / "scores.parquet"), on=pools.KEY, validate="1:1")
     return table.assign(loss=loss(table), rho=rho(table), g_hat=METHODS["lark"].score(table))
 
 
