@@ -10,10 +10,11 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from tokenizers import Tokenizer
 
-from experiments.candidates import KEY, candidates, selection
+from experiments.candidates import candidates, selection
 from experiments.report import Report, Table
 from experiments.sweep import Job, Sweep, published_value
 from lark import pool as pools
+from lark.pool import KEY
 from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
 from lark.report.tables import Cell
 from lark.students import location

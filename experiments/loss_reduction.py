@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.candidates import KEY, candidates, selection
+from experiments.candidates import candidates, selection
 from experiments.report import Report, Table
 from experiments.sweep import Job, Sweep
+from lark.pool import KEY
 from lark.report.figures import METHOD_COLOURS, panels
 from lark.report.tables import MISSING, Cell
 

@@ -5,9 +5,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.candidates import KEY, candidates, selection
+from experiments.candidates import candidates, selection
 from experiments.report import Report, Table
 from experiments.sweep import Sweep, published_value
+from lark.pool import KEY
 from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
 from lark.report.tables import MISSING, Cell
 
