@@ -120,6 +120,8 @@ def environment(machine: Machine) -> dict[str, str]:
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(machine.threads)
     env["TOKENIZERS_PARALLELISM"] = "false"
+    if not sys.stderr.isatty():
+        env.setdefault("TQDM_MININTERVAL", "10")  # seconds: in a file, a bar is a line of its own each time it moves
     if machine.device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""
         env["DS_ACCELERATOR"] = "cpu"

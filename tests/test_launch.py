@@ -71,3 +71,9 @@ def test_the_worker_ends_with_the_run_however_it_ends(how: signal.Signals, tmp_p
     assert not any(map(alive, watched))
     if alive(grandchild):
         os.kill(grandchild, signal.SIGKILL)
+
+
+def test_a_bar_moves_seldom_where_nobody_watches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert launch.environment(MACHINE)["TQDM_MININTERVAL"] == "10"
+    monkeypatch.setenv("TQDM_MININTERVAL", "2")
+    assert launch.environment(MACHINE)["TQDM_MININTERVAL"] == "2"

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from lark import pool
 from lark.artifacts import Checksums
@@ -11,7 +10,6 @@ from lark.config_errors import sentence
 from lark.plan import make_plan
 from tests.conftest import composed, run_program
 
-pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
 JOBS = ["hydra/launcher=submitit_local", "stages=[select]", "pool.questions=3", "tracking=none", "hardware=cpu"]
 
 
