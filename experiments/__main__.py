@@ -17,6 +17,7 @@ from experiments.planning import describe
 from experiments.report import Report
 from experiments.sweep import ROOT, Sweep, available, compose_sweep, dashed, find
 from lark.errors import LarkError
+from lark.launch import die_with_parent
 
 log = logging.getLogger("experiments")
 
@@ -42,9 +43,8 @@ def run(name: str, arguments: list[str]) -> list[str]:
     """The sweep, to its end whatever fails, and then its report. Returns what failed."""
     sweep = compose_sweep(name, arguments)
     log.info("%s at scale %s: %d jobs", sweep.title, sweep.scale, len(sweep.jobs))
-    code = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments], cwd=ROOT, check=False
-    ).returncode
+    command = [sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments]
+    code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
     _write(sweep)
     failed = [f"{sweep.title}: job {' '.join(job.overrides)}: {why}" for job, why in reports.unfinished(sweep)]
     if code < 0 or (code and not failed):

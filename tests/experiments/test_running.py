@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import psutil
 
 from tests.conftest import ROOT
 
@@ -12,9 +15,12 @@ COMMAND = [
 ]  # fmt: skip
 
 
+def arguments(command: str, outputs: Path) -> list[str]:
+    return [sys.executable, "-m", "experiments", command, *COMMAND, f"outputs={outputs}"]
+
+
 def experiments(command: str, outputs: Path) -> tuple[int, str]:
-    arguments = [sys.executable, "-m", "experiments", command, *COMMAND, f"outputs={outputs}"]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(arguments(command, outputs), cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -38,3 +44,14 @@ def test_a_failing_job_is_reported_and_the_others_finish_and_again_nothing_runs(
     assert code == 0
     assert "nothing: all is reused" in planned
     assert "2 jobs" in planned
+
+
+def test_a_sweep_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
+    command = subprocess.Popen(arguments("run", tmp_path), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.time() + 60
+    while not (started := psutil.Process(command.pid).children()) and time.time() < deadline:
+        time.sleep(0.01)
+    command.kill()
+    command.wait()
+    _, left = psutil.wait_procs(started, timeout=20)
+    assert started and not left
