@@ -16,8 +16,8 @@ UNUSED := torchvision torchaudio torchcodec
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-run: $(VENV)/$(if $(STUDENT),.test,.run) ## The demo, pool to table (ARGS="method=rsr budget=1", STUDENT=..., POOL=<file> to change it)
-	$(PY) run.py $(if $(STUDENT),student=$(STUDENT)) $(if $(POOL),pool=files pool.path=$(POOL)) $(ARGS)
+run: $(VENV)/$(if $(filter smollm2,$(STUDENT)),.test,.run) ## The demo, pool to table (ARGS="method=rsr budget=1", STUDENT=..., POOL=<file> to change it)
+	$(PY) run.py $(if $(STUDENT),student=$(STUDENT)) $(if $(POOL),pool=files 'pool.path=$(POOL)') $(ARGS)
 
 test: $(VENV)/.test ## Lint, types and tests
 	$(PY) -m ruff check .
@@ -63,6 +63,7 @@ clean: ## Remove everything that was produced (keeps .venv)
 setup: $(VENV)/.test ## Install everything, without running anything
 
 $(VENV)/.run: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=<path of one>")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
 	$(PIP) install --quiet --group torch

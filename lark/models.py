@@ -4,6 +4,7 @@ import importlib.util
 import logging
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -42,7 +43,7 @@ def load_model(path: str, student: Student, device: str, dtype: torch.dtype | No
             dtype=dtype or getattr(torch, student.dtype),
             attn_implementation=attention(student, device),
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise LarkError(f"student.path={path}: the model cannot be loaded ({_first_line(error)}).") from error
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and student.max_length > context:

@@ -129,7 +129,7 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, dropp
     if summary.trajectories == 0:
         filtered = " that pool.correct_only=true would keep" if pool.correct_only else ""
         filtered += f" of the questions {', '.join(pool.ids)}" if pool.ids else ""
-        raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path}{filtered}.")
+        raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path or 'the demo'}{filtered}.")
     return {**summary.to_dict(), **({"dropped": dropped.to_dict()} if dropped is not None and pool.correct_only else {})}
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.artifacts import Checksums
-from lark.chat import TEMPLATES
+from lark.chat import template_file
 from lark.config import Student
 from lark.errors import LarkError
 
@@ -76,11 +76,9 @@ def weights_identity(student: Student, checksums: Checksums) -> dict[str, object
 def tokenizer_identity(student: Student, checksums: Checksums) -> dict[str, object]:
     """What changes when a trajectory's tokens could."""
     template = student.chat_template
-    ours = TEMPLATES / f"{template}.jinja"
-    path = ours if ours.is_file() else Path(template or "")
     return {
         "tokenizer": _files(student, checksums, tokenizer=True),
-        "chat_template": checksums(path) if path.is_file() else template,
+        "chat_template": None if template is None else checksums(template_file(template)),
         "max_length": student.max_length,
     }
 

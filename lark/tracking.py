@@ -35,14 +35,28 @@ class Tracker:
             import wandb  # noqa: PLC0415  # costs seconds, and tracking=none must work without it
 
             os.environ.setdefault("WANDB_SILENT", "true")
-            tracking = self.config.tracking
-            self._run = wandb.init(
-                project=tracking.project, entity=tracking.entity, group=tracking.group, mode=tracking.mode,  # type: ignore[arg-type]
-                name=self.name,
-                config=asdict(self.config), dir=str(self.folder), reinit="finish_previous",
-                settings=wandb.Settings(console="off", x_disable_stats=True, silent=True),
-            )  # fmt: skip
+            try:
+                self._run = self._open(self.config.tracking.mode)
+            except wandb.Error as error:
+                if self.config.tracking.mode != "online":
+                    raise
+                why = " ".join(str(error).split())
+                log.warning(
+                    "W&B cannot be used online (%s): logging to %s/wandb; `wandb sync` sends it later.", why, self.folder
+                )
+                self._run = self._open("offline")
         return self._run
+
+    def _open(self, mode: str) -> Any:
+        import wandb  # noqa: PLC0415
+
+        tracking = self.config.tracking
+        return wandb.init(
+            project=tracking.project, entity=tracking.entity, group=tracking.group, mode=mode,  # type: ignore[arg-type]
+            name=self.name,
+            config=asdict(self.config), dir=str(self.folder), reinit="finish_previous",
+            settings=wandb.Settings(console="off", x_disable_stats=True, silent=True),
+        )  # fmt: skip
 
     def log(self, values: Mapping[str, Any]) -> None:
         if self.enabled:

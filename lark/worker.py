@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lark.artifacts import write_text
+from lark.artifacts import is_disk_full, no_space, write_text
 from lark.config import Config, from_dict
 from lark.errors import LarkError
 from lark.hardware import Machine
-from lark.launch import ERROR, RESULT, die_with_parent
+from lark.launch import DISK_FULL, ERROR, RESULT, die_with_parent
 
 TASKS = {
     "student": "lark.conversion:convert",
@@ -79,9 +79,13 @@ def main(path: Path) -> int:
         task: Callable[[Job], Mapping[str, Any]] = getattr(importlib.import_module(module), function)
         counts = task(job)
     except Exception as error:
-        expected = isinstance(error, LarkError)
-        message = str(error) if expected else f"{type(error).__name__}: {error}"
-        write_text(job.folder / ERROR, json.dumps({"message": message, "expected": expected, "rank": job.rank}))
+        full = is_disk_full(error)
+        expected = full or isinstance(error, LarkError)
+        message = no_space(job.folder) if full else str(error) if expected else f"{type(error).__name__}: {error}"
+        try:
+            write_text(job.folder / ERROR, json.dumps({"message": message, "expected": expected, "rank": job.rank}))
+        except OSError:  # the disk is full: not even this fits, and launch.py will find the same
+            return DISK_FULL
         traceback.print_exc()  # for the log only: launch.py shows no more once the error is written
         return 1
     if job.is_main:

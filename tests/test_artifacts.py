@@ -72,7 +72,7 @@ def test_a_started_artifact_is_resumed_from_what_is_there(tmp_path: Path) -> Non
     assert store.state(artifact()) == "finished"
 
 
-@pytest.mark.parametrize("harm", ["truncated", "flipped", "removed"])
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "removed", "manifest"])
 def test_a_damaged_artifact_is_found_out_and_made_again(harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(tmp_path)
     store.ensure([artifact()], builder())
@@ -84,6 +84,8 @@ def test_a_damaged_artifact_is_found_out_and_made_again(harm: str, tmp_path: Pat
             path.write_text("CONTENT")
         case "removed":
             path.unlink()
+        case "manifest":
+            (path.parent / "manifest.json").write_text("garbage")
     assert store.ensure([artifact()], builder())
     assert "damaged" in caplog.text
     assert path.read_text() == "content"

@@ -6,6 +6,7 @@ import pytest
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from lark.config import others
 from lark.config_errors import as_hydra_reads, sentence
 from lark.errors import LarkError
 from lark.scoring.methods import METHODS
@@ -58,7 +59,7 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["budgt.size=3"], "did you mean budget.size?"),
         (["training.epochs=many"], "training.epochs=many: Value 'many'"),
         (["budget.size=0"], "budget.size=0: select at least 1"),
-        (["weighting.name=top"], "weighting=top: choose one of"),
+        (["weighting.name=top"], "weighting.name=top: choose one of"),
         (["student.max_length=1"], "student.max_length=1"),
         (["pool.format=csv"], "pool.format=csv: choose one of"),
         (["pool=files"], "pool.path"),
@@ -74,6 +75,19 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["engine=hf", "engine.tensor_parallel=2"], "engine.tensor_parallel=2: engine=hf keeps a whole model on each GPU"),
         (["hardware.nodes=2"], "hardware.rendezvous"),
         (["training.learning_rate=-1"], "must be positive"),
+        (["training.betas=[0.9]"], "training.betas=[0.9]: are two numbers"),
+        (["training.betas=[0.9,1]"], "are two numbers from 0 to less than 1"),
+        (["training.seed=-1"], "training.seed=-1: must not be negative"),
+        (["hardware.threads=-1"], "hardware.threads=-1: must not be negative"),
+        (["+training.epcohs=3"], "+training.epcohs: there is no such key"),
+        (["+benchmark.tasks.demo_words.lmit=3"], "+benchmark.tasks.demo_words.lmit: there is no such key"),
+        (["scale=paper"], "scale=paper: is of an experiment"),
+        (["student.name=../out"], "student.name=../out: names a folder"),
+        (["benchmark.tasks.demo_words.answer_format=foo"], "benchmark.tasks.demo_words.answer_format=foo: choose one of"),
+        (["budget='0'"], "choose one of 1, 3, 5, 10, 20."),
+        (["budget="], "budget=: there is no such option"),
+        (["method.label=ö"], "method.label=ö: Hydra cannot read it"),
+        (["lark"], "lark: Hydra cannot read it; write key=value"),
     ],
 )
 def test_a_mistake_is_one_sentence(overrides: list[str], said: str) -> None:
@@ -106,6 +120,29 @@ def test_a_budget_is_typed_as_a_number() -> None:
     assert as_hydra_reads(["budget=3", "-m", "budget=1,3", "budget.size=7", "method=lark"]) == [
         "budget='3'", "-m", "budget='1','3'", "budget.size=7", "method=lark",
     ]  # fmt: skip
+
+
+def test_paths_and_columns_are_typed_as_they_are() -> None:
+    typed = ["pool=files", "pool.path=a b/ä.jsonl", "pool.fields.question=prompt", "outputs=out"]
+    read = composed(*as_hydra_reads(typed)).pool
+    assert (read.path, read.fields) == ("a b/ä.jsonl", {"question": "prompt"})
+    assert composed(*as_hydra_reads([*typed[:2], "pool.fields={question: prompt}"])).pool.fields == read.fields
+    assert as_hydra_reads(["method.path=a.csv,b.csv", "pool.path='a b'"]) == ["method.path=a.csv,b.csv", "pool.path='a b'"]
+    with pytest.raises(LarkError, match="outputs= has no value"):
+        as_hydra_reads(["outputs="])
+
+
+def test_a_job_of_a_sweep_is_named_after_what_was_swept() -> None:
+    swept = [
+        "method=lark",
+        "weighting=kl",
+        "training.learning_rate=0.001",
+        "hardware.threads=1",
+        "pool.path=/a/b",
+        "budget.size=7",
+    ]
+    assert others(swept) == "-weighting=kl-learning_rate=0.001"
+    assert others(["student=demo", "method=rsr", "budget='3'", "experiment=table1"]) == ""
 
 
 def test_every_key_of_every_yaml_is_documented_in_the_schema() -> None:

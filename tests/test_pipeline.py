@@ -146,6 +146,7 @@ def test_wandb_is_not_needed_without_tracking(tmp_path: Path, monkeypatch: pytes
         (["pool=files", "pool.path=nowhere.jsonl"], "there is no such file"),
         (["hardware=a100x8"], "8 GPUs on this machine, which has none"),
         (["student.path=./nowhere"], "there is no such folder"),
+        (["student.chat_template=./nowhere.jinja"], "student.chat_template=./nowhere.jinja: no such file"),
         (["student.max_length=100000", "stages=[score]", "pool.questions=2"], "longer than the model's context of 512"),
     ],
 )
@@ -155,6 +156,14 @@ def test_bad_input_is_one_sentence_and_an_exit_code(arguments: list[str], said: 
     (line,) = [line for line in output.splitlines() if line.startswith("error:")]
     assert said in line
     assert "Traceback" not in output
+
+
+def test_outputs_that_cannot_be_written_are_a_sentence_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, output = run_program("stages=[pool]", "tracking=none", outputs=tmp_path / "file")
+    assert code != 0
+    assert output.strip().startswith("error: ") and "say where to with outputs=<folder>" in output
+    assert len(output.strip().splitlines()) == 1
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ plain objects, whose `__post_init__` checks what types cannot say. Every key is 
 YAML files say where their values come from.
 """
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,8 @@ class Config:
             one_of("stages", stage, STAGES)
         for stage in self.force:
             one_of("force", stage, FORCEABLE)
+        alone = self.experiment.name is None
+        require(not alone or self.scale == "demo", "scale", self.scale, "is of an experiment; name one with experiment=<name>")
         shared = self.engine.tensor_parallel
         require(self.engine.name != "hf" or shared == 1, "engine.tensor_parallel", shared,
                 "engine=hf keeps a whole model on each GPU; set it to 1, or use engine=vllm")  # fmt: skip
@@ -82,6 +86,20 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=Config)
 
 
+SAID = ("student", "method", "budget", "budget.size", "experiment", "scale", "outputs", "stages", "force", "dry_run")
+"""Keys whose values a run's folder is named after, or that make no other run of it."""
+
+
+def others(overrides: Sequence[str]) -> str:
+    """What else was chosen for a job of a sweep, for its folder's name: `-weighting=kl`. Paths and long values stay out."""
+    chosen = [override.lstrip("+").split("=", 1) for override in overrides if "=" in override]
+    named = [(key, value) for key, value in chosen if key not in SAID and key.split(".")[0] not in ("tracking", "hardware")]
+    return "".join(f"-{key.split('.')[-1]}={value}" for key, value in named if re.fullmatch(r"[\w.+-]{1,20}", value))
+
+
+OmegaConf.register_new_resolver("others", others, replace=True)
+
+
 def load(composed: DictConfig) -> Config:
     """The composed configuration as checked, plain objects."""
     try:
@@ -89,7 +107,18 @@ def load(composed: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise LarkError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
     assert isinstance(config, Config)
+    for key in _unknown(OmegaConf.to_container(composed), config):
+        raise LarkError(f"+{key}: there is no such key, so it would change nothing; `--cfg job` shows those there are.")
     return config
+
+
+def _unknown(given: Any, read: object, prefix: str = "") -> Iterator[str]:
+    """Keys that were added with `+` and that nothing reads."""
+    known = vars(read) if is_dataclass(read) else read
+    if isinstance(given, dict) and isinstance(known, dict):
+        names = {field.name for field in fields(read)} if is_dataclass(read) else set(known)
+        for key, value in given.items():
+            yield from [f"{prefix}{key}"] if key not in names else _unknown(value, known[key], f"{prefix}{key}.")
 
 
 def from_dict(values: dict[str, Any]) -> Config:

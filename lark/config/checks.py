@@ -14,6 +14,17 @@ def one_of(key: str, value: object, options: tuple[str, ...]) -> None:
     require(value in options, key, value, f"choose one of {', '.join(options)}")
 
 
+def plain_name(key: str, value: str) -> None:
+    """Names become folders."""
+    plain = re.fullmatch(r"\w[\w.+-]*", value) is not None
+    require(plain, key, value, "names a folder: use letters, digits, . + - and _, beginning with a letter or digit")
+
+
+def not_negative(group: str, owner: object, *keys: str) -> None:
+    for key in keys:
+        require(getattr(owner, key) >= 0, f"{group}.{key}", getattr(owner, key), "must not be negative")
+
+
 def has_group(pattern: str) -> bool:
     try:
         return re.compile(pattern).groups >= 1

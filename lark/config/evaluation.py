@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from lark.config.checks import one_of, require
+from lark.config.checks import one_of, plain_name, require
 from lark.config.selection import ANSWER_FORMATS
 
 GRADERS = ("paper", "verify")
@@ -36,9 +36,6 @@ class Task:
     """How many problems it must have; anything else is an error. None: not checked."""
     limit: int | None = None
     """Take only the first so many problems, for a trial."""
-
-    def __post_init__(self) -> None:
-        one_of("answer_format", self.answer_format, ANSWER_FORMATS)
 
 
 @dataclass
@@ -82,6 +79,8 @@ class Benchmark:
         one_of("benchmark.grader", self.grader, GRADERS)
         require(len(self.tasks) > 0, "benchmark.tasks", "{}", "name at least one benchmark")
         for name, task in self.tasks.items():
+            plain_name("benchmark.tasks", name)
+            one_of(f"benchmark.tasks.{name}.answer_format", task.answer_format, ANSWER_FORMATS)
             for key, number in (("limit", task.limit), ("count", task.count)):
                 require(number is None or number >= 1, f"benchmark.tasks.{name}.{key}", number, "must be at least 1, or null")
 
@@ -104,7 +103,7 @@ class Engine:
     """No compilation or CUDA graphs: slower to run, much faster to start. None: on CPU yes, on GPUs no."""
 
     def __post_init__(self) -> None:
-        one_of("engine", self.name, ("hf", "vllm", "sglang"))
+        one_of("engine.name", self.name, ("hf", "vllm", "sglang"))
         for key in ("tensor_parallel", "batch", "kv_cache_gib"):
             require(getattr(self, key) >= 1, f"engine.{key}", getattr(self, key), "must be at least 1")
         require(0 < self.memory <= 1, "engine.memory", self.memory, "is a share of the memory, more than 0")

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from lark.config.checks import one_of, require
+from lark.config.checks import not_negative, one_of, require
 from lark.errors import LarkError
 
 
@@ -56,7 +56,7 @@ class Hardware:
         if self.rendezvous is not None:
             host, _, port = self.rendezvous.rpartition(":")
             require(bool(host) and port.isdigit(), "hardware.rendezvous", self.rendezvous, "is host:port of node 0")
-        require(self.processes >= 0, "hardware.processes", self.processes, "must not be negative; 0 means one a GPU")
+        not_negative("hardware", self, "processes", "threads", "memory_gib", "tflops", "bandwidth")
         for key in ("score_tokens", "train_tokens", "micro_batch"):
             require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")
         if self.nodes > 1 and not self.rendezvous and "SLURM_JOB_NODELIST" not in os.environ:
@@ -75,7 +75,7 @@ class Tracking:
     """Runs of one sweep belong together."""
 
     def __post_init__(self) -> None:
-        one_of("tracking", self.mode, ("offline", "online", "none"))
+        one_of("tracking.mode", self.mode, ("offline", "online", "none"))
 
 
 @dataclass

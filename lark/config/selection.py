@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from lark.config.checks import has_group, one_of, require
+from lark.config.checks import has_group, one_of, plain_name, require
 from lark.errors import LarkError
 
 WEIGHTINGS = ("uniform", "proportional", "softmax", "kl", "chi2")
@@ -31,6 +31,7 @@ class Student:
     """auto: flash_attention_2 on a GPU that has it, else sdpa. Changes speed, never the outcome."""
 
     def __post_init__(self) -> None:
+        plain_name("student.name", self.name)
         require(self.max_length >= 2, "student.max_length", self.max_length, "a prompt and one token of response need 2")
         one_of("student.dtype", self.dtype, ("float32", "bfloat16", "float16"))
         one_of("student.attention", self.attention, ("auto", "sdpa", "eager", "flash_attention_2"))
@@ -68,6 +69,7 @@ class Pool:
     """Names of the columns where they differ from ours, e.g. {question_id: problem_id}."""
 
     def __post_init__(self) -> None:
+        plain_name("pool.name", self.name)
         one_of("pool.format", self.format, ("demo", "rows", "rsr", "hub"))
         one_of("pool.answer_format", self.answer_format, ANSWER_FORMATS)
         require(
@@ -141,6 +143,7 @@ class Method:
     judge: Judge = field(default_factory=Judge)
 
     def __post_init__(self) -> None:
+        plain_name("method.name", self.name)
         if self.weighting is not None:
             one_of("method.weighting", self.weighting, WEIGHTINGS)
 
@@ -153,7 +156,7 @@ class Weighting:
     """auto: the method's own."""
 
     def __post_init__(self) -> None:
-        one_of("weighting", self.name, ("auto", *WEIGHTINGS))
+        one_of("weighting.name", self.name, ("auto", *WEIGHTINGS))
 
 
 @dataclass

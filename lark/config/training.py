@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from lark.config.checks import one_of, require
+from lark.config.checks import not_negative, one_of, require
 from lark.errors import LarkError
 
 ANALYSES = ("gradients", "theory", "kappa", "contamination", "cost")
@@ -85,6 +85,9 @@ class Training:
         require(0 <= self.warmup < 1, "training.warmup", self.warmup, "is a share of the steps, 0 to 1")
         for key in ("epochs", "global_batch", "checkpoints"):
             require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "must be at least 1")
+        betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        require(betas, "training.betas", list(self.betas), "are two numbers from 0 to less than 1, e.g. [0.9,0.999]")
+        not_negative("training", self, "epsilon", "weight_decay", "seed")
         require(self.max_grad_norm > 0, "training.max_grad_norm", self.max_grad_norm, "must be positive")
         require(
             self.snapshots == 0 or self.snapshots >= 2, "training.snapshots", self.snapshots,

@@ -37,7 +37,7 @@ def pool_summary(counts: Mapping[str, Any]) -> str:
     notes = "Lengths in characters."
     notes += f" Correct by {counts['verdicts']}." if counts["all"]["correct"] is not None else " Correctness is not known."
     hints = "".join(f"Note: {hint}\n" for hint in _pool_hints(counts))
-    return f"\n{counts['questions']:,} questions, {each}\n\n{table}\n\n{hints}{notes}\n"
+    return f"\n{counts['questions']:,} question{'' if counts['questions'] == 1 else 's'}, {each}\n\n{table}\n\n{hints}{notes}\n"
 
 
 def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lark.config import Student
+from lark.errors import LarkError
 from lark.students import DEMO
 
 HERE = Path(__file__).parent
@@ -86,7 +87,10 @@ def config_of(student: Student) -> dict[str, Any] | None:
     """The student's `config.json`: from its folder, ours, or the hub's cache. None where none of them has it."""
     folder = DEMO if student.path == "demo" else Path(student.path).expanduser()
     if (folder / "config.json").is_file():
-        return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        try:
+            return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise LarkError(f"student.path={student.path}: its config.json cannot be read ({error}).") from error
     for path in HERE.glob("*.json"):
         config = dict(json.loads(path.read_text(encoding="utf-8")))
         if config["_name_or_path"] == student.path:
