@@ -153,7 +153,7 @@ def _run(
     """
     process = subprocess.Popen(
         arguments, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # no other thread holds a lock here
+        start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child calls prctl and nothing else
     )  # fmt: skip
     assert process.stdout is not None
     try:
