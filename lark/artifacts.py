@@ -164,8 +164,11 @@ class Store:
             log.warning("%s is damaged (%s): making it again", artifact.folder, harm)
             shutil.rmtree(folder)
         else:
-            for draft in folder.rglob(".*.part"):
-                draft.unlink()
+            for draft in sorted(folder.rglob(".*.part")):  # all found before the first is removed: one may hold others
+                if draft.is_dir():
+                    shutil.rmtree(draft)
+                else:
+                    draft.unlink(missing_ok=True)
 
     def _unreadable(self, artifact: Artifact) -> str | None:
         """Manifests are written whole or not at all, so one that says nothing was harmed later."""

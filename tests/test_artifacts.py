@@ -72,6 +72,24 @@ def test_a_started_artifact_is_resumed_from_what_is_there(tmp_path: Path) -> Non
     assert store.state(artifact()) == "finished"
 
 
+def test_drafts_of_a_killed_run_are_removed_be_they_files_or_folders(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.fail([artifact()], RuntimeError("killed"))
+    folder = store.path(artifact())
+    (folder / "snapshots" / ".step-000000.part").mkdir(parents=True)
+    for draft in ("snapshots/.step-000000.part/model", "snapshots/.step-000000.part/.config.json.7.part", ".metrics.7.part"):
+        (folder / draft).write_text("half")
+    (folder / "snapshots" / "step-000003").mkdir()
+    (folder / "snapshots" / "step-000003" / "model").write_text("kept")
+
+    def resumes(folders: list[Path]) -> list[dict[str, int]]:
+        assert not list(folders[0].rglob(".*.part"))
+        assert (folders[0] / "snapshots" / "step-000003" / "model").read_text() == "kept"
+        return [{}]
+
+    assert store.ensure([artifact()], resumes)
+
+
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "removed", "manifest"])
 def test_a_damaged_artifact_is_found_out_and_made_again(harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(tmp_path)
