@@ -1,11 +1,12 @@
 """LoRA (`training.lora`): adapters beside frozen weights, for those who cannot afford full fine-tuning. Merged on export."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from lark.config import Lora
 from lark.errors import LarkError
@@ -15,27 +16,42 @@ log = logging.getLogger(__name__)
 ADAPTER = "default"
 PREFIX = "base_model.model."
 """What PEFT puts before the student's own names."""
+ALL_LINEAR = "all-linear"
 
 
 def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
     """The student inside PEFT's wrapper, its adapters the only trainable weights. Calls go straight to the student's forward."""
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # needed by nobody else, and costs a second
 
-    targets = "all-linear" if lora.targets == ["all-linear"] else list(lora.targets)
+    targets = ALL_LINEAR if lora.targets == [ALL_LINEAR] else list(lora.targets)
+    if targets != ALL_LINEAR:
+        _check_targets(model, lora.targets)
     settings = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
     )
-    head = model.get_output_embeddings()
-    try:
-        wrapped: nn.Module = get_peft_model(model, settings, adapter_name=ADAPTER)
-    except ValueError as error:
-        raise LarkError(f"training.lora.targets={lora.targets}: {str(error).splitlines()[0]}") from error
-    if model.get_output_embeddings() is not head:
-        raise LarkError("training.lora.targets names the head, whose weight the loss uses directly: leave it out.")
+    wrapped: nn.Module = get_peft_model(model, settings, adapter_name=ADAPTER)
     wrapped.forward = model.forward
     trained = sum(p.numel() for p in wrapped.parameters() if p.requires_grad)
     log.info("LoRA: %s of %s weights are trained", f"{trained:,}", f"{sum(p.numel() for p in wrapped.parameters()):,}")
     return wrapped
+
+
+def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
+    """Each must name linear layers, the only ones that `merged` knows; PEFT would pass over a name that no layer has."""
+    head = model.get_output_embeddings()
+    layers = dict(model.named_modules())
+    linear = {name for name, layer in layers.items() if isinstance(layer, nn.Linear | Conv1D) and layer is not head}
+    choices = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+    for target in targets:
+        named = [name for name in layers if name == target or name.endswith(f".{target}")]
+        if any(layers[name] is head for name in named):
+            raise LarkError(
+                f"training.lora.targets={target} names the head, whose weight the loss uses directly: leave it out."
+            )
+        if not named:
+            raise LarkError(f"training.lora.targets={target}: the student has no such layer; choose from {choices}.")
+        if not linear.issuperset(named):
+            raise LarkError(f"training.lora.targets={target} is not a linear layer: choose from {choices}.")
 
 
 def merged(state: Mapping[str, Tensor], transposed: frozenset[str], lora: Lora) -> dict[str, Tensor]:

@@ -84,8 +84,9 @@ class WeightedTrainer(Trainer):
             last = number == len(self._batch.micro) - 1
             # DeepSpeed's engine is told by this where a step ends: there it clips, steps, and forgets the gradients.
             self.accelerator.gradient_state._set_sync_gradients(last)
-            quiet = last or world == 1 or self.is_deepspeed_enabled
-            with contextlib.nullcontext() if quiet else self.accelerator.no_sync(model):
+            # DDP reduces gradients in each backward pass unless it is told to wait for the last.
+            waits = not last and world > 1 and not self.is_deepspeed_enabled
+            with self.accelerator.no_sync(model) if waits else contextlib.nullcontext():
                 with self.compute_loss_context_manager():
                     loss, losses = model(micro.to(self.args.device), self._batch.size)
                 self._losses.append(micro.weights.to(losses.device) * losses)
@@ -156,6 +157,16 @@ def _only(batch: list[GlobalBatch]) -> GlobalBatch:
     return batch[0]
 
 
+def save_steps(steps: int, checkpoints: int) -> int:
+    """How many steps lie between checkpoints, so that there are no more of them than asked for, the last step's among them."""
+    return math.ceil(steps / checkpoints)
+
+
+def trains_nothing(warmup: float, steps: int) -> bool:
+    """Whether the learning rate is 0 at every step. Warm-up begins at 0, so the only step of a run has no other rate."""
+    return steps == 1 and warmup > 0
+
+
 def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) -> TrainingArguments:
     """The recipe in the Trainer's words. One of our batches is a whole global batch: nothing is left to accumulate."""
     training = config.training
@@ -180,7 +191,7 @@ def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) 
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="steps",
-        save_steps=max(1, steps // training.checkpoints),
+        save_steps=save_steps(steps, training.checkpoints),
         save_total_limit=2,
         save_only_model=False,  # or nothing could be resumed
         seed=training.seed,

@@ -29,7 +29,7 @@ from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters
 from lark.training.loss import LogitRule, logit_rule
 from lark.training.packing import Step, plan_batches
-from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss
+from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
 from lark.training.zero import start_deepspeed, zero_stage
 from lark.worker import Job
 
@@ -39,6 +39,10 @@ CURVE = "metrics.jsonl"
 TEXTS_AT_ONCE = 512
 DONE = "training.json"
 """Counts; written when the export is complete. A run that is killed after it has nothing left to do."""
+IDLE = (
+    "Nothing will be learned: %d trajectories are a single step of training.global_batch=%d, and warm-up gives the first step the "
+    "learning rate 0. Set training.warmup=0, a smaller training.global_batch or more training.epochs."
+)
 
 
 def train(job: Job) -> dict[str, Any]:
@@ -95,6 +99,8 @@ def prepare(job: Job) -> Run:
     # ZeRO-3 shards a model as it is loaded, if the arguments that ask for it are there before; nothing can run on it then.
     twin = facts(_twin(source, student, device), config) if zero == 3 else None
     steps = training.epochs * ceil(len(examples) / training.global_batch)
+    if trains_nothing(training.warmup, steps):
+        log.warning(IDLE, len(examples), training.global_batch)
     if zero:
         start_deepspeed(job.machine.device)
     args = arguments(config, job.folder / "checkpoints", steps, job.machine.device, zero)

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from deepspeed.runtime.config import DeepSpeedConfig
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, TrainingArguments, get_scheduler
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
 from lark.artifacts import Checksums
@@ -26,7 +28,7 @@ from lark.training import trainer as trainer_module
 from lark.training.curves import keep_steps, read_curve, snapshot_steps
 from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, merged, transposed_layers
-from lark.training.trainer import arguments
+from lark.training.trainer import arguments, save_steps, trains_nothing
 from lark.training.worker import prepare, read_examples, train
 from lark.training.zero import deepspeed_config, zero_stage
 from tests.conftest import composed
@@ -40,10 +42,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_the_export_is_a_plain_student_with_its_chat_template_and_both_stop_tokens(
-    inputs: tuple[Path, Path], tmp_path: Path
+    inputs: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     counts = train(make_job(*inputs, tmp_path, "student.dtype=bfloat16", "training.learning_rate=0.01"))
     assert counts["steps"] == 1 and counts["skipped_steps"] == 0
+    assert "Nothing will be learned: 16 trajectories are a single step of training.global_batch=16" in caplog.text
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert type(model) is LlamaForCausalLM and model.dtype == torch.bfloat16 and model.config.use_cache
@@ -114,6 +117,28 @@ def test_the_papers_recipe_is_what_the_trainer_is_told(tmp_path: Path) -> None:
     assert different == {"name", "learning_rate", "questions"}
 
 
+@settings(deadline=None)
+@given(st.floats(0, 0.99), st.integers(1, 12), st.sampled_from(["cosine", "linear", "constant_with_warmup"]))
+def test_only_a_single_step_with_warm_up_trains_nothing(warmup: float, steps: int, schedule: str) -> None:
+    """Against the rates that the Trainer's own schedule gives."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    told = TrainingArguments(warmup_steps=warmup, use_cpu=True).get_warmup_steps(steps)
+    scheduler = get_scheduler(schedule, optimizer, num_warmup_steps=told, num_training_steps=steps)
+    rates = []
+    for _ in range(steps):
+        rates += scheduler.get_last_lr()
+        optimizer.step()
+        scheduler.step()
+    assert trains_nothing(warmup, steps) == (max(rates) == 0.0)
+
+
+@given(st.integers(1, 300), st.integers(1, 40))
+def test_there_are_never_more_checkpoints_than_asked_for(steps: int, checkpoints: int) -> None:
+    """The Trainer writes one every `save_steps`, and one at the end."""
+    every = save_steps(steps, checkpoints)
+    assert len({*range(every, steps + 1, every), steps}) <= checkpoints
+
+
 @pytest.mark.parametrize("student", ["qwen7b", "qwen1.5b", "llama3b"])
 @pytest.mark.parametrize("zero", [2, 3])
 def test_deepspeed_accepts_and_reads_what_the_paper_says(student: str, zero: int, tmp_path: Path) -> None:
@@ -152,13 +177,27 @@ def test_what_cannot_train_is_refused_before_anything_loads(
     check(composed("hardware=cpu", "hardware.zero=2"))
 
 
-def test_lora_must_leave_the_head_alone_and_name_real_layers() -> None:
-    lora = composed("training.lora.rank=4", "training.lora.targets=[q_proj,lm_head]").training.lora
-    with pytest.raises(LarkError, match="names the head"):
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        ("q_proj,lm_head", "lm_head names the head"),
+        ("q_proj,no_such_layer", "no_such_layer: the student has no such layer; choose from down_proj, gate_proj, k_proj"),
+        ("embed_tokens", "embed_tokens is not a linear layer: choose from down_proj"),
+        ("self_attn", "self_attn is not a linear layer"),
+        ("all-linear,q_proj", "all-linear: the student has no such layer"),
+    ],
+)
+def test_lora_must_leave_the_head_alone_and_name_linear_layers(targets: str, said: str) -> None:
+    lora = composed("training.lora.rank=4", f"training.lora.targets=[{targets}]").training.lora
+    with pytest.raises(LarkError, match=said):
         add_adapters(small_llama(), lora)
-    lora = composed("training.lora.rank=4", "training.lora.targets=[no_such_layer]").training.lora
-    with pytest.raises(LarkError, match="no_such_layer"):
-        add_adapters(small_llama(), lora)
+
+
+def test_lora_adapts_the_layers_it_is_told_to() -> None:
+    lora = composed("training.lora.rank=4", "training.lora.targets=[self_attn.q_proj,v_proj]").training.lora
+    wrapped = add_adapters(small_llama(), lora)
+    trained = {name.split(".")[-4] for name, parameter in wrapped.named_parameters() if parameter.requires_grad}
+    assert trained == {"q_proj", "v_proj"}
 
 
 def small_llama() -> LlamaForCausalLM:
