@@ -50,14 +50,15 @@ class Exporter:
     def _write(self, folder: Path) -> bool:
         """Whether this process was the one that wrote."""
         writes = self.trainer.is_world_process_zero()
-        state = self._state(writes)
+        state = self.state(writes)
         if writes:
             shutil.rmtree(folder, ignore_errors=True)
             self._save(state, folder)
         self.trainer.accelerator.wait_for_everyone()
         return writes
 
-    def _state(self, needed: bool) -> dict[str, Tensor]:
+    def state(self, needed: bool) -> dict[str, Tensor]:
+        """The weights of now by name, those of adapters among them, on the processes that say they are needed."""
         if self.zero == 3:  # a collective, whether or not this process writes
             return dict(self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped) or {})
         return cast(nn.Module, self.trainer.model).state_dict() if needed else {}
@@ -73,7 +74,9 @@ class Exporter:
         shell.generation_config = self._generation_config()
         shell.save_pretrained(folder, state_dict=_copies(state, dtype))
         self.chat.tokenizer.save_pretrained(folder)
+        mode = (folder / "config.json").stat().st_mode  # an ordinary file's; safetensors writes for the owner alone
         for file in folder.iterdir():
+            file.chmod(mode)
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
 

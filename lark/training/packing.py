@@ -19,6 +19,9 @@ from lark.chat import Encoded
 from lark.errors import LarkError
 from lark.training.loss import NO_TARGET, response_targets
 
+PADDING = 0
+"""A token id; which one makes no difference, because no real token sees it."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -30,10 +33,6 @@ class Step:
     """micro[rank][k]: the trajectories of that process in micro-step k. All processes have equally many micro-steps, because
     each backward pass is a collective (DDP, ZeRO). An empty one stands where there was nothing left to do: it is collated to
     a single token without target, whose loss is 0 and whose backward pass is as good as any."""
-
-    @property
-    def size(self) -> int:
-        return len(self.trajectories)
 
 
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -187,15 +186,15 @@ class MicroBatch:
 
 def collate_packed(trajectories: Sequence[Encoded], weights: Sequence[float]) -> MicroBatch:
     """Trajectories in one row, one after the other; positions restart at each."""
-    return _collate([list(trajectories)], weights, pad_id=0)
+    return _collate([list(trajectories)], weights)
 
 
-def collate_padded(trajectories: Sequence[Encoded], weights: Sequence[float], pad_id: int = 0) -> MicroBatch:
-    """A row for each trajectory, padded on the right. No real token sees the padding: any `pad_id` gives the same gradients."""
-    return _collate([[trajectory] for trajectory in trajectories] or [[]], weights, pad_id)
+def collate_padded(trajectories: Sequence[Encoded], weights: Sequence[float]) -> MicroBatch:
+    """A row for each trajectory, padded on the right."""
+    return _collate([[trajectory] for trajectory in trajectories] or [[]], weights)
 
 
-def _collate(rows: list[list[Encoded]], weights: Sequence[float], pad_id: int) -> MicroBatch:
+def _collate(rows: list[list[Encoded]], weights: Sequence[float]) -> MicroBatch:
     width = max(1, *(sum(len(e.ids) for e in row) for row in rows))
     input_ids, position_ids, segment, targets = [], [], [], []
     lengths: list[int] = []
@@ -212,7 +211,7 @@ def _collate(rows: list[list[Encoded]], weights: Sequence[float], pad_id: int) -
             lengths.append(trajectory.n_response)
         padding = width - len(ids)
         last = positions[-1] if positions else -1
-        input_ids.append(ids + [pad_id] * padding)
+        input_ids.append(ids + [PADDING] * padding)
         position_ids.append([*positions, *range(last + 1, last + 1 + padding)])
         segment.append(owners + [max(0, len(lengths) - 1)] * padding)
         targets.append(expected + [NO_TARGET] * padding)

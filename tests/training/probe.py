@@ -45,7 +45,7 @@ def trained(student: Path, selection: Path, folder: Path, *overrides: str) -> Ru
 
 def gradients(before: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
     """As the optimizer got them, on the main process."""
-    after = run.exporter._state(needed=run.trainer.is_world_process_zero())
+    after = run.exporter.state(needed=run.trainer.is_world_process_zero())
     return {name: (before[name] - value).contiguous() / RATE for name, value in after.items()}
 
 

@@ -200,7 +200,7 @@ def test_packed_padded_and_one_by_one_have_the_same_gradients(tied: bool) -> Non
         "one by one": [collate_packed([e], [w]) for e, w in zip(encoded, weights, strict=True)],
         "two micro-batches": [
             collate_packed(encoded[:2], weights[:2]),
-            collate_padded(encoded[2:], weights[2:], pad_id=5),
+            collate_padded(encoded[2:], weights[2:]),
         ],
     }
     for batches in arrangements.values():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lark.chat import Encoded
 from lark.errors import LarkError
 from lark.training.loss import NO_TARGET
-from lark.training.packing import Step, collate_packed, collate_padded, global_batches, pack, plan_batches, utilisation
+from lark.training.packing import PADDING, Step, collate_packed, collate_padded, global_batches, pack, plan_batches, utilisation
 
 CAPACITY = 100
 lengths_lists = st.lists(st.integers(2, CAPACITY), max_size=120)
@@ -76,7 +76,7 @@ def test_an_epoch_sees_every_trajectory_once_in_batches_that_nothing_but_the_see
     steps = plan(lengths, global_batch=global_batch, epoch=epoch, **arrangement)
     assert sorted(chain.from_iterable(s.trajectories for s in steps)) == list(range(len(lengths)))
     assert [s.trajectories for s in steps] == global_batches(len(lengths), global_batch, seed=7, epoch=epoch)
-    assert [s.size for s in steps[:-1]] == [global_batch] * (len(steps) - 1)
+    assert [len(s.trajectories) for s in steps[:-1]] == [global_batch] * (len(steps) - 1)
     assert plan(lengths, global_batch=global_batch, epoch=epoch, **arrangement) == steps
 
 
@@ -120,7 +120,7 @@ def test_the_papers_arrangement_is_eight_processes_by_eight_steps_of_one() -> No
 
 def test_a_last_incomplete_batch_keeps_its_real_size() -> None:
     steps = plan([10] * 20, processes=8)
-    assert [s.size for s in steps] == [16, 4]
+    assert [len(s.trajectories) for s in steps] == [16, 4]
     assert sum(not m for rank in steps[1].micro for m in rank) == 4  # four processes have nothing left, and still step
 
 
@@ -157,8 +157,8 @@ def test_packed_positions_restart_and_targets_stay_in_their_trajectory() -> None
 
 
 def test_padding_is_on_the_right_and_predicts_nothing() -> None:
-    batch = collate_padded([A, B], [1.5, 0.5], pad_id=9)
-    assert batch.input_ids.tolist() == [[11, 12, 13, 14], [21, 22, 23, 9]]
+    batch = collate_padded([A, B], [1.5, 0.5])
+    assert batch.input_ids.tolist() == [[11, 12, 13, 14], [21, 22, 23, PADDING]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3]] * 2  # rising through the padding: a restart would mean a pack
     assert batch.segment.tolist() == [[0] * 4, [1] * 4]
     assert batch.targets.tolist() == [[NO_TARGET, 13, 14, NO_TARGET], [22, 23, NO_TARGET, NO_TARGET]]
