@@ -34,17 +34,30 @@ class Curves(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.writes:
-            keep_steps(self.path, state.global_step)
+            keep_steps(self.path, state.global_step or -1)  # what begins anew measures step 0 again
             self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
         if self.held_out is not None and state.global_step == 0:
             self._write({"step": 0, "epoch": 0.0, "held_out_loss": self.held_out()})
-        self.last = time.time()
+
+    # The clock runs from here to the end of the step. Snapshots (a callback after this one), the held-out loss and checkpoints
+    # come between two steps, and it begins anew after each.
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.begun = time.perf_counter()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if args.device.type == "cuda":
+            torch.cuda.synchronize(args.device)
+        self.seconds = max(time.perf_counter() - self.begun, 1e-9)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.begun = time.perf_counter()
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any) -> None:
         if "loss" not in logs:
             return
-        step, seconds = state.global_step, max(time.time() - self.last, 1e-9)
-        rate = self.trainer.batches.tokens(step - 1) / seconds
+        step = state.global_step
+        rate = self.trainer.batches.tokens(step - 1) / self.seconds
         skipped = self.trainer.skipped.get(step)
         line = {
             "step": step,
@@ -60,9 +73,10 @@ class Curves(TrainerCallback):
             line["held_out_loss"] = self.held_out()
         self._write(line)
         if self.writes:
-            self.bar.set_postfix_str(f"loss {logs['loss']:.4f}, {rate:,.0f} tok/s")
+            loss = "–" if skipped else f"{logs['loss']:.4f}"
+            self.bar.set_postfix_str(f"loss {loss}, {rate:,.0f} tok/s")
             self.bar.update(step - self.bar.n)
-        self.last = time.time()
+        self.begun = time.perf_counter()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.writes:

@@ -22,7 +22,7 @@ from lark.errors import LarkError
 from lark.models import attention, load_chat, load_model
 from lark.training.attention import separate_segments, supports_packing
 from lark.training.batches import Example, GlobalBatches
-from lark.training.checkpoints import Layout, newest_checkpoint, remove_incomplete
+from lark.training.checkpoints import Layout, newest_checkpoint, remove_unusable
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
 from lark.training.export import Exporter
 from lark.training.kernels import apply_liger
@@ -46,13 +46,15 @@ IDLE = (
 
 
 def train(job: Job) -> dict[str, Any]:
-    """Fine-tune the student on `train.jsonl`, resuming from the newest complete checkpoint, and export it."""
+    """Fine-tune the student on `train.jsonl`, resuming from the newest whole checkpoint, and export it."""
+    checkpoints = job.folder / "checkpoints"
     if (job.folder / DONE).exists():
+        if job.is_main:
+            shutil.rmtree(checkpoints, ignore_errors=True)  # a run that was killed in between has left them
         return dict(json.loads((job.folder / DONE).read_text(encoding="utf-8")))
     run = prepare(job)
-    checkpoints = job.folder / "checkpoints"
     if job.is_main:
-        remove_incomplete(checkpoints)
+        remove_unusable(checkpoints)
     run.trainer.accelerator.wait_for_everyone()
     resume = newest_checkpoint(checkpoints, run.trainer.layout)
     if resume is not None:

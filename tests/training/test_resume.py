@@ -1,6 +1,7 @@
 """kill -9 in the middle of an epoch, run again: the weights are those of a run that nobody disturbed. Nothing is left out."""
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -13,11 +14,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from lark import launch
 from lark.errors import LarkError
-from lark.training.checkpoints import COMPLETE, Layout, newest_checkpoint, remove_incomplete, seal
-from lark.training.worker import DONE, prepare, train
+from lark.training import curves as curves_module
+from lark.training import trainer as trainer_module
+from lark.training.checkpoints import COMPLETE, Layout, damage, newest_checkpoint, remove_unusable, seal
+from lark.training.export import Exporter
+from lark.training.worker import CURVE, DONE, prepare, train
 from lark.worker import Job
 from tests.training.tiny import CrashAt, direct_loss, make_job, write_student, write_training_set
 
@@ -62,21 +67,21 @@ def kill_after_the_first_checkpoint(job: Job) -> None:
     process.communicate()
 
 
-def leave_an_incomplete_checkpoint(folder: Path) -> None:
-    """As a kill during its writing does: newer than the last complete one, without an end."""
-    newest = newest_checkpoint(folder, layout_of(folder))
-    assert newest is not None
-    shutil.copytree(newest, folder / f"checkpoint-{STEPS - 1}")
-    (folder / f"checkpoint-{STEPS - 1}" / COMPLETE).unlink()
-    (folder / f"checkpoint-{STEPS - 1}" / "model.safetensors").write_bytes(b"half")
+def leave_unusable_checkpoints(folder: Path) -> None:
+    """Newer than the last whole one: one without an end, as a kill during its writing leaves it, and one damaged since."""
+    newest = next(path for path in folder.glob("checkpoint-*") if damage(path) is None)
+    incomplete, damaged = (shutil.copytree(newest, folder / f"checkpoint-{STEPS - k}") for k in (1, 2))
+    (incomplete / COMPLETE).unlink()
+    (incomplete / "model.safetensors").write_bytes(b"half")
+    truncate(damaged / "optimizer.pt")
 
 
-def layout_of(folder: Path) -> Layout:
-    return Layout(**json.loads(next(folder.glob(f"checkpoint-*/{COMPLETE}")).read_text()))
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    return [json.loads(line) for line in (folder / CURVE).open()]
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -91,10 +96,11 @@ def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(
         finish(undisturbed)
     kill_after_the_first_checkpoint(killed)
     steps_before = len(curve(killed.folder))
-    assert 3 <= steps_before < STEPS and not (killed.folder / DONE).exists()
-    leave_an_incomplete_checkpoint(killed.folder / "checkpoints")
+    assert 4 <= steps_before < STEPS and not (killed.folder / DONE).exists()
+    leave_unusable_checkpoints(killed.folder / "checkpoints")
     said = finish(killed)
-    assert "resuming from checkpoint-" in said and "was not written to its end" in said
+    assert "resuming from checkpoint-" in said and f"checkpoint-{STEPS - 1} was not written to its end" in said
+    assert f"checkpoint-{STEPS - 2} is damaged (optimizer.pt has " in said
 
     ours, theirs = (load_file(job.folder / "model.safetensors") for job in (killed, undisturbed))
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) <= 1e-6
@@ -140,9 +146,100 @@ def test_a_lora_run_that_crashed_goes_on_and_merges_what_it_trained(inputs: tupl
 
 
 def test_a_finished_run_has_nothing_left_to_do(inputs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Killed after the export, before the pipeline has noted it: not a step is trained again."""
+    """Killed after the export, before the pipeline has noted it: not a step is trained again, and no checkpoint stays."""
     (tmp_path / DONE).write_text(json.dumps({"steps": 3}))
+    checkpoint(tmp_path / "checkpoints", 3, Layout(0, 1))
     assert train(make_job(*inputs, tmp_path, *RECIPE)) == {"steps": 3}
+    assert {path.name for path in tmp_path.iterdir()} == {DONE}
+
+
+@pytest.fixture(scope="module")
+def crashed(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that ended after step 5 of 10: checkpoints of the steps 2 and 4."""
+    folder = tmp_path_factory.mktemp("crashed")
+    run = prepare(make_job(*inputs, folder, *SHORT))
+    run.trainer.add_callback(CrashAt(5))
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer.train()
+    assert {path.name for path in folder.glob("checkpoints/*")} == {"checkpoint-2", "checkpoint-4"}
+    return folder
+
+
+SHORT = [*RECIPE, "training.epochs=1", "training.checkpoints=5", "training.snapshots=0"]
+FILES = ["optimizer.pt", "model.safetensors", "trainer_state.json", "rng_state.pth", "scheduler.pt", COMPLETE]
+
+
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "removed"])
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    file: str, harm: str, crashed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(crashed / "checkpoints", tmp_path / "checkpoints")
+    path = folder / "checkpoint-4" / file
+    match harm:
+        case "truncated":
+            truncate(path)
+        case "flipped":
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 0x80
+            path.write_bytes(content)
+        case "removed":
+            path.unlink()
+    remove_unusable(folder)
+    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
+    (said,) = [record.message for record in caplog.records]
+    assert said.startswith("checkpoint-4 ") and (
+        "was not written" in said if (file, harm) == (COMPLETE, "removed") else file in said
+    )
+
+
+def test_where_no_checkpoint_is_whole_training_starts_anew(
+    crashed: Path, inputs: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the curve with it: step 0, which was measured before the crash, is in it once."""
+    for checkpoint in shutil.copytree(crashed, tmp_path / "again").glob("checkpoints/*"):
+        truncate(checkpoint / "trainer_state.json")
+    again, undisturbed = (make_job(*inputs, tmp_path / name, *SHORT) for name in ("again", "undisturbed"))
+    assert [line["step"] for line in curve(again.folder)] == [0, 1, 2, 3, 4]
+    train(again)
+    said = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [line.split(" ")[0] for line in said[:2]] == ["checkpoint-4", "checkpoint-2"]
+    assert said[2] == "No checkpoint is whole: training starts anew"
+    train(undisturbed)
+    assert [line["step"] for line in curve(again.folder)] == list(range(11))
+    ours, theirs = (load_file(job.folder / "model.safetensors") for job in (again, undisturbed))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_the_speed_is_that_of_the_step_alone(
+    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that training moves by 2 s a step, and everything between two steps by 100."""
+    now = 0.0
+
+    class Work(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            nonlocal now
+            now += 2.0
+
+    def slow(original: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            nonlocal now
+            now += 100.0
+            return original(*arguments)
+
+        return call
+
+    monkeypatch.setattr(curves_module.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(curves_module.HeldOutLoss, "__call__", slow(curves_module.HeldOutLoss.__call__))
+    monkeypatch.setattr(Exporter, "snapshot", slow(Exporter.snapshot))
+    monkeypatch.setattr(trainer_module, "seal", slow(seal))
+    run = prepare(make_job(*inputs, tmp_path, *SHORT, "training.snapshots=11", "training.held_out.every=2"))
+    run.trainer.add_callback(Work())
+    run.trainer.train()
+    lines = curve(tmp_path)
+    assert now == 10 * 2 + 100 * (6 + 11 + 5)  # held-out losses, snapshots, checkpoints
+    assert [line["tokens_per_second"] for line in lines[1:]] == [round(run.trainer.batches.tokens(k) / 2) for k in range(10)]
 
 
 def checkpoint(folder: Path, step: int, layout: Layout | None) -> None:
@@ -159,7 +256,7 @@ def test_only_complete_checkpoints_count(tmp_path: Path) -> None:
         checkpoint(tmp_path, step, layout)
     newest = newest_checkpoint(tmp_path, Layout(0, 4))  # without DeepSpeed any number of processes can go on
     assert newest is not None and newest.name == "checkpoint-10"
-    remove_incomplete(tmp_path)
+    remove_unusable(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-9", "checkpoint-10"}
 
 

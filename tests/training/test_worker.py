@@ -60,10 +60,13 @@ def test_the_export_is_a_plain_student_with_its_chat_template_and_both_stop_toke
     answer = model.generate(torch.tensor([chat.prompt("What is 1 + 1?")]), max_new_tokens=3)
     assert answer.shape[1] > 3
     assert not (tmp_path / "checkpoints").exists()
+    (tmp_path / "ordinary").touch()
+    written = {path.name: path.stat().st_mode for path in tmp_path.iterdir() if path.is_file()}
+    assert "model.safetensors" in written and len(set(written.values())) == 1
 
 
 def test_more_than_a_handful_of_steps_that_are_not_finite_stop_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     student = write_student(tmp_path / "student", tied=False, poisoned=True)
     selection = write_training_set(tmp_path / "selection")
@@ -72,6 +75,8 @@ def test_more_than_a_handful_of_steps_that_are_not_finite_stop_the_run(
     with pytest.raises(LarkError, match=r"gradients of 2 steps were not finite.*q05/c \(their loss is not finite\)"):
         train(job)
     assert "step" in caplog.text and "q05/c" in caplog.text
+    bar = capsys.readouterr().err
+    assert "loss –, " in bar and "loss 0.0000" not in bar
     (line,) = [line for line in read_curve(job.folder / "metrics.jsonl") if "skipped" in line]
     assert line["loss"] is None and line["grad_norm"] is None and line["skipped"] == ["q05/c"]
     assert all(math.isfinite(other["loss"]) for other in read_curve(job.folder / "metrics.jsonl") if "skipped" not in other)
