@@ -135,23 +135,13 @@ def check(config: Config) -> Machine:
         for key, gpus in shared.items():
             if machine.processes % gpus:
                 raise LarkError(f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1.")
-    per_step = machine.world * config.hardware.micro_batch
-    if config.training.global_batch % per_step and config.training.global_batch > per_step:
-        raise LarkError(
-            f"training.global_batch={config.training.global_batch} cannot be divided among {machine.world} processes x "
-            f"hardware.micro_batch={config.hardware.micro_batch}: choose a multiple of {per_step}."
-        )
-    if machine.world > config.training.global_batch:
-        raise LarkError(
-            f"{machine.world} processes, but only training.global_batch={config.training.global_batch} trajectories a step: "
-            "use fewer processes or a larger batch."
-        )
     return machine
 
 
 def _check_training(config: Config, machine: Machine) -> None:
     """Packages and combinations that training needs, if this run trains at all."""
-    if config.weighting_name is None:
+    stages = {"train", "evaluate", *(["analyse"] if config.analysis.name == "kappa" else [])}
+    if config.weighting_name is None or not stages & set(config.stages):
         return
     if config.student.attention == "flash_attention_2" and not config.training.bf16:
         raise LarkError(
@@ -164,3 +154,14 @@ def _check_training(config: Config, machine: Machine) -> None:
         )
     if config.training.lora.rank and importlib.util.find_spec("peft") is None:
         raise LarkError("training.lora.rank is set, but PEFT is not installed: pip install peft, or training.lora.rank=0.")
+    per_step = machine.world * config.hardware.micro_batch
+    if config.training.global_batch % per_step and config.training.global_batch > per_step:
+        raise LarkError(
+            f"training.global_batch={config.training.global_batch} cannot be divided among {machine.world} processes x "
+            f"hardware.micro_batch={config.hardware.micro_batch}: choose a multiple of {per_step}."
+        )
+    if machine.world > config.training.global_batch:
+        raise LarkError(
+            f"{machine.world} processes, but only training.global_batch={config.training.global_batch} trajectories a step: "
+            "use fewer processes or a larger batch."
+        )
