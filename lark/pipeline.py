@@ -13,7 +13,7 @@ from lark import pool as pools
 from lark.analysis import contamination
 from lark.analysis.shards import merge as merge_shards
 from lark.artifacts import Artifact, Checksums, Store
-from lark.config import Config
+from lark.config import Config, HeldOut
 from lark.errors import LarkError
 from lark.evaluation import benchmarks, judge
 from lark.evaluation.grading import merge_generations
@@ -27,6 +27,7 @@ from lark.report.tables import text_table
 from lark.scoring import shards
 from lark.scoring.text import write_indicators
 from lark.tracking import Tracker
+from lark.training.rows import read_rows
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class Pipeline:
         self.plan = make_plan(config, Checksums(config.outputs_path))
         if any(step.task in ("generate", "contamination") for step in self._wanted()):
             benchmarks.check(config.benchmark)
+        if any(step.task == "train" for step in self._wanted()):
+            _check_held_out(config.training.held_out)
         self.tracker = Tracker(config, folder)
         self.folder = folder
         self.outcomes: list[Outcome] = []
@@ -182,6 +185,13 @@ class Pipeline:
 
     def _contamination(self, step: Step, folder: Path) -> Mapping[str, Any]:
         return contamination.write_audit(self.config.benchmark, self.store.path(step.inputs["pool"]) / pools.FILE, folder)
+
+
+def _check_held_out(held_out: HeldOut) -> None:
+    """What is wrong with a file of one's own is said now, not by the worker after hours of scoring."""
+    if held_out.path not in (None, "selection"):
+        for _ in read_rows(Path(str(held_out.path)).expanduser()):
+            pass
 
 
 _INLINE = {

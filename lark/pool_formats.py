@@ -106,7 +106,7 @@ def source_files(pool: conf.Pool) -> list[Path]:
 def _rows(pool: conf.Pool) -> Iterator[Record]:
     readers = {".parquet": _parquet_rows, ".json": _json_rows}
     for path in source_files(pool):
-        yield from readers.get(path.suffix, _jsonl_rows)(path)
+        yield from readers.get(path.suffix, jsonl_rows)(path)
 
 
 def _json_rows(path: Path) -> Iterator[Record]:
@@ -114,7 +114,7 @@ def _json_rows(path: Path) -> Iterator[Record]:
     with path.open("rb") as handle:
         is_list = handle.read(1024).removeprefix(BOM).lstrip().startswith(b"[")
     if not is_list:
-        yield from _jsonl_rows(path)
+        yield from jsonl_rows(path)
         return
     for number, values in enumerate(_json_array(path), start=1):
         where = f"{path}, item {number}"
@@ -123,7 +123,8 @@ def _json_rows(path: Path) -> Iterator[Record]:
         yield Record(values, where)
 
 
-def _jsonl_rows(path: Path) -> Iterator[Record]:
+def jsonl_rows(path: Path) -> Iterator[Record]:
+    """Its lines; empty ones are passed over."""
     with path.open("rb") as handle:
         for number, line in enumerate(handle, start=1):
             where = f"{path}, line {number}"

@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass, replace
 from itertools import islice
-from math import ceil, isfinite
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters
 from lark.training.loss import LogitRule, logit_rule
 from lark.training.packing import Step, plan_batches
+from lark.training.rows import read_rows
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
 from lark.training.zero import start_deepspeed, zero_stage
 from lark.worker import Job
@@ -176,25 +177,16 @@ def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool
 def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example]:
     """The training set, in an order that does not depend on the pool's. Texts are let go once they are tokens."""
     found: dict[tuple[str, str], Example] = {}
-    with path.open(encoding="utf-8") as handle:
-        while rows := [json.loads(line) for line in islice(handle, TEXTS_AT_ONCE)]:
-            turns = [{message["role"]: message["content"] for message in row["messages"]} for row in rows]
-            parts = [{"question": t["user"], "response": t["assistant"], "system": t.get("system")} for t in turns]
-            for row, encoded in zip(rows, chat.encode_many(parts, max_length), strict=True):
-                key = (row["question_id"], row["candidate_id"])
-                found[key] = Example("/".join(key), encoded, float(row["weight"]))
-    if not found:
-        raise LarkError(f"{path} is empty: nothing was selected.")
-    examples = [found[key] for key in sorted(found)]
-    for example in examples:
-        if example.encoded.n_response < 1:
-            raise LarkError(
-                f"{path}: nothing of the response of {example.name} is left within student.max_length={max_length}. Raise it, or "
-                "drop this trajectory."
-            )
-        if not isfinite(example.weight):
-            raise LarkError(f"{path}: the weight of {example.name} is {example.weight}, which no training can act on.")
-    return examples
+    rows = read_rows(path)
+    while some := list(islice(rows, TEXTS_AT_ONCE)):
+        for row, encoded in zip(some, chat.encode_many([vars(row) for row in some], max_length), strict=True):
+            if encoded.n_response < 1:
+                raise LarkError(
+                    f"{path}: nothing of the response of {row.name} is left within student.max_length={max_length}. Raise it, or "
+                    "drop this trajectory."
+                )
+            found[row.key] = Example(row.name, encoded, row.weight)
+    return [found[key] for key in sorted(found)]
 
 
 def plan(config: Config, examples: list[Example], world: int, packed: bool) -> list[Step]:

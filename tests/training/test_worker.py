@@ -90,18 +90,11 @@ def test_where_each_loss_is_finite_the_whole_batch_is_named(inputs: tuple[Path, 
     assert len(run.trainer.skipped[1]) == 16
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [({"weight": math.nan}, "q00/c is nan"), ({"messages": None}, "nothing of the response of q00/c is left")],
-)
-def test_a_trajectory_that_cannot_be_trained_on_is_named_before_training(
-    change: dict[str, object], said: str, inputs: tuple[Path, Path], tmp_path: Path
-) -> None:
-    rows = [json.loads(line) for line in (inputs[1] / "train.jsonl").open()]
-    long = [{"role": "user", "content": "very " * 300}, {"role": "assistant", "content": "2"}]
-    rows[0] |= change if change.get("messages", 0) is not None else {"messages": long}
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(LarkError, match=said):
+def test_a_response_that_is_cut_away_is_named_before_training(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "very " * 300}, {"role": "assistant", "content": "2"}]
+    row = {"question_id": "q00", "candidate_id": "c", "weight": 1.0, "messages": messages}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(LarkError, match="nothing of the response of q00/c is left"):
         read_examples(tmp_path / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(DEMO)), 200)
 
 
@@ -196,6 +189,14 @@ def test_lora_must_leave_the_head_alone_and_name_linear_layers(targets: str, sai
     lora = composed("training.lora.rank=4", f"training.lora.targets=[{targets}]").training.lora
     with pytest.raises(LarkError, match=said):
         add_adapters(small_llama(), lora)
+
+
+@pytest.mark.parametrize("overrides", [["stages=[score]"], ["stages=[analyse]", "analysis.name=theory"], ["method=base"]])
+def test_a_run_that_does_not_train_is_not_asked_for_a_batch(overrides: list[str]) -> None:
+    assert check(composed("hardware=cpu", "hardware.processes=3", "training.lora.rank=8", *overrides)).world == 3
+    for trains in (["stages=[evaluate]"], ["stages=[analyse]", "analysis.name=kappa"]):
+        with pytest.raises(LarkError, match="cannot be divided among 3 processes"):
+            check(composed("hardware=cpu", "hardware.processes=3", *trains))
 
 
 def test_lora_adapts_the_layers_it_is_told_to() -> None:
