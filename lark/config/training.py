@@ -48,7 +48,8 @@ class HeldOut:
 
 @dataclass
 class Training:
-    """Weighted SFT. Everything here changes the result; what only changes speed is in `hardware`."""
+    """Weighted SFT. What of this can change the trained weights is in the checkpoint's fingerprint (`SPEED_ONLY` in lark/plan.py
+    lists what cannot); where and how fast it runs is in `hardware`."""
 
     name: str = MISSING
     questions: int | None = None
@@ -67,6 +68,7 @@ class Training:
     packing: bool = True
     """Fill sequences with several trajectories. Changes speed, never the outcome."""
     gradient_checkpointing: bool = True
+    """Compute activations again in the backward pass instead of keeping them. Changes memory and speed, never the outcome."""
     seed: int = 42
     bf16: bool = True
     """Mixed precision: bf16 forward and backward, fp32 master weights and reduction."""
@@ -74,7 +76,7 @@ class Training:
     """Liger's fused RoPE, RMSNorm and SwiGLU on GPUs (paper, App. C.3). Changes speed, never the outcome."""
     lora: Lora = field(default_factory=Lora)
     checkpoints: int = 10
-    """How often in a run a checkpoint is written to resume from."""
+    """How often in a run a checkpoint is written to resume from, at most."""
     snapshots: int = 0
     """Keep the student at so many evenly spaced steps, the first and the last among them. 0: only the last."""
     held_out: HeldOut = field(default_factory=HeldOut)

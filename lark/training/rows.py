@@ -54,8 +54,10 @@ def _row(record: Record) -> Row:
     missing = [name for name in NEEDED if values.get(name) is None]
     if missing:
         raise LarkError(f"{where}: there is no `{missing[0]}`; a line of a training set has {', '.join(NEEDED)}.")
-    ids = str(values["question_id"]), str(values["candidate_id"])
-    return Row(*ids, _weight(values["weight"], "/".join(ids), where), *_turns(values["messages"], where))
+    question_id, candidate_id = str(values["question_id"]), str(values["candidate_id"])
+    weight = _weight(values["weight"], f"{question_id}/{candidate_id}", where)
+    system, question, response = _turns(values["messages"], where)
+    return Row(question_id, candidate_id, weight, system, question, response)
 
 
 def _weight(value: Any, name: str, where: str) -> float:
