@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lark.shapes import Shape
+from lark.training.zero import BUCKET
 
 GIB = 2**30
 Floats = np.ndarray
@@ -66,18 +67,21 @@ class TrainingSetup:
     bf16: bool
     lora: int = 0
     """Rank of the adapters; 0 trains every weight."""
+    half: bool = False
+    """Whether weights are loaded in 16 bits (lark/training/zero.py:half_weights)."""
 
 
 def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
-    """Weights, gradients and AdamW's two moments: there for certain, whatever the batch."""
+    """Weights, gradients, AdamW's two moments and DeepSpeed's bucket: there for certain, whatever the batch."""
     trained = lora_parameters(shape, setup.lora) if setup.lora else shape.parameters
     frozen = shape.parameters if setup.lora else 0
-    if setup.zero == 0:
-        return 16.0 * trained + 4.0 * frozen  # fp32 weight, gradient, two moments
-    working = 2 if setup.bf16 else 4
+    element = 2 if setup.half else 4
+    if setup.zero == 0:  # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 beside weights of any precision
+        return 16.0 * trained + element * frozen
     sharded = (4 + 8 + 4) * trained / setup.world  # fp32 master weight, two moments, gradient
-    weights = working * (trained + frozen)
-    return sharded + (weights / setup.world if setup.zero == 3 else weights)
+    weights = element * (trained + frozen)
+    bucket = 4.0 * min(BUCKET, trained)  # gradients are reduced in fp32, so many at once
+    return sharded + bucket + (weights / setup.world if setup.zero == 3 else weights)
 
 
 def lora_parameters(shape: Shape, rank: int) -> int:

@@ -22,6 +22,7 @@ from lark.planner_pool import PoolLengths, assumed, pool_lengths
 from lark.report.tables import text_table
 from lark.scoring.methods import METHODS
 from lark.shapes import Shape, shape_of
+from lark.training.zero import half_weights, zero_stage
 
 EFFICIENCY = {
     ("cuda", "score"): 0.45, ("cuda", "train"): 0.45, ("cuda", "generate"): 0.7,
@@ -327,8 +328,16 @@ def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSe
     training, hardware = config.training, config.hardware
     capacity = max(hardware.train_tokens, config.student.max_length)
     tokens = min(capacity, -(-training.global_batch // machine.world) * longest)  # a pack holds no more than the step's share
-    zero = hardware.zero if machine.world > 1 else 0
-    return TrainingSetup(machine.world, zero, tokens, training.gradient_checkpointing, training.bf16, training.lora.rank)
+    zero = zero_stage(config, machine.world)
+    return TrainingSetup(
+        machine.world,
+        zero,
+        tokens,
+        training.gradient_checkpointing,
+        training.bf16,
+        training.lora.rank,
+        half_weights(config, zero),
+    )
 
 
 def problem_count(task: Task) -> int:

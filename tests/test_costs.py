@@ -13,8 +13,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark import costs
+from lark.config import Lora
 from lark.costs import TrainingSetup
+from lark.hardware import Machine
+from lark.planner import training_setup
 from lark.shapes import HERE, Shape
+from lark.training.lora import add_adapters
+from lark.training.worker import _weights_dtype
+from tests.conftest import composed
 
 CONFIG = LlamaConfig(
     hidden_size=64, intermediate_size=160, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=300,
@@ -71,6 +77,48 @@ def test_adamw_in_float32_is_sixteen_bytes_a_parameter() -> None:
     ]
     held = sum(t.numel() * t.element_size() for t in tensors)
     assert costs.state_bytes(SHAPE, replace(SETUP, zero=0)) == held
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_beside_frozen_weights_only_adapters_have_gradients_and_moments(half: bool) -> None:
+    """And they are float32, whatever the student's own weights are."""
+    model = LlamaForCausalLM(CONFIG).to(torch.bfloat16 if half else torch.float32)
+    wrapped = add_adapters(model, Lora(rank=4))
+    trained = [p for p in wrapped.parameters() if p.requires_grad]
+    frozen = [p for p in wrapped.parameters() if not p.requires_grad]
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = torch.optim.AdamW(trained)
+    optimizer.step()
+    moments = [t for p in trained for t in optimizer.state[p].values() if t.numel() > 1]
+    held = sum(t.numel() * t.element_size() for t in [*frozen, *trained, *trained, *moments])
+    assert costs.state_bytes(SHAPE, replace(SETUP, lora=4, half=half)) == held
+
+
+@pytest.mark.parametrize(
+    ("overrides", "bytes_a_weight"),
+    [
+        (["training.lora.rank=16"], 2.0),
+        (["training.lora.rank=16", "student.dtype=float32"], 4.0),
+        (["training.lora.rank=16", "training.bf16=false"], 4.0),
+        ([], 16.0),
+    ],
+)
+def test_on_one_gpu_a_weight_takes_what_the_trainer_loads_it_in(overrides: list[str], bytes_a_weight: float) -> None:
+    config = composed("student='qwen1.5b'", "hardware=a100x1", *overrides)
+    setup = training_setup(config, Machine("cuda", 1, 1, 1), 1024)
+    trained_in = {torch.bfloat16: 2, torch.float32: 4}[_weights_dtype(config, zero=0)]
+    assert trained_in == (2 if setup.half else 4)
+    adapters = 16 * costs.lora_parameters(REAL, setup.lora) if setup.lora else 0
+    assert (costs.state_bytes(REAL, setup) - adapters) / REAL.parameters == bytes_a_weight
+
+
+def test_deepspeed_reduces_gradients_through_a_bucket_in_float32() -> None:
+    """Of 5e8 numbers (paper, App. C.3), or of as many as there are gradients."""
+    setup = replace(SETUP, zero=2, half=True)
+    sharded = 2 * REAL.parameters + 16 * REAL.parameters / 8
+    assert costs.state_bytes(REAL, setup) == pytest.approx(sharded + 4 * 500_000_000)
+    assert costs.state_bytes(SHAPE, setup) == pytest.approx((2 + 16 / 8 + 4) * SHAPE.parameters)
 
 
 REAL = Shape.of(json.loads((HERE / "qwen1.5b.json").read_text(encoding="utf-8")))

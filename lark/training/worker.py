@@ -31,7 +31,7 @@ from lark.training.loss import LogitRule, logit_rule
 from lark.training.packing import Step, plan_batches
 from lark.training.rows import read_rows
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
-from lark.training.zero import start_deepspeed, zero_stage
+from lark.training.zero import half_weights, start_deepspeed, zero_stage
 from lark.worker import Job
 
 log = logging.getLogger(__name__)
@@ -156,10 +156,7 @@ def _student(config: Config) -> Student:
 
 
 def _weights_dtype(config: Config, zero: int) -> torch.dtype:
-    """Under bf16, fp32 master weights are the optimizer's with DeepSpeed and not needed for frozen ones; else the model's own."""
-    frozen = config.training.lora.rank > 0 and config.student.dtype == "bfloat16"
-    half = config.training.bf16 and (zero > 0 or frozen)
-    return torch.bfloat16 if half else torch.float32
+    return torch.bfloat16 if half_weights(config, zero) else torch.float32
 
 
 def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool) -> HeldOutLoss | None:

@@ -15,6 +15,12 @@ def zero_stage(config: Config, world: int) -> int:
     return config.hardware.zero if world > 1 else 0
 
 
+def half_weights(config: Config, zero: int) -> bool:
+    """Whether weights are loaded in bf16: with DeepSpeed the optimizer has fp32 master weights, and frozen ones need none."""
+    frozen = config.training.lora.rank > 0 and config.student.dtype == "bfloat16"
+    return config.training.bf16 and (zero > 0 or frozen)
+
+
 def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
     """What DeepSpeed is told; `auto` is filled in from the TrainingArguments.
 
