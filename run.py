@@ -61,17 +61,19 @@ def _run(settings: config.Config, folder: Path) -> None:
 
 def _plan(settings: config.Config, folder: Path) -> None:
     """`dry_run=true`: what would run and what it would cost. The cost is told even if the pool is not here yet."""
-    from lark import planner  # noqa: PLC0415
     from lark.pipeline import Pipeline  # noqa: PLC0415
+    from lark.planner_report import report  # noqa: PLC0415
 
     try:
         pipeline = Pipeline(settings, folder)
-    except LarkError:
-        log.info(planner.describe(settings))
-        raise
-    lengths = pipeline.lengths()
-    log.info("%s\n\n%s", pipeline.describe(), planner.describe(settings, lengths))
-    planner.refuse(planner.estimate(settings, lengths=lengths))
+    except LarkError as error:
+        cost, refused = report(settings)
+        log.info(cost)
+        raise LarkError(f"{refused} And besides: {error}") if refused else error from None
+    cost, refused = report(settings, pipeline.lengths(), pipeline.reused())
+    log.info("%s\n\n%s", pipeline.describe(), cost)
+    if refused:
+        raise LarkError(refused)
 
 
 if __name__ == "__main__":

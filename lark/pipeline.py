@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lark import planner, selecting
 from lark import pool as pools
+from lark import selecting
 from lark.analysis import contamination
 from lark.analysis.shards import merge as merge_shards
 from lark.artifacts import Artifact, Checksums, Store
@@ -21,7 +21,9 @@ from lark.hardware import Machine, check
 from lark.launch import command, run_worker
 from lark.nodes import Leader
 from lark.plan import Step, make_plan, wanted
+from lark.planner import key_of
 from lark.planner_pool import PoolLengths, pool_lengths
+from lark.planner_report import check_memory
 from lark.report.summary import Outcome, pool_summary, run_summary
 from lark.report.tables import text_table
 from lark.scoring import shards
@@ -46,10 +48,10 @@ class Pipeline:
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = config
         self.machine: Machine = check(config)
-        if not config.dry_run:
-            planner.check_memory(config, self.machine)
         self.store = Store(config.outputs_path)
         self.plan = make_plan(config, Checksums(config.outputs_path))
+        if not config.dry_run:
+            check_memory(config, self.machine, self.reused())
         if any(step.task in ("generate", "contamination") for step in self._wanted()):
             benchmarks.check(config.benchmark)
         if any(step.task == "train" for step in self._wanted()):
@@ -82,14 +84,20 @@ class Pipeline:
         known = step is not None and self.store.state(step.artifacts[0]) == "finished"
         return pool_lengths(self.config, self.store.path(step.artifacts[0]) if step is not None and known else None)
 
+    def reused(self) -> frozenset[str]:
+        """The planner's keys of the steps that are finished, and so cost nothing."""
+        finished = [
+            s for s in self._wanted() if not self._forced(s) and all(self.store.state(a) == "finished" for a in s.artifacts)
+        ]
+        return frozenset(key_of(step) for step in finished)
+
     def describe(self) -> str:
         """The plan, for `dry_run=true`."""
         action = {"finished": "reuse", "started": "resume", "missing": "run"}
         rows, commands = [], []
         for step in self._wanted():
-            forced = bool({step.stage, step.task} & set(self.config.force))
             for artifact in step.artifacts:
-                what = "run again" if forced else action[self.store.state(artifact)]
+                what = "run again" if self._forced(step) else action[self.store.state(artifact)]
                 rows.append([step.stage, step.task, what, str(artifact.folder)])
             if step.task not in _INLINE:
                 processes = self._processes(step)
@@ -102,10 +110,12 @@ class Pipeline:
         """The steps that were asked for, and those they depend on."""
         return wanted(self.plan, self.config.stages)
 
+    def _forced(self, step: Step) -> bool:
+        return bool({step.stage, step.task} & set(self.config.force))
+
     def _carry_out(self, step: Step) -> None:
-        forced = bool({step.stage, step.task} & set(self.config.force))
         started = time.time()
-        made = self.store.ensure(step.artifacts, lambda folders: self._build(step, folders), force=forced)
+        made = self.store.ensure(step.artifacts, lambda folders: self._build(step, folders), force=self._forced(step))
         seconds = time.time() - started
         self.outcomes.append(Outcome(step, tuple(made), seconds))
         name = (

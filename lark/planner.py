@@ -1,25 +1,25 @@
 """How long a run will take and whether it fits, before anything runs: from the model's shape, the pool's lengths and the
-hardware's figures. `dry_run=true` prints it, and refuses what cannot fit, naming the setting that would make it fit.
+hardware's figures. `dry_run=true` prints it, and refuses what cannot fit, naming a setting that makes it fit.
 
 Operations are counted exactly (lark/costs.py); how fast a machine does them is assumed (EFFICIENCY) or, on CPU, measured.
 Imports no model code.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from lark import costs
+from lark import costs, remedies
 from lark.config import Config, Task
-from lark.costs import GIB, Flops, TrainingSetup
+from lark.costs import GIB, TrainingSetup
 from lark.errors import LarkError
 from lark.hardware import Machine, memory_gib, resolve
-from lark.planner_pool import PoolLengths, assumed, pool_lengths
-from lark.report.tables import text_table
+from lark.plan import Step
+from lark.planner_pool import PoolLengths, pool_lengths
 from lark.scoring.methods import METHODS
 from lark.shapes import Shape, shape_of
 from lark.training.zero import half_weights, zero_stage
@@ -48,6 +48,13 @@ JUDGE_TOKENS, JUDGE_ANSWER = 450, 120
 """Assumed of a judge: its prompt without the question and the response, and its JSON."""
 ANSWER_TOKENS = 8000
 """Assumed length of an answer where it may be longer: reasoning of the paper's kind."""
+PAPER_STUDENTS = ("qwen7b", "qwen1.5b", "llama3b")
+PAPER_SCORE_SECONDS = 1.32
+"""A sample, on 8 A100 (App. D.1)."""
+PAPER_TRAIN_HOURS = (3, 5)
+"""For 5,000 trajectories on 8 A100 (App. C.3)."""
+PAPER_BENCHMARK_MINUTES = 15
+"""For a student and a benchmark, on 8 A100 (App. C.3)."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,18 @@ class Estimate:
     """If it does not fit: the setting that would make it fit."""
     paper: str = ""
     """The paper's own figure, where it gives one."""
+    which: str = ""
+    """Of two steps with the same task: `base` or `trained`, the student that is evaluated."""
+    reused: bool = False
+    """Finished before: it costs nothing."""
 
     @property
     def fits(self) -> bool:
         return self.memory_gib <= self.limit_gib
+
+    @property
+    def key(self) -> str:
+        return f"{self.task}:{self.which}" if self.which else self.task
 
 
 @dataclass(frozen=True)
@@ -130,9 +145,16 @@ def matrix_tflops(seconds: float = 0.4) -> float:
 
 
 def estimate(
-    config: Config, machine: Machine | None = None, lengths: PoolLengths | None = None, hardware: Figures | None = None
+    config: Config,
+    machine: Machine | None = None,
+    lengths: PoolLengths | None = None,
+    hardware: Figures | None = None,
+    reused: Collection[str] = (),
 ) -> list[Estimate]:
-    """The steps of a run with their cost. `lengths` comes from `planner_pool.pool_lengths`; left out, it is read or assumed."""
+    """The steps that a run takes, with their cost: those of its stages, and those that these depend on.
+
+    `lengths` comes from `planner_pool.pool_lengths`; left out, it is read or assumed. `reused`: keys of finished steps.
+    """
     shape = shape_of(config.student)
     if shape is None:
         raise LarkError(
@@ -143,7 +165,41 @@ def estimate(
     lengths = lengths or pool_lengths(config)
     planner = _Planner(config, shape, hardware, lengths)
     steps = planner.evaluation("base") if config.weighting_name is None else planner.everything()
-    return [step for step in steps if step.stage in config.stages]
+    depended = _depended_on(config)
+    taken = [step for step in steps if step.stage in config.stages or step.key in depended]
+    return [_finished(step) if step.key in reused else planner.with_remedy(step) for step in taken]
+
+
+def key_of(step: Step) -> str:
+    """`Estimate.key` of a step of the plan."""
+    if step.task != "generate":
+        return step.task
+    return "generate:trained" if "checkpoint" in step.artifacts[0].inputs else "generate:base"
+
+
+def _depended_on(config: Config) -> set[str]:
+    """Keys of the steps that run for what they make, whatever stages were asked for (as `lark.plan.wanted` finds in a plan)."""
+    asked = set(config.stages)
+    analysis = config.analysis.name if "analyse" in asked else None
+    if config.weighting_name is None:
+        return set()
+    needed = {"lengths"} if analysis == "cost" else set()
+    if "evaluate" in asked or analysis == "kappa":
+        needed.add("train")
+    if {"select", "train"} & (asked | needed):
+        needed |= _scoring_tasks(METHODS[config.method.name].needs)
+    return needed
+
+
+def _scoring_tasks(needs: Collection[str]) -> set[str]:
+    """What a method's selection is made from."""
+    tasks = {"statistics": "score", "local": "local", "judge": "judge"}
+    lengths = {"lengths"} if {"lengths", "statistics", "local"} & set(needs) else set()
+    return lengths | {task for need, task in tasks.items() if need in needs}
+
+
+def _finished(step: Estimate) -> Estimate:
+    return replace(step, flops=0.0, seconds=0.0, device_hours=0.0, memory_gib=0.0, certain_gib=0.0, paper="", reused=True)
 
 
 @dataclass(frozen=True)
@@ -154,45 +210,64 @@ class _Planner:
     lengths: PoolLengths
 
     def everything(self) -> list[Estimate]:
-        needs = METHODS[self.config.method.name].needs
-        steps = []
-        if needs & {"lengths", "statistics", "local"}:
-            steps.append(self._lengths())
-        if "statistics" in needs:
-            steps.append(self._score("score", costs.forward_flops(self.shape, self.lengths.total, self.lengths.response)))
-        if "local" in needs:
-            context = self.config.scoring.local_context
-            steps.append(
-                self._score("local", costs.local_flops(self.shape, self.lengths.total, self.lengths.response, context))
-            )
-        if "judge" in needs:
+        tasks = _scoring_tasks(METHODS[self.config.method.name].needs)
+        steps = [self._lengths()] if "lengths" in tasks else []
+        if "score" in tasks or self.config.scoring.tokens:
+            steps.append(self._score("score"))
+        if "local" in tasks:
+            steps.append(self._score("local"))
+        if "judge" in tasks:
             steps += self._judge()
         return [*steps, self._train(), *self.evaluation("base"), *self.evaluation("trained")]
+
+    def with_remedy(self, step: Estimate) -> Estimate:
+        """The step, and if it does not fit what would make it: tried out, not guessed."""
+        if step.fits:
+            return step
+        machine, longest = self.hardware.machine, int(self.lengths.total.max())
+        shape = (shape_of(self.config.method.judge.model) or self.shape) if step.task == "judge" else self.shape
+        options = remedies.candidates(step.task, self.config, machine, shape, longest)
+        advice = remedies.remedy(
+            options, lambda settings: self._with(settings)._again(step).fits,
+            otherwise=remedies.last_resort(step.task, machine, step.memory_gib),
+        )  # fmt: skip
+        return replace(step, remedy=advice)
+
+    def _with(self, settings: remedies.Settings) -> "_Planner":
+        config = remedies.applied(self.config, settings)
+        total = np.minimum(self.lengths.total, config.student.max_length)
+        lengths = replace(self.lengths, total=total, response=np.minimum(self.lengths.response, total))
+        return replace(self, config=config, lengths=lengths)
+
+    def _again(self, step: Estimate) -> Estimate:
+        """The same step under this planner's configuration."""
+        if step.task in ("score", "local"):
+            return self._score(step.task)
+        made = (
+            [self._train()] if step.task == "train" else self._judge() if step.task == "judge" else self.evaluation(step.which)
+        )
+        return made[0]
 
     def _lengths(self) -> Estimate:
         seconds = START_SECONDS["cpu"] + self.lengths.tokens / TOKENISE
         return self._step("score", "lengths", f"{self.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
 
-    def _score(self, task: str, operations: Flops) -> Estimate:
+    def _score(self, task: str) -> Estimate:
         student, n = self.config.student, self.lengths.total
+        operations = (
+            costs.forward_flops(self.shape, n, self.lengths.response) if task == "score"
+            else costs.local_flops(self.shape, n, self.lengths.response, self.config.scoring.local_context)
+        )  # fmt: skip
         flops = operations.forward * self.lengths.repeat
         element = _bytes(student.dtype)
         weights = self.shape.parameters * element
         batch = max(self.config.hardware.score_tokens, int(n.max()))
         memory = (weights + costs.forward_bytes(self.shape, batch, element)) / GIB
         work = f"{self.lengths.trajectories:,} trajectories, {self.lengths.tokens:,.0f} tokens"
-        remedy = None
-        if memory > self.hardware.memory_gib:
-            smaller = (weights + costs.forward_bytes(self.shape, int(n.max()), element)) / GIB
-            remedy = (
-                f"hardware.score_tokens={int(n.max())}" if smaller <= self.hardware.memory_gib
-                else "student.dtype=bfloat16" if element > 2 and weights / 2 / GIB < self.hardware.memory_gib
-                else "a device with more memory"
-            )  # fmt: skip
-        paper = self._paper("score", flops) if task == "score" else ""
-        return self._step(
-            "score", task, work, flops, self._seconds("score", flops, weights), memory, weights / GIB, remedy, paper
-        )
+        own = flops / self.lengths.trajectories / self.hardware.rate("score", self.shape, 1)
+        paper = f"{PAPER_SCORE_SECONDS} s a sample (ours {own:.2f} s of one GPU)" if self._is_paper and task == "score" else ""
+        seconds = self._seconds("score", flops, weights)
+        return self._step("score", task, work, flops, seconds, memory, weights / GIB, paper)
 
     def _judge(self) -> list[Estimate]:
         """The judge reads every trajectory behind its prompt, and answers in a few lines. Nothing, if its shape is not known."""
@@ -212,13 +287,9 @@ class _Planner:
         written = min(JUDGE_ANSWER, judge.max_new_tokens)
         answering = own._generation_seconds(lengths.trajectories * written, weights, kv, int(read.mean()), 0.0)
         memory = (weights + kv * judge.max_length) / GIB
-        remedy = None
-        if memory > self.hardware.memory_gib:
-            more = f"method.judge.tensor_parallel={2 * judge.tensor_parallel}"
-            remedy = more if self.config.engine.name != "hf" else f"engine=vllm {more}"
         work = f"{lengths.trajectories:,} verdicts of {Path(judge.path).name}"
         seconds = flops / self.hardware.rate("score", shape) + answering
-        return [self._step("score", "judge", work, flops, seconds, memory, weights / GIB, remedy)]
+        return [self._step("score", "judge", work, flops, seconds, memory, weights / GIB)]
 
     def _train(self) -> Estimate:
         training = self.config.training
@@ -231,26 +302,9 @@ class _Planner:
         memory = state + costs.activation_bytes(self.shape, setup) / GIB
         seconds = self._seconds("train", flops, 4.0 * self.shape.parameters)
         work = f"{chosen:,} trajectories x {training.epochs} epochs"
-        remedy = None if memory <= self.hardware.memory_gib else self._training_remedy(setup)
-        return self._step("train", "train", work, flops, seconds, memory, state, remedy, self._paper("train", flops, chosen))
-
-    def _training_remedy(self, setup: TrainingSetup) -> str:
-        """The first change that would make training fit, the least intrusive first."""
-        shorter = [(f"student.max_length={n}", replace(setup, tokens=n)) for n in (16384, 8192, 4096) if n < setup.tokens]
-        options = [
-            ("training.gradient_checkpointing=true", replace(setup, checkpointing=True)),
-            ("hardware.zero=2", replace(setup, zero=max(2, setup.zero))),
-            ("hardware.zero=3", replace(setup, zero=3)),
-            *shorter,
-            ("hardware.zero=3 with 8 GPUs (hardware=a100x8)", replace(setup, zero=3, world=max(8, setup.world))),
-            ("LoRA (training.lora.rank=16) with hardware.zero=3", replace(setup, zero=3, lora=16)),
-            ("LoRA (training.lora.rank=16) and student.max_length=4096", replace(setup, zero=3, lora=16, tokens=4096)),
-        ]
-        for label, option in options:
-            needed = (costs.state_bytes(self.shape, option) + costs.activation_bytes(self.shape, option)) / GIB
-            if option != setup and needed <= self.hardware.memory_gib:
-                return label
-        return "more GPUs (hardware.processes, hardware.nodes) with hardware.zero=3"
+        low, high = (f"{hours * chosen / 5000:g}" for hours in PAPER_TRAIN_HOURS)
+        paper = f"{low}-{high} h" if self._is_paper else ""
+        return self._step("train", "train", work, flops, seconds, memory, state, paper)
 
     def evaluation(self, which: str) -> list[Estimate]:
         """Generation for every benchmark. Grading is seconds."""
@@ -265,13 +319,9 @@ class _Planner:
         needed = (weights + kv * config.student.max_length) / GIB
         flops = costs.forward_flops(self.shape, np.array([1.0]), np.array([1.0])).forward * tokens
         seconds = self._generation_seconds(tokens, weights, kv, min(longest, ANSWER_TOKENS), flops)
-        remedy = None
-        if needed > self.hardware.memory_gib:
-            shared = "engine.tensor_parallel=2" if config.engine.name != "hf" else "engine=vllm engine.tensor_parallel=2"
-            remedy = shared if self.hardware.machine.device == "cuda" else "a smaller student"
-        paper = f"~{15 * len(config.benchmark.tasks)} min" if self._is_paper and which == "trained" else ""
+        paper = f"~{PAPER_BENCHMARK_MINUTES * len(config.benchmark.tasks)} min" if self._is_paper and which == "trained" else ""
         work = f"{which}: {answers:,} answers, up to {tokens:,} tokens"
-        return [self._step("evaluate", "generate", work, flops, seconds, needed, weights / GIB, remedy, paper)]
+        return [self._step("evaluate", "generate", work, flops, seconds, needed, weights / GIB, paper, which)]
 
     def _generation_seconds(self, tokens: float, weights: float, kv: float, length: int, flops: float) -> float:
         """Decoding reads all weights and every sequence's cache at each step, and is slower than its operations."""
@@ -293,35 +343,21 @@ class _Planner:
 
     def _step(
         self, stage: str, task: str, work: str, flops: float, seconds: float, memory: float, certain: float,
-        remedy: str | None = None, paper: str = "", devices: int | None = None,
+        paper: str = "", which: str = "", devices: int | None = None,
     ) -> Estimate:  # fmt: skip
-        devices = devices or self.hardware.machine.world
-        hours = seconds * devices / 3600
-        return Estimate(stage, task, work, flops, seconds, hours, memory, certain, self.hardware.memory_gib, remedy, paper)
+        hours = seconds * (devices or self.hardware.machine.world) / 3600
+        limit = self.hardware.memory_gib
+        return Estimate(stage, task, work, flops, seconds, hours, memory, certain, limit, paper=paper, which=which)
 
     @property
     def _is_paper(self) -> bool:
-        """The paper's students on the paper's GPUs."""
-        return self.config.student.name in PAPER_STUDENTS and self.config.hardware.name.startswith("a100")
-
-    def _paper(self, kind: str, flops: float, trajectories: int = 0) -> str:
-        if not self._is_paper:
-            return ""
-        if kind == "score":
-            ours = flops / self.lengths.trajectories / self.hardware.rate("score", self.shape, 1)
-            return f"1.32 s a sample (ours {ours:.2f})"
-        low, high = 3 * trajectories / 5000, 5 * trajectories / 5000
-        return f"{low:g}-{high:g} h (3-5 h for 5,000)"
+        return is_papers(self.config, self.hardware)
 
 
-PAPER_STUDENTS = ("qwen7b", "qwen1.5b", "llama3b")
-PAPER = {
-    "score": "1.32 s a sample (App. D.1)",
-    "train": "3-5 h for 5,000 trajectories on 8 A100 (App. C.3)",
-    "generate": "about 15 min for a student and a benchmark on 8 A100 (App. C.3)",
-    "total": "about 1,600 A100-hours of training in all (App. C.3)",
-}
-"""What the paper says of its own cost."""
+def is_papers(config: Config, hardware: Figures) -> bool:
+    """One of the paper's students on the paper's node: 8 A100."""
+    machine = hardware.machine
+    return config.student.name in PAPER_STUDENTS and machine.device == "cuda" and (machine.world, hardware.tflops) == (8, 312.0)
 
 
 def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSetup:
@@ -348,60 +384,6 @@ def problem_count(task: Task) -> int:
     else:
         known = task.count or 100
     return known if task.limit is None else min(known, task.limit)
-
-
-def table(estimates: Sequence[Estimate]) -> str:
-    """For the terminal."""
-    paper = any(e.paper for e in estimates)
-    header = ["stage", "task", "work", "FLOPs", "time", "device-hours", "GiB a device", *(["paper"] if paper else [])]
-    rows = [
-        [e.stage, e.task, e.work, f"{e.flops:.1e}", duration(e.seconds), f"{e.device_hours:.2f}",
-         f"{e.memory_gib:.1f}{'' if e.fits else ' !'}", *([e.paper] if paper else [])]
-        for e in estimates
-    ]  # fmt: skip
-    total = ["all", "", "", f"{sum(e.flops for e in estimates):.1e}", duration(sum(e.seconds for e in estimates)),
-             f"{sum(e.device_hours for e in estimates):.2f}", "", *([""] if paper else [])]  # fmt: skip
-    return text_table(header, [*rows, total], right=3)
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def describe(config: Config, lengths: PoolLengths | None = None) -> str:
-    """What `dry_run=true` says of the cost: the table, and what it rests on."""
-    lengths = lengths or pool_lengths(config)
-    hardware = figures(config)
-    machine, paper = hardware.machine, config.student.name in PAPER_STUDENTS
-    unit = "GPU" if machine.device == "cuda" else "process" if machine.world == 1 else "processes"
-    devices = f"{machine.world} {unit}{'s' * (machine.device == 'cuda' and machine.world > 1)} ({machine.device})"
-    said = [
-        f"lengths   {lengths.source}",
-        f"hardware  {devices}, {hardware.tflops:,.2f} TFLOP/s and {hardware.memory_gib:.0f} GiB each",
-        *(f"          {note}" for note in hardware.notes),
-        *(f"paper     {task}: {figure}" for task, figure in PAPER.items() if paper),
-    ]
-    return "\n".join([table(estimate(config, lengths=lengths, hardware=hardware)), "", *said])
-
-
-def check_memory(config: Config, machine: Machine) -> None:
-    """Stop a run whose weights and optimizer alone are more than a device holds. No pool is read, and nothing is measured."""
-    if shape_of(config.student) is not None:
-        memory = config.hardware.memory_gib or memory_gib(machine.device)
-        lengths = assumed(1, config.student.max_length)
-        refuse(estimate(config, machine, lengths, Figures(machine, 1.0, memory, 1.0)), certain=True)
-
-
-def refuse(estimates: Sequence[Estimate], certain: bool = False) -> None:
-    """Stop what does not fit. `certain`: only if the weights and the optimizer alone do not, whatever was assumed."""
-    for e in estimates:
-        if (e.certain_gib if certain else e.memory_gib) > e.limit_gib:
-            raise LarkError(
-                f"{e.stage} ({e.task}) needs about {e.memory_gib:.0f} GiB on a device that has {e.limit_gib:.0f}: "
-                f"use {e.remedy or 'a device with more memory'}."
-            )
 
 
 def _bytes(dtype: str) -> int:

@@ -1,19 +1,30 @@
 """The planner beside the paper's own figures, and what it refuses."""
 
 import json
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from lark import planner
+from lark import planner, planner_report
 from lark import pool as pools
+from lark.artifacts import Checksums
 from lark.chat import ChatFormat
+from lark.config import STAGES, Config, from_dict
 from lark.errors import LarkError
 from lark.hardware import Machine
-from lark.planner_pool import pool_lengths
+from lark.pipeline import Pipeline
+from lark.plan import make_plan, wanted
+from lark.planner_pool import assumed, pool_lengths
+from lark.remedies import applied
 from lark.students import DEMO
 from tests.conftest import composed
 
@@ -70,40 +81,178 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
     ]
     single = [e for e in planner.estimate(composed(*small)) if e.task == "judge"]
     with pytest.raises(LarkError, match=r"use method\.judge\.tensor_parallel=2"):
-        planner.refuse(single)
+        planner_report.refuse(single)
     whole = planner.estimate(composed(*small[:-1], "engine=hf"))  # which shares no model between GPUs
     with pytest.raises(LarkError, match=r"use engine=vllm method\.judge\.tensor_parallel=2"):
-        planner.refuse([e for e in whole if e.task == "judge"])
+        planner_report.refuse([e for e in whole if e.task == "judge"])
 
 
 @pytest.mark.parametrize(
     ("overrides", "remedy"),
     [
-        (["hardware=a100x1"], "hardware.zero=3 with 8 GPUs"),
+        (["hardware=a100x1"], "use training.lora.rank=16 (LoRA instead of full fine-tuning), or more GPUs."),
         (["hardware=a100x8", "hardware.zero=0"], "hardware.zero=2"),
         (["hardware=a100x8", "hardware.memory_gib=48"], "hardware.zero=3"),
         (["hardware=a100x8", "hardware.zero=3", "hardware.memory_gib=30"], "student.max_length="),
-        (["hardware=a100x1", "hardware.memory_gib=24"], "LoRA"),
+        (["hardware=a100x1", "hardware.memory_gib=24"], "use training.lora.rank=16 student.max_length=8192 (LoRA"),
+        (["hardware=a100x8", "student.max_length=131072"], "use student.max_length=32768 (longer trajectories are cut)."),
+        (
+            ["hardware=a100x1", "hardware.memory_gib=12"],
+            "score (score) needs about 21 GiB on a device that has 12: use a device",
+        ),
+        (
+            ["hardware=a100x1", "hardware.memory_gib=12"],
+            "train (train) needs about 140 GiB on a device that has 12: use more GPUs",
+        ),
+        (["hardware=a100x1", "hardware.memory_gib=12"], "use more GPUs or a device with more memory (about 16 GiB)."),
+        (
+            ["hardware=a100x8", "hardware.memory_gib=12"],
+            "generate) needs about 16 GiB on a device that has 12: use engine.tensor",
+        ),
     ],
 )
 def test_what_cannot_fit_is_refused_with_the_setting_that_would_make_it_fit(overrides: list[str], remedy: str) -> None:
     planned = planner.estimate(composed("student=qwen7b", *overrides))
     with pytest.raises(LarkError, match=r"needs about \d+ GiB on a device that has") as error:
-        planner.refuse(planned)
+        planner_report.refuse(planned)
     assert remedy in str(error.value)
 
 
+STUDENTS = [composed(f"student='{name}'", "hardware=a100x8", "method=llm_judge") for name in ("qwen7b", "qwen1.5b", "llama3b")]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Config:
+    """A paper's student on hardware of any kind, with any length and way of training."""
+    config = draw(st.sampled_from(STUDENTS))
+    engine = draw(st.sampled_from(["hf", "vllm"]))
+    gpus = draw(st.sampled_from([1, 2, 3, 4, 8]))
+    shared = st.sampled_from([n for n in range(1, gpus + 1) if gpus % n == 0])
+    settings = {
+        "student.max_length": draw(st.sampled_from([1024, 3000, 8192, 32768, 131072])),
+        "student.dtype": draw(st.sampled_from(["float32", "bfloat16"])),
+        "training.lora.rank": draw(st.sampled_from([0, 8, 64])),
+        "training.bf16": draw(st.booleans()),
+        "training.gradient_checkpointing": draw(st.booleans()),
+        "hardware.device": draw(st.sampled_from(["cuda", "cuda", "cpu"])),
+        "hardware.processes": gpus,
+        "hardware.zero": draw(st.sampled_from([0, 2, 3])),
+        "hardware.memory_gib": draw(st.sampled_from([4.0, 12.0, 16.0, 24.0, 40.0, 48.0, 80.0, 192.0])),
+        "hardware.score_tokens": draw(st.sampled_from([4096, 65536])),
+        "hardware.train_tokens": draw(st.sampled_from([1024, 16384])),
+        "engine.name": engine,
+        "engine.tensor_parallel": 1 if engine == "hf" else draw(shared),
+        "method.name": draw(st.sampled_from(["lark", "llm_judge", "local_naturalness"])),
+        "method.judge.tensor_parallel": draw(shared),
+    }
+    return applied(config, settings)
+
+
+def typed(config: Config, settings: dict[str, object]) -> Config:
+    """The configuration with settings of the command line, by way of OmegaConf and all of its checks."""
+    values = OmegaConf.create(asdict(config))
+    for key, value in settings.items():
+        OmegaConf.update(values, "engine.name" if key == "engine" else key, value)
+    return from_dict(OmegaConf.to_container(values))  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs())
+def test_every_remedy_that_names_settings_fits_when_it_is_applied(config: Config) -> None:
+    machine = Machine(config.hardware.device, config.hardware.processes, 1, 1)
+    speed = planner.Figures(machine, 1.0, config.hardware.memory_gib, 1.0)
+    for step in planner.estimate(config, lengths=assumed(5000, config.student.max_length), hardware=speed):
+        assert (step.remedy is None) == step.fits
+        named = dict(re.findall(r"([a-z_.]+)=([\w.]+)", step.remedy or ""))
+        if not named:
+            continue
+        better = typed(config, {key: yaml.safe_load(value) for key, value in named.items()})
+        again = planner.estimate(better, lengths=assumed(5000, better.student.max_length), hardware=speed)
+        assert next(e for e in again if e.key == step.key).fits, step.remedy
+        assert machine.world > 1 or "hardware.zero" not in named
+        shared = int(named.get("engine.tensor_parallel", named.get("method.judge.tensor_parallel", 1)))
+        assert shared == 1 or (machine.device == "cuda" and machine.processes % shared == 0)
+
+
 def test_the_remedy_really_fits() -> None:
-    planner.refuse(planner.estimate(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=48", "hardware.zero=3")))
+    planner_report.refuse(
+        planner.estimate(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=48", "hardware.zero=3"))
+    )
 
 
 def test_a_run_that_is_not_dry_is_refused_only_for_what_is_certain() -> None:
     machine = Machine("cuda", 8, 1, 1)
-    planner.check_memory(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40"), machine)
+    planner_report.check_memory(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40"), machine)
     with pytest.raises(LarkError, match="train"):
-        planner.check_memory(
+        planner_report.check_memory(
             composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40", "hardware.zero=0"), machine
         )
+
+
+ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "generate:trained")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [["method=lark"], ["method=rule_quality"], ["method=random", "scoring.tokens=true"], ["method=local_naturalness"],
+     ["method=llm_judge"], ["method=base"], ["analysis.name=kappa"], ["analysis.name=cost"], ["analysis.name=gradients"]],
+)  # fmt: skip
+def test_what_is_estimated_is_what_would_run(asked: list[str], tmp_path: Path) -> None:
+    """The steps of the stages and those that they depend on, as the plan itself has them."""
+    config = composed(*asked)
+    plan, speed = make_plan(config, Checksums(tmp_path)), planner.Figures(Machine("cpu", 1, 1, 1), 0.1, 16.0, 12.0)
+    for stages in (*([stage] for stage in STAGES), ["score", "evaluate"], list(STAGES)):
+        keys = [planner.key_of(step) for step in wanted(plan, stages)]
+        estimated = [e.key for e in planner.estimate(replace(config, stages=stages), hardware=speed)]
+        assert [key for key in estimated if key in ORDER] == [key for key in ORDER if key in keys], stages
+
+
+def test_a_dependency_that_cannot_fit_is_refused_unless_it_is_there_already() -> None:
+    config, machine = composed("student=qwen7b", "hardware=a100x1", "stages=[evaluate]"), Machine("cuda", 1, 1, 1)
+    with pytest.raises(LarkError, match=r"train \(train\) needs about 140 GiB"):
+        planner_report.refuse(planner.estimate(config))
+    with pytest.raises(LarkError, match=r"train \(train\) needs about 140 GiB"):
+        planner_report.check_memory(config, machine)
+    planner_report.check_memory(config, machine, reused={"train"})
+    text, refused = planner_report.report(config, reused={"train"})
+    (row,) = (line for line in text.splitlines() if line.startswith("train"))
+    assert row.endswith("reused")
+    assert refused is None
+
+
+def test_a_plan_knows_what_is_finished_and_not_to_be_made_again(tmp_path: Path) -> None:
+    arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "method=rule_quality", "hardware=cpu")
+    run = Pipeline(composed(*arguments), tmp_path / "run")
+    (text,) = (step for step in run.plan if step.task == "text")
+    assert run.reused() == frozenset()
+    run.store.ensure(text.artifacts, lambda folders: [{}])
+    assert run.reused() == {"text"}
+    assert Pipeline(composed(*arguments, "force=[text]"), tmp_path / "run").reused() == frozenset()
+
+
+def test_what_cannot_fit_is_said_also_where_the_pool_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import run
+
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO")
+    config = composed("student=qwen7b", "hardware=a100x1", "dry_run=true", f"outputs={tmp_path}")
+    with pytest.raises(LarkError, match=r"use training\.lora\.rank=16 .* And besides: .*data/rsr"):
+        run._plan(config, tmp_path / "run")
+    assert "139.2 !" in caplog.text
+    assert "!         more than one device has" in caplog.text
+
+
+def test_the_papers_figures_stand_beside_runs_on_the_papers_hardware_only() -> None:
+    paper = "student=qwen7b", "method=lark"
+    assert "1.32 s a sample" in estimates(*paper, "hardware=a100x8")["score"].paper
+    for hardware in (
+        ["hardware=a100x1"],
+        ["hardware=a100x8", "hardware.processes=4"],
+        ["hardware=a100x8", "hardware.tflops=990"],
+    ):
+        assert not any(e.paper for e in estimates(*paper, *hardware).values())
 
 
 def test_lengths_are_measured_read_or_assumed_and_it_says_which(tmp_path: Path) -> None:
@@ -130,7 +279,7 @@ def test_the_table_names_every_step_and_its_sum() -> None:
     config = composed("student=llama3b", "hardware=a100x8", "method=local_naturalness")
     planned = planner.estimate(config)
     assert [e.task for e in planned] == ["lengths", "local", "train", "generate", "generate"]
-    text = planner.table(planned)
+    text = planner_report.table(planned)
     assert "all" in text
     assert "GiB a device" in text
 

@@ -1,0 +1,84 @@
+"""What `dry_run=true` says of a run's cost, and what it refuses."""
+
+from collections.abc import Collection, Sequence
+from math import ceil
+
+from lark.config import Config
+from lark.errors import LarkError
+from lark.hardware import Machine, memory_gib
+from lark.planner import Estimate, Figures, estimate, figures, is_papers
+from lark.planner_pool import PoolLengths, assumed, pool_lengths
+from lark.report.tables import text_table
+from lark.shapes import shape_of
+
+PAPER = (
+    "paper     its own figures for 8 A100: seconds a sample from App. D.1 (docs/reproduce.md says how we read them), hours and",
+    "          minutes from App. C.3 at this run's size; about 1,600 A100-hours of training in all, its ablations included",
+)
+
+
+def report(config: Config, lengths: PoolLengths | None = None, reused: Collection[str] = ()) -> tuple[str, str | None]:
+    """The table and what it rests on; and a sentence for each step that does not fit, if there is one."""
+    lengths = lengths or pool_lengths(config)
+    hardware = figures(config)
+    estimates = estimate(config, lengths=lengths, hardware=hardware, reused=reused)
+    machine = hardware.machine
+    unit = "GPU" if machine.device == "cuda" else "process" if machine.world == 1 else "processes"
+    devices = f"{machine.world} {unit}{'s' * (machine.device == 'cuda' and machine.world > 1)} ({machine.device})"
+    nodes = f" on {machine.nodes} nodes" if machine.nodes > 1 else ""
+    said = [
+        *(["!         more than one device has"] if not all(e.fits for e in estimates) else []),
+        f"lengths   {lengths.source}",
+        f"hardware  {devices}{nodes}, {hardware.tflops:,.2f} TFLOP/s and {hardware.memory_gib:.0f} GiB each",
+        *(f"          {note}" for note in hardware.notes),
+        *(PAPER if is_papers(config, hardware) else ()),
+    ]
+    return "\n".join([table(estimates), "", *said]), refusal(estimates)
+
+
+def table(estimates: Sequence[Estimate]) -> str:
+    """For the terminal."""
+    paper = any(e.paper for e in estimates)
+    header = ["stage", "task", "work", "FLOPs", "time", "device-hours", "GiB a device", *(["paper"] if paper else [])]
+    total = ["all", "", "", f"{sum(e.flops for e in estimates):.1e}", duration(sum(e.seconds for e in estimates)),
+             f"{sum(e.device_hours for e in estimates):.2f}", "", *([""] if paper else [])]  # fmt: skip
+    return text_table(header, [*(_row(e, paper) for e in estimates), total], right=3)
+
+
+def _row(e: Estimate, paper: bool) -> list[str]:
+    cost = ["", "reused", "", ""] if e.reused else [
+        f"{e.flops:.1e}", duration(e.seconds), f"{e.device_hours:.2f}", f"{e.memory_gib:.1f}{'' if e.fits else ' !'}"
+    ]  # fmt: skip
+    return [e.stage, e.task, e.work, *cost, *([e.paper] if paper else [])]
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def refusal(estimates: Sequence[Estimate], certain: bool = False) -> str | None:
+    """What does not fit. `certain`: only if the weights and the optimizer alone do not, whatever was assumed."""
+    found = [
+        f"{e.stage} ({e.task}) needs about {ceil(e.memory_gib)} GiB on a device that has {e.limit_gib:.0f}: use {e.remedy}."
+        for e in estimates
+        if (e.certain_gib if certain else e.memory_gib) > e.limit_gib
+    ]
+    return " ".join(dict.fromkeys(found)) or None  # the base model and the trained one need the same
+
+
+def refuse(estimates: Sequence[Estimate], certain: bool = False) -> None:
+    """Stop what does not fit."""
+    said = refusal(estimates, certain)
+    if said is not None:
+        raise LarkError(said)
+
+
+def check_memory(config: Config, machine: Machine, reused: Collection[str] = ()) -> None:
+    """Stop a run whose weights and optimizer alone are more than a device holds. No pool is read, and nothing is measured."""
+    if shape_of(config.student) is not None:
+        memory = config.hardware.memory_gib or memory_gib(machine.device)
+        lengths = assumed(1, config.student.max_length)
+        hardware = Figures(machine, 1.0, memory, 1.0)
+        refuse(estimate(config, machine, lengths, hardware, reused), certain=True)
