@@ -56,6 +56,8 @@ class Pipeline:
             benchmarks.check(config.benchmark)
         if any(step.task == "train" for step in self._wanted()):
             _check_held_out(config.training.held_out)
+        if any(step.task == "select" for step in self._wanted()):
+            selecting.check_external(config)
         self.tracker = Tracker(config, folder)
         self.folder = folder
         self.outcomes: list[Outcome] = []
@@ -128,20 +130,22 @@ class Pipeline:
         if step.task == "pool":
             if made or self.config.stages == ["pool"]:
                 log.info(pool_summary(counts))
-            self._check_teacher(counts["teachers"])
+            self._check_choice(counts["teachers"], self.store.path(step.artifacts[0]))
         if step.task == "lengths" and counts["truncated"]:
             log.warning(
                 CUT, counts["truncated"], counts["trajectories"], self.config.student.max_length, counts["without_response"]
             )
 
-    def _check_teacher(self, teachers: Iterable[str]) -> None:
-        """A wrong method.teacher is an error now, not after hours of scoring; what it would have chosen says why it is missing."""
-        if self.config.method.teacher is None:
-            return
+    def _check_choice(self, teachers: Iterable[str], pool: Path) -> None:
+        """A method.teacher or a method.path that is wrong for this pool is an error now, not after hours of scoring; what it would
+        have chosen says why it is missing."""
+        choices = [a for step in self._wanted() if step.task == "select" for a in step.artifacts]
         try:
-            selecting.find_teacher(self.config.method.teacher, teachers)
+            if self.config.method.teacher is not None:
+                selecting.find_teacher(self.config.method.teacher, teachers)
+            if any(self.store.state(a) != "finished" for a in choices):
+                selecting.check_external(self.config, pool)
         except LarkError as error:
-            choices = [a for step in self._wanted() if step.task == "select" for a in step.artifacts]
             self.store.fail([a for a in choices if self.store.state(a) != "finished"], error)
             raise
 

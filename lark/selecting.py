@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lark import external
 from lark import pool as pools
 from lark.artifacts import atomic
 from lark.chat import conversation
@@ -16,7 +17,7 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.plan import scores_file
 from lark.pool import KEY
-from lark.scoring.methods import SOURCES, find_method
+from lark.scoring.methods import find_method
 from lark.selection import Selection, check_dropped, select
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,13 @@ ALL_TAKEN = "the budget takes every candidate, so that nothing is selected there
 def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
     """Choose, weight, and write both files. Returns counts for the manifest."""
     method = find_method(config.method.name, config.method.higher_is_better)
-    table = candidates(config, inputs, method.needs)
+    table, matched = candidates(inputs), {}
+    if "external" in method.needs:
+        path = scores_file(config.method)
+        found = external.match(external.read_scores(path), table, path)
+        table, matched = table.assign(external=found.score), found.counts
+        for note in found.notes:
+            log.warning(note)
     assert config.weighting_name is not None
     score = method.score(table, config.method.seed)
     if config.method.teacher is not None:
@@ -61,6 +68,7 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
         "budget_takes_all": selection.n_whole,
         "tied": selection.n_tied,
         "dropped": [str(question) for question in selection.dropped],
+        **matched,
     }
 
 
@@ -74,31 +82,23 @@ def find_teacher(wanted: str, teachers: Iterable[str]) -> str:
     raise LarkError(f"method.teacher={wanted}: choose one of {', '.join(names)}, or a number from 1 to {len(names)}.")
 
 
-def candidates(config: Config, inputs: Mapping[str, Path], needs: frozenset[str]) -> pd.DataFrame:
-    """A row for each trajectory of the pool, in its order, with the columns that the method needs."""
+def check_external(config: Config, pool: Path | None = None) -> None:
+    """Tell what is wrong with another tool's scores before anything is scored; with the pool, also if they are another's."""
+    if config.method.name == "external":
+        path = scores_file(config.method)
+        scores = external.read_scores(path)
+        if pool is not None:
+            external.match(scores, pd.read_parquet(pool / pools.FILE, columns=KEY), path)
+
+
+def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
+    """A row for each trajectory of the pool, in its order, with the columns of the inputs."""
     table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=[*KEY, "teacher"])
     for name, file in FILES.items():
         if name in inputs:
             extra = pd.read_parquet(inputs[name] / file)
             table = table.merge(extra[[*KEY, *extra.columns.difference(table.columns)]], on=KEY, how="left", validate="1:1")
-    if "external" in needs:
-        table = table.merge(read_external(config), on=KEY, how="left", validate="1:1")
     return table
-
-
-def read_external(config: Config) -> pd.DataFrame:
-    """Another tool's scores: Parquet or CSV with question_id, candidate_id, score."""
-    path = scores_file(config.method)
-    table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=dict.fromkeys(KEY, str))
-    missing = [name for name in [*KEY, "score"] if name not in table.columns]
-    if missing:
-        raise LarkError(f"{path}: the column {', '.join(missing)} is missing; it needs question_id, candidate_id, score.")
-    if not pd.api.types.is_numeric_dtype(table["score"]):
-        raise LarkError(f"{path}: the column `score` must hold numbers.")
-    table = table.astype(dict.fromkeys(KEY, str))
-    if table.duplicated(KEY).any():
-        raise LarkError(f"{path}: a trajectory is scored twice; each question_id and candidate_id may stand there once.")
-    return table[[*KEY, "score"]].rename(columns={"score": SOURCES["external"][0]})
 
 
 def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
