@@ -9,6 +9,9 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
 from lark.config import Config, Hardware, Student
 from lark.errors import LarkError
 from lark.shapes import shape_of
@@ -69,11 +72,13 @@ def resolve(hardware: Hardware, here: bool = True) -> Machine:
             "use hardware=auto, or hardware=cpu for the demo."
         )
     threads = hardware.threads or max(1, (os.cpu_count() or 1) // processes)
-    nodes = hardware.nodes or int(os.environ.get("SLURM_STEP_NUM_NODES", os.environ.get("SLURM_JOB_NUM_NODES", "1")))
+    nodes = hardware.nodes or job_nodes(planned=not here) or 1
     if nodes == 1:
         return Machine(device, processes, 1, threads)
-    node = hardware.node if hardware.node is not None else int(os.environ.get("SLURM_NODEID", "0" if not here else "-1"))
-    rendezvous = hardware.rendezvous or _slurm_rendezvous()
+    if not here:
+        return Machine(device, processes, nodes, threads, hardware.node or 0, hardware.rendezvous or "<node 0>:<port>")
+    node = hardware.node if hardware.node is not None else int(os.environ.get("SLURM_NODEID", "-1"))
+    rendezvous = hardware.rendezvous or _slurm_rendezvous(nodes)
     if not 0 <= node < nodes:
         raise LarkError(
             f"hardware.nodes={nodes} needs hardware.node=0 to {nodes - 1} on each of them, 0 at hardware.rendezvous "
@@ -82,12 +87,21 @@ def resolve(hardware: Hardware, here: bool = True) -> Machine:
     return Machine(device, processes, nodes, threads, node, rendezvous)
 
 
-def _slurm_rendezvous() -> str:
+def job_nodes(planned: bool = False) -> int | None:
+    """Nodes of this SLURM job; outside one, in a plan, those that Hydra's launcher would ask for. None: it cannot be known."""
+    job = os.environ.get("SLURM_STEP_NUM_NODES") or os.environ.get("SLURM_JOB_NUM_NODES")
+    if job is None and planned and HydraConfig.initialized():
+        job = OmegaConf.select(HydraConfig.get().launcher, "nodes")
+    return None if job is None else int(job)
+
+
+def _slurm_rendezvous(nodes: int) -> str:
     """The first node of this SLURM job, and a port that its jobs do not share."""
     listed = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
     if not listed:
         raise LarkError(
-            "hardware.rendezvous has no value, and this is no SLURM job: add hardware.rendezvous=host:port of node 0."
+            f"hardware.nodes={nodes}, but hardware.rendezvous has no value and this is no SLURM job: add "
+            "hardware.rendezvous=host:port of node 0."
         )
     return f"{first_host(listed)}:{20000 + int(os.environ.get('SLURM_JOB_ID', '0')) % 10000}"
 

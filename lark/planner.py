@@ -17,7 +17,7 @@ from lark import costs, remedies
 from lark.config import Config, Task
 from lark.costs import GIB, TrainingSetup
 from lark.errors import LarkError
-from lark.hardware import Machine, memory_gib, resolve
+from lark.hardware import Machine, job_nodes, memory_gib, resolve
 from lark.plan import Step
 from lark.planner_pool import PoolLengths, pool_lengths
 from lark.scoring.methods import METHODS
@@ -120,6 +120,10 @@ def figures(config: Config, machine: Machine | None = None) -> Figures:
     hardware = config.hardware
     machine = machine or resolve(hardware, here=False)
     notes = []
+    if not hardware.nodes and job_nodes(planned=True) is None:
+        notes.append(
+            "planned for 1 node: hardware.nodes=0 means those of a SLURM job, and this is none (say hardware.nodes=<n>)"
+        )
     tflops = hardware.tflops
     if not tflops and machine.device == "cpu":
         tflops = matrix_tflops()
@@ -355,9 +359,10 @@ class _Planner:
 
 
 def is_papers(config: Config, hardware: Figures) -> bool:
-    """One of the paper's students on the paper's node: 8 A100."""
+    """One of the paper's students and its pool, on its node: 8 A100."""
     machine = hardware.machine
-    return config.student.name in PAPER_STUDENTS and machine.device == "cuda" and (machine.world, hardware.tflops) == (8, 312.0)
+    papers = config.student.name in PAPER_STUDENTS and config.pool.format == "rsr"
+    return papers and (machine.device, machine.world, hardware.tflops) == ("cuda", 8, 312.0)
 
 
 def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSetup:

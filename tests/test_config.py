@@ -73,7 +73,6 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["benchmark.decoding.repetition_penalty=0"], "repetition_penalty=0.0: must be more than 0"),
         (["benchmark.tasks.demo_words.limit=0"], "benchmark.tasks.demo_words.limit=0: must be at least 1"),
         (["engine=hf", "engine.tensor_parallel=2"], "engine.tensor_parallel=2: engine=hf keeps a whole model on each GPU"),
-        (["hardware.nodes=2"], "hardware.rendezvous"),
         (["training.learning_rate=-1"], "must be positive"),
         (["training.betas=[0.9]"], "training.betas=[0.9]: are two numbers"),
         (["training.betas=[0.9,1]"], "are two numbers from 0 to less than 1"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lark import launch, nodes
+from lark import launch, nodes, planner
 from lark.errors import LarkError
 from lark.hardware import Machine, first_host, resolve
 from tests.conftest import composed, run_program, start_program
@@ -148,6 +148,24 @@ def test_outside_slurm_a_node_must_be_told_who_it_is() -> None:
         resolve(composed("hardware=cpu", "hardware.nodes=2", "hardware.rendezvous=a:1").hardware)
     with pytest.raises(LarkError, match="host:port"):
         composed("hardware.nodes=2", "hardware.rendezvous=a")
+    with pytest.raises(LarkError, match=r"hardware\.nodes=2, but hardware\.rendezvous has no value and this is no SLURM job"):
+        resolve(composed("hardware=cpu", "hardware.nodes=2", "hardware.node=0").hardware)
+
+
+def test_nodes_can_be_planned_for_without_a_place_to_meet() -> None:
+    planned = resolve(composed("hardware=a100x8", "hardware.nodes=2").hardware, here=False)
+    assert (planned.world, planned.node) == (16, 0)
+    assert "--nnodes=2" in launch.command(Path("x"), planned, endpoint=planned.rendezvous)
+
+
+def test_a_plan_takes_the_nodes_that_the_launcher_would_ask_for_or_says_that_it_knows_none(tmp_path: Path) -> None:
+    asked = ["dry_run=true", "hardware=slurm", "student=qwen7b", "stages=[train]", "method=random", "pool=demo"]
+    code, said = run_program(*asked, "hydra.launcher.nodes=2", outputs=tmp_path)
+    assert code == 0, said
+    assert "16 GPUs (cuda) on 2 nodes" in said
+    config = composed(*asked)  # as a program would have it that is not started by Hydra
+    assert any("planned for 1 node" in note for note in planner.figures(config).notes)
+    assert not planner.figures(composed("hardware=a100x8")).notes
 
 
 RUN = ["pool.questions=4", "training.epochs=1", "training.global_batch=4", "stages=[train]", "tracking=none", "hardware=cpu",

@@ -1,11 +1,9 @@
 """Where a run happens and who is told: hardware, tracking, experiments."""
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 from lark.config.checks import not_negative, one_of, require
-from lark.errors import LarkError
 
 
 @dataclass
@@ -59,8 +57,6 @@ class Hardware:
         not_negative("hardware", self, "processes", "threads", "memory_gib", "tflops", "bandwidth")
         for key in ("score_tokens", "train_tokens", "micro_batch"):
             require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")
-        if self.nodes > 1 and not self.rendezvous and "SLURM_JOB_NODELIST" not in os.environ:
-            raise LarkError(f"hardware.nodes={self.nodes} needs hardware.rendezvous=host:port of the first node.")
 
 
 @dataclass
