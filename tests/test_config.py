@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -117,7 +118,7 @@ def test_stages_are_typed_as_words() -> None:
 
 def test_a_budget_is_typed_as_a_number() -> None:
     assert as_hydra_reads(["budget=3", "-m", "budget=1,3", "budget.size=7", "method=lark"]) == [
-        "budget='3'", "-m", "budget='1','3'", "budget.size=7", "method=lark",
+        "-m", "budget='3'", "budget='1','3'", "budget.size=7", "method=lark",
     ]  # fmt: skip
 
 
@@ -142,6 +143,16 @@ def test_a_job_of_a_sweep_is_named_after_what_was_swept() -> None:
     ]
     assert others(swept) == "-weighting=kl-learning_rate=0.001"
     assert others(["student=demo", "method=rsr", "budget='3'", "experiment=table1"]) == ""
+
+
+def test_flags_may_stand_between_settings_and_keep_their_values() -> None:
+    typed = ["outputs=x", "-m", "method=lark", "-cd", "mine", "--config-name=other", "seed=-1", "-c", "job", "budget=1"]
+    assert as_hydra_reads(typed) == [
+        "-m", "-cd", "mine", "--config-name=other", "-c", "job", "outputs=x", "method=lark", "seed=-1", "budget='1'",
+    ]  # fmt: skip
+    parsed = get_args_parser().parse_args(as_hydra_reads(typed))
+    assert (parsed.multirun, parsed.config_dir, parsed.config_name, parsed.cfg) == (True, "mine", "other", "job")
+    assert parsed.overrides == ["outputs=x", "method=lark", "seed=-1", "budget='1'"]
 
 
 def test_every_key_of_every_yaml_is_documented_in_the_schema() -> None:

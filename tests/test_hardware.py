@@ -5,11 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lark import hardware, models, pool
 from lark.errors import LarkError
 from lark.hardware import check, memory_gib
-from tests.conftest import composed
+from tests.conftest import ROOT, composed
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +37,32 @@ def test_eight_gpus_can_be_planned_for_where_there_are_none(caplog: pytest.LogCa
 def test_flash_attention_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "visible_gpus", lambda: 1)
     monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(LarkError, match="pip install flash-attn --no-build-isolation"):
+    with pytest.raises(LarkError, match=r"pip install flash-attn==2\.\d+\.\d+ --no-build-isolation"):
         check(composed("student.attention=flash_attention_2", "hardware.device=cuda"))
 
 
 def test_an_engine_that_is_not_installed() -> None:
     with pytest.raises(LarkError, match="engine=sglang, but it is not installed: pip install sglang"):
         check(composed("engine=sglang"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "package"),
+    [
+        (["engine=vllm"], "vllm"),
+        (["hardware.zero=2", "hardware.processes=2"], "deepspeed"),
+        (["training.lora.rank=4"], "peft"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_the_version_of_the_environment(
+    asked: list[str], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
+    listed = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"][-1]["pip"]
+    (version,) = (line for line in listed if line.startswith(f"{package}=="))
+    with pytest.raises(LarkError) as error:
+        check(composed(*asked))
+    assert f"pip install {version}" in str(error.value)
 
 
 def test_without_flash_attention_pytorchs_own_is_used_and_said_so(
