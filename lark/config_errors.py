@@ -75,7 +75,10 @@ def _unreadable(match: re.Match[str]) -> str:
 
 
 RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
-    (r"Could not find '(\S+?)/(\S*)'\s+Available options in '\S+':\s+(.*?)\s+Config search path", _no_such_option),
+    (
+        r"Could not find '(hydra/launcher|\S+?)/(\S*)'\s+Available options in '\S+':\s+(.*?)\s+Config search path",
+        _no_such_option,
+    ),
     (r"Could not override '(\S+?)'", lambda match: f"{match[1]}: there is no such key{_nearest(match[1])}"),
     (r"LexerNoViableAltException: (.*?)\n", _unreadable),
     (r"Error parsing override '(.*?)'\n", _unreadable),

@@ -31,7 +31,7 @@ def test_two_jobs_run_apart_and_a_failure_comes_home_as_a_sentence(tmp_path: Pat
         zip(best["question_id"], best["candidate_id"], strict=True)
     )
     assert len(list((tmp_path / "runs" / ".submitit").glob("*/*_result.pkl"))) == 2
-    assert (tmp_path / "runs" / "demo" / "external-B3" / ".hydra" / "config.yaml").is_file()
+    assert (tmp_path / "runs" / "demo" / "external-B3-questions=3" / ".hydra" / "config.yaml").is_file()
 
 
 def test_other_scores_are_another_selection(tmp_path: Path) -> None:
@@ -59,4 +59,6 @@ def test_without_the_launchers_package_it_says_what_to_install() -> None:
     text = (
         "Could not find 'hydra/launcher/submitit_slurm'\n\nAvailable options in 'hydra/launcher':\n\tbasic\nConfig search path"
     )
-    assert "pip install hydra-submitit-launcher" in sentence(ValueError(text))
+    assert sentence(ValueError(text)).startswith(
+        "hydra/launcher=submitit_slurm needs Hydra's launcher for clusters: pip install"
+    )
