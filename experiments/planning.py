@@ -1,21 +1,21 @@
 """What a sweep would do: its jobs, what is there already, and what the rest costs. Nothing runs."""
 
-import importlib
-import importlib.util
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from experiments.sweep import Job, Sweep, published_value
 from lark.artifacts import Artifact
 from lark.config import STAGES
 from lark.plan import Step
+from lark.planner import Estimate, estimate
 from lark.report.tables import text_table
 
 PAPER_HOURS = published_value("cost", "total_hours")
 """A100-hours of all the paper's training (App. C.3)."""
+ORDER = ("student", *STAGES)
+"""Of a plan's steps: a student that comes in a package is converted before anything else."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def describe(sweep: Sweep) -> str:
     hours = [device_hours(p) for p in steps]
     known = any(hour is not None for hour in hours)
     rows = []
-    for name in dict.fromkeys(kind(p.step) for p in sorted(steps, key=lambda p: STAGES.index(p.step.stage))):
+    for name in dict.fromkeys(kind(p.step) for p in sorted(steps, key=lambda p: ORDER.index(p.step.stage))):
         own = [(p, hour or 0.0) for p, hour in zip(steps, hours, strict=True) if kind(p.step) == name]
         todo = [(p, hour) for p, hour in own if p.pending]
         cost = [f"{sum(h for _, h in own):,.1f}", f"{sum(h for _, h in todo):,.1f}"] if known else []
@@ -76,8 +76,6 @@ def describe(sweep: Sweep) -> str:
 
 def device_hours(planned: Planned) -> float | None:
     """What the planner says of a step; None for steps that cost next to nothing, or that it does not know."""
-    if importlib.util.find_spec("lark.planner") is None:
-        return None
     same = [e for e in _estimates(planned.job) if e.task == planned.step.task]
     if not same:
         return None
@@ -87,9 +85,8 @@ def device_hours(planned: Planned) -> float | None:
 
 
 @cache
-def _estimates(job: Job) -> tuple[Any, ...]:
-    planner = importlib.import_module("lark.planner")
-    return tuple(planner.estimate(replace(job.config, stages=list(STAGES))))
+def _estimates(job: Job) -> tuple[Estimate, ...]:
+    return tuple(estimate(replace(job.config, stages=list(STAGES))))
 
 
 def _total(sweep: Sweep, steps: Sequence[Planned], hours: Sequence[float | None]) -> str:

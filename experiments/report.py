@@ -65,6 +65,9 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
             latex_table(t.header, t.rows, f"{report.title}. {t.caption or report.caption}", f"{sweep.title}-{i}", t.labels)
             for i, t in enumerate(report.tables)
         )
+    for suffix in (".tex", ".png", ".pdf"):  # of a time when there was more, or less, to show
+        if (path := base.with_suffix(suffix)) not in (*texts, *images):
+            path.unlink(missing_ok=True)
     same = all(path.exists() and path.read_text(encoding="utf-8") == text for path, text in texts.items())
     if not same or not all(path.exists() for path in images):
         if report.figure:

@@ -72,7 +72,7 @@ class Sweep:
     @property
     def like_the_paper(self) -> bool:
         """Whether our numbers and the paper's are of the same kind, so that their difference says something."""
-        return self.scale == "paper" and not self.overrides
+        return self.scale == "paper" and all(_is_elsewhere(override) for override in self.overrides)
 
     def folder(self, job: Job, stage: str) -> Path | None:
         """Where a job's artifact is, if it is finished."""
@@ -88,6 +88,16 @@ class Sweep:
                 ]
                 return {task: metrics_of(self.store, artifact, job.config.benchmark.grader) for task, artifact in finished}
         return {}
+
+
+def _key(override: str) -> str:
+    return override.split("=", maxsplit=1)[0].lstrip("+~")
+
+
+def _is_elsewhere(override: str) -> bool:
+    """Whether it says where the same files lie, or what answers: worth a note, and no other experiment."""
+    key = _key(override)
+    return key.endswith(".path") or key == "pool.format" or key.split(".")[0] == "engine"
 
 
 def dashed(name: str) -> str:
@@ -133,8 +143,8 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
         for overrides, config in zip(batch, configs, strict=True)
     ]
     # What can change no result is no change.
-    same = ("experiment", "scale", "outputs", "tracking", "hardware")
-    changed = tuple(a for a in arguments if a.split("=")[0].lstrip("+~").split(".")[0] not in same)
+    same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
+    changed = tuple(a for a in arguments if _key(a).split(".")[0] not in same)
     return Sweep(name, whole.scale, changed, tuple(jobs), Store(configs[0].outputs_path))
 
 

@@ -11,6 +11,7 @@ it takes for a whole pool is in its own artifact's manifest.
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,7 @@ def measure(job: Job) -> dict[str, Any]:
     chat = load_chat(str(job.inputs["student"]), config)
     student = Student.of(load_model(str(job.inputs["student"]), config, device))
     chosen = sample(pd.read_parquet(job.inputs["lengths"] / "lengths.parquet"), asked.samples)
-    texts = pd.read_parquet(job.inputs["pool"] / pools.FILE, columns=TEXT).merge(chosen[KEY], on=KEY)
-    rows = [{str(name): value for name, value in row.items()} for row in texts.to_dict("records")]
+    rows = read(job.inputs["pool"] / pools.FILE, chosen)
     encoded = chat.encode_many(rows, config.max_length, offsets=True)
     scorers: dict[str, Callable[[int], object]] = {
         **{name: lambda i, score=score: score(student, encoded[i], job) for name, score in SCORERS.items()},  # type: ignore[misc]
@@ -76,6 +76,12 @@ def sample(lengths: pd.DataFrame, count: int) -> pd.DataFrame:
     usable = lengths[lengths["n_tokens"] > 0].sort_values(["n_tokens", *KEY], ignore_index=True)
     places = (np.arange(min(count, len(usable))) + 0.5) / min(count, len(usable)) * len(usable)
     return usable.iloc[places.astype(int)]
+
+
+def read(pool: Path, chosen: pd.DataFrame) -> list[dict[str, Any]]:
+    """The chosen trajectories' texts, in the pool's order. Not through pandas, which makes NaN of a system prompt that is None."""
+    wanted = set(chosen[KEY].astype(str).itertuples(index=False, name=None))
+    return [row for row in pools.iterate(pool, columns=TEXT) if tuple(str(row[name]) for name in KEY) in wanted]
 
 
 def _time(scorer: Callable[[int], object], index: int, student: Student) -> float:

@@ -80,6 +80,8 @@ def test_reports_are_written_from_nothing_and_from_everything(name: str, tmp_pat
     sweep = finished(name, tmp_path)
     files = {path.suffix for path in report.write(sweep, MODULES[name].render(sweep))}
     assert files == ({".md", ".csv", ".tex"} if name == "contamination" else {".md", ".csv", ".png", ".pdf"})
+    left = {path.suffix for path in (tmp_path / "report").glob(f"{name}.*")}
+    assert left == files, "nothing of the unfinished report stays"
     text = (tmp_path / "report" / f"{name}.md").read_text()
     assert "This is the demo" in text
     assert "The paper" in text

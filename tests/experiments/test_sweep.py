@@ -82,6 +82,22 @@ def test_what_the_user_types_replaces_the_sweeps_values(tmp_path: Path) -> None:
     assert not sweep.like_the_paper
 
 
+def test_where_the_files_lie_is_no_change_of_the_experiment(tmp_path: Path) -> None:
+    few = ["scale=paper", "hardware=a100x8", f"outputs={tmp_path}"]
+    moved = [*few, "pool.path=/elsewhere", "pool.format=rsr", "force=[grade]", "engine.memory=0.8"]
+    assert compose_sweep("cost", moved).like_the_paper
+    assert "pool.path=/elsewhere" in compose_sweep("cost", moved).overrides, "the reader is told"
+    for change in ("pool.questions=4", "student.max_length=4096", "training.epochs=1"):
+        assert not compose_sweep("cost", [*moved, change]).like_the_paper
+
+
+@pytest.mark.parametrize("name", ["surrogate", "token_level"])
+def test_a_student_in_a_package_is_planned_with_its_conversion_first(name: str, tmp_path: Path) -> None:
+    said = describe(compose_sweep(name, ["scale=smollm2", f"outputs={tmp_path}"]))
+    table = said.split("\n\n")[2].splitlines()
+    assert table[2].split()[:4] == ["student", "1", "0", "1"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [(["scale=huge"], "can be run at scale demo"), (["method=magic"], "choose one of"), (["trainng.epochs=1"], "no such key")],

@@ -1,12 +1,16 @@
 """The methods that are timed compute what they are said to compute, and the sample is fair."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lark import pool as pools
 from lark.chat import Encoded
-from lark.config import Scoring
+from lark.config import Pool, Scoring
+from lark.pool import Trajectory
 from lark.scoring import cost
 from lark.scoring.forward import Student
 from lark.worker import Job
@@ -38,3 +42,11 @@ def test_the_sample_is_spread_over_the_lengths() -> None:
     assert chosen["n_tokens"].mean() == pytest.approx(500, abs=5)
     assert (chosen["n_tokens"] > 0).all()
     assert len(cost.sample(lengths.head(4), 10)) == 3  # the one without a token is no trajectory to time
+
+
+def test_a_trajectory_without_a_system_prompt_is_timed_without_one(tmp_path: Path) -> None:
+    rows = [Trajectory("q", str(number), "t", 0, None, "Why?", "So.", "7", correct=None) for number in range(3)]
+    pools.write(iter(rows), tmp_path / pools.FILE, Pool(name="p", format="rows", path="none"))
+    chosen = pd.DataFrame({"question_id": ["q", "q"], "candidate_id": ["2", "0"]})
+    found = cost.read(tmp_path / pools.FILE, chosen)
+    assert [(row["candidate_id"], row["system"]) for row in found] == [("0", None), ("2", None)]
