@@ -56,8 +56,8 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
         return _measured(artifact)
     pool, longest = config.pool, config.student.max_length
     if pool.format == "demo":
-        questions = pool.questions
-        assert questions is not None
+        assert pool.questions is not None
+        questions = min(pool.questions, len(pool.ids) or pool.questions)
         shape = np.full(DEMO_CANDIDATES, 1.0)
         return PoolLengths(questions, DEMO_CANDIDATES, shape * min(DEMO_PROMPT + DEMO_RESPONSE, longest), shape * DEMO_RESPONSE,
                            "assumed: the demo pool's mean under its own tokenizer")  # fmt: skip
@@ -67,7 +67,7 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
         files = []
     if files and pool.format != "rsr" and sum(path.stat().st_size for path in files) <= READ_BYTES:
         return _read(config)
-    return assumed(pool.questions or PAPER_QUESTIONS, longest)
+    return assumed(len(pool.ids) or pool.questions or PAPER_QUESTIONS, longest)
 
 
 def _measured(folder: Path) -> PoolLengths:

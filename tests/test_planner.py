@@ -270,6 +270,11 @@ def test_lengths_are_measured_read_or_assumed_and_it_says_which(tmp_path: Path) 
     assert (measured.questions, measured.candidates, measured.tokens) == (2, 2, 70)
 
 
+def test_a_pool_of_named_questions_has_no_others() -> None:
+    assert pool_lengths(composed("student=qwen7b", "pool.ids=['00839']")).trajectories == 33
+    assert pool_lengths(composed("pool.ids=[demo-00002,demo-00007]")).trajectories == 66
+
+
 def test_a_student_that_is_not_here_cannot_be_planned_for() -> None:
     with pytest.raises(LarkError, match=r"its config\.json is not here"):
         planner.estimate(composed("student.path=nobody/nothing"))
