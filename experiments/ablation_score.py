@@ -22,4 +22,5 @@ def render(sweep: Sweep) -> Report:
         tables=[Table(accuracy.header(data, "Score"), accuracy.variant_rows(data, "score"))],
         figure=accuracy.bars(data, "score", LABELS["lark"], samples),
         notes=accuracy.paper_notes(data, sweep),
+        found=accuracy.any_found(data),
     )

@@ -24,4 +24,5 @@ def render(sweep: Sweep) -> Report:
         tables=[Table(accuracy.header(data, "Weighting"), accuracy.variant_rows(data, "weights"))],
         figure=accuracy.bars(data, "weights", LABELS["chi2"], samples),
         notes=accuracy.paper_notes(data, sweep),
+        found=accuracy.any_found(data),
     )

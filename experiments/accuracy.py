@@ -77,6 +77,11 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
     return figure
 
 
+def any_found(data: pd.DataFrame) -> bool:
+    """Whether anything is evaluated yet."""
+    return bool(data["mean"].notna().any())
+
+
 def header(data: pd.DataFrame, first: str) -> Sequence[str]:
     return [first, *data["label"].unique()]
 

@@ -38,6 +38,7 @@ def render(sweep: Sweep) -> Report:
         data=data,
         tables=[Table(header, rows)],
         figure=_figure(data, printed if sweep.like_the_paper else {}, samples),
+        found=accuracy.any_found(data),
     )
 
 

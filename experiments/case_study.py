@@ -35,7 +35,7 @@ def render(sweep: Sweep) -> Report:
     )
     if table is None or chosen is None:
         empty = pd.DataFrame(columns=[*KEY, "teacher", "g_hat", "weight"])
-        return Report(title, caption, empty, figure=panels()[0])
+        return Report(title, caption, empty, found=False)
     table = table.merge(chosen[[*KEY, "rank", "weight", "threshold", "tau"]], on=KEY, how="left")
     tokens = first_choice_tokens(sweep, job, chosen)
     return Report(

@@ -1,5 +1,7 @@
 """Table 2: problems of the benchmarks that are, or nearly are, questions of the pool; and the closest pairs."""
 
+from dataclasses import replace
+
 import pandas as pd
 
 from experiments.report import Report, Table
@@ -11,6 +13,8 @@ TITLE = "Table 2. Train/eval contamination audit"
 COLUMNS = ("N", "exact", "J>=0.4", "J>=0.7", "J>=0.85")
 PAIRS = 10
 EXCERPT = 160
+PAIR_COLUMNS = r"lp{0.13\linewidth}p{0.29\linewidth}p{0.1\linewidth}p{0.29\linewidth}"
+"""LaTeX's, for the closest pairs."""
 PAPER = {"problems": "N", "j40": "J>=0.4", "j70": "J>=0.7", "j85": "J>=0.85"}
 """Our names of the columns of experiments/paper/contamination.csv."""
 NAMES = {"AIME": "AIME-2024", "GPQA": "GPQA-Diamond"}
@@ -19,10 +23,17 @@ NAMES = {"AIME": "AIME-2024", "GPQA": "GPQA-Diamond"}
 
 def render(sweep: Sweep) -> Report:
     paper = published("contamination").rename(columns=PAPER)
-    theirs = _table(paper, "The paper's Table 2, for its own pool.")
+    theirs = replace(_table(paper, "The paper's Table 2, for its own pool."), ours=False)
+    pool, benchmark = (sweep.jobs[0].config.pool.name, sweep.jobs[0].config.benchmark.name)
+    caption = (
+        f"Problems of the benchmarks ({benchmark}) whose highest character 8-gram Jaccard similarity with a question of the pool "
+        f"({pool}) is 1 after normalisation (exact), or at least 0.4, 0.7, 0.85; an exact match counts in every column. The "
+        "paper finds no exact match among 811 problems, 31 at 0.4, 8 at 0.7 and 1 at 0.85, all in MATH "
+        "levels 2 to 5, and none of them a leak."
+    )
     folder = sweep.folder(sweep.jobs[0], "contamination")
     if folder is None:
-        return Report(TITLE, "", pd.DataFrame(), [theirs])
+        return Report(TITLE, caption, pd.DataFrame(), [theirs], found=False)
     ours, closest = (pd.read_parquet(folder / name) for name in (TABLE, CLOSEST))
     ours["benchmark"] = ours["benchmark"].replace(NAMES)
     pairs = [
@@ -34,20 +45,16 @@ def render(sweep: Sweep) -> Report:
         _table(ours, ""),
         theirs,
         Table(
-            ["J", "Problem", "", "Question", ""], pairs, f"The {len(pairs)} closest pairs; the CSV file has every problem's."
+            ["J", "Problem", "", "Question", ""],
+            pairs,
+            f"The {len(pairs)} closest pairs; the CSV file has every problem's.",
+            columns=PAIR_COLUMNS,
         ),
     ]
     if sweep.like_the_paper:
         joined = ours.merge(paper, on="benchmark", suffixes=("", "_paper"))
         difference = joined[["benchmark"]].assign(**{name: joined[name] - joined[f"{name}_paper"] for name in COLUMNS})
         tables.insert(2, _table(difference, "Ours minus the paper's."))
-    pool, benchmark = (sweep.jobs[0].config.pool.name, sweep.jobs[0].config.benchmark.name)
-    caption = (
-        f"Problems of the benchmarks ({benchmark}) whose highest character 8-gram Jaccard similarity with a question of the pool "
-        f"({pool}) is 1 after normalisation (exact), or at least 0.4, 0.7, 0.85; an exact match counts in every column. The "
-        "paper finds no exact match among 811 problems, 31 at 0.4, 8 at 0.7 and 1 at 0.85, all in MATH "
-        "levels 2 to 5, and none of them a leak."
-    )
     data = pd.concat([ours.assign(table="counts"), closest.assign(table="closest")], ignore_index=True)
     return Report(TITLE, caption, data, tables)
 

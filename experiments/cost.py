@@ -24,7 +24,12 @@ def render(sweep: Sweep) -> Report:
     usual = data.loc[data["method"].isin(paper.index), "seconds"].min()
     data = data.assign(ratio=data["seconds"] / usual, paper_ratio=data["paper_seconds"] / paper.min())
     counts = {} if folder is None else sweep.store.manifest(job.artifact("cost")).get("counts", {})  # type: ignore[arg-type]
-    where = f"Measured on {counts['device']}, {counts['trajectories']} trajectories" if counts else "Not measured yet"
+    where = (
+        f"Measured on {counts['device']}, {counts['trajectories']} trajectories of {counts['mean_tokens']:,.0f} response tokens "
+        "on average, all methods in one process, the order rotating; the median of the rounds of each trajectory, averaged. "
+        if counts
+        else ""
+    )
     rows = [
         [
             Cell(row["label"]),
@@ -39,8 +44,7 @@ def render(sweep: Sweep) -> Report:
         title="Appendix D.1. What scoring costs",
         caption=(
             "Wall-clock time to score one trajectory with each method, alone, and its ratio to the fastest of the paper's "
-            f"methods. {where} of {counts.get('mean_tokens', 0):,.0f} response tokens on average, all methods in one process, the "
-            "order rotating; the median of the rounds of each trajectory, averaged. Baselines are timed as they are usually "
+            f"methods. {where}Baselines are timed as they are usually "
             "written, with all logits in memory; Local Naturalness as m+1 passes; the judge is that of method.judge. The paper "
             "finds LARK within 3% of GRAPE, and "
             "the LLM judge 1.6, RSR 2.7 and Local Naturalness 4.0 times as slow. Seconds depend on the machine and the "
@@ -49,6 +53,7 @@ def render(sweep: Sweep) -> Report:
         data=data,
         tables=[Table(["Method", "ms a trajectory", "ratio", "the paper's s", "the paper's ratio"], rows)],
         figure=_figure(data),
+        found=folder is not None,
     )
 
 

@@ -37,4 +37,4 @@ def render(sweep: Sweep) -> Report:
         "Snapshots are evenly spaced: a minimum between two of them is missed, so κ̂ is from above. The paper records every step."
     ]
     data = pd.concat(runs.values(), ignore_index=True) if runs else pd.DataFrame()
-    return Report(TITLE, caption, data, [table], kappa_figure(runs) if runs else None, notes)
+    return Report(TITLE, caption, data, [table], kappa_figure(runs) if runs else None, notes, found=bool(runs))

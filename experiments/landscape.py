@@ -12,11 +12,14 @@ from lark.report.tables import Cell
 
 TITLE = "Figure 3a. The landscape of Δρ and the path of LARK's selections"
 
+PAPER = "The paper finds Δρ ≥ 0 for every B = 1..32 on its representative question of Qwen-2.5-7B."
+
 
 def render(sweep: Sweep) -> Report:
     questions = questions_of(sweep)
     if questions is None:
-        return Report(TITLE, "", pd.DataFrame())
+        caption = "Δρ(q) = ρ(q) − ρ(p) over the weights q of one question's trajectories, and LARK's selections q̂(B) in it."
+        return Report(TITLE, f"{caption} {PAPER}", pd.DataFrame(), found=False)
     gains = pd.concat([path_gains(question) for question in questions], ignore_index=True)
     scene = landscape(representative(questions, gains))
     facts = scene.facts()
@@ -28,7 +31,7 @@ def render(sweep: Sweep) -> Report:
         f"orange below. {facts['budgets_with_gain']:.0f} of the {facts['budgets']:.0f} selections q̂(B) raise ρ (lowest "
         f"{facts['lowest_gain_on_path']:+.3g}, highest {facts['largest_gain_on_path']:+.3g}; ρ(p) = {facts['prior_rate']:.3g}; the "
         f"best single trajectory {facts['largest_possible_gain']:+.3g}), as do {facts['random_share_with_gain']:.0%} of random "
-        "weights. The paper finds Δρ ≥ 0 for every B = 1..32 on its representative question of Qwen-2.5-7B."
+        f"weights. {PAPER}"
     )
     notes = [
         f"The question is the median one of {sizes(questions)} by its mean Δρ/ρ(p) over budgets, not chosen by eye. On "

@@ -4,6 +4,7 @@ The demo's are there; those of another scale in a folder of its name (outputs/re
 """
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,10 @@ class Table:
     caption: str = ""
     labels: int = 1
     """How many columns name the row."""
+    columns: str | None = None
+    """LaTeX's column types, where text is long."""
+    ours: bool = True
+    """Whether its numbers are ours; else they are the paper's own."""
 
     def markdown(self) -> str:
         caption = f"{self.caption}\n\n" if self.caption else ""
@@ -49,6 +54,8 @@ class Report:
     figure: Figure | None = None
     notes: Sequence[str] = field(default_factory=list)
     """What the reader must know to read it rightly."""
+    found: bool = True
+    """Whether there is anything of ours to show yet."""
 
 
 def write(sweep: Sweep, report: Report) -> list[Path]:
@@ -59,10 +66,11 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
     base = folder / sweep.title
     texts = {base.with_suffix(".csv"): report.data.to_csv(index=False, lineterminator="\n")}
     texts[base.with_suffix(".md")] = _markdown(sweep, report)
-    images = [base.with_suffix(suffix) for suffix in (".png", ".pdf")] if report.figure else []
-    if report.tables and not report.figure:
+    figure = report.figure if report.found else None
+    images = [base.with_suffix(suffix) for suffix in (".png", ".pdf")] if figure else []
+    if report.tables and not figure:
         texts[base.with_suffix(".tex")] = "\n".join(
-            latex_table(t.header, t.rows, f"{report.title}. {t.caption or report.caption}", f"{sweep.title}-{i}", t.labels)
+            latex_table(t.header, t.rows, _latex_caption(sweep, report, t), f"{sweep.title}-{i}", t.labels, t.columns)
             for i, t in enumerate(report.tables)
         )
     for suffix in (".tex", ".png", ".pdf"):  # of a time when there was more, or less, to show
@@ -70,8 +78,8 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
             path.unlink(missing_ok=True)
     same = all(path.exists() and path.read_text(encoding="utf-8") == text for path, text in texts.items())
     if not same or not all(path.exists() for path in images):
-        if report.figure:
-            figures.save(report.figure, base)
+        if figure:
+            figures.save(figure, base)
         for path, text in texts.items():
             write_text(path, text)
         _track(sweep, report, folder, images[:1])
@@ -119,27 +127,45 @@ def write_index(folder: Path) -> None:
 
 def _markdown(sweep: Sweep, report: Report) -> str:
     parts = [f"# {report.title}"]
-    if report.figure:
+    if report.figure and report.found:
         parts.append(f"![{report.title}]({sweep.title}.png)")
-    parts += [report.caption, _scale_note(sweep), *report.notes]
+    note = _scale_note(sweep)
+    parts += [_not_run(sweep, report), report.caption, note if sweep.scale == "paper" else f"**{note}**", _changed(sweep)]
     missing = unfinished(sweep)
     if missing:
         parts.append(f"Missing (–): {len(missing)} of {len(sweep.jobs)} jobs are not finished.")
-    parts += [table.markdown().strip() for table in report.tables]
+    parts += [*report.notes, *(table.markdown().strip() for table in report.tables)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _latex_caption(sweep: Sweep, report: Report, table: Table) -> str:
+    """Without the number, which LaTeX gives, and never without the scale, where the numbers are ours."""
+    title = re.sub(r"^Table \d+\. ", "", report.title)
+    parts = [f"{title}.", table.caption or report.caption]
+    if table.ours:
+        parts += [_not_run(sweep, report), _scale_note(sweep), _changed(sweep).replace("`", "")]
+    return " ".join(part for part in parts if part)
+
+
+def _not_run(sweep: Sweep, report: Report) -> str:
+    scale = "" if sweep.scale == "demo" else f" SCALE={sweep.scale}"
+    return "" if report.found else f"Not run yet: make {sweep.title}{scale}."
+
+
+def _changed(sweep: Sweep) -> str:
+    return f"Changed from the experiment's settings: `{' '.join(sweep.overrides)}`." if sweep.overrides else ""
+
+
 def _scale_note(sweep: Sweep) -> str:
-    changed = f" Changed from the experiment's settings: `{' '.join(sweep.overrides)}`." if sweep.overrides else ""
     students = ", ".join(dict.fromkeys(job.config.student.name for job in sweep.jobs))
     if sweep.scale == "paper":
-        return f"Scale: paper ({students}).{changed}"
+        return f"Scale: paper ({students})."
     what = (
         "This is the demo, a miniature" if sweep.scale == "demo" else f"This is at scale {sweep.scale}, far below the paper's"
     )
     return (
-        f"**{what} (student {students}): it shows the method at work and does not reproduce the paper's results. "
-        f"Numbers that are called the paper's are the paper's own, measured on its students and data.**{changed}"
+        f"{what} (student {students}): it shows the method at work and does not reproduce the paper's results. "
+        "Numbers that are called the paper's are the paper's own, measured on its students and data."
     )
 
 

@@ -44,6 +44,7 @@ def render(sweep: Sweep) -> Report:
         ),
         data=data.assign(pearson_r=r, p_value=p, paper_r=paper_r, paper_p=paper_p),
         tables=[Table(["Teacher", "mean ĝ", f"Acc@{samples} ({label})"], rows)],
+        found=accuracy.any_found(data),
         figure=_figure(known, r, p, f"Acc@{samples} ({label}, %)"),
         notes=[
             "The paper does not say how many of a teacher's rollouts it trains on; here it is all of them, as many "

@@ -20,11 +20,14 @@ SYMBOLS = {
     "one_minus_p_plus": "1 − p₊", "nu_plus": "ν₊", "kappa_factor": "ν₋/ν₊, factor of κ",
 }  # fmt: skip
 
+PAPER = "The paper proves them and gives no numbers; it calls the constants loose worst cases."
+
 
 def render(sweep: Sweep) -> Report:
     questions, folder = questions_of(sweep), sweep.folder(sweep.jobs[0], "jacobians")
     if questions is None or folder is None:
-        return Report(TITLE, "", pd.DataFrame())
+        caption = "Constants of App. A-B and the inequalities proved there, in numbers."
+        return Report(TITLE, f"{caption} {PAPER}", pd.DataFrame(), found=False)
     jacobians = pd.read_parquet(folder / JACOBIANS)
     known, checks = {}, []
     for question in questions:
@@ -41,8 +44,7 @@ def render(sweep: Sweep) -> Report:
     caption = (
         f"Constants of App. A-B for {len(known)} questions, and {checked['inequality'].nunique()} inequalities, each at the place "
         "where it is tightest (over trajectories, or over vertices, the path of q̂(B) and samples of the simplex). "
-        f"{'All hold.' if not violated else f'{violated} of {len(checked)} are violated.'} The paper proves them and gives no "
-        "numbers; it calls the constants loose worst cases."
+        f"{'All hold.' if not violated else f'{violated} of {len(checked)} are violated.'} {PAPER}"
     )
     open_ended = jacobians["change"].gt(0.01).mean()
     notes = [

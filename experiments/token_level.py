@@ -44,6 +44,7 @@ def render(sweep: Sweep) -> Report:
         data=data,
         tables=[Table(header, rows, labels=2)],
         figure=_figure(groups),
+        found=bool(data["mean"].notna().any()),
     )
 
 

@@ -1,5 +1,6 @@
 """Tables for the terminal, Markdown, CSV and LaTeX from the same rows."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ class Cell:
 
     @property
     def latex(self) -> str:
-        text = "".join(LATEX.get(character, character) for character in self.text)
+        text = LETTER.sub(_latex, self.text)
         return rf"\textbf{{{text}}}" if self.best else text
 
 
@@ -44,21 +45,38 @@ MISSING = Cell("–")
 
 LATEX = {
     "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
-    "±": r"$\pm$", "–": "--", "−": r"$-$", "ρ": r"$\rho$", "ĝ": r"$\hat g$", "κ": r"$\kappa$", "≥": r"$\geq$", "χ": r"$\chi$",
+    "±": r"$\pm$", "–": "--", "−": r"$-$", "ρ": r"$\rho$", "κ": r"$\kappa$", "≥": r"$\geq$", "χ": r"$\chi$", "τ": r"$\tau$",
     "×": r"$\times$", "Δ": r"$\Delta$", "²": r"$^2$", "·": r"$\cdot$", "\\": r"\textbackslash{}", "^": r"\textasciicircum{}",
+    "‖": r"$\Vert$", "∇": r"$\nabla$", "θ": r"$\theta$", "π": r"$\pi$", "≈": r"$\approx$", "≤": r"$\leq$", "…": r"\ldots{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "⏎": r"$\hookleftarrow$", "ĝ": r"$\hat{g}$",
 }  # fmt: skip
+LETTER = re.compile(".\u0302?", re.DOTALL)
+"""A character, with its combining circumflex if it has one."""
 
 
-def latex_table(header: Row, rows: Sequence[Sequence[Cell]], caption: str, label: str, labels: int = 1) -> str:
-    """A `table` environment (booktabs); the first `labels` columns are to the left, and a line parts their first one."""
+def _latex(letter: re.Match[str]) -> str:
+    text = LATEX.get(letter[0][0], letter[0][0])
+    return text if len(letter[0]) == 1 else f"$\\hat{{{text.strip('$')}}}$"
+
+
+WIDE = 8
+"""Columns; a table with more is shrunk to the line's width."""
+
+
+def latex_table(
+    header: Row, rows: Sequence[Sequence[Cell]], caption: str, label: str, labels: int = 1, columns: str | None = None
+) -> str:
+    """A `table` environment (booktabs, graphicx); the first `labels` columns are to the left. With more than one, rows that
+    share the first are a group: its name stands once, and a line parts it from the next. `columns` replaces the column types."""
     lines = [r"\begin{table}[t]", r"\centering", r"\small", rf"\caption{{{Cell(caption).latex}}}", rf"\label{{tab:{label}}}"]
-    lines += [rf"\begin{{tabular}}{{{'l' * labels}{'c' * (len(header) - labels)}}}", r"\toprule"]
-    lines.append(" & ".join(Cell(name, best=True).latex for name in header) + r" \\")
-    previous = None
-    for row in rows:
-        if row[0] != previous:
+    wide = len(header) > WIDE
+    lines += [r"\resizebox{\linewidth}{!}{%"] if wide else []
+    lines += [rf"\begin{{tabular}}{{{columns or 'l' * labels + 'c' * (len(header) - labels)}}}", r"\toprule"]
+    lines += [" & ".join(Cell(name, best=True).latex for name in header) + r" \\", r"\midrule"]
+    for number, row in enumerate(rows):
+        continues = labels > 1 and number > 0 and row[0] == rows[number - 1][0]
+        if labels > 1 and number > 0 and not continues:
             lines.append(r"\midrule")
-        first = Cell("") if row[0] == previous else row[0]
-        lines.append(" & ".join(cell.latex for cell in [first, *row[1:]]) + r" \\")
-        previous = row[0]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+        lines.append(" & ".join(cell.latex for cell in [Cell("") if continues else row[0], *row[1:]]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}" + ("}" if wide else ""), r"\end{table}"]
+    return "\n".join(lines) + "\n"

@@ -12,6 +12,7 @@ from experiments.sweep import Sweep, compose_sweep
 from lark.analysis import statistics
 from lark.analysis.contamination import CLOSEST, TABLE, summary
 from tests.analysis.questions import made_up
+from tests.experiments.test_rendering import check_latex
 
 MODULES = {"surrogate": surrogate, "landscape": landscape, "theory": theory, "kappa": kappa, "contamination": contamination}
 QUESTIONS = [made_up(seed, K=7) for seed in range(5)]
@@ -75,8 +76,12 @@ def finished(name: str, outputs: Path) -> Sweep:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_reports_are_written_from_nothing_and_from_everything(name: str, tmp_path: Path) -> None:
-    report.write(sweep_of(name, tmp_path), MODULES[name].render(sweep_of(name, tmp_path)))
-    assert "not finished" in (tmp_path / "report" / f"{name}.md").read_text()
+    unfinished = report.write(sweep_of(name, tmp_path), MODULES[name].render(sweep_of(name, tmp_path)))
+    text = (tmp_path / "report" / f"{name}.md").read_text()
+    assert "not finished" in text
+    assert f"Not run yet: make {name}." in text
+    for path in (path for path in unfinished if path.suffix == ".tex"):
+        check_latex(path.read_text())
     sweep = finished(name, tmp_path)
     files = {path.suffix for path in report.write(sweep, MODULES[name].render(sweep))}
     assert files == ({".md", ".csv", ".tex"} if name == "contamination" else {".md", ".csv", ".png", ".pdf"})
@@ -127,3 +132,5 @@ def test_contamination_counts_and_pairs_survive_every_format(tmp_path: Path) -> 
     assert r"Is $x^2 \| 1$?" in markdown
     assert r"\textbackslash{}frac12" in latex
     assert r"x\textasciicircum{}2" in latex
+    assert r"p{0.29\linewidth}" in latex
+    check_latex(latex)

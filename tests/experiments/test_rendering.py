@@ -1,6 +1,7 @@
 """What reports say of artifacts whose numbers are known: differences, bold, missing cells, and nothing twice."""
 
 import importlib
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from experiments import loss_reduction, report, table1, teacher_utility, token_level
 from experiments.candidates import candidates
 from experiments.sweep import Job, Sweep, available, compose_sweep, dashed, published
 from lark.artifacts import Store
+from lark.config import Training
 from lark.plan import Step
 from lark.report.tables import Cell, latex_table
 from tests.experiments.synthetic import COSTS, accuracy_of, fill
@@ -34,6 +38,15 @@ def sweep_of(name: str, outputs: Path) -> Sweep:
     return compose_sweep(name, [*SMALL, f"outputs={outputs}", *more])
 
 
+def check_latex(text: str) -> None:
+    """Nothing that pdflatex does not know, no number of its own, and what is ours is said to be the demo's."""
+    assert text.isascii(), sorted({character for character in text if not character.isascii()})
+    captions = re.findall(r"^\\caption\{(.*)\}$", text, re.M)
+    assert captions
+    assert not [caption for caption in captions if re.match(r"Table \d", caption)]
+    assert all("This is the demo" in caption for caption in captions if ". The paper's Table" not in caption)
+
+
 def draw(sweep: Sweep) -> report.Report:
     drawn: report.Report = importlib.import_module(f"experiments.{sweep.name}").render(sweep)
     return drawn
@@ -51,6 +64,9 @@ def test_every_report_has_its_files_says_it_is_the_demo_and_is_written_once(name
     tables = draw(nothing).tables
     assert not tables or "–" in tables[0].markdown()
     assert len(report.unfinished(nothing)) == len(sweep.jobs)
+    unfinished = report.write(nothing, draw(nothing))
+    assert f"Not run yet: make {dashed(name)}." in (tmp_path / "report" / f"{dashed(name)}.md").read_text()
+    assert ".png" not in {path.suffix for path in unfinished}, "no empty figure"
     fill(sweep)
     files = report.write(sweep, draw(sweep))
     suffixes = {path.suffix for path in files}
@@ -58,6 +74,9 @@ def test_every_report_has_its_files_says_it_is_the_demo_and_is_written_once(name
     text = (outputs / "report" / f"{dashed(name)}.md").read_text()
     assert "This is the demo" in text
     assert "not finished" not in text
+    assert "Not run yet" not in text
+    for path in (path for path in [*unfinished, *files] if path.suffix == ".tex"):
+        check_latex(path.read_text())
     assert dashed(name) in (outputs / "report" / "index.md").read_text()
     written = {path: path.stat().st_mtime_ns for path in [*files, outputs / "report" / "index.md"]}
     report.write(sweep, draw(sweep))
@@ -132,12 +151,27 @@ def test_a_students_loss_at_the_start_is_the_weighted_mean_of_its_selections_los
 
 def test_the_loss_of_a_fixed_set_is_preferred_to_that_of_batches(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
+    start = pd.DataFrame({"step": range(1, 41), "size": [4, 1] * 20, "start": 2.0})
     path.write_text(
         '{"step": 0, "held_out_loss": 3.0}\n{"step": 1, "loss": 9.0}\n{"step": 2, "loss": 1.0, "held_out_loss": 2.0}\n'
     )
-    assert loss_reduction.read_curve(path).to_numpy().tolist() == [[0, 3.0], [2, 2.0]]
-    path.write_text("".join(f'{{"step": {step}, "loss": {step % 2}}}\n' for step in range(1, 41)))
-    assert loss_reduction.read_curve(path)["loss"].iloc[-1] == 0.5  # over 5% of 40 steps
+    assert loss_reduction.read_curve(path, start).to_numpy().tolist() == [[0, 0.0], [2, -1.0]]
+    path.write_text("".join(f'{{"step": {step}, "loss": {2 - step % 2}}}\n' for step in range(1, 41)))
+    reductions = loss_reduction.read_curve(path, start)["reduction"]
+    assert reductions.iloc[0] == 0
+    assert reductions.iloc[-1] == pytest.approx(-4 / 5)  # over 5% of 40 steps: batches of 4 and 1, lower by 1 and 0
+
+
+@given(st.integers(2, 6), st.integers(1, 3), st.integers(1, 7))
+def test_over_an_epoch_the_batches_at_the_start_are_the_whole_selection(questions: int, budget: int, batch: int) -> None:
+    keys = [(f"q{n}", f"c{k}") for n in range(questions) for k in range(budget)]
+    chosen = pd.DataFrame(keys, columns=["question_id", "candidate_id"]).assign(weight=1 / budget)
+    losses = chosen[["question_id", "candidate_id"]].assign(loss=np.arange(len(keys), dtype=float))[::-1]
+    training = Training(name="t", learning_rate=1.0, epochs=2, global_batch=batch)
+    start = loss_reduction.batches_at_start(chosen, losses, training)
+    for _, epoch in start.groupby((start["step"] - 1) // -(-len(keys) // batch)):
+        whole = (epoch["start"] * epoch["size"]).sum() / epoch["size"].sum()
+        assert whole == pytest.approx(loss_reduction.initial_loss(chosen, losses))
 
 
 def test_token_level_compares_the_first_choices_with_all(outputs: Path) -> None:
@@ -164,8 +198,14 @@ def test_cost_is_a_ratio_to_the_fastest_of_the_papers_methods(outputs: Path) -> 
 
 
 def test_latex_escapes_and_bolds() -> None:
-    text = latex_table(["A & B", "x"], [[Cell("50%_a"), Cell("1.0±0.2", best=True)], [Cell("50%_a"), Cell("2")]], "c", "l")
+    rows = [[Cell("50%_a"), Cell("1.0±0.2", best=True)], [Cell("50%_a"), Cell("2")]]
+    text = latex_table(["A & B", "x"], rows, "c", "l", labels=2)
     assert r"50\%\_a & \textbf{1.0$\pm$0.2} \\" in text
     assert r"\textbf{A \& B} & \textbf{x} \\" in text
     assert "\n & 2 \\\\" in text  # a label stands once
     assert text.count(r"\midrule") == 1
+    assert text.count(r"50\%\_a") == 1
+    assert latex_table(["A & B", "x"], rows, "c", "l").count(r"50\%\_a") == 2, "no groups, where one column names the row"
+    assert latex_table(["A"], [[Cell("a")], [Cell("b")]], "c", "l").count(r"\midrule") == 1
+    assert r"\resizebox" in latex_table(list("ABCDEFGHI"), [], "c", "l")
+    assert Cell("κ̂ of ĝ, ‖∇θ‖").latex == r"$\hat{\kappa}$ of $\hat{g}$, $\Vert$$\nabla$$\theta$$\Vert$"
