@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from experiments import report as reports
 from experiments.planning import describe
 from experiments.report import Report
-from experiments.sweep import ROOT, Sweep, available, compose_sweep, dashed, find
+from experiments.sweep import ROOT, Sweep, available, compose_sweep, counted, dashed, find
 from lark.errors import LarkError
 from lark.launch import die_with_parent
 
@@ -25,6 +25,9 @@ log = logging.getLogger("experiments")
 def main(arguments: Sequence[str]) -> str | None:
     """Do what the command line says; returns what went wrong, or None."""
     commands = {"run": run, "plan": plan, "render": render}
+    if {"--help", "-h"} & set(arguments):
+        log.info("%s\n\nExperiments: %s", __doc__.strip(), ", ".join(map(dashed, available())))
+        return None
     if len(arguments) < 2 or arguments[0] not in commands:
         return __doc__.strip().split("\n\n")[1]
     names = available() if arguments[1] == "all" else [find(arguments[1])]
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str]) -> str | None:
 def run(name: str, arguments: list[str]) -> list[str]:
     """The sweep, to its end whatever fails, and then its report. Returns what failed."""
     sweep = compose_sweep(name, arguments)
-    log.info("%s at scale %s: %d jobs", sweep.title, sweep.scale, len(sweep.jobs))
+    log.info("%s at scale %s: %s", sweep.title, sweep.scale, counted(len(sweep.jobs), "job"))
     command = [sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments]
     code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
     _write(sweep)

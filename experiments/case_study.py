@@ -16,11 +16,13 @@ from experiments.sweep import Job, Sweep, published_value
 from lark import pool as pools
 from lark.pool import KEY
 from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
-from lark.report.tables import Cell
+from lark.report.tables import MISSING, Cell
 from lark.students import location
 
 SHOWN_TOKENS = 60
 """More than these cannot be labelled; of a longer response the first are shown."""
+PAPER_BUDGET = 3
+"""How many trajectories the paper's example chooses."""
 
 
 def render(sweep: Sweep) -> Report:
@@ -42,7 +44,7 @@ def render(sweep: Sweep) -> Report:
         title=title,
         caption=caption,
         data=table.sort_values("g_hat", ascending=False),
-        tables=[_weights(table, chosen), *([] if tokens is None else [_hardest(tokens)])],
+        tables=[_weights(sweep, table, chosen), *([] if tokens is None else [_hardest(tokens)])],
         figure=_figure(table, chosen, tokens),
         notes=_notes(sweep, job, table, chosen),
     )
@@ -64,19 +66,44 @@ def first_choice_tokens(sweep: Sweep, job: Job, chosen: pd.DataFrame) -> pd.Data
     return tokens.assign(text=[piece.replace("\n", "⏎") or "·" for piece in text])
 
 
-def _weights(table: pd.DataFrame, chosen: pd.DataFrame) -> Table:
+def _printed(name: str, rank: int) -> float | None:
+    """The paper's ĝ or weight of the trajectory of this rank, for its own question."""
+    return published_value("case_study", f"{name}_{rank}") if rank <= PAPER_BUDGET else None
+
+
+def _cell(value: float | None, form: str) -> Cell:
+    return MISSING if value is None else Cell(form.format(value).replace("-", "−"))
+
+
+def _weights(sweep: Sweep, table: pd.DataFrame, chosen: pd.DataFrame) -> Table:
     rows = []
     for row in chosen.sort_values("rank").to_dict("records"):
-        own = table.set_index("candidate_id").loc[row["candidate_id"]]
-        paper = f"{published_value('case_study', 'q_' + str(row['rank'])):.3f}" if row["rank"] <= 3 else "–"
+        stats = table.set_index("candidate_id").loc[row["candidate_id"]]
+        printed = {name: _printed(name, row["rank"]) for name in ("g", "q")}
+        differences = [(row["score"], printed["g"], "{:+.5f}"), (row["weight"], printed["q"], "{:+.3f}")]
         rows.append(
             [
-                Cell(str(row["rank"])), Cell(row["candidate_id"]), Cell(f"{own['n_tokens']}"), Cell(f"{own['loss']:.3f}"),
-                Cell(f"{own['rho']:.3f}"), Cell(f"{row['score']:.5f}"), Cell(f"{row['score'] - row['threshold']:.5f}"),
-                Cell(f"{row['weight']:.3f}"), Cell(f"{1 / len(chosen):.3f}"), Cell(paper),
+                Cell(str(row["rank"])), Cell(row["candidate_id"]), Cell(f"{stats['n_tokens']}"), Cell(f"{stats['loss']:.3f}"),
+                Cell(f"{stats['rho']:.3f}"), Cell(f"{row['score']:.5f}"), Cell(f"{row['score'] - row['threshold']:.5f}"),
+                Cell(f"{row['weight']:.3f}"), Cell(f"{1 / len(chosen):.3f}"),
+                _cell(printed["g"], "{:.5f}"), _cell(printed["q"], "{:.3f}"),
+                *(_cell(None if p is None else own - p, form) for own, p, form in differences if sweep.like_the_paper),
             ]
         )  # fmt: skip
-    header = ["rank", "candidate", "tokens", "loss", "ρ̂", "ĝ", "margin", "weight", "uniform", "the paper's (pid 839)"]
+    header = [
+        "rank",
+        "candidate",
+        "tokens",
+        "loss",
+        "ρ̂",
+        "ĝ",
+        "margin",
+        "weight",
+        "uniform",
+        "the paper's ĝ (pid 839)",
+        "its weight",
+    ]
+    header += ["ĝ, difference", "weight, difference"] if sweep.like_the_paper else []
     return Table(header, rows, "The chosen trajectories and their weights (Lemma 3).")
 
 
@@ -100,13 +127,23 @@ def _notes(sweep: Sweep, job: Job, table: pd.DataFrame, chosen: pd.DataFrame) ->
     first = chosen[chosen["rank"] == 1].iloc[0]
     text = rows[rows["candidate_id"] == str(first["candidate_id"])].iloc[0]
     best = table.sort_values("g_hat", ascending=False)
+    threshold, tau = published_value("case_study", f"g_{PAPER_BUDGET + 1}"), published_value("case_study", "tau")
+    ours = f"; ours minus these: {first['threshold'] - threshold:+.5f} and {first['tau'] - tau:+.3g}"
+    differences = ours if sweep.like_the_paper else ""
     loss_rank = int(table["loss"].rank().loc[best.index[0]])
     return [
         f"Question {text['question_id']} (answer {text['answer']}):\n\n> " + text["question"].replace("\n", "\n> "),
         f"The first choice, {first['candidate_id']}:\n\n> " + text["response"].replace("\n", "\n> "),
-        f"{len(table)} candidates of {table['teacher'].nunique()} teachers; τ*(B) = {first['tau']:.3g}. The first choice's loss "
-        f"is the {loss_rank}. lowest of {len(table)}.",
+        f"{len(table)} candidates of {table['teacher'].nunique()} teachers; the threshold is ĝ = {first['threshold']:.5f} and "
+        f"τ*(B) = {first['tau']:.3g} (the paper's question: {threshold:.5f} and {tau:.3g}{differences}). The first choice's loss "
+        f"is the {ordinal(loss_rank)} lowest of {len(table)}.",
     ]
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th, ... 11th, ... 21st."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}th" if number % 100 in (11, 12, 13) else f"{number}{ending}"
 
 
 def _figure(table: pd.DataFrame, chosen: pd.DataFrame, tokens: pd.DataFrame | None) -> Figure:

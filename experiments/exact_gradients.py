@@ -1,6 +1,6 @@
 """What the surrogate, the landscape and the theory share: the questions with exact gradients of a sweep's one job."""
 
-from experiments.sweep import Sweep
+from experiments.sweep import Sweep, counted
 from lark.analysis import statistics
 from lark.analysis.statistics import Question
 
@@ -15,4 +15,4 @@ def sizes(questions: list[Question]) -> str:
     """`50 questions × 33 candidates`, for captions."""
     candidates = sorted({question.K for question in questions})
     each = str(candidates[0]) if len(candidates) == 1 else f"{candidates[0]}-{candidates[-1]}"
-    return f"{len(questions)} question{'s' if len(questions) > 1 else ''} × {each} candidates"
+    return f"{counted(len(questions), 'question')} × {each} candidates"

@@ -14,6 +14,9 @@ TITLE = "Figure 3a. The landscape of Δρ and the path of LARK's selections"
 
 PAPER = "The paper finds Δρ ≥ 0 for every B = 1..32 on its representative question of Qwen-2.5-7B."
 
+PLANE = 3
+"""Candidates: the weights of two are a line."""
+
 
 def render(sweep: Sweep) -> Report:
     questions = questions_of(sweep)
@@ -47,7 +50,9 @@ def render(sweep: Sweep) -> Report:
 
 
 def representative(questions: list[Question], gains: pd.DataFrame) -> Question:
-    """The median question by its mean relative gain along the path."""
+    """The median question by its mean relative gain along the path, of those that span a plane, where there are any."""
+    wide = {question.question_id for question in questions if question.K >= PLANE} or set(gains["question_id"])
+    gains = gains[gains["question_id"].isin(wide)]
     means = gains.groupby("question_id")["relative_gain"].mean().sort_values(kind="stable")
     name = means.index[(len(means) - 1) // 2]
     return next(question for question in questions if question.question_id == name)

@@ -114,7 +114,7 @@ def _row(job: Job, part: pd.DataFrame) -> list[Cell]:
     return [
         Cell(job.config.method.label),
         Cell(f"{part['initial_loss'].iloc[0]:.3f}"),
-        *(Cell(f"{value:+.3f}".replace("-", "−")) for value in reductions),
+        *(Cell(f"{round(value, 3) + 0.0:+.3f}".replace("-", "−")) for value in reductions),  # + 0.0: no −0
     ]
 
 

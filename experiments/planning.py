@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from experiments.sweep import Job, Sweep, published_value
+from experiments.sweep import Job, Sweep, counted, published_value
 from lark.artifacts import Artifact
 from lark.config import STAGES
 from lark.plan import Step
@@ -64,8 +64,8 @@ def describe(sweep: Sweep) -> str:
     jobs = [[str(number), " ".join(job.overrides), _state(sweep, job)] for number, job in enumerate(sweep.jobs)]
     unit = ["device-hours", "to do"] if known else []
     parts = [
-        f"{sweep.title} at scale {sweep.scale}: {len(sweep.jobs)} jobs, "
-        f"{total['train']} trainings, {total['generate (base model)']} base evaluations",
+        f"{sweep.title} at scale {sweep.scale}: {counted(len(sweep.jobs), 'job')}, "
+        f"{counted(total['train'], 'training')}, {counted(total['generate (base model)'], 'base evaluation')}",
         text_table(["job", "settings", "to do"], jobs, right=3),
         text_table(["step", "in all", "reused", "to do", *unit], rows),
     ]

@@ -12,8 +12,10 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.sweep import Job, Sweep, available, dashed
+from experiments.sweep import Job, Sweep, available, counted, dashed
 from lark.artifacts import write_text
+from lark.errors import LarkError
+from lark.pool import source_files
 from lark.report import figures
 from lark.report.tables import Cell, latex_table, markdown_table
 from lark.tracking import Tracker
@@ -97,8 +99,17 @@ def unfinished(sweep: Sweep) -> list[tuple[Job, str]]:
         missing = [artifact for artifact in artifacts if sweep.store.state(artifact) != "finished"]
         if missing:
             said = (sweep.store.manifest(artifact).get("error") for artifact in missing)
-            found.append((job, next((str(error) for error in said if error), "it has not run to its end")))
+            found.append((job, next((str(error) for error in said if error), None) or _without_pool(job)))
     return found
+
+
+def _without_pool(job: Job) -> str:
+    """Why a job may have ended before its first artifact was begun."""
+    try:
+        source_files(job.config.pool)
+    except LarkError as error:
+        return str(error)
+    return "it has not run to its end"
 
 
 def write_index(folder: Path) -> None:
@@ -133,7 +144,7 @@ def _markdown(sweep: Sweep, report: Report) -> str:
     parts += [_not_run(sweep, report), report.caption, note if sweep.scale == "paper" else f"**{note}**", _changed(sweep)]
     missing = unfinished(sweep)
     if missing:
-        parts.append(f"Missing (–): {len(missing)} of {len(sweep.jobs)} jobs are not finished.")
+        parts.append(f"Missing (–): {len(missing)} of {counted(len(sweep.jobs), 'job')} are not finished.")
     parts += [*report.notes, *(table.markdown().strip() for table in report.tables)]
     return "\n\n".join(part for part in parts if part) + "\n"
 

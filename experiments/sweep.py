@@ -100,6 +100,11 @@ def _is_elsewhere(override: str) -> bool:
     return key.endswith(".path") or key == "pool.format" or key.split(".")[0] == "engine"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def dashed(name: str) -> str:
     return name.replace("_", "-")
 
@@ -120,6 +125,11 @@ def find(name: str) -> str:
 def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
     """The jobs of an experiment, given what the user typed after its name."""
     conf.register()
+    for argument in arguments:
+        if "=" not in argument and not argument.startswith("~"):
+            raise LarkError(f"{argument}: what follows the experiment's name is key=value, such as scale=paper.")
+        if _key(argument) == "experiment":
+            raise LarkError(f"{argument}: the experiment is {dashed(name)} already; give the other one's name in its place.")
     arguments = [f"experiment={name}", *as_hydra_reads(list(arguments))]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):

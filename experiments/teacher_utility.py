@@ -21,6 +21,7 @@ def render(sweep: Sweep) -> Report:
     known = data.dropna(subset=["mean", "mean_g_hat"])
     r, p = correlation(known)
     paper_r, paper_p = published_value("teacher_utility", "pearson_r"), published_value("teacher_utility", "p_value")
+    high, low = (published_value("teacher_utility", f"{end}_accuracy") for end in ("high", "low"))
     label = data["label"].iloc[0]
     rows = [
         [
@@ -30,7 +31,7 @@ def render(sweep: Sweep) -> Report:
         ]
         for row in data.sort_values("mean_g_hat", ascending=False).to_dict("records")
     ]
-    difference = f"; ours minus the paper's: {r - paper_r:+.2f}" if sweep.like_the_paper and np.isfinite(r) else ""
+    difference = f" (ours minus the paper's: {r - paper_r:+.2f})" if sweep.like_the_paper and np.isfinite(r) else ""
     found = (
         f"Pearson r = {r:.2f}, p = {p:.3f}, over {len(known)} teachers" if np.isfinite(r) else "too few teachers are finished"
     )
@@ -39,17 +40,15 @@ def render(sweep: Sweep) -> Report:
         title="Figure 3c. Does a teacher's ĝ predict its students?",
         caption=(
             f"Each point is a teacher: the mean ĝ of all its trajectories under the untrained student, and the accuracy "
-            f"(Acc@{samples}, {label}) of a student trained on all rollouts of this teacher alone, with equal weights. "
-            f"Here: {found}. The paper finds r = {paper_r:.2f}, p = {paper_p:.3f} over 11 teachers on AMC{difference}."
+            f"(Acc@{samples}, {label}) of a student trained on {trained_on(sweep)}. "
+            f"Here: {found}. The paper finds r = {paper_r:.2f}, p = {paper_p:.3f} over 11 teachers on AMC{difference}: above "
+            f"{high:g}% for GPT-OSS-20B, GPT-OSS-120B, Phi-4-R+ and QwQ-32B, below {low:g}% for Magistral-S and Nemotron."
         ),
         data=data.assign(pearson_r=r, p_value=p, paper_r=paper_r, paper_p=paper_p),
         tables=[Table(["Teacher", "mean ĝ", f"Acc@{samples} ({label})"], rows)],
         found=accuracy.any_found(data),
         figure=_figure(known, r, p, f"Acc@{samples} ({label}, %)"),
-        notes=[
-            "The paper does not say how many of a teacher's rollouts it trains on; here it is all of them, as many "
-            "trajectories as the other methods have at B=3."
-        ],
+        notes=[f"The paper does not say how many of a teacher's rollouts it trains on; here it is {trained_on(sweep)}."],
     )
 
 
@@ -65,6 +64,15 @@ def collect(sweep: Sweep) -> pd.DataFrame:
         result = results[0] if len(results) == 2 else results[-1]
         rows.append({"teacher": teacher, "mean_g_hat": means.get(teacher), **result})
     return pd.DataFrame(rows)
+
+
+def trained_on(sweep: Sweep) -> str:
+    """What the students have seen: a teacher with more than B rollouts of a question is chosen from, and then weighted."""
+    table, budget = candidates(sweep, sweep.jobs[0]), sweep.jobs[0].config.budget.size
+    if table is None or table.groupby(["question_id", "teacher"]).size().max() <= budget:
+        return "all rollouts of this teacher alone, with equal weights"
+    weighting = sweep.jobs[0].config.weighting_name
+    return f"this teacher's rollouts alone, the top {budget} of each question by ĝ with {weighting} weights"
 
 
 def correlation(known: pd.DataFrame) -> tuple[float, float]:

@@ -5,7 +5,7 @@ import pandas as pd
 
 from experiments.exact_gradients import questions_of
 from experiments.report import Report, Table
-from experiments.sweep import Sweep
+from experiments.sweep import Sweep, counted
 from lark.analysis import theory
 from lark.analysis.figures import theory_figure
 from lark.analysis.statistics import JACOBIANS
@@ -42,8 +42,8 @@ def render(sweep: Sweep) -> Report:
     values = [[Cell(symbol), *(Cell(f"{value:.3g}") for value in table[name])] for name, symbol in SYMBOLS.items()]
     violated = int((~checked["holds"]).sum())
     caption = (
-        f"Constants of App. A-B for {len(known)} questions, and {checked['inequality'].nunique()} inequalities, each at the place "
-        "where it is tightest (over trajectories, or over vertices, the path of q̂(B) and samples of the simplex). "
+        f"Constants of App. A-B for {counted(len(known), 'question')}, and {checked['inequality'].nunique()} inequalities, each at "
+        "the place where it is tightest (over trajectories, or over vertices, the path of q̂(B) and samples of the simplex). "
         f"{'All hold.' if not violated else f'{violated} of {len(checked)} are violated.'} {PAPER}"
     )
     open_ended = jacobians["change"].gt(0.01).mean()

@@ -1,6 +1,7 @@
 """What the reports of the analyses say of artifacts whose numbers are known, and of none."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,11 +110,24 @@ def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
     assert cells["relative RMS error, mean (raw ĝ)"][1] == "–"
 
 
+def test_at_the_papers_scale_the_differences_stand_there_too(tmp_path: Path) -> None:
+    drawn = surrogate.render(replace(finished("surrogate", tmp_path), scale="paper", overrides=()))
+    rows = {row[0].text: [cell.text.replace("−", "-") for cell in row[1:]] for row in drawn.tables[0].rows}
+    ours, printed, difference = rows["Recall@3"]
+    assert float(difference) == pytest.approx(float(ours) - float(printed), abs=1.1e-3)
+    drawn = kappa.render(replace(finished("kappa", tmp_path), scale="paper", overrides=()))
+    assert drawn.tables[0].header[-1] == "difference"
+    assert [row[-1].text for row in drawn.tables[0].rows][:2] == ["−0.029", "+0.735"]  # from 0.279, and from the range's end
+
+
 def test_the_question_that_is_drawn_is_the_median_one(tmp_path: Path) -> None:
     gains = pd.concat([landscape.path_gains(question) for question in QUESTIONS])
     chosen = landscape.representative(QUESTIONS, gains).question_id
     means = gains.groupby("question_id")["relative_gain"].mean()
     assert means[chosen] == pytest.approx(np.median(means))
+    pairs = [made_up(seed, K=2) for seed in range(100, 109)]
+    more = pd.concat([gains, *(landscape.path_gains(pair) for pair in pairs)])
+    assert landscape.representative([*pairs, *QUESTIONS], more).question_id == chosen, "two candidates span no plane"
 
 
 def test_kappa_is_the_least_ratio_to_the_start_of_each_budget(tmp_path: Path) -> None:

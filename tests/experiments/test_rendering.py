@@ -125,6 +125,27 @@ def test_at_the_papers_scale_the_difference_to_its_numbers_is_shown(paper_table1
     assert "48 of 48 jobs are not finished" in text  # their trainings are not there, only what was measured
 
 
+@pytest.mark.parametrize(("name", "column"), [("cost", "difference of ratios"), ("case_study", "weight, difference"),
+                                              ("budget_scaling", "difference")])  # fmt: skip
+def test_the_difference_to_the_papers_numbers_is_shown_only_where_it_says_something(
+    name: str, column: str, outputs: Path
+) -> None:
+    sweep = sweep_of(name, outputs)
+    fill(sweep)
+    assert column not in draw(sweep).tables[0].header
+    (table, *_) = draw(replace(sweep, scale="paper", overrides=())).tables
+    assert column in table.header
+    assert all(len(row) == len(table.header) for row in table.rows)
+    shown = {row[0].text: row[list(table.header).index(column)].text for row in table.rows}
+    data = draw(replace(sweep, scale="paper", overrides=())).data
+    if name == "cost":
+        assert shown["RSR"] == f"{2.5 - 3.44 / 1.28:+.2f}"
+    elif name == "case_study":
+        assert float(shown["1"].replace("−", "-")) == pytest.approx(data["weight"].max() - 0.478, abs=6e-4)
+    else:
+        assert shown["5"] == "–", "the paper prints no number there"
+
+
 def test_teacher_utility_correlates_each_teachers_mean_score_with_its_students(outputs: Path) -> None:
     sweep = sweep_of("teacher_utility", outputs)
     fill(sweep)

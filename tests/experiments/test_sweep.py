@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from experiments.__main__ import main
 from experiments.planning import describe, kind, planned
+from experiments.report import unfinished
 from experiments.sweep import CONF, Sweep, available, compose_sweep, dashed, find, method_label, published
 from lark.errors import LarkError
 from tests.conftest import ROOT
@@ -100,11 +102,32 @@ def test_a_student_in_a_package_is_planned_with_its_conversion_first(name: str, 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["scale=huge"], "can be run at scale demo"), (["method=magic"], "choose one of"), (["trainng.epochs=1"], "no such key")],
+    [
+        (["scale=huge"], "can be run at scale demo"),
+        (["method=magic"], "choose one of"),
+        (["trainng.epochs=1"], "no such key"),
+        (["scale"], "is key=value"),
+        (["experiment=kappa"], "the experiment is table1 already"),
+    ],
 )
 def test_a_bad_argument_is_one_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
     with pytest.raises(LarkError, match=said):
         compose_sweep("table1", [*arguments, f"outputs={tmp_path}"])
+
+
+def test_help_is_given_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        assert main(["--help"]) is None
+        assert main(["plan", "table1", "-h"]) is None
+    assert caplog.text.count("python -m experiments plan table1") == 2
+    assert "loss-reduction" in caplog.text
+    assert "Run as:" in str(main([])), "without a command the usage is the error"
+
+
+def test_a_job_whose_pool_is_missing_says_so(tmp_path: Path) -> None:
+    sweep = compose_sweep("token_level", ["pool=files", "pool.path=/nowhere/pool.jsonl", f"outputs={tmp_path}"])
+    ((_, why),) = unfinished(sweep)
+    assert "/nowhere/pool.jsonl" in why
 
 
 def test_an_unknown_experiment_names_those_there_are() -> None:
