@@ -61,10 +61,13 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
         part = data[data[variant] == name].set_index("label").loc[labels]
         place = [index + (number - (len(variants) - 1) / 2) * width for index in range(len(labels))]
         colour = LARK_COLOUR if name == ours else next(others)
+        means, spreads = part["mean"].astype(float), part["std"].astype(float)
         axes.bar(
-            place, part["mean"].astype(float), width, yerr=part["std"].astype(float), label=name, color=colour,
-            error_kw={"elinewidth": 0.8, "capsize": 2},
+            place, means, width, yerr=spreads, label=name, color=colour, error_kw={"elinewidth": 0.8, "capsize": 2},
         )  # fmt: skip
+        for at, mean, std in zip(place, means, spreads, strict=True):  # a bar of 0 is none to see, and is not missing
+            text, height = ("–", 0.0) if pd.isna(mean) else (f"{mean:.1f}", mean + (0.0 if pd.isna(std) else std))
+            axes.annotate(text, (at, height), (0, 2), textcoords="offset points", ha="center", fontsize=6)
     axes.set_xticks(range(len(labels)), labels)
     axes.set_xlabel("Benchmark")
     axes.set_ylabel(f"Acc@{samples} (%)")

@@ -20,7 +20,7 @@ from lark.report.tables import MISSING, Cell
 from lark.students import location
 
 SHOWN_TOKENS = 60
-"""More than these cannot be labelled; of a longer response the first are shown."""
+"""More than these cannot be labelled; of a longer response those in a row are shown whose residuals are largest together."""
 PAPER_BUDGET = 3
 """How many trajectories the paper's example chooses."""
 
@@ -32,7 +32,8 @@ def render(sweep: Sweep) -> Report:
     caption = (
         "(a) ĝ of every candidate of one question, grouped by teacher, the chosen ones outlined; the dashed line is the "
         "threshold, the score of rank B+1. (b) The first choice token by token: its residual ‖π − e_y‖² and its "
-        "surprisal −log p(y) under the untrained student. In the paper's question 839 two rollouts of one teacher are chosen "
+        "surprisal −log p(y) under the untrained student (of a long one, the part with the largest residuals). "
+        "In the paper's question 839 two rollouts of one teacher are chosen "
         "while its third ranks 25th: LARK selects trajectories, not teachers. Its weights there are 0.478, 0.387 and 0.136."
     )
     if table is None or chosen is None:
@@ -170,10 +171,17 @@ def _figure(table: pd.DataFrame, chosen: pd.DataFrame, tokens: pd.DataFrame | No
     left.set_xlabel("Teacher (a bar for each rollout)")
     left.set_ylabel(r"LARK's score $\hat g$")
     left.set_title("(a) candidates; outlined: chosen, with weight q")
-    left.margins(y=0.2)
+    left.margins(y=0.28)
     handles = [*left.get_legend_handles_labels()[0], *_token_panel(right, tokens)]
     figure.legend(handles=handles, loc="outside upper center", ncols=3)
     return figure
+
+
+def window(tokens: pd.DataFrame) -> pd.DataFrame:
+    """The SHOWN_TOKENS successive tokens with the largest sum of residuals."""
+    sums = tokens["residual"].rolling(min(SHOWN_TOKENS, len(tokens))).sum()
+    last = int(sums.fillna(-1.0).to_numpy().argmax())
+    return tokens.iloc[max(0, last + 1 - SHOWN_TOKENS) : last + 1]
 
 
 def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarContainer]:
@@ -184,7 +192,10 @@ def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarCo
     if tokens is None:
         axes.text(0.5, 0.5, "no token statistics yet", ha="center", transform=axes.transAxes)
         return []
-    shown = tokens.head(SHOWN_TOKENS)
+    shown = window(tokens)
+    if len(shown) < len(tokens):
+        first, last = int(shown["position"].iloc[0]) + 1, int(shown["position"].iloc[-1]) + 1
+        axes.set_title(f"(b) the first choice: tokens {first} to {last} of {len(tokens)}, its largest residuals")
     bars = axes.bar(shown["position"], shown["residual"], color=OKABE_ITO[0], label="residual (left axis)")
     other = axes.twinx()
     (line,) = other.plot(
@@ -193,6 +204,8 @@ def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarCo
     )  # fmt: skip
     other.set_ylabel(r"Surprisal $-\log p(y_t)$ (nats)")
     other.grid(visible=False)
+    other.set_ylim(bottom=0)
+    axes.set_ylim(bottom=0)
     axes.grid(axis="x", visible=False)
     axes.set_xticks(shown["position"], shown["text"], rotation=90, fontsize=6)
     return [bars, line]

@@ -32,8 +32,8 @@ def render(sweep: Sweep) -> Report:
              *([Cell(f"{off:+.3g}".replace("-", "−"))] if sweep.like_the_paper else [])]
         )  # fmt: skip
     caption = (
-        "ρ_t = ‖∇L_total(θ_t)‖² / L_total(θ_t) of the whole weighted training set at snapshots of the training run (blue, left "
-        "axis), and ρ_t/ρ_0 (red dashed, right axis); κ̂ is its minimum. The paper finds κ̂ = 0.279 at B = 1 and 0.012 to 0.015 for "
+        "ρ_t = ‖∇L_total(θ_t)‖² / L_total(θ_t) of the whole weighted training set at snapshots of the training run (left axis), "
+        "which is ρ_t/ρ_0 on the right axis; κ̂ is the minimum of that. The paper finds κ̂ = 0.279 at B = 1 and 0.012 to 0.015 for "
         "B ≥ 3 on Qwen-2.5-7B, all above zero, with a spike in the first tenth of training for B ≥ 3."
     )
     difference = ["difference"] if sweep.like_the_paper else []

@@ -10,7 +10,8 @@ import pandas as pd
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from lark.analysis.landscape import Landscape
 from lark.analysis.surrogate import Agreement
@@ -45,7 +46,12 @@ def surrogate_figure(agreement: Agreement) -> Figure:
     scatter.set_xlabel("exact g* (change of ρ per unit of weight, symlog)")
     scatter.set_ylabel("ĝ, rescaled within each question (symlog)")
     scatter.set_title(f"(a) Pearson r = {agreement.pearson:.3f}, Spearman ρ = {agreement.spearman:.3f}")
-    scatter.legend(loc="lower right")
+    decades = _decades(linear, float(np.abs(values).max()))
+    for axis in (scatter.xaxis, scatter.yaxis):  # the default has ticks within the linear part, one upon the other
+        axis.set_ticks([*-decades[::-1], 0, *decades])
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_locator(NullLocator())
+    scatter.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
     recalls = agreement.recalls
     recall.errorbar(
@@ -81,15 +87,17 @@ def landscape_figure(scene: Landscape) -> Figure:
     mesh = axes.pcolormesh(scene.grid_x, scene.grid_y, scene.gain, cmap="PuOr", norm=norm, shading="nearest", rasterized=True)
     axes.contour(scene.grid_x, scene.grid_y, scene.gain, levels=[0], colors=[BLACK], linewidths=0.8)
     axes.plot(scene.vertices["x"], scene.vertices["y"], "x", color=GREY, markersize=4, label="one trajectory alone")
-    axes.plot(scene.path["x"], scene.path["y"], color=BLACK, linewidth=0.7)
+    outline = [withStroke(linewidth=2.6, foreground="white")]  # black on dark purple cannot be seen
+    axes.plot(scene.path["x"], scene.path["y"], color=BLACK, linewidth=0.9, path_effects=outline)
     axes.scatter(
         scene.path["x"], scene.path["y"], c=scene.path["gain"], cmap="PuOr", norm=norm, edgecolors=BLACK, linewidths=0.8, s=28,
-        zorder=3, label=f"q̂(B), B = 1..{len(scene.path)}, in its own colour",
+        zorder=3, path_effects=outline, label=f"q̂(B), B = 1..{len(scene.path)}, in its own colour",
     )  # fmt: skip
     axes.plot(0, 0, "*", color=BLACK, markersize=10, zorder=4, label="uniform weights p")
     for budget, offset in ((1, (6, 6)), (len(scene.path), (8, -14))):
         point = scene.path.set_index("budget").loc[budget]
-        axes.annotate(f"B={budget}", (point["x"], point["y"]), textcoords="offset points", xytext=offset, fontsize=8)
+        axes.annotate(f"B={budget}", (point["x"], point["y"]), textcoords="offset points", xytext=offset, fontsize=8,
+                      path_effects=outline)  # fmt: skip
     handles, labels = axes.get_legend_handles_labels()
     handles.append(Line2D([], [], color=BLACK, linewidth=0.8))
     axes.legend(handles, [*labels, "Δρ = 0"], loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
@@ -97,11 +105,20 @@ def landscape_figure(scene: Landscape) -> Figure:
     axes.set_ylabel("second principal component (weight)")
     axes.set_aspect("equal", adjustable="datalim")
     axes.grid(visible=False)
-    decades = 10.0 ** np.arange(np.ceil(np.log10(linear)), np.floor(np.log10(top)) + 1)
-    bar = figure.colorbar(mesh, ax=axes, label="Δρ(q) = ρ(q) − ρ(p) (symlog)", ticks=[*-decades[::-1], 0, *decades])
+    ticks = _decades(linear, top)
+    bar = figure.colorbar(mesh, ax=axes, label="Δρ(q) = ρ(q) − ρ(p) (symlog)", ticks=[*-ticks[::-1], 0, *ticks], format="{x:g}")
     bar.ax.minorticks_off()
     axes.set_title(f"Question {scene.question_id}; the plane holds {scene.explained:.0%} of the path's variance")
     return figure
+
+
+def _decades(low: float, high: float) -> np.ndarray:
+    """Powers of ten from `low` to `high`, with their threefolds if they are few; `low` itself, where there is none."""
+    digits = (1, 3) if high / low < 1000 else (1,)
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.floor(np.log10(high)) + 1)
+    values = np.array([digit * power for power in powers for digit in digits])
+    within = values[(values >= low) & (values <= high)]
+    return within if len(within) else np.array([float(f"{low:.1g}")])
 
 
 @styled
@@ -109,11 +126,14 @@ def theory_figure(checks: pd.DataFrame) -> Figure:
     """App. A-B: how far above its left side the right side of each inequality is, at its tightest, for each question."""
     names = list(dict.fromkeys(checks["inequality"]))
     figure, (axes,) = panels(1, width=7.0, height=0.26 * len(names) + 1.4)
-    styles = {"untied": (BLUE, "o", "the paper's parameters (head apart)"), "tied": (LARK_COLOUR, "x", "the tied parameters")}
-    for kind, (colour, marker, label) in styles.items():
+    styles = {
+        "untied": (BLUE, "o", -0.17, "the paper's parameters (head apart)"),
+        "tied": (LARK_COLOUR, "x", 0.17, "the tied parameters"),
+    }
+    for kind, (colour, marker, shift, label) in styles.items():
         rows = checks[(checks["parameters"] == kind) & np.isfinite(checks["margin"]) & (checks["margin"] > 0)]
         if len(rows):
-            heights = [names.index(name) for name in rows["inequality"]]
+            heights = [names.index(name) + shift for name in rows["inequality"]]
             axes.plot(rows["margin"], heights, marker, color=colour, markersize=4, alpha=0.8, label=label)
     axes.axvline(1, color=BLACK, linewidth=1, label="left = right")
     axes.set_xscale("log")
@@ -126,22 +146,23 @@ def theory_figure(checks: pd.DataFrame) -> Figure:
 
 @styled
 def kappa_figure(runs: Mapping[int, pd.DataFrame]) -> Figure:
-    """App. A.3: ρ_t (left axis) and ρ_t/ρ_0 (right axis) along training, a panel for each budget. runs: step, rate, ratio."""
+    """App. A.3: ρ_t along training, a panel for each budget; on the right the same curve reads as ρ_t/ρ_0. runs: step, rate,
+    ratio."""
     figure, axes = panels(len(runs), width=3.1, height=3.0)
     for left, (budget, run) in zip(axes, sorted(runs.items()), strict=True):
         lowest = run.iloc[int(run["ratio"].to_numpy().argmin())]
-        left.plot(run["step"], run["rate"], color=BLUE, marker="o", markersize=3)
+        start = float(run["rate"].iloc[0])
+        left.plot(run["step"], run["rate"], color=BLUE, marker="o", markersize=3, label="ρ_t")
+        left.plot(lowest["step"], lowest["rate"], "v", color=BLACK, markersize=6, label="its minimum, κ̂ ρ_0")
+        left.axhline(start, color=GREY, linestyle="--", linewidth=0.9, label="ρ_0")
         left.set_xlabel("training step t")
-        left.set_ylabel("ρ_t = ‖∇L‖² / L (nats per unit²)", color=BLUE)
-        left.set_ylim(bottom=0)
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        left.set_ylabel("ρ_t = ‖∇L‖² / L (nats per unit²)")
+        left.set_ylim(0, 1.05 * run["rate"].max())
         right = left.twinx()
-        right.plot(run["step"], run["ratio"], color=LARK_COLOUR, linestyle="--", marker="x", markersize=3)
-        right.plot(lowest["step"], lowest["ratio"], "v", color=BLACK, markersize=6)
-        right.set_ylim(0, 1.05 * run["ratio"].max())
-        right.set_ylabel("ρ_t / ρ_0 (no unit)", color=LARK_COLOUR)
+        right.set_ylim(0, 1.05 * run["rate"].max() / start)
+        right.set_ylabel("ρ_t / ρ_0 (no unit)")
         right.grid(visible=False)
         left.set_title(f"B = {budget}: κ̂ = {lowest['ratio']:.3g} at step {int(lowest['step'])}")
-    entries = [("ρ_t", BLUE, "-", "o"), ("ρ_t / ρ_0", LARK_COLOUR, "--", "x"), ("its minimum κ̂", BLACK, "", "v")]
-    handles = [Line2D([], [], color=c, linestyle=s, marker=m, markersize=4, label=name) for name, c, s, m in entries]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
