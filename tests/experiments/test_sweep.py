@@ -98,6 +98,7 @@ def test_a_student_in_a_package_is_planned_with_its_conversion_first(name: str, 
     said = describe(compose_sweep(name, ["scale=smollm2", f"outputs={tmp_path}"]))
     table = said.split("\n\n")[2].splitlines()
     assert table[2].split()[:4] == ["student", "1", "0", "1"]
+    assert "device-hours in all" in said
 
 
 @pytest.mark.parametrize(

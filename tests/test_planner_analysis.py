@@ -1,0 +1,53 @@
+"""Analyses are planned too: what they cost follows from the passes that they make."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lark.analysis.gradients import Anchor, passes
+from lark.costs import GIB, forward_flops
+from lark.planner_analysis import AnalysisCost, analysis_costs, gradient_passes
+from lark.planner_pool import pool_lengths
+from lark.shapes import Shape, shape_of
+from tests.conftest import composed
+
+
+def planned(name: str, *overrides: str) -> dict[str, AnalysisCost]:
+    return analysis_costs(composed(f"analysis.name={name}", "student=qwen7b", "hardware=a100x8", *overrides))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_passes_are_those_that_the_analysis_makes(tied: bool) -> None:
+    settings = {"vocab_size": 211, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "num_key_value_heads": 1, "max_position_embeddings": 64, "tie_word_embeddings": tied}  # fmt: skip
+    torch.manual_seed(0)
+    anchor, K = Anchor(LlamaForCausalLM(LlamaConfig(**settings)).eval()), 5
+    for kib in (40, 200, 100_000):
+        config = composed(f"hardware.gradient_gib={kib * 1024 / GIB}")
+        made = passes(anchor, K, kib * 1024) / K
+        assert made - 1 <= gradient_passes(config, Shape.of(settings), K) <= made  # a pair of numbers is not parted
+
+
+def test_the_papers_exact_gradients_take_39_passes_in_memory_and_one_on_a_disk() -> None:
+    memory, disk = planned("gradients")["gradients"], planned("gradients", "hardware.gradient_gib=1000")["gradients"]
+    assert "x 40 passes" in memory.work or "x 39 passes" in memory.work
+    assert "1,650 trajectories x 1 pass" in disk.work
+    assert 20 < memory.device_hours / disk.device_hours < 39
+
+
+def test_theory_adds_jacobians_and_the_decay_rate_grows_with_budget_and_snapshots() -> None:
+    assert set(planned("theory")) == {"gradients", "jacobians"}
+    one = planned("kappa", "budget='1'", "training.snapshots=11")["kappa"]
+    more = planned("kappa", "budget='3'", "training.snapshots=22")["kappa"]
+    assert more.flops == pytest.approx(6 * one.flops)
+    config = composed("student=qwen7b")
+    lengths, shape = pool_lengths(config), shape_of(config.student)
+    assert shape is not None
+    forward = forward_flops(shape, lengths.total, lengths.response)
+    mean = (4 * forward.backbone + 3 * forward.head) / len(lengths.total)  # the backbone is computed twice, and its gradients
+    assert one.flops == pytest.approx(11 * 5000 * mean)
+
+
+def test_what_needs_no_model_costs_nothing_worth_planning() -> None:
+    assert planned("contamination") == {}
+    assert analysis_costs(composed()) == {}
