@@ -34,6 +34,12 @@ def render(sweep: Sweep) -> Report:
         if counts
         else ""
     )
+    judge = "the judge is that of method.judge"
+    if folder is not None and "llm_judge" not in ours.index:
+        judge = (
+            "the judge is missing, because only engine=hf times it: another would want the memory that the student has (what it "
+            "takes for a whole pool is in its artifact's manifest)"
+        )
     rows = [
         [
             Cell(row["label"]),
@@ -50,7 +56,7 @@ def render(sweep: Sweep) -> Report:
         caption=(
             "Wall-clock time to score one trajectory with each method, alone, and its ratio to the fastest of the paper's "
             f"methods. {where}Baselines are timed as they are usually "
-            "written, with all logits in memory; Local Naturalness as m+1 passes; the judge is that of method.judge. The paper "
+            f"written, with all logits in memory; Local Naturalness as m+1 passes; {judge}. The paper "
             "finds LARK within 3% of GRAPE, and "
             "the LLM judge 1.6, RSR 2.7 and Local Naturalness 4.0 times as slow. Seconds depend on the machine and the "
             "student; only ratios are alike in kind."

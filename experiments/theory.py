@@ -18,6 +18,7 @@ SYMBOLS = {
     "proxy_term": "α₁ʳᵐˢ, proxy term", "gram_term": "α₁ʳᵐˢ, off-diagonal term", "aggregate_term": "α₁ʳᵐˢ, aggregate term",
     "alpha1_rms": "α₁ʳᵐˢ", "alpha1": "α₁", "alpha2": "α₂", "hessian_bound": "bound on M", "p_minus": "p₋",
     "one_minus_p_plus": "1 − p₊", "nu_plus": "ν₊", "kappa_factor": "ν₋/ν₊, factor of κ",
+    "lambda_minus": "λ₋ (at the anchor)", "lambda_plus": "λ₊", "kappa_explicit": "λ₋ν₋/(λ₊ν₊), κ if ε = 0",
 }  # fmt: skip
 
 PAPER = "The paper proves them and gives no numbers; it calls the constants loose worst cases."
@@ -52,6 +53,9 @@ def render(sweep: Sweep) -> Report:
         "taken as parameters of their own, and the inequalities are also tried on the tied parameters, for which they are not "
         "proved. Λ is found by power iteration, hence from below; "
         f"{open_ended:.0%} of the trajectories still moved by more than 1% in the last step.",
+        "Of the explicit κ = (1 − ε)λ₋ν₋/(λ₊ν₊), λ₊ is exact, and λ₋ and p₋, p₊ are those of the untrained student, where the "
+        "paper takes the worst of all that training may reach. ε, the NTK's change on the way, is not estimated: it needs the "
+        "Jacobians of trained students. So κ stands here from above; `make kappa` measures it along training.",
     ]
     worst = checked.sort_values("margin").groupby(["parameters", "inequality"], sort=False).first().reset_index()
     order = {name: number for number, name in enumerate(dict.fromkeys(checked["inequality"]))}

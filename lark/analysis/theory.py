@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import minimize
 
 from lark.analysis import learnability as rates
 from lark.analysis.statistics import Question
@@ -62,6 +63,12 @@ class Constants:
     """ν₊ = log(1/p₋) / (1 - p₊)², eq. (lem-nu-values); ν₋ is 1/2."""
     kappa_factor: float
     """ν₋/ν₊, the factor of the explicit κ, eq. (kappa-explicit), that a forward pass gives."""
+    lambda_minus: float
+    """λ₋ of eq. (residual-ntk-lower), at the anchor alone: over a ball around it λ₋ is no larger."""
+    lambda_plus: float
+    """λ₊ of eq. (residual-ntk-upper), exact: it is about the anchor alone."""
+    kappa_explicit: float
+    """λ₋ν₋/(λ₊ν₊), eq. (kappa-explicit) with ε = 0: from above, because nothing here sees the NTK away from the anchor."""
 
 
 def constants(question: Question, jacobians: Floats, head_norm: float) -> Constants:
@@ -84,15 +91,36 @@ def constants(question: Question, jacobians: Floats, head_norm: float) -> Consta
     one_minus_p_plus = -np.expm1(-question.column("surprisal_min").min())
     with np.errstate(divide="ignore"):
         nu_plus = np.divide(question.column("surprisal_max").max(), one_minus_p_plus**2)
+    low, high = residual_conditioning(question.gram.untied, brier)
     values = {
         "c_minus": c_minus, "c_plus": c_plus, "jacobian": jacobian, "head_norm": head_norm, "zeta_minus": zeta.min(),
         "eps_head": eps_head.max(), "e_plus": e_plus, "c1": 1 / e_plus, "c2": 1 / (zeta.min() * c_minus**2),
         "delta_rho": delta_rho, "proxy_term": proxy, "gram_term": gram, "aggregate_term": aggregate,
         "alpha1_rms": proxy + gram + aggregate, "alpha1": (proxy + gram + aggregate) ** 2 / 4, "alpha2": alpha2,
         "hessian_bound": 2 * K * alpha2, "p_minus": p_minus, "one_minus_p_plus": one_minus_p_plus, "nu_plus": nu_plus,
-        "kappa_factor": 0.5 / nu_plus,
+        "kappa_factor": 0.5 / nu_plus, "lambda_minus": low, "lambda_plus": high, "kappa_explicit": low / high * 0.5 / nu_plus,
     }  # fmt: skip
     return Constants(K=K, **{name: float(value) for name, value in values.items()})
+
+
+def residual_conditioning(gram: Floats, brier: Floats) -> tuple[float, float]:
+    """λ₋ and λ₊ at the anchor: the extremes of Δ̃ᵀΘΔ̃ / ||Δ̃||² over the simplex (App. A.2, Assumption on the NTK's conditioning).
+
+    By the NTK identity it is qᵀGq / Σ q_k Brier_k, of the form of ρ(q): quasi-convex, so the largest is at a vertex and any
+    place where it does not fall any more is the smallest.
+    """
+    K, scale = len(brier), float(np.max(np.diagonal(gram) / brier))
+    found = minimize(
+        lambda q: float(rates.rate(gram, brier, q)) / scale,
+        rates.uniform(K),
+        jac=lambda q: rates.rate_gradient(gram, brier, q) / scale,
+        bounds=[(0.0, 1.0)] * K,
+        constraints={"type": "eq", "fun": lambda q: q.sum() - 1, "jac": lambda q: np.ones(K)},
+        method="SLSQP",
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    least = np.clip(found.x, 0, None) / np.clip(found.x, 0, None).sum()
+    return float(rates.rate(gram, brier, least)), scale
 
 
 def weights_to_try(scores: Floats, count: int, seed: int) -> Floats:

@@ -54,6 +54,15 @@ def test_power_iteration_finds_the_largest_eigenvalue_from_below(anchor: Anchor)
     assert head_norm(anchor) == pytest.approx(float(torch.linalg.matrix_norm(anchor.head.double(), 2)))
 
 
+def test_the_ntk_is_conditioned_between_lambda_minus_and_lambda_plus(question: Question, known: theory.Constants) -> None:
+    q = np.random.default_rng(0).dirichlet(np.full(question.K, 0.3), size=4000)
+    quotients = np.einsum("ni,ij,nj->n", q, question.gram.untied, q) / (q @ question.brier)
+    assert known.lambda_minus <= quotients.min() * (1 + 1e-6)
+    assert quotients.min() < 1.5 * known.lambda_minus, "the smallest, and not any bound below"
+    assert quotients.max() <= known.lambda_plus * (1 + 1e-9)
+    assert known.kappa_explicit == pytest.approx(known.lambda_minus / known.lambda_plus * known.kappa_factor)
+
+
 def test_every_inequality_of_the_paper_holds(question: Question, known: theory.Constants) -> None:
     checks = theory.inequalities(question, known, count=70)
     assert checks["holds"].all(), checks[~checks["holds"]]
