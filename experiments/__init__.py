@@ -15,8 +15,9 @@ To add one, called `loss-reduction` on the command line and loss_reduction in fi
 2. experiments/loss_reduction.py with `render(sweep: Sweep) -> Report`. It reads finished artifacts and draws: no model
    code. `sweep.jobs` are the jobs, `sweep.folder(job, "scores")` is the folder of a job's finished artifact or None (by
    stage or by task: pool, scores, selection, checkpoint, cost, ...),
-   `sweep.metrics(job)` its accuracies; what is not there yet must show as missing. `published("table1")` is the
-   paper's numbers, experiments/paper/table1.csv. See table1.py for a table and ablation_score.py for a figure.
+   `sweep.metrics(job)` its accuracies; what is not there yet must show as missing, and `found=False` says that nothing is.
+   `published("table1")` is the paper's numbers, experiments/paper/table1.csv. See table1.py for a table and
+   ablation_score.py for a figure.
 3. A line `loss-reduction: ## ...` in the Makefile, which `make help` shows, and its place in ORDER below.
 
 The harness does the rest: files, captions, index.md, W&B, plans, failures.

@@ -32,7 +32,8 @@ def render(sweep: Sweep) -> Report:
     caption = (
         "(a) ĝ of every candidate of one question, grouped by teacher, the chosen ones outlined; the dashed line is the "
         "threshold, the score of rank B+1. (b) The first choice token by token: its residual ‖π − e_y‖² and its "
-        "surprisal −log p(y) under the untrained student (of a long one, the part with the largest residuals). "
+        "surprisal −log p(y) under the untrained student (of a long one, the "
+        f"{SHOWN_TOKENS} tokens in a row with the largest sum of residuals). "
         "In the paper's question 839 two rollouts of one teacher are chosen "
         "while its third ranks 25th: LARK selects trajectories, not teachers. Its weights there are 0.478, 0.387 and 0.136."
     )
@@ -115,9 +116,11 @@ def _hardest(tokens: pd.DataFrame) -> Table:
         for r in top.to_dict("records")
     ]
     share = top["residual"].sum() / tokens["residual"].sum()
+    drawn = int(top["position"].isin(window(tokens)["position"]).sum())
+    where = "" if len(tokens) <= SHOWN_TOKENS else f"; {drawn} of them are in (b)"
     return Table(
         ["position", "token", "p(y)", "residual", "surprisal"], rows,
-        f"The eight tokens with the largest residual hold {share:.0%} of the first choice's sum.",
+        f"The eight tokens with the largest residual hold {share:.0%} of the first choice's sum{where}.",
     )  # fmt: skip
 
 
@@ -195,7 +198,7 @@ def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarCo
     shown = window(tokens)
     if len(shown) < len(tokens):
         first, last = int(shown["position"].iloc[0]) + 1, int(shown["position"].iloc[-1]) + 1
-        axes.set_title(f"(b) the first choice: tokens {first} to {last} of {len(tokens)}, its largest residuals")
+        axes.set_title(f"(b) the first choice: tokens {first} to {last} of {len(tokens)}, where residuals are largest")
     bars = axes.bar(shown["position"], shown["residual"], color=OKABE_ITO[0], label="residual (left axis)")
     other = axes.twinx()
     (line,) = other.plot(

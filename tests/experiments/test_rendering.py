@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments import loss_reduction, report, table1, teacher_utility, token_level
+from experiments import case_study, loss_reduction, report, table1, teacher_utility, token_level
 from experiments.candidates import candidates
 from experiments.sweep import Job, Sweep, available, compose_sweep, dashed, published
 from lark.artifacts import Store
@@ -231,3 +231,17 @@ def test_latex_escapes_and_bolds() -> None:
     assert latex_table(["A"], [[Cell("a")], [Cell("b")]], "c", "l").count(r"\midrule") == 1
     assert r"\resizebox" in latex_table(list("ABCDEFGHI"), [], "c", "l")
     assert Cell("κ̂ of ĝ, ‖∇θ‖").latex == r"$\hat{\kappa}$ of $\hat{g}$, $\Vert$$\nabla$$\theta$$\Vert$"
+
+
+def test_the_tokens_that_are_shown_are_those_in_a_row_with_the_largest_residuals() -> None:
+    tokens = pd.DataFrame({"position": range(200), "residual": [2.0 if 90 <= at < 140 else 0.1 for at in range(200)]})
+    shown = case_study.window(tokens)["position"]
+    assert len(shown) == case_study.SHOWN_TOKENS
+    assert set(range(90, 140)) <= set(shown)
+    assert list(case_study.window(tokens.head(7))["position"]) == list(range(7))
+
+
+def test_ordinals_are_english() -> None:
+    assert [case_study.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 25, 112)] == [
+        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "25th", "112th",
+    ]  # fmt: skip
