@@ -117,7 +117,7 @@ def _hardest(tokens: pd.DataFrame) -> Table:
     ]
     share = top["residual"].sum() / tokens["residual"].sum()
     drawn = int(top["position"].isin(window(tokens)["position"]).sum())
-    where = "" if len(tokens) <= SHOWN_TOKENS else f"; {drawn} of them are in (b)"
+    where = "" if len(tokens) <= SHOWN_TOKENS else f"; (b) shows {drawn} of them"
     return Table(
         ["position", "token", "p(y)", "residual", "surprisal"], rows,
         f"The eight tokens with the largest residual hold {share:.0%} of the first choice's sum{where}.",

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 from lark.pool import KEY
 
 SCORE = "score"
@@ -79,7 +79,7 @@ def _parquet(path: Path) -> pd.DataFrame:
         _check_columns(path, file.schema_arrow.names)
         table = file.read(columns=[*KEY, SCORE])
     except (pa.ArrowException, OSError) as error:
-        raise LarkError(f"{path}: it begins like a Parquet file, but cannot be read ({_first_line(error)}).") from error
+        raise LarkError(f"{path}: it begins like a Parquet file, but cannot be read ({first_line(error)}).") from error
     columns = {name: _ids(path, name, table[name]) for name in KEY}
     kind = table[SCORE].type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
@@ -115,7 +115,7 @@ def _csv(path: Path) -> pd.DataFrame:
         )
     except (ValueError, OSError, EOFError) as error:  # pandas' own errors are ValueErrors
         raise LarkError(
-            f"{path}: it is neither Parquet nor a CSV that can be read ({_first_line(error)}); {FORMATS}."
+            f"{path}: it is neither Parquet nor a CSV that can be read ({first_line(error)}); {FORMATS}."
         ) from error
     said = table[SCORE].str.strip()
     numbers = pd.to_numeric(said, errors="coerce").astype(np.float64)
@@ -137,7 +137,3 @@ def _check_columns(path: Path, names: list[str]) -> None:
 
 def _name(rows: pd.DataFrame) -> str:
     return " / ".join(str(rows[name].iloc[0]) for name in KEY)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".")

@@ -10,7 +10,7 @@ from transformers.utils import logging as transformers_logging
 
 from lark.chat import ChatFormat
 from lark.config import Student
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ def load_chat(path: str, student: Student) -> ChatFormat:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=student.revision)
     except (OSError, ValueError) as error:
-        raise LarkError(f"student.path={path}: its tokenizer cannot be loaded ({_first_line(error)}).") from error
+        raise LarkError(f"student.path={path}: its tokenizer cannot be loaded ({first_line(error)}).") from error
     return ChatFormat(tokenizer, student.chat_template, generation_stops(path, student.revision))
 
 
@@ -44,7 +44,7 @@ def load_model(path: str, student: Student, device: str, dtype: torch.dtype | No
             attn_implementation=attention(student, device),
         )
     except (OSError, ValueError, SafetensorError) as error:
-        raise LarkError(f"student.path={path}: the model cannot be loaded ({_first_line(error)}).") from error
+        raise LarkError(f"student.path={path}: the model cannot be loaded ({first_line(error)}).") from error
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and student.max_length > context:
         raise LarkError(
@@ -69,7 +69,3 @@ def attention(student: Student, device: str) -> str:
         log.warning("flash-attn has no float32: using PyTorch's own attention (sdpa)")
         return "sdpa"
     return "flash_attention_2"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

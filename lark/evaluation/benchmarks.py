@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lark.config import Benchmark, Task
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 from lark.evaluation import prompts
 
 SYSTEM_PROMPTS = {"numeric": prompts.NUMERIC, "choice": prompts.CHOICE, "free_form": prompts.FREE_FORM}
@@ -213,5 +213,5 @@ def _hub_rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
     except Exception as error:
         raise LarkError(
             f"benchmark.tasks.{name}.path={task.path}: neither a file nor a hub dataset that can be read "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})."
+            f"({type(error).__name__}: {first_line(error)})."
         ) from error

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from lark import pool as pools
 from lark.chat import render
 from lark.config import Judge
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 from lark.evaluation import engines, judge
 from lark.evaluation.engines import Engine, Request, Sampling
 from lark.evaluation.journal import Journal
@@ -136,8 +136,7 @@ def load_tokenizer(path: str, settings: Judge) -> tuple[PreTrainedTokenizerBase,
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=settings.revision)
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise LarkError(f"method.judge.path={settings.path}: its tokenizer cannot be loaded ({first}).") from error
+        raise LarkError(f"method.judge.path={settings.path}: its tokenizer cannot be loaded ({first_line(error)}).") from error
     if not tokenizer.chat_template:
         raise LarkError(f"method.judge.path={settings.path} has no chat template: a judge must be a chat model.")
     return tokenizer, sorted(generation_stops(path, settings.revision) | ({tokenizer.eos_token_id} - {None}))

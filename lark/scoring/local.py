@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from lark.chat import Encoded
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 from lark.scoring.forward import Student, batches, padded_ids, response_statistics
 from lark.scoring.head import last_hidden_state
 from lark.scoring.sentences import split_steps, token_steps
@@ -152,7 +152,7 @@ def can_continue(student: Student) -> bool:
     try:
         hidden = continued(student, prompt_cache(student, prompt), prompt[-1], sequences)
     except (AttributeError, LarkError, RuntimeError, TypeError, ValueError) as error:
-        log.warning("Every block is run after a prompt of its own, which is slower: %s", str(error).split("\n", maxsplit=1)[0])
+        log.warning("Every block is run after a prompt of its own, which is slower: %s", first_line(error))
         return False
     off = 0.0
     for row, sequence in enumerate(sequences):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from lark.artifacts import atomic
 from lark.config import Scoring
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 from lark.scoring.methods import METHODS
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def _intact(path: Path, look: Callable[[Path], object]) -> bool:
     try:
         look(path)
     except (pa.ArrowException, OSError) as error:
-        log.warning("%s is damaged (%s): making it again", path, str(error).splitlines()[0])
+        log.warning("%s is damaged (%s): making it again", path, first_line(error))
         path.unlink(missing_ok=True)
         return False
     return True

@@ -21,7 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,7 +42,7 @@ def supports_packing(model: "PreTrainedModel") -> bool:
     try:
         assert_packing_separates(model)
     except (LarkError, RuntimeError, TypeError, ValueError) as error:
-        log.warning("Training on padded batches instead of packs: %s", str(error).split("\n", maxsplit=1)[0])
+        log.warning("Training on padded batches instead of packs: %s", first_line(error))
         return False
     return True
 

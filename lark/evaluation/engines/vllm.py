@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lark import config
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 from lark.evaluation.engines import Generation, Request, Sampling, constraint, decode
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ class VLLMEngine:
             )  # fmt: skip
         except (OSError, ValueError, RuntimeError) as error:
             self.close()
-            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise LarkError(f"engine=vllm cannot start with {model} ({first}).") from error
+            raise LarkError(f"engine=vllm cannot start with {model} ({first_line(error)}).") from error
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
         prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
