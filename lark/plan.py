@@ -220,11 +220,11 @@ def _analysis(config: Config, checksums: Checksums, pool: Artifact, checkpoint: 
         if checkpoint is None:
             raise LarkError(f"analysis.name=kappa follows a training run, and method={config.method.name} has none.")
         inputs = {"checkpoint": checkpoint, "selection": checkpoint.inputs["selection"]}
-        rates = Artifact("analysis", f"kappa-{checkpoint.name}", version, {"analysis": "kappa"}, inputs)
+        rates = Artifact("analysis", f"kappa-{checkpoint.name}", version, {"analysis": "kappa", "dtype": asked.dtype}, inputs)
         return [Step("analyse", "kappa", (rates,), sources)]
     if asked.name not in ("gradients", "theory"):
         return []
-    identity = {key: value for key, value in weights_identity(config.student, checksums).items() if key != "dtype"}
+    identity = {**weights_identity(config.student, checksums), "dtype": asked.dtype}
     part = {"analysis": "gradients", **identity, "questions": asked.questions, "seed": asked.seed}
     name = f"{config.student.name}-{config.pool.name}"
     gradients = Artifact("analysis", f"gradients-{name}", version, part, {"pool": pool})

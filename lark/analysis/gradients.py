@@ -6,7 +6,7 @@ of a size that lets K gradients of one block fit a bound; for each block the K t
 again, and backpropagation goes no deeper than the block. Held at a time: the student, the activations of one trajectory, K
 gradients of one block (the bound), and one gradient of the tensors that the block touches. With a scratch file, the K gradients
 are on disk and the bound is on that: where the disk has room for all of them, one pass over the trajectories is enough.
-Gradients are fp32 (the student's precision here, whatever it is elsewhere); inner products are accumulated in fp64.
+Gradients have the precision of the student that is given (`analysis.dtype`); inner products are accumulated in fp64.
 
 Tied heads. The paper splits θ into W_out and a rest that does not contain it (App. B.2). Where the head is the embedding
 matrix, its gradient is the sum of two uses. Both are kept apart here: `head` and `rest` are the inner products of the uses,
@@ -81,8 +81,6 @@ class Anchor:
 
     def __init__(self, model: "PreTrainedModel", checkpointing: bool = False) -> None:
         """`checkpointing` recomputes activations in the backward pass: slower, and one layer's memory instead of all."""
-        if any(p.dtype not in (torch.float32, torch.float64) for p in model.parameters()):
-            raise LarkError("Exact gradients need the student in float32: load it with dtype=torch.float32.")
         self.model = model
         self.rule = logit_rule(model)
         layer = model.get_output_embeddings()
@@ -99,6 +97,11 @@ class Anchor:
     @property
     def head(self) -> Tensor:
         return self.tensors[HEAD]
+
+    @property
+    def backbone(self) -> list[str]:
+        """Everything but the head; the embedding as it is looked up."""
+        return [name for name in self.tensors if name not in (HEAD, HEAD_BIAS)]
 
     def blocks(self, K: int, memory: int) -> list[list[Piece]]:
         """The tensors in order of depth, cut so that K gradients of a block take at most `memory` bytes (one entry at least)."""
@@ -217,6 +220,7 @@ def _recompute_activations(model: "PreTrainedModel") -> None:
     if dropout:
         raise LarkError(f"Exact gradients of a student with {dropout[0]} > 0 would be random: set it to 0 in its config.json.")
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.disable_input_require_grads()  # its hook on the embedding is for reentrant checkpoints, and stops forward mode
     model.train()
 
 
@@ -241,15 +245,23 @@ def corpus_rate(
     batch_tokens: int,
     done: Callable[[int], object] = lambda tokens: None,
 ) -> CorpusRate:
-    """ρ = ||∇L||² / L of L = Σ_i q_i ℓ_i over a whole corpus (paper, App. A.3), in one pass that holds one gradient.
+    """ρ = ||∇L||² / L of L = Σ_i q_i ℓ_i over a whole corpus (paper, App. A.3), in one pass that holds one gradient, in fp32.
 
     `weights` are the q_i; `batch_tokens` bounds the tokens of a padded batch. A tied matrix counts once, with both its uses.
     """
     parameters = list(anchor.model.parameters())
     head = anchor.model.get_output_embeddings().weight
-    for parameter in parameters:
-        parameter.requires_grad_(True)
+    sums: dict[Tensor, Tensor] = {
+        p: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32), requires_grad=False) for p in parameters
+    }
+
+    def add(parameter: Tensor) -> None:  # at once, so that a gradient lives while its tensor is worked on
+        assert parameter.grad is not None
+        sums[parameter].add_(parameter.grad)
         parameter.grad = None
+
+    anchor.model.requires_grad_(True)
+    hooks = [parameter.register_post_accumulate_grad_hook(add) for parameter in parameters]
     total = 0.0
     for chosen in batches([len(t.ids) for t in trajectories], batch_tokens, padded=True):
         picked = [trajectories[i] for i in chosen]
@@ -264,11 +276,15 @@ def corpus_rate(
         loss.backward()
         total += float(loss.detach())
         done(sum(len(t.ids) for t in picked))
-    norm2 = sum(float(p.grad.double().square().sum()) for p in parameters if p.grad is not None)
-    for parameter in parameters:
-        parameter.grad = None
+    for hook in hooks:
+        hook.remove()
     anchor.want(set())
-    return CorpusRate(total, norm2)
+    return CorpusRate(total, sum(squared_norm(gradient) for gradient in sums.values()))
+
+
+def squared_norm(tensor: Tensor) -> float:
+    """||x||² in fp64, without a copy of x in it."""
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64).square())
 
 
 def _padded(trajectories: Sequence[Encoded]) -> tuple[Tensor, Tensor]:

@@ -10,14 +10,18 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, jvp, vjp
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.func import functional_call, jvp
 
-from lark.analysis.gradients import Anchor
+from lark.analysis.blockwise import forward_mode
+from lark.analysis.gradients import Anchor, squared_norm
 from lark.chat import Encoded
+from lark.errors import LarkError, first_line
 
 TOLERANCE = 0.01
 """Power iteration ends when a step raises the value by less than this share."""
+SAME = {torch.bfloat16: 0.1, torch.float32: 1e-3, torch.float64: 1e-3}
+"""How far, as a share of them, hidden states with another attention may be from the student's own: rounding, and no more."""
+ANOTHER = "choose another student for analysis.name=theory."
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,31 @@ class Eigenvalue:
 
 def jacobian_norm2(anchor: Anchor, encoded: Encoded, iterations: int, seed: int) -> Eigenvalue:
     """λ_max(J_H J_Hᵀ), Assumption "Local Jacobian conditioning". The embedding as it is looked up belongs to the backbone."""
+    names = anchor.backbone
+    anchor.want(set(names))
+    hidden, _ = anchor.hidden(encoded)
+    u = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(seed)).to(hidden)
+    value, change, done = 0.0, 0.0, 1
+    while True:
+        u = u / u.norm()
+        parts = torch.autograd.grad(
+            hidden, [anchor.tensors[name] for name in names], u, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        before, value = value, sum(map(squared_norm, parts))
+        change = value / before - 1 if before else float("inf")
+        if change < TOLERANCE or done == iterations:
+            break
+        u = _pushed(anchor, encoded, dict(zip(names, parts, strict=True)), hidden.detach())
+        del parts  # as large as the student: not two of them at once
+        done += 1
+    anchor.want(set())
+    return Eigenvalue(value, done, change)
+
+
+def _pushed(anchor: Anchor, encoded: Encoded, direction: dict[str, Tensor], expected: Tensor) -> Tensor:
+    """J_H w for a direction w of the backbone's parameters."""
     backbone = anchor.model.base_model
-    parameters = {name: p.detach() for name, p in backbone.named_parameters()}
+    parameters = {name: anchor.tensors[name].detach() for name in direction}
     ids = torch.tensor(encoded.ids, device=anchor.head.device)[None]
 
     def states(values: dict[str, Tensor]) -> Tensor:
@@ -41,21 +68,15 @@ def jacobian_norm2(anchor: Anchor, encoded: Encoded, iterations: int, seed: int)
         hidden: Tensor = output.last_hidden_state[0, encoded.prompt_length - 1 : -1]
         return hidden
 
-    generator = torch.Generator().manual_seed(seed)
-    with sdpa_kernel(SDPBackend.MATH):  # the only one with forward-mode derivatives
-        hidden, pull = vjp(states, parameters)  # type: ignore[misc]
-        u = torch.randn(hidden.shape, generator=generator).to(hidden)
-        value, change, done = 0.0, 0.0, 1
-        while True:
-            u /= u.norm()
-            (w,) = pull(u)
-            before, value = value, sum(float(part.double().square().sum()) for part in w.values())
-            change = value / before - 1 if before else float("inf")
-            if change < TOLERANCE or done == iterations:
-                break
-            _, u = jvp(states, (parameters,), (w,))  # type: ignore[misc]
-            done += 1
-    return Eigenvalue(value, done, change)
+    kind = anchor.model.config.model_type
+    try:
+        with forward_mode(anchor.model):
+            found, pushed = jvp(states, (parameters,), (direction,))  # type: ignore[misc]
+    except NotImplementedError as error:
+        raise LarkError(f"A {kind} student has no forward-mode derivatives ({first_line(error)}): {ANOTHER}") from error
+    if (found - expected).norm() > SAME[found.dtype] * expected.norm():
+        raise LarkError(f"The attention of a {kind} student is more than causal attention with a window: {ANOTHER}")
+    return pushed
 
 
 def head_norm(anchor: Anchor) -> float:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from lark import pool as pools
 from lark.analysis import shards
 from lark.analysis.gradients import Anchor, corpus_rate, gram_matrix, passes
-from lark.analysis.jacobian import head_norm, jacobian_norm2
+from lark.analysis.jacobian import ANOTHER, head_norm, jacobian_norm2
 from lark.analysis.statistics import FILE, Question
 from lark.chat import Encoded
 from lark.errors import LarkError
@@ -61,11 +61,10 @@ def jacobians(job: Job) -> dict[str, Any]:
     table = pd.read_parquet(job.inputs["gradients"] / FILE, columns=["question_id", "candidate_id"])
     chosen = list(dict.fromkeys(table["question_id"]))[: job.config.analysis.jacobians]
     missing = _mine(job, len(chosen))
-    anchor = load_anchor(job, str(job.inputs["student"]), checkpointing=False)
+    anchor = load_anchor(job, str(job.inputs["student"]))
     if anchor.bias is not None or anchor.rule.softcap is not None or anchor.rule.scale != 1.0:
         raise LarkError(
-            "The theory of App. B is about logits z = W_out h, and this student adds a bias, a scale or a soft cap: "
-            "choose another student for analysis.name=theory."
+            f"The theory of App. B is about logits z = W_out h, and this student adds a bias, a scale or a soft cap: {ANOTHER}"
         )
     norm = head_norm(anchor)
     rows = read_questions(job, [chosen[number] for number in missing])
@@ -183,14 +182,14 @@ def _statistics(anchor: Anchor, head: Head, rows: Sequence[tuple[dict[str, Any],
         }
 
 
-def load_anchor(job: Job, path: str, checkpointing: bool | None = None) -> Anchor:
-    """The weights at `path` in fp32, whatever the student's precision elsewhere. On a GPU activations are recomputed."""
+def load_anchor(job: Job, path: str) -> Anchor:
+    """The weights at `path` in `analysis.dtype`, whatever the student's elsewhere. On a GPU activations are recomputed."""
     torch.set_num_threads(job.machine.threads)
     device = f"cuda:{job.rank % torch.cuda.device_count()}" if job.machine.device == "cuda" else "cpu"
-    student = job.config.student
-    attention = "sdpa" if student.attention in ("auto", "flash_attention_2") else student.attention  # flash has no fp32
-    model = load_model(path, replace(student, attention=attention), device, dtype=torch.float32)
-    return Anchor(model, checkpointing=device != "cpu" if checkpointing is None else checkpointing)
+    student = replace(job.config.student, dtype=job.config.analysis.dtype)
+    if student.dtype == "float32" and student.attention == "flash_attention_2":
+        student = replace(student, attention="sdpa")  # flash-attn has no float32
+    return Anchor(load_model(path, student, device), checkpointing=device != "cpu")
 
 
 def _mine(job: Job, count: int) -> list[int]:

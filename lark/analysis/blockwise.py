@@ -1,0 +1,65 @@
+"""Causal attention over blocks of queries, for forward-mode derivatives: no fused kernel has them, and the plain formula's
+[heads, T, T] scores are 60 GiB a layer at T = 20,000. A block's scores are [heads, BLOCK, T]."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NAME = "lark_blockwise"
+BLOCK = 256
+
+
+def blockwise_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """softmax(scale · q kᵀ) v for q [b, heads, T, d] and k, v with as many heads or fewer; returns [b, T, heads, d].
+
+    Transformers makes no mask for a function that it does not know: causality and the window are kept here.
+    """
+    T, scale = query.shape[2], query.shape[3] ** -0.5 if scaling is None else scaling
+    shared = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(shared, dim=1) for x in (key, value))
+    position = torch.arange(T, device=query.device)
+    done = []
+    for start in range(0, T, BLOCK):
+        stop = min(T, start + BLOCK)
+        scores = query[:, :, start:stop] @ key[:, :, :stop].transpose(2, 3) * scale
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        ahead = position[start:stop, None] - position[None, :stop]
+        seen = ahead >= 0 if sliding_window is None else (ahead >= 0) & (ahead < sliding_window)
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        done.append(weights.to(value.dtype) @ value[:, :, :stop])
+    return torch.cat(done, dim=2).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, blockwise_attention)
+
+
+@contextmanager
+def forward_mode(model: "PreTrainedModel") -> Iterator[None]:
+    """The model with this attention, and without recomputed activations, which forward mode has no use for."""
+    attention, training = model.config._attn_implementation, model.training
+    model.set_attn_implementation(NAME)
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.set_attn_implementation(attention)
+        model.train(training)
