@@ -9,8 +9,8 @@ from experiments.sweep import Job, Sweep, counted, published_value
 from lark.artifacts import Artifact
 from lark.config import STAGES
 from lark.plan import Step
-from lark.planner import Estimate, estimate
-from lark.planner_analysis import analysis_costs
+from lark.planner import Estimate
+from lark.planner_report import every_estimate
 from lark.report.tables import text_table
 
 PAPER_HOURS = published_value("cost", "total_hours")
@@ -77,9 +77,6 @@ def describe(sweep: Sweep) -> str:
 
 def device_hours(planned: Planned) -> float | None:
     """What the planner says of a step; None for steps that cost next to nothing, or that it does not know."""
-    if planned.step.stage == "analyse":
-        analysed = analysis_costs(planned.job.config).get(planned.step.task)
-        return None if analysed is None else analysed.device_hours
     same = [e for e in _estimates(planned.job) if e.task == planned.step.task]
     if not same:
         return None
@@ -90,7 +87,7 @@ def device_hours(planned: Planned) -> float | None:
 
 @cache
 def _estimates(job: Job) -> tuple[Estimate, ...]:
-    return tuple(estimate(replace(job.config, stages=list(STAGES))))
+    return tuple(every_estimate(replace(job.config, stages=list(STAGES))))
 
 
 def _total(sweep: Sweep, steps: Sequence[Planned], hours: Sequence[float | None]) -> str:

@@ -171,7 +171,7 @@ def estimate(
     steps = planner.evaluation("base") if config.weighting_name is None else planner.everything()
     depended = _depended_on(config)
     taken = [step for step in steps if step.stage in config.stages or step.key in depended]
-    return [_finished(step) if step.key in reused else planner.with_remedy(step) for step in taken]
+    return [finished(step) if step.key in reused else planner.with_remedy(step) for step in taken]
 
 
 def key_of(step: Step) -> str:
@@ -202,7 +202,8 @@ def _scoring_tasks(needs: Collection[str]) -> set[str]:
     return lengths | {task for need, task in tasks.items() if need in needs}
 
 
-def _finished(step: Estimate) -> Estimate:
+def finished(step: Estimate) -> Estimate:
+    """The step, if it was carried out before."""
     return replace(step, flops=0.0, seconds=0.0, device_hours=0.0, memory_gib=0.0, certain_gib=0.0, paper="", reused=True)
 
 
@@ -239,9 +240,7 @@ class _Planner:
 
     def _with(self, settings: remedies.Settings) -> "_Planner":
         config = remedies.applied(self.config, settings)
-        total = np.minimum(self.lengths.total, config.student.max_length)
-        lengths = replace(self.lengths, total=total, response=np.minimum(self.lengths.response, total))
-        return replace(self, config=config, lengths=lengths)
+        return replace(self, config=config, lengths=self.lengths.cut(config.student.max_length))
 
     def _again(self, step: Estimate) -> Estimate:
         """The same step under this planner's configuration."""
@@ -263,7 +262,7 @@ class _Planner:
             else costs.local_flops(self.shape, n, self.lengths.response, self.config.scoring.local_context)
         )  # fmt: skip
         flops = operations.forward * self.lengths.repeat
-        element = _bytes(student.dtype)
+        element = precision_bytes(student.dtype)
         weights = self.shape.parameters * element
         batch = max(self.config.hardware.score_tokens, int(n.max()))
         memory = (weights + costs.forward_bytes(self.shape, batch, element)) / GIB
@@ -283,7 +282,7 @@ class _Planner:
             return []
         read = np.minimum(lengths.total + JUDGE_TOKENS, judge.max_length)
         flops = costs.forward_flops(shape, read, np.ones_like(read)).forward * lengths.repeat
-        element = _bytes(judge.dtype)
+        element = precision_bytes(judge.dtype)
         weights = shape.parameters * element / judge.tensor_parallel
         kv = costs.kv_bytes_per_token(shape, element) / judge.tensor_parallel
         engine = replace(self.config.engine, tensor_parallel=judge.tensor_parallel)
@@ -317,7 +316,7 @@ class _Planner:
         answers = problems * decoding.samples * len(decoding.seeds)
         longest = min(decoding.max_new_tokens, config.student.max_length)
         tokens = answers * min(longest, ANSWER_TOKENS)
-        element = _bytes(config.student.dtype)
+        element = precision_bytes(config.student.dtype)
         weights = self.shape.parameters * element / config.engine.tensor_parallel
         kv = costs.kv_bytes_per_token(self.shape, element) / config.engine.tensor_parallel
         needed = (weights + kv * config.student.max_length) / GIB
@@ -391,5 +390,6 @@ def problem_count(task: Task) -> int:
     return known if task.limit is None else min(known, task.limit)
 
 
-def _bytes(dtype: str) -> int:
+def precision_bytes(dtype: str) -> int:
+    """Of one number."""
     return 4 if dtype == "float32" else 2

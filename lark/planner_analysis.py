@@ -1,87 +1,148 @@
 """What the analyses cost that need a model: exact gradients, Jacobians, the decay rate along training (lark/analysis/worker.py).
 
-Counted as the planner counts a run (lark/planner.py): operations from the student's shape and the pool's lengths, in float32,
-which is all that the analyses work in.
+Counted as the planner counts a run (lark/planner.py): operations and bytes from the student's shape and the pool's lengths, in
+the analyses' own precision (`analysis.dtype`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from math import ceil
 
-from lark import costs
+import numpy as np
+
+from lark import costs, remedies
 from lark.config import Config
-from lark.costs import GIB
-from lark.planner import LOAD_BYTES, START_SECONDS, Figures, figures
+from lark.costs import GIB, TrainingSetup
+from lark.planner import LOAD_BYTES, START_SECONDS, Estimate, Figures, figures, finished, precision_bytes
 from lark.planner_pool import PoolLengths, pool_lengths
 from lark.shapes import Shape, shape_of
 
-FLOAT32 = {"cuda": 1 / 16, "cpu": 1.0}
-"""Rate in float32 as a share of the peak that the planner knows: an A100's 19.5 TFLOP/s of 312. On CPU it is that peak."""
+RATE = {("cuda", "float32"): 1 / 16, ("cuda", "bfloat16"): 1.0, ("cpu", "float32"): 1.0, ("cpu", "bfloat16"): 0.3}
+"""Of the peak that the planner knows, by precision: an A100 does 19.5 TFLOP/s of its 312 in float32. On CPU float32 is that peak,
+and products in bfloat16 take three to four times as long where the processor has no instructions for them."""
 POWER_STEPS = 8
 """Of power iteration until it hardly moves: 4 to 16, on the demo's student."""
 POWER_PASSES = 5
 """Forward passes that one of its steps is worth: a backward pass is two, one in forward mode three (W x, dW x and W dx)."""
 
 
-@dataclass(frozen=True)
-class AnalysisCost:
-    """One task of the stage `analyse`."""
-
-    work: str
-    """What there is to do, in words."""
-    flops: float
-    device_hours: float
-
-
-def analysis_costs(
-    config: Config, lengths: PoolLengths | None = None, hardware: Figures | None = None
-) -> dict[str, AnalysisCost]:
-    """By task, of what `analysis.name` asks for. Nothing for audits and timings, which take seconds or minutes anywhere."""
+def analysis_estimates(
+    config: Config, lengths: PoolLengths | None = None, hardware: Figures | None = None, reused: Collection[str] = ()
+) -> list[Estimate]:
+    """What `analysis.name` asks for, a step each. Nothing for audits and timings, which take seconds or minutes anywhere."""
     shape, name = shape_of(config.student), config.analysis.name
-    if shape is None or name not in ("gradients", "theory", "kappa"):
-        return {}
-    hardware, lengths = hardware or figures(config), lengths or pool_lengths(config)
-    if name == "kappa":
-        return {"kappa": _decay_rates(config, shape, lengths, hardware)}
-    found = {"gradients": _gradients(config, shape, lengths, hardware)}
-    return found | ({"jacobians": _jacobians(config, shape, lengths, hardware)} if name == "theory" else {})
+    if shape is None or name not in ("gradients", "theory", "kappa") or "analyse" not in config.stages:
+        return []
+    planner = _Planner(config, shape, hardware or figures(config), lengths or pool_lengths(config))
+    tasks = {"gradients": ["gradients"], "theory": ["gradients", "jacobians"], "kappa": ["kappa"]}[name]
+    steps = (planner.step(task) for task in tasks)
+    return [finished(step) if step.key in reused else planner.with_remedy(step) for step in steps]
+
+
+def gradient_numbers(shape: Shape) -> int:
+    """Numbers of one trajectory's gradient; a tied head's use is kept apart from the embedding's."""
+    return shape.parameters + (shape.head if shape.tied else 0)
 
 
 def gradient_passes(config: Config, shape: Shape, candidates: int) -> int:
-    """Passes over a trajectory until every block of its gradient was in memory; a tied head's use is a block of its own."""
-    numbers = shape.parameters + (shape.head if shape.tied else 0)
-    return ceil(4.0 * numbers * candidates / (config.hardware.gradient_gib * GIB))
+    """Passes over a trajectory until every block of its gradient was in memory."""
+    whole = precision_bytes(config.analysis.dtype) * gradient_numbers(shape) * candidates
+    return ceil(whole / (config.hardware.gradient_gib * GIB))
 
 
-def _gradients(config: Config, shape: Shape, lengths: PoolLengths, hardware: Figures) -> AnalysisCost:
-    """Every pass is a forward one and the gradients of activations; those of the weights are taken once in all."""
-    questions = min(config.analysis.questions, lengths.questions)
-    passes = gradient_passes(config, shape, lengths.candidates)
-    forward = costs.forward_flops(shape, lengths.total, lengths.response)
-    recomputed = int(hardware.machine.device == "cuda")
-    each = forward.backbone * (passes * (2 + recomputed) + 1) + forward.head * (2 * passes + 1)
-    work = f"{questions * lengths.candidates:,} trajectories x {passes} pass{'' if passes == 1 else 'es'}"
-    return _cost(work, each * lengths.repeat * questions / lengths.questions, shape, hardware)
+@dataclass(frozen=True)
+class _Planner:
+    config: Config
+    shape: Shape
+    hardware: Figures
+    lengths: PoolLengths
 
+    def step(self, task: str) -> Estimate:
+        return {"gradients": self._gradients, "jacobians": self._jacobians, "kappa": self._kappa}[task]()
 
-def _jacobians(config: Config, shape: Shape, lengths: PoolLengths, hardware: Figures) -> AnalysisCost:
-    questions = min(config.analysis.jacobians, config.analysis.questions, lengths.questions)
-    steps = min(POWER_STEPS, config.analysis.iterations)
-    forward = costs.forward_flops(shape, lengths.total, lengths.response)
-    flops = forward.backbone * (1 + POWER_PASSES * steps) * lengths.repeat * questions / lengths.questions
-    return _cost(f"{questions * lengths.candidates:,} trajectories x {steps} steps", flops, shape, hardware)
+    def with_remedy(self, step: Estimate) -> Estimate:
+        """The step, and if it does not fit what would make it: tried out, not guessed."""
+        if step.fits:
+            return step
+        machine, longest = self.hardware.machine, int(self.lengths.total.max())
+        options = remedies.candidates(step.task, self.config, machine, self.shape, longest)
+        advice = remedies.remedy(
+            options, lambda settings: self._with(settings).step(step.task).fits,
+            otherwise=remedies.last_resort(step.task, machine, step.memory_gib),
+        )  # fmt: skip
+        return replace(step, remedy=advice)
 
+    def _with(self, settings: remedies.Settings) -> "_Planner":
+        config = remedies.applied(self.config, settings)
+        return replace(self, config=config, lengths=self.lengths.cut(config.student.max_length))
 
-def _decay_rates(config: Config, shape: Shape, lengths: PoolLengths, hardware: Figures) -> AnalysisCost:
-    """A gradient of the whole training set at each snapshot, which is loaded first."""
-    chosen = min(config.budget.size, lengths.candidates) * lengths.questions
-    forward = costs.forward_flops(shape, lengths.total, lengths.response)
-    each = forward.training(hardware.machine.device == "cuda", frozen=False) * chosen / len(lengths.total)
-    snapshots = config.training.snapshots
-    return _cost(f"{chosen:,} trajectories x {snapshots} snapshots", each * snapshots, shape, hardware, loads=snapshots)
+    def _gradients(self) -> Estimate:
+        """Every pass is a forward one and the gradients of activations; those of the weights are taken once in all."""
+        hardware, K = self.config.hardware, self.lengths.candidates
+        questions = min(self.config.analysis.questions, self.lengths.questions)
+        passes = gradient_passes(self.config, self.shape, K)
+        forward = costs.forward_flops(self.shape, self.lengths.total, self.lengths.response)
+        each = forward.backbone * (passes * (2 + self._recomputes) + 1) + forward.head * (2 * passes + 1)
+        whole = self._element * gradient_numbers(self.shape)
+        block = min(hardware.gradient_gib * GIB, whole * K)
+        held = whole if passes == 1 else min(whole, block / K + self._element * self.shape.head)
+        memory = held + (0.0 if hardware.gradient_scratch else block)
+        work = f"{questions * K:,} trajectories x {passes} pass{'' if passes == 1 else 'es'}"
+        flops = each * self.lengths.repeat * questions / self.lengths.questions
+        return self._step("gradients", work, flops, questions, 0.0, memory + self._activations(self._longest))
 
+    def _jacobians(self) -> Estimate:
+        """A direction in the parameters, as large as they are, is pulled back and pushed forward."""
+        asked = self.config.analysis
+        questions = min(asked.jacobians, asked.questions, self.lengths.questions)
+        steps = min(POWER_STEPS, asked.iterations)
+        forward = costs.forward_flops(self.shape, self.lengths.total, self.lengths.response)
+        flops = forward.backbone * (1 + POWER_PASSES * steps) * self.lengths.repeat * questions / self.lengths.questions
+        work = f"{questions * self.lengths.candidates:,} trajectories x {steps} steps"
+        direction = self._element * self.shape.parameters
+        return self._step("jacobians", work, flops, questions, direction, self._activations(self._longest))
 
-def _cost(work: str, flops: float, shape: Shape, hardware: Figures, loads: int = 1) -> AnalysisCost:
-    device, world = hardware.machine.device, hardware.machine.world
-    computing = flops / (hardware.rate("train", shape, devices=1) * FLOAT32[device])
-    loading = max(loads, world) * 4.0 * shape.parameters / LOAD_BYTES
-    return AnalysisCost(work, flops, (computing + loading + world * START_SECONDS[device]) / 3600)
+    def _kappa(self) -> Estimate:
+        """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
+        snapshots = max(1, self.config.training.snapshots)
+        chosen = min(self.config.budget.size, self.lengths.candidates) * self.lengths.questions
+        forward = costs.forward_flops(self.shape, self.lengths.total, self.lengths.response)
+        each = forward.training(bool(self._recomputes), frozen=False) * chosen / len(self.lengths.total)
+        tokens = max(self.config.hardware.train_tokens, self._longest)
+        work = f"{chosen:,} trajectories x {snapshots} snapshots"
+        sums, memory = 4.0 * self.shape.parameters, self._activations(tokens) + self._element * self.shape.head
+        return self._step("kappa", work, each * snapshots, snapshots, sums, memory, loads=snapshots)
+
+    @property
+    def _element(self) -> int:
+        return precision_bytes(self.config.analysis.dtype)
+
+    @property
+    def _recomputes(self) -> int:
+        """How often activations are computed again: on a GPU once."""
+        return int(self.hardware.machine.device == "cuda")
+
+    @property
+    def _longest(self) -> int:
+        return int(np.max(self.lengths.total))
+
+    def _activations(self, tokens: int) -> float:
+        half = self.config.analysis.dtype == "bfloat16"
+        setup = TrainingSetup(1, 0, tokens, checkpointing=bool(self._recomputes), bf16=half)
+        return costs.activation_bytes(self.shape, setup)
+
+    def _step(
+        self, task: str, work: str, flops: float, shards: int, certain: float, assumed: float, loads: int = 1
+    ) -> Estimate:  # fmt: skip
+        """`shards` are dealt to the processes whole; `certain` and `assumed` are bytes beside the weights."""
+        machine, dtype = self.hardware.machine, self.config.analysis.dtype
+        weights = self._element * self.shape.parameters
+        turns = ceil(shards / machine.world)
+        computing = flops / (self.hardware.rate("train", self.shape, devices=1) * RATE[machine.device, dtype])
+        loading = ceil(loads / machine.world) * weights / LOAD_BYTES
+        seconds = computing * turns / shards + loading + START_SECONDS[machine.device]
+        known = (weights + certain) / GIB
+        return Estimate(
+            "analyse", task, work, flops, seconds, seconds * machine.world / 3600, known + assumed / GIB, known,
+            self.hardware.memory_gib,
+        )  # fmt: skip

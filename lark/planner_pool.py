@@ -1,6 +1,6 @@
 """How long a pool's trajectories are: measured where the lengths artifact is finished, read from a small file, or assumed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -48,6 +48,11 @@ class PoolLengths:
     @property
     def tokens(self) -> float:
         return float(self.total.sum()) * self.repeat
+
+    def cut(self, longest: int) -> "PoolLengths":
+        """The same pool with trajectories of at most `longest` tokens."""
+        total = np.minimum(self.total, longest)
+        return replace(self, total=total, response=np.minimum(self.response, total))
 
 
 def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:

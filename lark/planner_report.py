@@ -7,6 +7,7 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.hardware import Machine, memory_gib
 from lark.planner import Estimate, Figures, estimate, figures, is_papers
+from lark.planner_analysis import analysis_estimates
 from lark.planner_pool import PoolLengths, assumed, pool_lengths
 from lark.report.tables import text_table
 from lark.shapes import shape_of
@@ -21,7 +22,7 @@ def report(config: Config, lengths: PoolLengths | None = None, reused: Collectio
     """The table and what it rests on; and a sentence for each step that does not fit, if there is one."""
     lengths = lengths or pool_lengths(config)
     hardware = figures(config)
-    estimates = estimate(config, lengths=lengths, hardware=hardware, reused=reused)
+    estimates = every_estimate(config, lengths, hardware, reused)
     machine = hardware.machine
     unit = "GPU" if machine.device == "cuda" else "process" if machine.world == 1 else "processes"
     devices = f"{machine.world} {unit}{'s' * (machine.device == 'cuda' and machine.world > 1)} ({machine.device})"
@@ -34,6 +35,17 @@ def report(config: Config, lengths: PoolLengths | None = None, reused: Collectio
         *(PAPER if is_papers(config, hardware) else ()),
     ]
     return "\n".join([table(estimates), "", *said]), refusal(estimates)
+
+
+def every_estimate(
+    config: Config, lengths: PoolLengths | None = None, hardware: Figures | None = None, reused: Collection[str] = ()
+) -> list[Estimate]:
+    """The steps of a run, analyses included. What is left out is read, measured or assumed."""
+    lengths, hardware = lengths or pool_lengths(config), hardware or figures(config)
+    return [
+        *estimate(config, lengths=lengths, hardware=hardware, reused=reused),
+        *analysis_estimates(config, lengths, hardware, reused),
+    ]
 
 
 def table(estimates: Sequence[Estimate]) -> str:
@@ -81,4 +93,4 @@ def check_memory(config: Config, machine: Machine, reused: Collection[str] = ())
         memory = config.hardware.memory_gib or memory_gib(machine.device)
         lengths = assumed(1, config.student.max_length)
         hardware = Figures(machine, 1.0, memory, 1.0)
-        refuse(estimate(config, machine, lengths, hardware, reused), certain=True)
+        refuse(every_estimate(config, lengths, hardware, reused), certain=True)

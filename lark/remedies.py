@@ -22,6 +22,7 @@ MEANING = {
     "training.lora.rank": "LoRA instead of full fine-tuning",
     "student.max_length": "longer trajectories are cut",
     "student.dtype": "half the precision",
+    "analysis.dtype": "half the precision",
 }
 """Of settings that change the result; the others change speed alone."""
 
@@ -43,6 +44,8 @@ def candidates(task: str, config: Config, machine: Machine, shape: Shape, longes
         return _training(config, machine)
     if task in ("score", "local"):
         return _scoring(config, longest)
+    if task in ("gradients", "jacobians", "kappa"):
+        return _analysis(task, config, longest)
     return _engine(task, config, machine, shape)
 
 
@@ -51,8 +54,8 @@ def last_resort(task: str, machine: Machine, needed_gib: float) -> str:
     memory = f"with more memory (about {ceil(needed_gib)} GiB)"
     if machine.device == "cpu":
         return f"a smaller student or a machine {memory}"
-    # A GPU that scores has the whole student: others beside it save time, not memory.
-    return f"a device {memory}" if task in ("score", "local") else f"more GPUs or a device {memory}"
+    # A GPU that scores or analyses has the whole student: others beside it save time, not memory.
+    return f"more GPUs or a device {memory}" if task in ("train", "generate", "judge") else f"a device {memory}"
 
 
 def applied(config: Config, settings: Settings) -> Config:
@@ -79,6 +82,19 @@ def _scoring(config: Config, longest: int) -> Iterator[Settings]:
     yield from smaller
     shorter = _shorter(min(longest, config.student.max_length), "hardware.score_tokens", tokens)
     yield from _combined([{}, *smaller, *shorter], _half("student.dtype", config.student.dtype))
+
+
+def _analysis(task: str, config: Config, longest: int) -> Iterator[Settings]:
+    """Less room for gradients, which costs passes; smaller batches; then what costs precision or text."""
+    room, tokens = config.hardware.gradient_gib, config.hardware.train_tokens
+    smaller: list[Settings] = [{}]
+    if task == "gradients" and not config.hardware.gradient_scratch:
+        smaller += [{"hardware.gradient_gib": room / 2**n} for n in range(1, 6)]
+    if task == "kappa" and tokens > longest:
+        smaller.append({"hardware.train_tokens": longest})
+    cut = min(longest, config.student.max_length)
+    shorter = _shorter(cut, "hardware.train_tokens", tokens) if task == "kappa" else _shorter(cut)
+    return _combined([{}, *shorter], _half("analysis.dtype", config.analysis.dtype), smaller)
 
 
 def _engine(task: str, config: Config, machine: Machine, shape: Shape) -> Iterator[Settings]:

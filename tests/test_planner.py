@@ -144,6 +144,9 @@ def runs(draw: st.DrawFn) -> Config:
         "engine.tensor_parallel": 1 if engine == "hf" else draw(shared),
         "method.name": draw(st.sampled_from(["lark", "llm_judge", "local_naturalness"])),
         "method.judge.tensor_parallel": draw(shared),
+        "analysis.name": draw(st.sampled_from(["theory", "kappa"])),
+        "analysis.dtype": draw(st.sampled_from(["float32", "bfloat16"])),
+        "hardware.gradient_gib": draw(st.sampled_from([1.0, 24.0])),
     }
     return applied(config, settings)
 
@@ -161,13 +164,13 @@ def typed(config: Config, settings: dict[str, object]) -> Config:
 def test_every_remedy_that_names_settings_fits_when_it_is_applied(config: Config) -> None:
     machine = Machine(config.hardware.device, config.hardware.processes, 1, 1)
     speed = planner.Figures(machine, 1.0, config.hardware.memory_gib, 1.0)
-    for step in planner.estimate(config, lengths=assumed(5000, config.student.max_length), hardware=speed):
+    for step in planner_report.every_estimate(config, assumed(5000, config.student.max_length), speed):
         assert (step.remedy is None) == step.fits
         named = dict(re.findall(r"([a-z_.]+)=([\w.]+)", step.remedy or ""))
         if not named:
             continue
         better = typed(config, {key: yaml.safe_load(value) for key, value in named.items()})
-        again = planner.estimate(better, lengths=assumed(5000, better.student.max_length), hardware=speed)
+        again = planner_report.every_estimate(better, assumed(5000, better.student.max_length), speed)
         assert next(e for e in again if e.key == step.key).fits, step.remedy
         assert machine.world > 1 or "hardware.zero" not in named
         shared = int(named.get("engine.tensor_parallel", named.get("method.judge.tensor_parallel", 1)))
@@ -189,13 +192,14 @@ def test_a_run_that_is_not_dry_is_refused_only_for_what_is_certain() -> None:
         )
 
 
-ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "generate:trained")
+ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "generate:trained", "gradients", "jacobians", "kappa")
 
 
 @pytest.mark.parametrize(
     "asked",
     [["method=lark"], ["method=rule_quality"], ["method=random", "scoring.tokens=true"], ["method=local_naturalness"],
-     ["method=llm_judge"], ["method=base"], ["analysis.name=kappa"], ["analysis.name=cost"], ["analysis.name=gradients"]],
+     ["method=llm_judge"], ["method=base"], ["analysis.name=kappa"], ["analysis.name=cost"], ["analysis.name=gradients"],
+     ["analysis.name=theory"], ["analysis.name=contamination"]],
 )  # fmt: skip
 def test_what_is_estimated_is_what_would_run(asked: list[str], tmp_path: Path) -> None:
     """The steps of the stages and those that they depend on, as the plan itself has them."""
@@ -203,7 +207,7 @@ def test_what_is_estimated_is_what_would_run(asked: list[str], tmp_path: Path) -
     plan, speed = make_plan(config, Checksums(tmp_path)), planner.Figures(Machine("cpu", 1, 1, 1), 0.1, 16.0, 12.0)
     for stages in (*([stage] for stage in STAGES), ["score", "evaluate"], list(STAGES)):
         keys = [planner.key_of(step) for step in wanted(plan, stages)]
-        estimated = [e.key for e in planner.estimate(replace(config, stages=stages), hardware=speed)]
+        estimated = [e.key for e in planner_report.every_estimate(replace(config, stages=stages), hardware=speed)]
         assert [key for key in estimated if key in ORDER] == [key for key in ORDER if key in keys], stages
 
 

@@ -1,29 +1,37 @@
 """Analyses are planned too: what they cost follows from the passes that they make."""
 
+import re
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.analysis.gradients import Anchor, passes
 from lark.costs import GIB, forward_flops
-from lark.planner_analysis import AnalysisCost, analysis_costs, gradient_passes
+from lark.planner import Estimate
+from lark.planner_analysis import analysis_estimates, gradient_passes
 from lark.planner_pool import pool_lengths
+from lark.planner_report import report
 from lark.shapes import Shape, shape_of
 from tests.conftest import composed
 
 
-def planned(name: str, *overrides: str) -> dict[str, AnalysisCost]:
-    return analysis_costs(composed(f"analysis.name={name}", "student=qwen7b", "hardware=a100x8", *overrides))
+def planned(name: str, *overrides: str) -> dict[str, Estimate]:
+    return {
+        e.task: e
+        for e in analysis_estimates(composed(f"analysis.name={name}", "student=qwen7b", "hardware=a100x8", *overrides))
+    }
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_passes_are_those_that_the_analysis_makes(tied: bool) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_passes_are_those_that_the_analysis_makes(tied: bool, dtype: str) -> None:
     settings = {"vocab_size": 211, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
                 "num_key_value_heads": 1, "max_position_embeddings": 64, "tie_word_embeddings": tied}  # fmt: skip
     torch.manual_seed(0)
-    anchor, K = Anchor(LlamaForCausalLM(LlamaConfig(**settings)).eval()), 5
+    anchor, K = Anchor(LlamaForCausalLM(LlamaConfig(**settings)).eval().to(getattr(torch, dtype))), 5
     for kib in (40, 200, 100_000):
-        config = composed(f"hardware.gradient_gib={kib * 1024 / GIB}")
+        config = composed(f"hardware.gradient_gib={kib * 1024 / GIB}", f"analysis.dtype={dtype}")
         made = passes(anchor, K, kib * 1024) / K
         assert made - 1 <= gradient_passes(config, Shape.of(settings), K) <= made  # a pair of numbers is not parted
 
@@ -33,6 +41,13 @@ def test_the_papers_exact_gradients_take_39_passes_in_memory_and_one_on_a_disk()
     assert "x 40 passes" in memory.work or "x 39 passes" in memory.work
     assert "1,650 trajectories x 1 pass" in disk.work
     assert 20 < memory.device_hours / disk.device_hours < 39
+
+
+def test_half_precision_halves_the_passes_and_is_sixteen_times_as_fast_on_an_a100() -> None:
+    whole, half = (planned("gradients", f"analysis.dtype={dtype}")["gradients"] for dtype in ("float32", "bfloat16"))
+    assert whole.flops / half.flops == pytest.approx(2, rel=0.05)
+    assert whole.device_hours / half.device_hours == pytest.approx(32, rel=0.1)
+    assert half.certain_gib == pytest.approx(whole.certain_gib / 2)
 
 
 def test_theory_adds_jacobians_and_the_decay_rate_grows_with_budget_and_snapshots() -> None:
@@ -48,6 +63,21 @@ def test_theory_adds_jacobians_and_the_decay_rate_grows_with_budget_and_snapshot
     assert one.flops == pytest.approx(11 * 5000 * mean)
 
 
+def test_shards_are_dealt_whole() -> None:
+    """3 questions keep 3 of 8 GPUs busy: they take as long as on 3."""
+    eight, three = (planned("theory", f"hardware.processes={n}")["jacobians"] for n in (8, 3))
+    assert eight.seconds == pytest.approx(three.seconds)
+
+
+def test_a_run_says_what_its_analysis_costs() -> None:
+    config = composed("analysis.name=gradients", "student=qwen7b", "hardware=a100x8", "stages=[analyse]")
+    text, refused = report(config)
+    assert re.search(r"analyse +gradients +1,650 trajectories x \d+ passes", text)
+    assert refused is not None and "analyse (gradients) needs about" in refused and "analysis.dtype=bfloat16" in refused
+    again, refused = report(config, reused={"gradients"})
+    assert re.search(r"gradients .* reused", again) and refused is None
+
+
 def test_what_needs_no_model_costs_nothing_worth_planning() -> None:
     assert planned("contamination") == {}
-    assert analysis_costs(composed()) == {}
+    assert analysis_estimates(composed()) == []
