@@ -5,12 +5,21 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
-import datasets
+import pandas as pd
 import pytest
+import torch
+import trl
+from transformers import AutoModelForCausalLM
 
+from lark import pool as pools
 from lark.chat import conversation
 from lark.config_errors import as_hydra_reads
+from lark.models import load_chat
+from lark.selecting import write_selection
+from lark.students import location
+from lark.training.worker import read_examples
 from tests.conftest import ROOT, composed
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -66,31 +75,30 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def test_the_example_of_a_pool_is_one_that_is_read(tmp_path: Path) -> None:
-    from lark import pool
-
     (example,) = blocks("own-pool.md", "json")
     (tmp_path / "pool.jsonl").write_text(example, encoding="utf-8")
-    (trajectory,) = pool.read(composed("pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "pool.correct_only=true").pool)
+    (trajectory,) = pools.read(composed("pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "pool.correct_only=true").pool)
     assert (trajectory.question_id, trajectory.teacher, trajectory.answer) == ("q17", "qwq-32b", "5")
 
 
-def test_the_training_set_is_what_trl_and_llama_factory_read(tmp_path: Path) -> None:
-    """TRL: conversational rows of role and content, user before assistant. LLaMA-Factory: the columns and tags of its entry."""
-    import pandas as pd
-
-    from lark import pool as pools
-    from lark.selecting import write_selection
-
-    config = composed("method=random", "pool.questions=3", "budget='1'")
+@pytest.fixture
+def train_jsonl(tmp_path: Path) -> Path:
+    """A training set as the selection writes it: 6 trajectories of the demo."""
+    config = composed("method=random", "pool.questions=6", "budget='1'")
     pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
     table = pd.read_parquet(tmp_path / pools.FILE)
     table.assign(n_tokens=9, n_prompt=1, truncated=False)[
         ["question_id", "candidate_id", "n_tokens", "n_prompt", "truncated"]
     ].to_parquet(tmp_path / "lengths.parquet")
     write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
-    rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+    return tmp_path / "train.jsonl"
+
+
+def test_the_training_set_is_what_llama_factory_reads(train_jsonl: Path) -> None:
+    """Rows of role and content, user before assistant: the columns and tags of the page's entry."""
+    rows = [json.loads(line) for line in train_jsonl.read_text(encoding="utf-8").splitlines()]
     example, entry = (json.loads(block) for block in blocks("train-jsonl.md", "json"))
-    assert len(rows) == 3
+    assert len(rows) == 6
     (info,) = entry.values()
     tags = info["tags"]
     for row in [*rows, example]:
@@ -102,11 +110,33 @@ def test_the_training_set_is_what_trl_and_llama_factory_read(tmp_path: Path) -> 
     assert sum(row["weight"] for row in rows) == pytest.approx(len(rows))
     assert example["messages"][:-1] == conversation("What is 2+3?")
 
-    data = datasets.load_dataset(
-        "json", data_files=str(tmp_path / "train.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
-    )
+
+def test_the_pages_trl_trainer_has_our_objective(train_jsonl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's own lines, run with the real TRL: one step of gradient descent on 3 micro-batches is our gradient."""
+    rows = [json.loads(line) for line in train_jsonl.read_text(encoding="utf-8").splitlines()]
+    weighted = [{**row, "weight": weight} for row, weight in zip(rows, (2.5, 0.0, 0.5, 1.0, 1.75, 0.25), strict=True)]
+    train_jsonl.write_text("\n".join(map(json.dumps, weighted)), encoding="utf-8")
+    student, rate = str(location(composed().student)), 1e-3
+    one_step = {
+        "gradient_accumulation_steps": 3, "per_device_train_batch_size": 2, "max_steps": 1, "optim": "sgd", "learning_rate": rate,
+        "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "output_dir": str(train_jsonl.parent), "save_strategy": "no",
+        "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": [], "disable_tqdm": True,
+    }  # fmt: skip
+    config = trl.SFTConfig
+    monkeypatch.setattr(trl, "SFTConfig", lambda **options: config(**{**options, **one_step}))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(train_jsonl.parent))
     (recipe,) = blocks("train-jsonl.md", "python")
-    mapped: dict[str, object] = {"load_dataset": lambda *_, **__: data}
-    exec(recipe.replace("from datasets import load_dataset", ""), mapped)  # the page's own lines
-    assert set(mapped["data"].column_names) == {"prompt", "completion", "weight", "question_id", "candidate_id"}  # type: ignore[attr-defined]
-    assert mapped["data"][0]["completion"] == [rows[0]["messages"][-1]]  # type: ignore[index]
+    found: dict[str, Any] = {}
+    exec(recipe.replace('"train.jsonl"', repr(str(train_jsonl))).replace('"my/student"', repr(student)), found)
+
+    model = AutoModelForCausalLM.from_pretrained(student)
+    chat = load_chat(student, composed().student)
+    examples = read_examples(train_jsonl, chat, 512)
+    for example in examples:
+        ids = torch.tensor([example.encoded.ids])
+        chances = model(input_ids=ids, use_cache=False).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])
+        (-example.weight * chances[example.encoded.prompt_length - 1 :].mean() / len(examples)).backward()
+    trained = dict(found["trainer"].model.named_parameters())
+    steps = {name: (p.detach() - trained[name].detach()) / rate for name, p in model.named_parameters()}
+    off = sum(float((steps[name] - p.grad).square().sum()) for name, p in model.named_parameters())
+    assert off < 1e-6 * sum(float(p.grad.square().sum()) for p in model.parameters())
