@@ -10,7 +10,7 @@ from lark.artifacts import Artifact
 from lark.config import STAGES
 from lark.plan import Step
 from lark.planner import Estimate
-from lark.planner_report import every_estimate
+from lark.planner_report import every_estimate, size
 from lark.report.tables import text_table
 
 PAPER_HOURS = published_value("cost", "total_hours")
@@ -97,6 +97,10 @@ def _total(sweep: Sweep, steps: Sequence[Planned], hours: Sequence[float | None]
     training = [(p, hour or 0.0) for p, hour in zip(steps, hours, strict=True) if p.step.task == "train"]
     hardware = sweep.jobs[0].config.hardware
     lines = [f"Estimated: {every:,.1f} device-hours in all ({hardware.name}), {todo:,.1f} of them to do."]
+    left = [next(e for e in _estimates(p.job) if e.task == "train") for p, _ in training if p.pending]
+    if left:
+        kept, passing = sum(e.kept_gib for e in left), max(e.resume_gib for e in left)
+        lines.append(f"On disk: {size(kept)} of trained students, snapshots included; {size(passing)} more during a training.")
     if sweep.scale == "paper" and training:
         low, high = (published_value("cost", f"train_hours_{end}") for end in ("low", "high"))
         runs = sum((p.job.config.pool.questions or 5000) * p.job.config.budget.size / 5000 for p, _ in training)

@@ -84,6 +84,24 @@ def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
     return sharded + bucket + (weights / setup.world if setup.zero == 3 else weights)
 
 
+RESUMABLE = 3
+"""Checkpoints to resume from that are on disk at a time: the last two (lark/training/trainer.py), and one that is written."""
+
+
+def kept_bytes(shape: Shape, element: int, snapshots: int) -> float:
+    """On disk, of a finished training: the student, and its snapshots."""
+    return float(element * shape.parameters * (1 + snapshots))
+
+
+def resume_bytes(shape: Shape, setup: TrainingSetup) -> float:
+    """On disk besides, until a training is finished: weights and AdamW's two moments; under DeepSpeed the weights twice, and
+    fp32 master weights."""
+    if setup.lora:
+        return RESUMABLE * 12.0 * lora_parameters(shape, setup.lora)
+    weights = 2 if setup.half else 4
+    return RESUMABLE * (2.0 * weights + 12 if setup.zero else 12.0) * shape.parameters
+
+
 def lora_parameters(shape: Shape, rank: int) -> int:
     """Two thin matrices for each matrix of each layer."""
     d, a, k, m = shape.hidden, shape.attention_width, shape.kv_width, shape.intermediate

@@ -81,6 +81,10 @@ class Estimate:
     """The paper's own figure, where it gives one."""
     which: str = ""
     """Of two steps with the same task: `base` or `trained`, the student that is evaluated."""
+    kept_gib: float = 0.0
+    """On disk, of what is worth counting: a trained student and its snapshots."""
+    resume_gib: float = 0.0
+    """On disk besides, until it is finished."""
     reused: bool = False
     """Finished before: it costs nothing."""
 
@@ -204,7 +208,8 @@ def _scoring_tasks(needs: Collection[str]) -> set[str]:
 
 def finished(step: Estimate) -> Estimate:
     """The step, if it was carried out before."""
-    return replace(step, flops=0.0, seconds=0.0, device_hours=0.0, memory_gib=0.0, certain_gib=0.0, paper="", reused=True)
+    nothing = 0.0, 0.0, 0.0, 0.0, 0.0
+    return Estimate(step.stage, step.task, step.work, *nothing, step.limit_gib, which=step.which, reused=True)
 
 
 @dataclass(frozen=True)
@@ -307,7 +312,9 @@ class _Planner:
         work = f"{chosen:,} trajectories x {training.epochs} epochs"
         low, high = (f"{hours * chosen / 5000:g}" for hours in PAPER_TRAIN_HOURS)
         paper = f"{low}-{high} h" if self._is_paper else ""
-        return self._step("train", "train", work, flops, seconds, memory, state, paper)
+        step = self._step("train", "train", work, flops, seconds, memory, state, paper)
+        kept = costs.kept_bytes(self.shape, precision_bytes(self.config.student.dtype), training.snapshots)
+        return replace(step, kept_gib=kept / GIB, resume_gib=costs.resume_bytes(self.shape, setup) / GIB)
 
     def evaluation(self, which: str) -> list[Estimate]:
         """Generation for every benchmark. Grading is seconds."""

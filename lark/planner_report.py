@@ -1,9 +1,13 @@
 """What `dry_run=true` says of a run's cost, and what it refuses."""
 
+import logging
+import shutil
 from collections.abc import Collection, Sequence
 from math import ceil
+from pathlib import Path
 
 from lark.config import Config
+from lark.costs import GIB
 from lark.errors import LarkError
 from lark.hardware import Machine, memory_gib
 from lark.planner import Estimate, Figures, estimate, figures, is_papers
@@ -11,6 +15,8 @@ from lark.planner_analysis import analysis_estimates
 from lark.planner_pool import PoolLengths, assumed, pool_lengths
 from lark.report.tables import text_table
 from lark.shapes import shape_of
+
+log = logging.getLogger(__name__)
 
 PAPER = (
     "paper     its own figures for 8 A100: seconds a sample from App. D.1 (docs/reproduce.md says how we read them), hours and",
@@ -23,7 +29,7 @@ def report(config: Config, lengths: PoolLengths | None = None, reused: Collectio
     lengths = lengths or pool_lengths(config)
     hardware = figures(config)
     estimates = every_estimate(config, lengths, hardware, reused)
-    machine = hardware.machine
+    machine, need = hardware.machine, disk(estimates)
     unit = "GPU" if machine.device == "cuda" else "process" if machine.world == 1 else "processes"
     devices = f"{machine.world} {unit}{'s' * (machine.device == 'cuda' and machine.world > 1)} ({machine.device})"
     nodes = f" on {machine.nodes} nodes" if machine.nodes > 1 else ""
@@ -32,6 +38,7 @@ def report(config: Config, lengths: PoolLengths | None = None, reused: Collectio
         f"lengths   {lengths.source}",
         f"hardware  {devices}{nodes}, {hardware.tflops:,.2f} TFLOP/s and {hardware.memory_gib:.0f} GiB each",
         *(f"          {note}" for note in hardware.notes),
+        *([f"disk      {need}; {free_gib(config.outputs_path):,.0f} GiB are free for outputs here"] if need else []),
         *(PAPER if is_papers(config, hardware) else ()),
     ]
     return "\n".join([table(estimates), "", *said]), refusal(estimates)
@@ -46,6 +53,25 @@ def every_estimate(
         *estimate(config, lengths=lengths, hardware=hardware, reused=reused),
         *analysis_estimates(config, lengths, hardware, reused),
     ]
+
+
+def disk(estimates: Sequence[Estimate]) -> str | None:
+    """What training leaves in the outputs folder, and what it has there on the way."""
+    kept, passing = (sum(getattr(e, name) for e in estimates) for name in ("kept_gib", "resume_gib"))
+    if not kept:
+        return None
+    return f"training leaves {size(kept)}, and until it is finished needs up to {size(passing)} more to resume from"
+
+
+def size(gib: float) -> str:
+    """For people: `15 GiB`, `12 MiB`."""
+    return f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB" if gib >= 0.1 else f"{gib * 1024:.0f} MiB"
+
+
+def free_gib(folder: Path) -> float:
+    """On the disk of a folder that may not be there yet."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(there).free / GIB
 
 
 def table(estimates: Sequence[Estimate]) -> str:
@@ -88,9 +114,15 @@ def refuse(estimates: Sequence[Estimate], certain: bool = False) -> None:
 
 
 def check_memory(config: Config, machine: Machine, reused: Collection[str] = ()) -> None:
-    """Stop a run whose weights and optimizer alone are more than a device holds. No pool is read, and nothing is measured."""
+    """Stop a run whose weights and optimizer alone are more than a device holds; say so if the disk is too small. No pool is
+    read, and nothing is measured."""
     if shape_of(config.student) is not None:
         memory = config.hardware.memory_gib or memory_gib(machine.device)
         lengths = assumed(1, config.student.max_length)
         hardware = Figures(machine, 1.0, memory, 1.0)
-        refuse(every_estimate(config, lengths, hardware, reused), certain=True)
+        estimates = every_estimate(config, lengths, hardware, reused)
+        refuse(estimates, certain=True)
+        free, need = free_gib(config.outputs_path), sum(e.kept_gib + e.resume_gib for e in estimates)
+        if need > free:
+            log.warning("%s has %s free, and %s: clear some, or name another disk with outputs=<folder>.",
+                        config.outputs_path, size(free), disk(estimates))  # fmt: skip

@@ -113,6 +113,13 @@ def test_on_one_gpu_a_weight_takes_what_the_trainer_loads_it_in(overrides: list[
     assert (costs.state_bytes(REAL, setup) - adapters) / REAL.parameters == bytes_a_weight
 
 
+def test_disk_is_counted_with_snapshots_and_what_a_run_resumes_from() -> None:
+    assert costs.kept_bytes(REAL, 2, snapshots=21) == 22 * 2 * REAL.parameters
+    assert costs.resume_bytes(REAL, replace(SETUP, zero=2, half=True)) == 3 * 16 * REAL.parameters
+    assert costs.resume_bytes(REAL, SETUP) == 3 * 12 * REAL.parameters
+    assert costs.resume_bytes(REAL, replace(SETUP, lora=16)) < costs.resume_bytes(REAL, SETUP) / 10
+
+
 def test_deepspeed_reduces_gradients_through_a_bucket_in_float32() -> None:
     """Of 5e8 numbers (paper, App. C.3), or of as many as there are gradients."""
     setup = replace(SETUP, zero=2, half=True)

@@ -192,6 +192,19 @@ def test_a_run_that_is_not_dry_is_refused_only_for_what_is_certain() -> None:
         )
 
 
+def test_a_disk_that_is_too_small_is_told_before_and_does_not_stop_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    config, machine = composed("student=qwen7b", "hardware=a100x8", "outputs=/proc"), Machine("cuda", 8, 1, 1)
+    planner_report.check_memory(config, machine)
+    (said,) = caplog.messages
+    assert said.startswith(
+        "/proc has 0 MiB free, and training leaves 14 GiB, and until it is finished needs up to 340 GiB more"
+    )
+    caplog.clear()
+    planner_report.check_memory(config, machine, reused={"train"})
+    assert not caplog.messages
+    assert "disk      training leaves 14 GiB" in planner_report.report(config)[0]
+
+
 ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "generate:trained", "gradients", "jacobians", "kappa")
 
 

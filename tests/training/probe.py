@@ -63,10 +63,12 @@ def crashed_and_resumed(student: Path, selection: Path, folder: Path, *overrides
                 run.trainer.train()
             run.trainer.accelerator.wait_for_everyone()
             resumed_from = sorted(path.name for path in (folder / name).glob("checkpoints/*"))
+            weights = [p for end in ("pt", "safetensors") for p in (folder / name).glob(f"checkpoints/*/**/*.{end}")]
+            size = sum(path.stat().st_size for path in weights)
             run.trainer.accelerator.wait_for_everyone()
         fresh()
         train(job)
-    return {"resumed_from": resumed_from}
+    return {"resumed_from": resumed_from, "bytes": size}
 
 
 def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tensor]) -> dict[str, Any]:

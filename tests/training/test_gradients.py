@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from lark.costs import RESUMABLE, TrainingSetup, resume_bytes
+from lark.shapes import Shape
 from tests.conftest import ROOT
 from tests.training.probe import gradients, trained
 from tests.training.tiny import POISONED, WEIGHTS, direct_gradient, relative_error, write_student, write_training_set
@@ -166,6 +168,14 @@ def test_a_crashed_deepspeed_run_goes_on_to_the_same_weights(zero: int, folder: 
     assert any(
         not torch.equal(value, load_file(folder / "student" / "model.safetensors")[name]) for name, value in whole.items()
     )
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_a_checkpoint_is_as_large_as_the_planner_says(zero: int, folder: Path, results: dict[str, Any]) -> None:
+    shape = Shape.of(json.loads((folder / "student" / "config.json").read_text(encoding="utf-8")))
+    setup = TrainingSetup(2, zero, 1024, checkpointing=False, bf16=False)
+    planned = resume_bytes(shape, setup) / RESUMABLE
+    assert 0.7 * results[f"{zero}-resumed"]["bytes"] < planned < 1.3 * results[f"{zero}-resumed"]["bytes"]
 
 
 def test_lora_is_merged_to_the_same_weights_whatever_shards_it(folder: Path) -> None:
