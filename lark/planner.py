@@ -171,7 +171,7 @@ def estimate(
         )
     hardware = hardware or figures(config, machine)
     lengths = lengths or pool_lengths(config)
-    planner = _Planner(config, shape, hardware, lengths)
+    planner = Planner(config, shape, hardware, lengths)
     steps = planner.evaluation("base") if config.weighting_name is None else planner.everything()
     depended = _depended_on(config)
     taken = [step for step in steps if step.stage in config.stages or step.key in depended]
@@ -213,7 +213,9 @@ def finished(step: Estimate) -> Estimate:
 
 
 @dataclass(frozen=True)
-class _Planner:
+class Planner:
+    """Estimates the steps of a run."""
+
     config: Config
     shape: Shape
     hardware: Figures
@@ -238,16 +240,16 @@ class _Planner:
         shape = (shape_of(self.config.method.judge.model) or self.shape) if step.task == "judge" else self.shape
         options = remedies.candidates(step.task, self.config, machine, shape, longest)
         advice = remedies.remedy(
-            options, lambda settings: self._with(settings)._again(step).fits,
+            options, lambda settings: self._with(settings).again(step).fits,
             otherwise=remedies.last_resort(step.task, machine, step.memory_gib),
         )  # fmt: skip
         return replace(step, remedy=advice)
 
-    def _with(self, settings: remedies.Settings) -> "_Planner":
+    def _with(self, settings: remedies.Settings) -> "Planner":
         config = remedies.applied(self.config, settings)
         return replace(self, config=config, lengths=self.lengths.cut(config.student.max_length))
 
-    def _again(self, step: Estimate) -> Estimate:
+    def again(self, step: Estimate) -> Estimate:
         """The same step under this planner's configuration."""
         if step.task in ("score", "local"):
             return self._score(step.task)
@@ -258,7 +260,7 @@ class _Planner:
 
     def _lengths(self) -> Estimate:
         seconds = START_SECONDS["cpu"] + self.lengths.tokens / TOKENISE
-        return self._step("score", "lengths", f"{self.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
+        return self.step("score", "lengths", f"{self.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
 
     def _score(self, task: str) -> Estimate:
         student, n = self.config.student, self.lengths.total
@@ -275,7 +277,7 @@ class _Planner:
         own = flops / self.lengths.trajectories / self.hardware.rate("score", self.shape, 1)
         paper = f"{PAPER_SCORE_SECONDS} s a sample (ours {own:.2f} s of one GPU)" if self._is_paper and task == "score" else ""
         seconds = self._seconds("score", flops, weights)
-        return self._step("score", task, work, flops, seconds, memory, weights / GIB, paper)
+        return self.step("score", task, work, flops, seconds, memory, weights / GIB, paper)
 
     def _judge(self) -> list[Estimate]:
         """The judge reads every trajectory behind its prompt, and answers in a few lines. Nothing, if its shape is not known."""
@@ -297,7 +299,7 @@ class _Planner:
         memory = (weights + kv * judge.max_length) / GIB
         work = f"{lengths.trajectories:,} verdicts of {Path(judge.path).name}"
         seconds = flops / self.hardware.rate("score", shape) + answering
-        return [self._step("score", "judge", work, flops, seconds, memory, weights / GIB)]
+        return [self.step("score", "judge", work, flops, seconds, memory, weights / GIB)]
 
     def _train(self) -> Estimate:
         training = self.config.training
@@ -312,7 +314,7 @@ class _Planner:
         work = f"{chosen:,} trajectories x {training.epochs} epochs"
         low, high = (f"{hours * chosen / 5000:g}" for hours in PAPER_TRAIN_HOURS)
         paper = f"{low}-{high} h" if self._is_paper else ""
-        step = self._step("train", "train", work, flops, seconds, memory, state, paper)
+        step = self.step("train", "train", work, flops, seconds, memory, state, paper)
         kept = costs.kept_bytes(self.shape, precision_bytes(self.config.student.dtype), training.snapshots)
         return replace(step, kept_gib=kept / GIB, resume_gib=costs.resume_bytes(self.shape, setup) / GIB)
 
@@ -331,7 +333,7 @@ class _Planner:
         seconds = self._generation_seconds(tokens, weights, kv, min(longest, ANSWER_TOKENS), flops)
         paper = f"~{PAPER_BENCHMARK_MINUTES * len(config.benchmark.tasks)} min" if self._is_paper and which == "trained" else ""
         work = f"{which}: {answers:,} answers, up to {tokens:,} tokens"
-        return [self._step("evaluate", "generate", work, flops, seconds, needed, weights / GIB, paper, which)]
+        return [self.step("evaluate", "generate", work, flops, seconds, needed, weights / GIB, paper, which)]
 
     def _generation_seconds(self, tokens: float, weights: float, kv: float, length: int, flops: float) -> float:
         """Decoding reads all weights and every sequence's cache at each step, and is slower than its operations."""
@@ -351,7 +353,7 @@ class _Planner:
     def _seconds(self, kind: str, flops: float, load: float) -> float:
         return START_SECONDS[self.hardware.machine.device] + load / LOAD_BYTES + flops / self.hardware.rate(kind, self.shape)
 
-    def _step(
+    def step(
         self, stage: str, task: str, work: str, flops: float, seconds: float, memory: float, certain: float,
         paper: str = "", which: str = "", devices: int | None = None,
     ) -> Estimate:  # fmt: skip

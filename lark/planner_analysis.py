@@ -5,15 +5,14 @@ the analyses' own precision (`analysis.dtype`).
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
 
-from lark import costs, remedies
+from lark import costs
 from lark.config import Config
 from lark.costs import GIB, TrainingSetup
-from lark.planner import LOAD_BYTES, START_SECONDS, Estimate, Figures, figures, finished, precision_bytes
+from lark.planner import LOAD_BYTES, START_SECONDS, Estimate, Figures, Planner, figures, finished, precision_bytes
 from lark.planner_pool import PoolLengths, pool_lengths
 from lark.shapes import Shape, shape_of
 
@@ -33,9 +32,9 @@ def analysis_estimates(
     shape, name = shape_of(config.student), config.analysis.name
     if shape is None or name not in ("gradients", "theory", "kappa") or "analyse" not in config.stages:
         return []
-    planner = _Planner(config, shape, hardware or figures(config), lengths or pool_lengths(config))
+    planner = AnalysisPlanner(config, shape, hardware or figures(config), lengths or pool_lengths(config))
     tasks = {"gradients": ["gradients"], "theory": ["gradients", "jacobians"], "kappa": ["kappa"]}[name]
-    steps = (planner.step(task) for task in tasks)
+    steps = (planner.task(task) for task in tasks)
     return [finished(step) if step.key in reused else planner.with_remedy(step) for step in steps]
 
 
@@ -50,31 +49,14 @@ def gradient_passes(config: Config, shape: Shape, candidates: int) -> int:
     return ceil(whole / (config.hardware.gradient_gib * GIB))
 
 
-@dataclass(frozen=True)
-class _Planner:
-    config: Config
-    shape: Shape
-    hardware: Figures
-    lengths: PoolLengths
+class AnalysisPlanner(Planner):
+    """Estimates the tasks of the stage `analyse`."""
 
-    def step(self, task: str) -> Estimate:
-        return {"gradients": self._gradients, "jacobians": self._jacobians, "kappa": self._kappa}[task]()
+    def task(self, name: str) -> Estimate:
+        return {"gradients": self._gradients, "jacobians": self._jacobians, "kappa": self._kappa}[name]()
 
-    def with_remedy(self, step: Estimate) -> Estimate:
-        """The step, and if it does not fit what would make it: tried out, not guessed."""
-        if step.fits:
-            return step
-        machine, longest = self.hardware.machine, int(self.lengths.total.max())
-        options = remedies.candidates(step.task, self.config, machine, self.shape, longest)
-        advice = remedies.remedy(
-            options, lambda settings: self._with(settings).step(step.task).fits,
-            otherwise=remedies.last_resort(step.task, machine, step.memory_gib),
-        )  # fmt: skip
-        return replace(step, remedy=advice)
-
-    def _with(self, settings: remedies.Settings) -> "_Planner":
-        config = remedies.applied(self.config, settings)
-        return replace(self, config=config, lengths=self.lengths.cut(config.student.max_length))
+    def again(self, step: Estimate) -> Estimate:
+        return self.task(step.task)
 
     def _gradients(self) -> Estimate:
         """Every pass is a forward one and the gradients of activations; those of the weights are taken once in all."""
@@ -89,7 +71,7 @@ class _Planner:
         memory = held + (0.0 if hardware.gradient_scratch else block)
         work = f"{questions * K:,} trajectories x {passes} pass{'' if passes == 1 else 'es'}"
         flops = each * self.lengths.repeat * questions / self.lengths.questions
-        return self._step("gradients", work, flops, questions, 0.0, memory + self._activations(self._longest))
+        return self._analysis("gradients", work, flops, questions, 0.0, memory + self._activations(self._longest))
 
     def _jacobians(self) -> Estimate:
         """A direction in the parameters, as large as they are, is pulled back and pushed forward."""
@@ -100,7 +82,7 @@ class _Planner:
         flops = forward.backbone * (1 + POWER_PASSES * steps) * self.lengths.repeat * questions / self.lengths.questions
         work = f"{questions * self.lengths.candidates:,} trajectories x {steps} steps"
         direction = self._element * self.shape.parameters
-        return self._step("jacobians", work, flops, questions, direction, self._activations(self._longest))
+        return self._analysis("jacobians", work, flops, questions, direction, self._activations(self._longest))
 
     def _kappa(self) -> Estimate:
         """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
@@ -111,7 +93,7 @@ class _Planner:
         tokens = max(self.config.hardware.train_tokens, self._longest)
         work = f"{chosen:,} trajectories x {snapshots} snapshots"
         sums, memory = 4.0 * self.shape.parameters, self._activations(tokens) + self._element * self.shape.head
-        return self._step("kappa", work, each * snapshots, snapshots, sums, memory, loads=snapshots)
+        return self._analysis("kappa", work, each * snapshots, snapshots, sums, memory, loads=snapshots)
 
     @property
     def _element(self) -> int:
@@ -131,18 +113,14 @@ class _Planner:
         setup = TrainingSetup(1, 0, tokens, checkpointing=bool(self._recomputes), bf16=half)
         return costs.activation_bytes(self.shape, setup)
 
-    def _step(
+    def _analysis(
         self, task: str, work: str, flops: float, shards: int, certain: float, assumed: float, loads: int = 1
-    ) -> Estimate:  # fmt: skip
+    ) -> Estimate:
         """`shards` are dealt to the processes whole; `certain` and `assumed` are bytes beside the weights."""
         machine, dtype = self.hardware.machine, self.config.analysis.dtype
         weights = self._element * self.shape.parameters
-        turns = ceil(shards / machine.world)
         computing = flops / (self.hardware.rate("train", self.shape, devices=1) * RATE[machine.device, dtype])
         loading = ceil(loads / machine.world) * weights / LOAD_BYTES
-        seconds = computing * turns / shards + loading + START_SECONDS[machine.device]
+        seconds = computing * ceil(shards / machine.world) / shards + loading + START_SECONDS[machine.device]
         known = (weights + certain) / GIB
-        return Estimate(
-            "analyse", task, work, flops, seconds, seconds * machine.world / 3600, known + assumed / GIB, known,
-            self.hardware.memory_gib,
-        )  # fmt: skip
+        return self.step("analyse", task, work, flops, seconds, known + assumed / GIB, known)
