@@ -62,7 +62,7 @@ def _run(settings: config.Config, folder: Path) -> None:
 def _plan(settings: config.Config, folder: Path) -> None:
     """`dry_run=true`: what would run and what it would cost. The cost is told even if the pool is not here yet."""
     from lark.pipeline import Pipeline  # noqa: PLC0415
-    from lark.planner_report import report  # noqa: PLC0415
+    from lark.planner.report import report  # noqa: PLC0415
 
     try:
         pipeline = Pipeline(settings, folder)

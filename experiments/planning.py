@@ -9,8 +9,8 @@ from experiments.sweep import Job, Sweep, counted, published_value
 from lark.artifacts import Artifact
 from lark.config import STAGES
 from lark.plan import Step
-from lark.planner import Estimate
-from lark.planner_report import every_estimate, size
+from lark.planner.estimates import Estimate
+from lark.planner.report import every_estimate, size
 from lark.report.tables import text_table
 
 PAPER_HOURS = published_value("cost", "total_hours")

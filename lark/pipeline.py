@@ -21,9 +21,9 @@ from lark.hardware import Machine, check
 from lark.launch import command, run_worker
 from lark.nodes import Leader
 from lark.plan import Step, make_plan, wanted
-from lark.planner import key_of
-from lark.planner_pool import PoolLengths, pool_lengths
-from lark.planner_report import check_memory
+from lark.planner.estimates import key_of
+from lark.planner.lengths import PoolLengths, pool_lengths
+from lark.planner.report import check_memory
 from lark.report.summary import Outcome, pool_summary, run_summary
 from lark.report.tables import text_table
 from lark.scoring import shards

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from lark.costs import RESUMABLE, TrainingSetup, resume_bytes
+from lark.planner.costs import RESUMABLE, TrainingSetup, resume_bytes
 from lark.shapes import Shape
 from tests.conftest import ROOT
 from tests.training.probe import gradients, trained

@@ -7,12 +7,13 @@ from math import ceil
 from pathlib import Path
 
 from lark.config import Config
-from lark.costs import GIB
 from lark.errors import LarkError
 from lark.hardware import Machine, memory_gib
-from lark.planner import Estimate, Figures, estimate, figures, is_papers
-from lark.planner_analysis import analysis_estimates
-from lark.planner_pool import PoolLengths, assumed, pool_lengths
+from lark.planner.analysis import analysis_estimates
+from lark.planner.costs import GIB
+from lark.planner.estimates import Estimate, estimate, is_papers
+from lark.planner.figures import Figures, figures
+from lark.planner.lengths import PoolLengths, assumed, pool_lengths
 from lark.report.tables import text_table
 from lark.shapes import shape_of
 

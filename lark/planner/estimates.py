@@ -1,38 +1,24 @@
-"""How long a run will take and whether it fits, before anything runs: from the model's shape, the pool's lengths and the
-hardware's figures. `dry_run=true` prints it, and refuses what cannot fit, naming a setting that makes it fit.
+"""How long each step of a run will take and whether it fits: from the model's shape, the pool's lengths and the hardware's
+figures."""
 
-Operations are counted exactly (lark/costs.py); how fast a machine does them is assumed (EFFICIENCY) or, on CPU, measured.
-Imports no model code.
-"""
-
-import time
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from lark import costs, remedies
 from lark.config import Config, Task
-from lark.costs import GIB, TrainingSetup
 from lark.errors import LarkError
-from lark.hardware import Machine, job_nodes, memory_gib, resolve
+from lark.hardware import Machine
 from lark.plan import Step
-from lark.planner_pool import PoolLengths, pool_lengths
+from lark.planner import costs, remedies
+from lark.planner.costs import GIB, TrainingSetup
+from lark.planner.figures import EFFICIENCY, Figures, figures
+from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.scoring.methods import METHODS
 from lark.shapes import Shape, shape_of
 from lark.training.zero import half_weights, zero_stage
 
-EFFICIENCY = {
-    ("cuda", "score"): 0.45, ("cuda", "train"): 0.45, ("cuda", "generate"): 0.7,
-    ("cpu", "score"): 0.79, ("cpu", "train"): 0.92, ("cpu", "generate"): 0.5,
-}  # fmt: skip
-"""Share of the peak that is reached. GPU: of bf16 peak, common for 1.5-8 B students at these lengths; of memory bandwidth
-when generating. CPU: of the rate of a large matrix product, measured on this machine, for a wide student."""
-NARROW = 125
-"""On CPU a student of hidden size d reaches d / (d + 125) of that: fitted with experiments/bench/planner.py to the demo's student
-(d = 128) and SmolLM2 (d = 576), where predicted times are then 1.0 to 1.4 of those measured."""
 START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
 """Importing torch and transformers, and starting processes."""
 ENGINE_SECONDS = {"vllm": 60.0, "sglang": 60.0, "hf": 5.0}
@@ -95,61 +81,6 @@ class Estimate:
     @property
     def key(self) -> str:
         return f"{self.task}:{self.which}" if self.which else self.task
-
-
-@dataclass(frozen=True)
-class Figures:
-    """The hardware as the planner sees it."""
-
-    machine: Machine
-    tflops: float
-    memory_gib: float
-    bandwidth: float
-    """GB/s of one device's memory."""
-    notes: tuple[str, ...] = field(default=())
-
-    def rate(self, kind: str, shape: Shape, devices: int | None = None) -> float:
-        """Operations a second that can be hoped for."""
-        reached = efficiency(self.machine.device, kind, shape)
-        return (devices or self.machine.world) * self.tflops * 1e12 * reached
-
-
-def efficiency(device: str, kind: str, shape: Shape) -> float:
-    """Share of the peak that a student of this shape reaches."""
-    return EFFICIENCY[device, kind] * (shape.hidden / (shape.hidden + NARROW) if device == "cpu" else 1.0)
-
-
-def figures(config: Config, machine: Machine | None = None) -> Figures:
-    """What the configuration says of the hardware; what it leaves open is measured (CPU) or asked of the driver."""
-    hardware = config.hardware
-    machine = machine or resolve(hardware, here=False)
-    notes = []
-    if not hardware.nodes and job_nodes(planned=True) is None:
-        notes.append(
-            "planned for 1 node: hardware.nodes=0 means those of a SLURM job, and this is none (say hardware.nodes=<n>)"
-        )
-    tflops = hardware.tflops
-    if not tflops and machine.device == "cpu":
-        tflops = matrix_tflops()
-        notes.append(f"measured on this machine just now: {tflops * 1000:,.0f} GFLOP/s in a matrix product")
-    elif not tflops:
-        tflops = 312.0
-        notes.append("assumed: an A100's 312 TFLOP/s (say hardware.tflops=<bf16 peak> for another GPU)")
-    bandwidth = hardware.bandwidth or (2039.0 if machine.device == "cuda" else 12.0)
-    return Figures(machine, tflops, hardware.memory_gib or memory_gib(machine.device), bandwidth, tuple(notes))
-
-
-@cache
-def matrix_tflops(seconds: float = 0.4) -> float:
-    """Float32 rate of this machine, from a product of the size that students have."""
-    a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
-    a @ a
-    best, deadline = np.inf, time.perf_counter() + seconds
-    while time.perf_counter() < deadline:
-        started = time.perf_counter()
-        a @ a
-        best = min(best, time.perf_counter() - started)
-    return 2 * 1024**3 / best / 1e12
 
 
 def estimate(

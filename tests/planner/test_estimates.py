@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from lark import planner, planner_report
 from lark import pool as pools
 from lark.artifacts import Checksums
 from lark.chat import ChatFormat
@@ -23,20 +22,22 @@ from lark.errors import LarkError
 from lark.hardware import Machine
 from lark.pipeline import Pipeline
 from lark.plan import make_plan, wanted
-from lark.planner_pool import assumed, pool_lengths
-from lark.remedies import applied
+from lark.planner import figures, report
+from lark.planner.estimates import Estimate, estimate, key_of
+from lark.planner.lengths import assumed, pool_lengths
+from lark.planner.remedies import applied
 from lark.students import DEMO
 from tests.conftest import composed
 
 
-def estimates(*overrides: str) -> dict[str, planner.Estimate]:
+def by_task(*overrides: str) -> dict[str, Estimate]:
     """By task; of two evaluations the trained student's."""
-    return {e.task: e for e in planner.estimate(composed(*overrides))}
+    return {e.task: e for e in estimate(composed(*overrides))}
 
 
 def test_the_papers_main_run_costs_what_the_paper_says() -> None:
     """App. C.3 and D.1: 3-5 h for 5,000 trajectories on 8 A100, 1.32 s a sample, 15 min a benchmark; within a factor of 1.5."""
-    run = estimates("student=qwen7b", "hardware=a100x8", "budget='1'")
+    run = by_task("student=qwen7b", "hardware=a100x8", "budget='1'")
     assert 3.0 <= run["train"].seconds / 3600 <= 5.0
     seconds_a_sample = run["score"].device_hours * 3600 / 165_000
     assert 1.32 / 1.5 <= seconds_a_sample <= 1.32 * 1.5
@@ -57,19 +58,19 @@ def test_the_demo_pools_assumed_lengths_are_its_own() -> None:
 
 def test_graphs_save_time_on_gpus_and_are_planned_with() -> None:
     run = ["student=qwen7b", "hardware=a100x8"]
-    planned, eager = estimates(*run)["generate"], estimates(*run, "engine.eager=true")["generate"]
-    assert planned.seconds == estimates(*run, "engine.eager=false")["generate"].seconds < eager.seconds
+    planned, eager = by_task(*run)["generate"], by_task(*run, "engine.eager=true")["generate"]
+    assert planned.seconds == by_task(*run, "engine.eager=false")["generate"].seconds < eager.seconds
 
 
 def test_a_larger_budget_trains_longer_and_scores_once() -> None:
-    one, three = estimates("student=qwen7b", "hardware=a100x8", "budget='1'"), estimates("student=qwen7b", "hardware=a100x8")
+    one, three = by_task("student=qwen7b", "hardware=a100x8", "budget='1'"), by_task("student=qwen7b", "hardware=a100x8")
     assert three["train"].flops == pytest.approx(3 * one["train"].flops)
     assert three["score"].flops == one["score"].flops
 
 
 def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_scores() -> None:
-    judged = estimates("student=qwen7b", "hardware=a100x8", "method=llm_judge")["judge"]
-    scored = estimates("student=qwen7b", "hardware=a100x8", "method=lark")["score"]
+    judged = by_task("student=qwen7b", "hardware=a100x8", "method=llm_judge")["judge"]
+    scored = by_task("student=qwen7b", "hardware=a100x8", "method=lark")["score"]
     assert 2 < judged.seconds / scored.seconds < 8
     assert judged.fits, "on the two GPUs that conf/method/llm_judge.yaml gives it"
     small = [
@@ -79,12 +80,12 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
         "method=llm_judge",
         "method.judge.tensor_parallel=1",
     ]
-    single = [e for e in planner.estimate(composed(*small)) if e.task == "judge"]
+    single = [e for e in estimate(composed(*small)) if e.task == "judge"]
     with pytest.raises(LarkError, match=r"use method\.judge\.tensor_parallel=2"):
-        planner_report.refuse(single)
-    whole = planner.estimate(composed(*small[:-1], "engine=hf"))  # which shares no model between GPUs
+        report.refuse(single)
+    whole = estimate(composed(*small[:-1], "engine=hf"))  # which shares no model between GPUs
     with pytest.raises(LarkError, match=r"use engine=vllm method\.judge\.tensor_parallel=2"):
-        planner_report.refuse([e for e in whole if e.task == "judge"])
+        report.refuse([e for e in whole if e.task == "judge"])
 
 
 @pytest.mark.parametrize(
@@ -112,9 +113,9 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
     ],
 )
 def test_what_cannot_fit_is_refused_with_the_setting_that_would_make_it_fit(overrides: list[str], remedy: str) -> None:
-    planned = planner.estimate(composed("student=qwen7b", *overrides))
+    planned = estimate(composed("student=qwen7b", *overrides))
     with pytest.raises(LarkError, match=r"needs about \d+ GiB on a device that has") as error:
-        planner_report.refuse(planned)
+        report.refuse(planned)
     assert remedy in str(error.value)
 
 
@@ -163,14 +164,14 @@ def typed(config: Config, settings: dict[str, object]) -> Config:
 @given(runs())
 def test_every_remedy_that_names_settings_fits_when_it_is_applied(config: Config) -> None:
     machine = Machine(config.hardware.device, config.hardware.processes, 1, 1)
-    speed = planner.Figures(machine, 1.0, config.hardware.memory_gib, 1.0)
-    for step in planner_report.every_estimate(config, assumed(5000, config.student.max_length), speed):
+    speed = figures.Figures(machine, 1.0, config.hardware.memory_gib, 1.0)
+    for step in report.every_estimate(config, assumed(5000, config.student.max_length), speed):
         assert (step.remedy is None) == step.fits
         named = dict(re.findall(r"([a-z_.]+)=([\w.]+)", step.remedy or ""))
         if not named:
             continue
         better = typed(config, {key: yaml.safe_load(value) for key, value in named.items()})
-        again = planner_report.every_estimate(better, assumed(5000, better.student.max_length), speed)
+        again = report.every_estimate(better, assumed(5000, better.student.max_length), speed)
         assert next(e for e in again if e.key == step.key).fits, step.remedy
         assert machine.world > 1 or "hardware.zero" not in named
         shared = int(named.get("engine.tensor_parallel", named.get("method.judge.tensor_parallel", 1)))
@@ -178,31 +179,27 @@ def test_every_remedy_that_names_settings_fits_when_it_is_applied(config: Config
 
 
 def test_the_remedy_really_fits() -> None:
-    planner_report.refuse(
-        planner.estimate(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=48", "hardware.zero=3"))
-    )
+    report.refuse(estimate(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=48", "hardware.zero=3")))
 
 
 def test_a_run_that_is_not_dry_is_refused_only_for_what_is_certain() -> None:
     machine = Machine("cuda", 8, 1, 1)
-    planner_report.check_memory(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40"), machine)
+    report.check_memory(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40"), machine)
     with pytest.raises(LarkError, match="train"):
-        planner_report.check_memory(
-            composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40", "hardware.zero=0"), machine
-        )
+        report.check_memory(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40", "hardware.zero=0"), machine)
 
 
 def test_a_disk_that_is_too_small_is_told_before_and_does_not_stop_a_run(caplog: pytest.LogCaptureFixture) -> None:
     config, machine = composed("student=qwen7b", "hardware=a100x8", "outputs=/proc"), Machine("cuda", 8, 1, 1)
-    planner_report.check_memory(config, machine)
+    report.check_memory(config, machine)
     (said,) = caplog.messages
     assert said.startswith(
         "/proc has 0 MiB free, and training leaves 14 GiB, and until it is finished needs up to 340 GiB more"
     )
     caplog.clear()
-    planner_report.check_memory(config, machine, reused={"train"})
+    report.check_memory(config, machine, reused={"train"})
     assert not caplog.messages
-    assert "disk      training leaves 14 GiB" in planner_report.report(config)[0]
+    assert "disk      training leaves 14 GiB" in report.report(config)[0]
 
 
 ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "generate:trained", "gradients", "jacobians", "kappa")
@@ -217,21 +214,21 @@ ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "genera
 def test_what_is_estimated_is_what_would_run(asked: list[str], tmp_path: Path) -> None:
     """The steps of the stages and those that they depend on, as the plan itself has them."""
     config = composed(*asked)
-    plan, speed = make_plan(config, Checksums(tmp_path)), planner.Figures(Machine("cpu", 1, 1, 1), 0.1, 16.0, 12.0)
+    plan, speed = make_plan(config, Checksums(tmp_path)), figures.Figures(Machine("cpu", 1, 1, 1), 0.1, 16.0, 12.0)
     for stages in (*([stage] for stage in STAGES), ["score", "evaluate"], list(STAGES)):
-        keys = [planner.key_of(step) for step in wanted(plan, stages)]
-        estimated = [e.key for e in planner_report.every_estimate(replace(config, stages=stages), hardware=speed)]
+        keys = [key_of(step) for step in wanted(plan, stages)]
+        estimated = [e.key for e in report.every_estimate(replace(config, stages=stages), hardware=speed)]
         assert [key for key in estimated if key in ORDER] == [key for key in ORDER if key in keys], stages
 
 
 def test_a_dependency_that_cannot_fit_is_refused_unless_it_is_there_already() -> None:
     config, machine = composed("student=qwen7b", "hardware=a100x1", "stages=[evaluate]"), Machine("cuda", 1, 1, 1)
     with pytest.raises(LarkError, match=r"train \(train\) needs about 140 GiB"):
-        planner_report.refuse(planner.estimate(config))
+        report.refuse(estimate(config))
     with pytest.raises(LarkError, match=r"train \(train\) needs about 140 GiB"):
-        planner_report.check_memory(config, machine)
-    planner_report.check_memory(config, machine, reused={"train"})
-    text, refused = planner_report.report(config, reused={"train"})
+        report.check_memory(config, machine)
+    report.check_memory(config, machine, reused={"train"})
+    text, refused = report.report(config, reused={"train"})
     (row,) = (line for line in text.splitlines() if line.startswith("train"))
     assert row.endswith("reused")
     assert refused is None
@@ -263,13 +260,13 @@ def test_what_cannot_fit_is_said_also_where_the_pool_is_missing(
 
 def test_the_papers_figures_stand_beside_runs_on_the_papers_hardware_only() -> None:
     paper = "student=qwen7b", "method=lark"
-    assert "1.32 s a sample" in estimates(*paper, "hardware=a100x8")["score"].paper
+    assert "1.32 s a sample" in by_task(*paper, "hardware=a100x8")["score"].paper
     for hardware in (
         ["hardware=a100x1"],
         ["hardware=a100x8", "hardware.processes=4"],
         ["hardware=a100x8", "hardware.tflops=990"],
     ):
-        assert not any(e.paper for e in estimates(*paper, *hardware).values())
+        assert not any(e.paper for e in by_task(*paper, *hardware).values())
 
 
 def test_lengths_are_measured_read_or_assumed_and_it_says_which(tmp_path: Path) -> None:
@@ -294,17 +291,17 @@ def test_a_pool_of_named_questions_has_no_others() -> None:
 
 def test_a_student_that_is_not_here_cannot_be_planned_for() -> None:
     with pytest.raises(LarkError, match=r"its config\.json is not here"):
-        planner.estimate(composed("student.path=nobody/nothing"))
+        estimate(composed("student.path=nobody/nothing"))
 
 
 def test_the_table_names_every_step_and_its_sum() -> None:
     config = composed("student=llama3b", "hardware=a100x8", "method=local_naturalness")
-    planned = planner.estimate(config)
+    planned = estimate(config)
     assert [e.task for e in planned] == ["lengths", "local", "train", "generate", "generate"]
-    text = planner_report.table(planned)
+    text = report.table(planned)
     assert "all" in text
     assert "GiB a device" in text
 
 
 def test_the_matrix_rate_is_that_of_a_computer() -> None:
-    assert 1e-4 < planner.matrix_tflops(0.05) < 100
+    assert 1e-4 < figures.matrix_tflops(0.05) < 100

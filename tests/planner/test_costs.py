@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lark import costs
 from lark.config import Lora
-from lark.costs import TrainingSetup
 from lark.hardware import Machine
-from lark.planner import training_setup
+from lark.planner import costs
+from lark.planner.costs import TrainingSetup
+from lark.planner.estimates import training_setup
 from lark.shapes import HERE, Shape
 from lark.training.lora import add_adapters
 from lark.training.worker import _weights_dtype

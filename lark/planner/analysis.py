@@ -1,7 +1,7 @@
 """What the analyses cost that need a model: exact gradients, Jacobians, the decay rate along training (lark/analysis/worker.py).
 
-Counted as the planner counts a run (lark/planner.py): operations and bytes from the student's shape and the pool's lengths, in
-the analyses' own precision (`analysis.dtype`).
+Counted as estimates.py counts a run: operations and bytes from the student's shape and the pool's lengths, in the analyses' own
+precision (`analysis.dtype`).
 """
 
 from collections.abc import Collection
@@ -9,11 +9,12 @@ from math import ceil
 
 import numpy as np
 
-from lark import costs
 from lark.config import Config
-from lark.costs import GIB, TrainingSetup
-from lark.planner import LOAD_BYTES, START_SECONDS, Estimate, Figures, Planner, figures, finished, precision_bytes
-from lark.planner_pool import PoolLengths, pool_lengths
+from lark.planner import costs
+from lark.planner.costs import GIB, TrainingSetup
+from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, finished, precision_bytes
+from lark.planner.figures import Figures, figures
+from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.shapes import Shape, shape_of
 
 RATE = {("cuda", "float32"): 1 / 16, ("cuda", "bfloat16"): 1.0, ("cpu", "float32"): 1.0, ("cpu", "bfloat16"): 0.3}
