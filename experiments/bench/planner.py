@@ -7,8 +7,8 @@ Both sides are processor time of one thread, so that a busy machine does not mat
 just before and just after, as `dry_run=true` measures it, and the work in between is the real scoring pass and the real loss.
 """
 
+import argparse
 import logging
-import sys
 import time
 from pathlib import Path
 
@@ -39,10 +39,16 @@ def matrix_rate(seconds: float = 2.0) -> float:
     return 2 * 1024**3 / best
 
 
-def main(folder: Path) -> None:
+def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=DEMO, help="a student's; the demo's, if there is none")
+    parser.add_argument("--quick", action="store_true", help="each once instead of three times")
+    arguments = parser.parse_args()
+    if not (arguments.folder / "config.json").is_file():
+        parser.error(f"{arguments.folder}: this is no folder of a student (it has no config.json)")
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(arguments.folder, dtype=torch.float32)
     shape = Shape.of(model.config.to_dict())
     length = min(320, shape.context)
     count = 4 if shape.parameters > 1e7 else 64
@@ -76,7 +82,7 @@ def main(folder: Path) -> None:
     for task, (function, operations) in work.items():
         function()
         rates, taken = [matrix_rate()], []
-        for _ in range(REPEATS):
+        for _ in range(1 if arguments.quick else REPEATS):
             before = time.process_time()
             function()
             taken.append(time.process_time() - before)
@@ -89,4 +95,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else DEMO)
+    main()

@@ -1,11 +1,13 @@
 """A sweep as a user runs it: a job that fails is told at the end and stops no other; a second run does nothing."""
 
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.conftest import ROOT
 
@@ -55,3 +57,20 @@ def test_a_sweep_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
     command.wait()
     _, left = psutil.wait_procs(started, timeout=20)
     assert started and not left
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "experiments" / "bench").glob("[a-z]*.py")))
+def test_every_benchmark_takes_what_make_bench_gives_all_of_them(script: str) -> None:
+    """`make bench ARGS=--quick` goes through them all."""
+    command = [sys.executable, "-m", f"experiments.bench.{script}", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--quick" in done.stdout
+
+
+def test_the_planners_benchmark_runs_and_refuses_what_is_no_student(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "experiments.bench.planner"]
+    done = subprocess.run([*command, "--quick"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and re.search(r"score .* ratio .*\ntrain .* ratio", done.stderr), done.stderr
+    done = subprocess.run([*command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "no folder of a student" in done.stderr
