@@ -29,7 +29,7 @@ REPEATS = 3
 
 
 def matrix_rate(seconds: float = 2.0) -> float:
-    """Operations a second of processor time, as `figures.matrix_tflops` finds them by the clock on an idle machine."""
+    """Operations a second of processor time, as `figures.core_tflops` finds them by the clock on an idle machine."""
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
     best, started = np.inf, time.process_time()
     while time.process_time() - started < seconds:
@@ -87,7 +87,7 @@ def main() -> None:
             function()
             taken.append(time.process_time() - before)
         rates.append(matrix_rate())
-        predicted = operations / (max(rates) * figures.efficiency("cpu", task, shape))
+        predicted = operations / (max(rates) * figures.efficiency("cpu", task, shape, max(rates) / 1e12))
         log.info(
             "%-6s predicted %.2f s, took %.2f s (%.0f tokens/s): ratio %.2f; matrix product %.1f GFLOP/s",
             task, predicted, min(taken), count * length / min(taken), predicted / min(taken), max(rates) / 1e9,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from lark.config import Config
 from lark.errors import LarkError
-from lark.hardware import Machine, memory_gib
+from lark.hardware import Machine
 from lark.planner.analysis import analysis_estimates
 from lark.planner.costs import GIB
 from lark.planner.estimates import Estimate, estimate, is_papers
-from lark.planner.figures import Figures, figures
+from lark.planner.figures import Figures, device_memory, figures
 from lark.planner.lengths import PoolLengths, assumed, pool_lengths
 from lark.report.tables import text_table
 from lark.shapes import shape_of
@@ -118,9 +118,8 @@ def check_memory(config: Config, machine: Machine, reused: Collection[str] = ())
     """Stop a run whose weights and optimizer alone are more than a device holds; say so if the disk is too small. No pool is
     read, and nothing is measured."""
     if shape_of(config.student) is not None:
-        memory = config.hardware.memory_gib or memory_gib(machine.device)
         lengths = assumed(1, config.student.max_length)
-        hardware = Figures(machine, 1.0, memory, 1.0)
+        hardware = Figures(machine, 1.0, device_memory(config, machine), 1.0)
         estimates = every_estimate(config, lengths, hardware, reused)
         refuse(estimates, certain=True)
         free, need = free_gib(config.outputs_path), sum(e.kept_gib + e.resume_gib for e in estimates)

@@ -26,6 +26,7 @@ from lark.planner import figures, report
 from lark.planner.estimates import Estimate, estimate, key_of
 from lark.planner.lengths import assumed, pool_lengths
 from lark.planner.remedies import applied
+from lark.shapes import shape_of
 from lark.students import DEMO
 from tests.conftest import composed
 
@@ -304,4 +305,23 @@ def test_the_table_names_every_step_and_its_sum() -> None:
 
 
 def test_the_matrix_rate_is_that_of_a_computer() -> None:
-    assert 1e-4 < figures.matrix_tflops(0.05) < 100
+    assert 1e-4 < figures.core_tflops(0.05) < 100
+
+
+def test_processes_on_a_cpu_share_its_cores_and_its_memory() -> None:
+    one, two = (
+        figures.figures(composed("hardware=cpu", f"hardware.processes={n}"), Machine("cpu", n, 1, 8 // n)) for n in (1, 2)
+    )
+    shape = shape_of(composed().student)
+    assert shape is not None
+    assert two.memory_gib == pytest.approx(one.memory_gib / 2)
+    assert two.rate("train", shape) == pytest.approx(one.rate("train", shape))
+
+
+def test_a_narrow_student_gains_little_from_fast_products() -> None:
+    narrow, wide = (shape_of(composed(f"student={name}").student) for name in ("demo", "qwen7b"))
+    assert narrow is not None and wide is not None
+    gains = [
+        2 * figures.efficiency("cpu", "score", s, 0.2) / figures.efficiency("cpu", "score", s, 0.1) for s in (narrow, wide)
+    ]
+    assert 1 < gains[0] < 1.5 < gains[1] < 2
