@@ -90,7 +90,10 @@ def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
         x, y, yerr=known["std"].astype(float), fmt="o", color=OKABE_ITO[0], capsize=2, elinewidth=0.8, label="a teacher"
     )
     for name, at, value in zip(known["teacher"], x, y, strict=True):
-        axes.annotate(name, (at, value), xytext=(5, 4), textcoords="offset points", fontsize=8)
+        # To the left where another point stands on the right, at about the same height.
+        crowded = bool(((x > at) & (x < at + 0.15 * np.ptp(x)) & (abs(y - value) < 0.06 * np.ptp(y))).any())
+        place, side = ((-6, 4), "right") if crowded else ((6, 4), "left")
+        axes.annotate(name, (at, value), xytext=place, textcoords="offset points", fontsize=8, ha=side)
     if np.isfinite(r):
         slope, intercept = np.polyfit(x, y, 1)
         ends = np.array([x.min(), x.max()])
