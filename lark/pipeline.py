@@ -39,6 +39,12 @@ ONE_PROCESS = ("student", "lengths", "grade", "cost")
 MERGED = {"gradients": "gradients.parquet", "jacobians": "jacobians.parquet", "kappa": "kappa.parquet"}
 """Analyses whose processes leave shards, and the table that the shards become."""
 
+DEMO = "demo"
+DEMO_RECIPE = (
+    "training=demo is the recipe of the demo's student, a million parameters and a learning rate of %g: for student.name=%s choose "
+    "training=paper, training=lora or settings of your own"
+)
+
 CUT = "%d of %d trajectories are cut at student.max_length=%d; %d of them have no response left and cannot be selected"
 
 
@@ -56,6 +62,8 @@ class Pipeline:
             benchmarks.check(config.benchmark)
         if any(step.task == "train" for step in self._wanted()):
             _check_held_out(config.training.held_out)
+            if config.training.name == DEMO and config.student.path != DEMO:
+                log.warning(DEMO_RECIPE, config.training.learning_rate, config.student.name)
         if any(step.task == "select" for step in self._wanted()):
             selecting.check_external(config)
         self.tracker = Tracker(config, folder)

@@ -26,6 +26,9 @@ VERSIONS = {
     "generations": 2, "metrics": 2, "analysis": 1, "cost": 1,
 }  # fmt: skip
 
+VERDICTS = 2
+"""Of lark/pool.py:verdict. Only a pool that is filtered by them depends on it."""
+
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
 """Training settings that cannot change the trained weights."""
 
@@ -58,14 +61,15 @@ def make_plan(config: Config, checksums: Checksums) -> list[Step]:
 
 
 def _with_packaged_student(config: Config, checksums: Checksums, steps: list[Step]) -> list[Step]:
-    """A student that comes in a package is converted first, and every step takes its weights from there."""
+    """A student that comes in a package is converted before the first step that needs it, and all take its weights from there."""
     file = packaged_file(config.student)
     if file is None:
         return steps
     part = {"gguf": checksums(file)}
     artifact = Artifact("student", config.student.name, CONVERSION, part)
     converted = [replace(s, sources={**s.sources, "student": artifact}) if "student" in s.sources else s for s in steps]
-    return [Step("student", "student", (artifact,), {"gguf": str(file)}), *converted]
+    first = next(index for index, step in enumerate(steps) if "student" in step.sources)
+    return [*converted[:first], Step("student", "student", (artifact,), {"gguf": str(file)}), *converted[first:]]
 
 
 def _steps(config: Config, checksums: Checksums) -> list[Step]:
@@ -106,6 +110,8 @@ def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
 
 def pool_artifact(config: Config, checksums: Checksums) -> Artifact:
     part = asdict(config.pool)
+    if config.pool.correct_only:
+        part["verdicts"] = VERDICTS
     files = pools.source_files(config.pool)
     if files:
         root = os.path.commonpath([path.parent for path in files])
@@ -219,6 +225,11 @@ def _analysis(config: Config, checksums: Checksums, pool: Artifact, checkpoint: 
     if asked.name == "kappa":
         if checkpoint is None:
             raise LarkError(f"analysis.name=kappa follows a training run, and method={config.method.name} has none.")
+        if config.training.snapshots < 2:
+            raise LarkError(
+                "analysis.name=kappa measures the student along its training: add training.snapshots=11 (or another number), the "
+                "students on the way that are kept."
+            )
         inputs = {"checkpoint": checkpoint, "selection": checkpoint.inputs["selection"]}
         rates = Artifact("analysis", f"kappa-{checkpoint.name}", version, {"analysis": "kappa", "dtype": asked.dtype}, inputs)
         return [Step("analyse", "kappa", (rates,), sources)]

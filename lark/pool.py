@@ -154,7 +154,7 @@ class Summary:
         known = verdict(trajectory, self.pool)
         self.verdicts[trajectory.teacher, known] += 1
         if known is not None:
-            self.sources.add("the answer in the last \\boxed{}" if _has_answer(trajectory) else "the pool's own verdict")
+            self.sources.add("the answer in the last \\boxed{}" if _is_compared(trajectory) else "the pool's own verdict")
         self.boxed += extract_boxed(trajectory.response) is not None
 
     def to_dict(self) -> dict[str, Any]:
@@ -300,14 +300,18 @@ def _sampled_questions(pool: conf.Pool) -> set[str]:
 
 
 def verdict(trajectory: Trajectory, pool: conf.Pool) -> bool | None:
-    """Correct or not: by the evaluation's extraction rule (paper, App. C.1), or the pool's own word where it has no answer."""
-    if not _has_answer(trajectory):
+    """Correct or not: by the evaluation's extraction rule (paper, App. C.1), or the pool's own word where that has nothing to
+    compare."""
+    if not _is_compared(trajectory):
         return trajectory.correct
     return grade_paper(extract_boxed(trajectory.response), str(trajectory.answer), AnswerFormat(pool.answer_format))
 
 
-def _has_answer(trajectory: Trajectory) -> bool:
-    return bool(trajectory.answer and trajectory.answer.strip())
+def _is_compared(trajectory: Trajectory) -> bool:
+    """Whether there is an answer to compare, and a box to compare it with. Without a box it is wrong, unless the pool says more."""
+    if not (trajectory.answer and trajectory.answer.strip()):
+        return False
+    return trajectory.correct is None or extract_boxed(trajectory.response) is not None
 
 
 def _record_batch(batch: list[Trajectory]) -> pa.RecordBatch:

@@ -78,6 +78,7 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["training.betas=[0.9]"], "training.betas=[0.9]: are two numbers"),
         (["training.betas=[0.9,1]"], "are two numbers from 0 to less than 1"),
         (["training.seed=-1"], "training.seed=-1: must not be negative"),
+        (["hardware.rendezvous=a:99999"], "hardware.rendezvous=a:99999: is host:port of node 0, the port 1 to 65535"),
         (["hardware.threads=-1"], "hardware.threads=-1: must not be negative"),
         (["+training.epcohs=3"], "+training.epcohs: there is no such key"),
         (["+benchmark.tasks.demo_words.lmit=3"], "+benchmark.tasks.demo_words.lmit: there is no such key"),

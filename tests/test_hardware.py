@@ -1,6 +1,7 @@
 """A wrong machine is told so before anything loads."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,11 +35,45 @@ def test_eight_gpus_can_be_planned_for_where_there_are_none(caplog: pytest.LogCa
     assert "the plan is for hardware=a100x8, elsewhere" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["engine=vllm", "engine.tensor_parallel=3"], "does not divide the 8 GPUs"),
+        (["training.global_batch=60"], "cannot be divided among 8"),
+        (["training.global_batch=4"], "8 processes, but only"),
+        (["student.attention=flash_attention_2", "training.bf16=false"], "has no float32"),
+    ],
+)
+def test_a_plan_for_gpus_elsewhere_refuses_what_they_would(asked: list[str], said: str) -> None:
+    with pytest.raises(LarkError, match=said):
+        check(composed("hardware=a100x8", "dry_run=true", *asked))
+
+
+@pytest.mark.parametrize(
+    ("present", "visible", "usable"), [(0, "0,1", 0), (2, "0,1,2,3", 2), (8, "3,5", 2), (2, "all", 2), (2, "", 0)]
+)
+def test_a_variable_makes_no_gpus(present: int, visible: str, usable: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the real one
+    monkeypatch.setattr(hardware, "_present_gpus", lambda: present)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert hardware.visible_gpus.__wrapped__() == usable
+
+
+def test_a_scratch_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(LarkError, match=r"hardware\.gradient_scratch=.*there is no such folder"):
+        check(composed("analysis.name=gradients", f"hardware.gradient_scratch={tmp_path / 'none'}"))
+
+
+def test_a_python_without_the_packages_is_told_how_to_get_them() -> None:
+    done = subprocess.run([sys.executable, "-I", "-S", "run.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "make setup" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_flash_attention_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "visible_gpus", lambda: 1)
     monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(LarkError, match=r"pip install flash-attn==2\.\d+\.\d+ --no-build-isolation"):
-        check(composed("student.attention=flash_attention_2", "hardware.device=cuda"))
+        check(composed("student.attention=flash_attention_2", "hardware.device=cuda", "training.bf16=true"))
 
 
 def test_an_engine_that_is_not_installed() -> None:
@@ -52,6 +87,8 @@ def test_an_engine_that_is_not_installed() -> None:
         (["engine=vllm"], "vllm"),
         (["hardware.zero=2", "hardware.processes=2"], "deepspeed"),
         (["training.lora.rank=4"], "peft"),
+        (["stages=[evaluate]"], "math-verify"),
+        (["stages=[score]", "student=smollm2", "engine=hf"], "gguf"),
     ],
 )
 def test_what_is_not_installed_is_named_with_the_version_of_the_environment(

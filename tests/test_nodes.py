@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lark import launch, nodes
+from lark import hardware, launch, nodes
 from lark.errors import LarkError
 from lark.hardware import Machine, first_host, resolve
 from lark.planner.figures import figures
@@ -136,11 +136,10 @@ def test_a_slurm_job_needs_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"SLURM_JOB_NUM_NODES": "4", "SLURM_NODEID": "2", "SLURM_JOB_NODELIST": "gpu[11-14]",
                         "SLURM_JOB_ID": "1234567", "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    from lark.hardware import visible_gpus
-
-    visible_gpus.cache_clear()
+    monkeypatch.setattr(hardware, "_present_gpus", lambda: 8)
+    hardware.visible_gpus.cache_clear()
     found = resolve(composed("hardware=slurm").hardware)
-    visible_gpus.cache_clear()
+    hardware.visible_gpus.cache_clear()
     assert (found.nodes, found.node, found.processes, found.rendezvous) == (4, 2, 8, "gpu11:24567")
 
 

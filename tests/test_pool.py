@@ -283,16 +283,18 @@ def test_only_correct_trajectories_by_the_extraction_rule(tmp_path: Path) -> Non
     assert [t.candidate_id for t in read(pool)] == ["0"]
 
 
-def test_the_pools_own_verdict_counts_where_there_is_no_answer(tmp_path: Path) -> None:
+def test_the_pools_own_verdict_counts_where_there_is_no_answer_or_no_box(tmp_path: Path) -> None:
     rows = [
         row(5, 0, correct=False),
         row(5, 1, response="5", correct=True),
         row(5, 2, answer=None, correct=True),
         row(5, 3, answer=" ", correct=False),
+        row(5, 4, response="6", correct=False),
+        row(5, 5, response="5"),
     ]
     pool = write_jsonl(tmp_path / "a.jsonl", rows)
     pool.correct_only = True
-    assert [t.candidate_id for t in read(pool)] == ["0", "2"]
+    assert [t.candidate_id for t in read(pool)] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("layout", ["rows", "rsr"])

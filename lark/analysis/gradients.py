@@ -173,6 +173,7 @@ def gram_matrix(
                 head += _inner(second, second)
                 cross += _inner(second, first)
             offset += piece.width
+        del gradients, first, second  # before the next block's are made: two of them are not within the bound
     anchor.want(set())
     return Gram(rest, head, cross)
 

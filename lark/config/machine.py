@@ -53,7 +53,8 @@ class Hardware:
         require(self.nodes >= 0, "hardware.nodes", self.nodes, "must be at least 1, or 0 for those of the SLURM job")
         if self.rendezvous is not None:
             host, _, port = self.rendezvous.rpartition(":")
-            require(bool(host) and port.isdigit(), "hardware.rendezvous", self.rendezvous, "is host:port of node 0")
+            valid = bool(host) and port.isdigit() and 0 < int(port) < 65536
+            require(valid, "hardware.rendezvous", self.rendezvous, "is host:port of node 0, the port 1 to 65535")
         not_negative("hardware", self, "processes", "threads", "memory_gib", "tflops", "bandwidth")
         for key in ("score_tokens", "train_tokens", "micro_batch"):
             require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")

@@ -5,6 +5,7 @@ precision (`analysis.dtype`).
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -72,7 +73,11 @@ class AnalysisPlanner(Planner):
         memory = held + (0.0 if hardware.gradient_scratch else block)
         work = f"{questions * K:,} trajectories x {passes} pass{'' if passes == 1 else 'es'}"
         flops = each * self.lengths.repeat * questions / self.lengths.questions
-        return self._analysis("gradients", work, flops, questions, 0.0, memory + self._activations(self._longest))
+        step = self._analysis("gradients", work, flops, questions, 0.0, memory + self._activations(self._longest))
+        if not hardware.gradient_scratch:
+            return step
+        seconds = step.seconds + 2 * whole * K * questions / LOAD_BYTES  # written, read, and all processes have one disk
+        return replace(step, seconds=seconds, device_hours=seconds * self.hardware.machine.world / 3600)
 
     def _jacobians(self) -> Estimate:
         """A direction in the parameters, as large as they are, is pulled back and pushed forward."""
@@ -87,7 +92,7 @@ class AnalysisPlanner(Planner):
 
     def _kappa(self) -> Estimate:
         """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
-        snapshots = max(1, self.config.training.snapshots)
+        snapshots = max(1, self.config.training.snapshots)  # none are refused by the plan
         chosen = min(self.config.budget.size, self.lengths.candidates) * self.lengths.questions
         forward = costs.forward_flops(self.shape, self.lengths.total, self.lengths.response)
         each = forward.training(bool(self._recomputes), frozen=False) * chosen / len(self.lengths.total)

@@ -17,7 +17,8 @@ from lark.shapes import Shape
 Settings = Mapping[str, Any]
 
 CONTEXTS = (32768, 16384, 8192, 4096, 2048)
-LORA_RANK = 16
+LORA_RANK, LORA_RATE = 16, 1e-4
+"""Adapters start at zero and need larger steps (conf/training/lora.yaml)."""
 MEANING = {
     "training.lora.rank": "LoRA instead of full fine-tuning",
     "student.max_length": "longer trajectories are cut",
@@ -40,6 +41,8 @@ def remedy(candidates: Iterable[Settings], fits: Callable[[Settings], bool], oth
 
 def candidates(task: str, config: Config, machine: Machine, shape: Shape, longest: int) -> Iterator[Settings]:
     """For a step of the plan. `longest`: tokens of the pool's longest trajectory; `shape`: of the model that the step loads."""
+    if task == "lengths":
+        return iter(())
     if task == "train":
         return _training(config, machine)
     if task in ("score", "local"):
@@ -71,7 +74,9 @@ def _training(config: Config, machine: Machine) -> Iterator[Settings]:
     shared = [{}, *({"hardware.zero": stage} for stage in stages)]
     packs = [{"hardware.train_tokens": longest}] if hardware.train_tokens > longest else []
     lengths = [{}, *packs, *_shorter(longest, "hardware.train_tokens", hardware.train_tokens)]
-    adapters = [{}] if config.training.lora.rank else [{}, {"training.lora.rank": LORA_RANK}]
+    adapters = (
+        [{}] if config.training.lora.rank else [{}, {"training.lora.rank": LORA_RANK, "training.learning_rate": LORA_RATE}]
+    )
     recomputed = [{}] if config.training.gradient_checkpointing else [{}, {"training.gradient_checkpointing": True}]
     return _combined(adapters, lengths, shared, recomputed)
 

@@ -13,7 +13,7 @@ from lark.planner.analysis import analysis_estimates
 from lark.planner.costs import GIB
 from lark.planner.estimates import Estimate, estimate, is_papers
 from lark.planner.figures import Figures, device_memory, figures
-from lark.planner.lengths import PoolLengths, assumed, pool_lengths
+from lark.planner.lengths import PoolLengths, pool_lengths, shortest
 from lark.report.tables import text_table
 from lark.shapes import shape_of
 
@@ -118,7 +118,7 @@ def check_memory(config: Config, machine: Machine, reused: Collection[str] = ())
     """Stop a run whose weights and optimizer alone are more than a device holds; say so if the disk is too small. No pool is
     read, and nothing is measured."""
     if shape_of(config.student) is not None:
-        lengths = assumed(1, config.student.max_length)
+        lengths = shortest()
         hardware = Figures(machine, 1.0, device_memory(config, machine), 1.0)
         estimates = every_estimate(config, lengths, hardware, reused)
         refuse(estimates, certain=True)

@@ -56,7 +56,8 @@ def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
     if counts["boxed"] < 0.5:
         hints.append(
             f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, which is all that evaluation reads: a student "
-            "that learns from them may score 0. pool.answer_pattern='<answer>(.*?)</answer>' boxes answers of that form."
+            "that learns from them may score 0. If answers stand in another form, a pattern boxes them, such as "
+            "\"pool.answer_pattern='<answer>(.*?)</answer>'\" (with both kinds of quotes)."
         )
     correct = counts["all"]["correct"]
     if correct is not None and correct < 1:
@@ -84,6 +85,8 @@ def run_summary(
         log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
         detail_header, details = details_table(config, store, graded)
         log.info("\n%s\n\n%s\n", DETAILS.format(k=decoding.samples), text_table(detail_header, details, right=3))
+        if unread := _unread(config, store, graded):
+            log.warning(unread)
         level_header, levels = levels_table(config, store, graded)
         by_level = f"Acc@{decoding.samples} by level ({config.benchmark.grader} grader)"
         if levels and any(task.path != "demo" for task in config.benchmark.tasks.values()):  # the demo's are in the file
@@ -147,6 +150,26 @@ def details_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple
                  spread(others.sample_accuracy), f"{ours.truncated:.1f}", f"{ours.unboxed:.1f}"]
             )  # fmt: skip
     return header, rows
+
+
+def _unread(config: Config, store: Store, graded: Sequence[Step]) -> str | None:
+    """Why a table is all but empty: answers that nobody could read."""
+    found = {
+        " B=".join(model).removesuffix(" B=–"): [values[config.benchmark.grader].unboxed for values in by_grader.values()]
+        for model, by_grader in _evaluated(config, store, graded)
+    }
+    worst = {name: sum(shares) / len(shares) for name, shares in found.items() if sum(shares) / len(shares) > MANY}
+    if not worst:
+        return None
+    said = ", ".join(f"{name} {share:.0f}%" for name, share in worst.items())
+    return (
+        f"Answers without a \\boxed{{}}, which count as wrong: {said}. If they were cut, raise benchmark.decoding.max_new_tokens; "
+        "if the pool's own answers are not boxed, see pool.answer_pattern (docs/own-pool.md).\n"
+    )
+
+
+MANY = 80
+"""Percent of answers without a box that explain an accuracy by themselves."""
 
 
 def levels_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:

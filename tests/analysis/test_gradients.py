@@ -1,13 +1,16 @@
 """The streamed Gram matrix and corpus gradient against whole gradients, autograd in fp64 and finite differences."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from lark.analysis import gradients
 from lark.analysis.gradients import HEAD, Anchor, corpus_rate, gram_matrix, passes
 from lark.analysis.learnability import rate
 from lark.chat import Encoded
@@ -92,6 +95,21 @@ def test_half_precision_keeps_the_gram_matrix_to_a_few_percent(tmp_path: Path) -
     np.testing.assert_allclose(found.gram, whole, atol=0.05 * whole.max())
     rho, rounded = (corpus_rate(Anchor(model), encoded, q.tolist(), batch_tokens=40) for model in (exact, half))
     assert rounded.rate == pytest.approx(rho.rate, rel=0.05)
+
+
+def test_one_block_of_gradients_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[StorageWeakRef] = []
+    buffer = gradients._buffer
+
+    def recorded(*arguments: Any) -> torch.Tensor:
+        assert all(storage.expired() for storage in made)
+        tensor = buffer(*arguments)
+        made.append(StorageWeakRef(tensor.untyped_storage()))
+        return tensor
+
+    monkeypatch.setattr(gradients, "_buffer", recorded)
+    gram_matrix(Anchor(tiny(tied=True)), trajectories(), 20_000)
+    assert len(made) > 3
 
 
 def test_a_sum_of_many_gradients_is_kept_in_single_precision() -> None:

@@ -138,7 +138,9 @@ def test_what_is_asked_for_is_planned_and_nothing_else(tmp_path: Path) -> None:
     assert tasks() == []
     assert tasks("analysis.name=gradients") == ["gradients"]
     assert tasks("analysis.name=theory") == ["gradients", "jacobians"]
-    assert tasks("analysis.name=kappa") == ["kappa"]
+    assert tasks("analysis.name=kappa", "training.snapshots=2") == ["kappa"]
+    with pytest.raises(LarkError, match=r"add training\.snapshots=11"):
+        tasks("analysis.name=kappa")
     assert tasks("analysis.name=contamination", "method=base") == ["contamination"]
     with pytest.raises(LarkError, match="follows a training run"):
         tasks("analysis.name=kappa", "method=base")

@@ -92,11 +92,17 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
 @pytest.mark.parametrize(
     ("overrides", "remedy"),
     [
-        (["hardware=a100x1"], "use training.lora.rank=16 (LoRA instead of full fine-tuning), or more GPUs."),
+        (
+            ["hardware=a100x1"],
+            "use training.lora.rank=16 training.learning_rate=0.0001 (LoRA instead of full fine-tuning), or more GPUs.",
+        ),
         (["hardware=a100x8", "hardware.zero=0"], "hardware.zero=2"),
         (["hardware=a100x8", "hardware.memory_gib=48"], "hardware.zero=3"),
         (["hardware=a100x8", "hardware.zero=3", "hardware.memory_gib=30"], "student.max_length="),
-        (["hardware=a100x1", "hardware.memory_gib=24"], "use training.lora.rank=16 student.max_length=8192 (LoRA"),
+        (
+            ["hardware=a100x1", "hardware.memory_gib=24"],
+            "use training.lora.rank=16 training.learning_rate=0.0001 student.max_length=8192 (LoRA",
+        ),
         (["hardware=a100x8", "student.max_length=131072"], "use student.max_length=32768 (longer trajectories are cut)."),
         (
             ["hardware=a100x1", "hardware.memory_gib=12"],
@@ -183,6 +189,22 @@ def test_the_remedy_really_fits() -> None:
     report.refuse(estimate(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=48", "hardware.zero=3")))
 
 
+def test_counting_tokens_needs_no_other_settings_but_memory() -> None:
+    step = by_task("hardware=cpu", "hardware.memory_gib=0.5")["lengths"]
+    assert step.remedy == "a smaller student or a machine with more memory (about 1 GiB)"
+
+
+def test_adapters_are_named_with_the_steps_that_they_need() -> None:
+    step = by_task("student=qwen7b", "hardware=a100x1")["train"]
+    assert step.remedy is not None and step.remedy.startswith("training.lora.rank=16 training.learning_rate=0.0001")
+
+
+def test_a_real_run_is_given_no_remedy_for_lengths_that_nobody_has_seen() -> None:
+    with pytest.raises(LarkError) as error:
+        report.check_memory(composed("student=smollm2", "engine=hf", "hardware.memory_gib=2"), Machine("cpu", 1, 1, 2))
+    assert "training.lora.rank=16" in str(error.value) and "max_length" not in str(error.value)
+
+
 def test_a_run_that_is_not_dry_is_refused_only_for_what_is_certain() -> None:
     machine = Machine("cuda", 8, 1, 1)
     report.check_memory(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40"), machine)
@@ -209,7 +231,8 @@ ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "genera
 @pytest.mark.parametrize(
     "asked",
     [["method=lark"], ["method=rule_quality"], ["method=random", "scoring.tokens=true"], ["method=local_naturalness"],
-     ["method=llm_judge"], ["method=base"], ["analysis.name=kappa"], ["analysis.name=cost"], ["analysis.name=gradients"],
+     ["method=llm_judge"], ["method=base"], ["analysis.name=kappa", "training.snapshots=3"],
+     ["analysis.name=cost"], ["analysis.name=gradients"],
      ["analysis.name=theory"], ["analysis.name=contamination"]],
 )  # fmt: skip
 def test_what_is_estimated_is_what_would_run(asked: list[str], tmp_path: Path) -> None:
@@ -226,7 +249,7 @@ def test_a_dependency_that_cannot_fit_is_refused_unless_it_is_there_already() ->
     config, machine = composed("student=qwen7b", "hardware=a100x1", "stages=[evaluate]"), Machine("cuda", 1, 1, 1)
     with pytest.raises(LarkError, match=r"train \(train\) needs about 140 GiB"):
         report.refuse(estimate(config))
-    with pytest.raises(LarkError, match=r"train \(train\) needs about 140 GiB"):
+    with pytest.raises(LarkError, match=r"train \(train\) needs about 114 GiB"):
         report.check_memory(config, machine)
     report.check_memory(config, machine, reused={"train"})
     text, refused = report.report(config, reused={"train"})

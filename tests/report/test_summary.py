@@ -10,6 +10,7 @@ from lark.artifacts import Artifact, Checksums, Store
 from lark.config import Config, Task
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.plan import Step, make_plan
+from lark.report import summary
 from lark.report.summary import details_table, headline, levels_table, run_summary
 from lark.tracking import Tracker
 from tests.conftest import composed
@@ -54,6 +55,19 @@ def test_the_details_are_of_the_headlines_grader(grader: str, share: str, interv
     cells = dict(zip(header, row, strict=True))
     assert f"({grader} grader)" in headline(config)
     assert (cells[f"Acc@5 ({grader})"], cells["95% interval"], cells["without box"]) == (share, interval, unboxed)
+
+
+def test_answers_that_cannot_be_read_explain_an_empty_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, store, plan = evaluated(tmp_path, "benchmark.grader=paper")
+    monkeypatch.setattr(summary, "MANY", 20)  # a quarter of them have no box
+    run_summary(config, store, plan, [], Tracker(config, tmp_path), tmp_path)
+    assert "which count as wrong: Base model 25%." in caplog.text and "pool.answer_pattern" in caplog.text
+    caplog.clear()
+    monkeypatch.undo()
+    run_summary(config, store, plan, [], Tracker(config, tmp_path), tmp_path)
+    assert "count as wrong" not in caplog.text
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
