@@ -75,6 +75,11 @@ def memory_gib(device: str) -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
+def usable_cores() -> int:
+    """Those that this process may use, of all that the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def resolve(hardware: Hardware, here: bool = True) -> Machine:
     """Decide what `auto` means here, and refuse what is not here (unless it is only to be planned for)."""
     gpus = visible_gpus()
@@ -86,7 +91,7 @@ def resolve(hardware: Hardware, here: bool = True) -> Machine:
             f"hardware={hardware.name} asks for {processes} GPU{'s' if processes > 1 else ''} on this machine, which {present}: "
             "use hardware=auto, or hardware=cpu for the demo."
         )
-    threads = hardware.threads or max(1, (os.cpu_count() or 1) // processes)
+    threads = hardware.threads or max(1, usable_cores() // processes)
     nodes = hardware.nodes or job_nodes(planned=not here) or 1
     if nodes == 1:
         return Machine(device, processes, 1, threads)

@@ -179,7 +179,8 @@ def scores_file(method: Method) -> Path:
         raise LarkError("method=external needs method.path=<Parquet or CSV with question_id, candidate_id, score>.")
     path = Path(method.path).expanduser()
     if not path.is_file():
-        raise LarkError(f"method.path={path}: there is no such file.")
+        what = "this is a folder; name the file" if path.is_dir() else "there is no such file"
+        raise LarkError(f"method.path={path}: {what}.")
     return path
 
 

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from lark import artifacts
-from tests.conftest import SMALL, run_program, start_program
+from lark.pipeline import Pipeline
+from tests.conftest import ROOT, SMALL, composed, run_program, start_program
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +181,15 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
     assert "error: " in output
     assert not list(tmp_path.glob("pool/*/trajectories.parquet"))
     assert artifacts.MANIFEST in {p.name for p in tmp_path.glob("pool/*/*")}
+
+
+def test_a_student_of_ones_own_is_not_trained_by_the_demos_recipe_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = f"student.path={ROOT / 'lark' / 'demo' / 'student'}", "student.name=mine", "tracking=none", f"outputs={tmp_path}"
+    Pipeline(composed(*own), tmp_path)
+    assert "training=demo is the recipe of the demo's student" in caplog.text and "student.name=mine" in caplog.text
+    caplog.clear()
+    Pipeline(composed(*own, "stages=[select]"), tmp_path)  # which trains nothing
+    Pipeline(composed("tracking=none", f"outputs={tmp_path}"), tmp_path)
+    assert "recipe" not in caplog.text

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from lark.config import Config
-from lark.hardware import Machine, job_nodes, memory_gib, resolve
+from lark.hardware import Machine, job_nodes, memory_gib, resolve, usable_cores
 from lark.shapes import Shape
 
 EFFICIENCY = {
@@ -76,7 +76,7 @@ def device_memory(config: Config, machine: Machine) -> float:
 @cache
 def core_tflops(seconds: float = 0.4) -> float:
     """Float32 rate of a core of this machine while all are at work, from a product of the size that students have."""
-    cores = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)  # that NumPy uses
+    cores = int(os.environ.get("OMP_NUM_THREADS") or usable_cores())  # that NumPy uses
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
     a @ a
     best, deadline = np.inf, time.perf_counter() + seconds

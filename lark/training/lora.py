@@ -31,8 +31,11 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
     )
     wrapped: nn.Module = get_peft_model(model, settings, adapter_name=ADAPTER)
     wrapped.forward = model.forward
-    trained = sum(p.numel() for p in wrapped.parameters() if p.requires_grad)
-    log.info("LoRA: %s of %s weights are trained", f"{trained:,}", f"{sum(p.numel() for p in wrapped.parameters()):,}")
+    sizes = [
+        (getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in wrapped.parameters()
+    ]  # ZeRO-3 keeps weights elsewhere
+    trained = sum(size for size, trains in sizes if trains)
+    log.info("LoRA: %s of %s weights are trained", f"{trained:,}", f"{sum(size for size, _ in sizes):,}")
     return wrapped
 
 
