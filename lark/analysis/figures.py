@@ -73,7 +73,7 @@ def surrogate_figure(agreement: Agreement) -> Figure:
     histogram.set_ylabel("questions")
     histogram.yaxis.set_major_locator(MaxNLocator(integer=True))
     histogram.set_title("(c) Relative RMS error")
-    histogram.legend()
+    histogram.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
     return figure
 
 
