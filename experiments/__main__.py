@@ -16,7 +16,7 @@ from experiments import report as reports
 from experiments.planning import describe
 from experiments.report import Report
 from experiments.sweep import ROOT, Sweep, available, compose_sweep, counted, dashed, find
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 from lark.launch import die_with_parent
 
 log = logging.getLogger("experiments")
@@ -38,13 +38,14 @@ def main(arguments: Sequence[str]) -> str | None:
         except LarkError as error:
             if len(names) == 1:
                 raise
-            problems.append(f"{dashed(name)}: {error}")
+            problems.append(f"{dashed(name)}: {error}")  # the others go on
     return "\n".join(problems) or None
 
 
 def run(name: str, arguments: list[str]) -> list[str]:
     """The sweep, to its end whatever fails, and then its report. Returns what failed."""
     sweep = compose_sweep(name, arguments)
+    draw(sweep)  # of nothing yet, or of a part: what cannot be drawn is told before hours of work
     log.info("%s at scale %s: %s", sweep.title, sweep.scale, counted(len(sweep.jobs), "job"))
     command = [sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments]
     code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
@@ -76,7 +77,17 @@ def _write(sweep: Sweep) -> None:
 
 def draw(sweep: Sweep) -> Report:
     """What experiments/<name>.py makes of the sweep."""
-    report: Report = importlib.import_module(f"experiments.{sweep.name}").render(sweep)
+    try:
+        report: Report = importlib.import_module(f"experiments.{sweep.name}").render(sweep)
+    except LarkError:
+        raise
+    except Exception as error:
+        log.debug("%s", sweep.title, exc_info=True)
+        typed = " ".join(sweep.overrides) or "no settings of your own"
+        raise LarkError(
+            f"{sweep.title} cannot be drawn with {typed} ({type(error).__name__}: {first_line(error)}). It draws the sweep of "
+            f"conf/experiment/{sweep.name}.yaml: change single values, and sweep over nothing else."
+        ) from error
     return report
 
 
@@ -86,5 +97,9 @@ if __name__ == "__main__":
         sys.exit(main(sys.argv[1:]))
     except LarkError as error:
         sys.exit(f"error: {error}")
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.exit(f"error: {error.filename}: {error.strerror}. Say where to write with outputs=<folder>.")
     except KeyboardInterrupt:
         sys.exit("interrupted: run the same command again and it continues.")

@@ -33,8 +33,8 @@ def render(sweep: Sweep) -> Report:
         f"components of q̂(B) − p; at each point the weights closest to uniform that project there. Purple is above zero, "
         f"orange below. {facts['budgets_with_gain']:.0f} of the {facts['budgets']:.0f} selections q̂(B) raise ρ (lowest "
         f"{facts['lowest_gain_on_path']:+.3g}, highest {facts['largest_gain_on_path']:+.3g}; ρ(p) = {facts['prior_rate']:.3g}; the "
-        f"best single trajectory {facts['largest_possible_gain']:+.3g}), as do {facts['random_share_with_gain']:.0%} of random "
-        f"weights. {PAPER}"
+        f"best single trajectory {facts['largest_possible_gain']:+.3g}); of random weights "
+        f"{facts['random_share_with_gain']:.0%} do. {PAPER}"
     )
     notes = [
         f"The question is the median one of {sizes(questions)} by its mean Δρ/ρ(p) over budgets, not chosen by eye. On "

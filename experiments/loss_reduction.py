@@ -29,7 +29,8 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title="Figure 3b. SFT loss reduction",
         caption=(
-            "ΔL_t = L_t − L_0 in nats a token during SFT at B=3, each method on its own selection, with its own weights. The "
+            f"ΔL_t = L_t − L_0 in nats a token during SFT at B={sweep.jobs[0].config.budget.size}, each method on its own "
+            "selection, with its own weights. The "
             "loss of each step's batch is compared with that of the same trajectories under the untrained student, and the "
             f"differences are averaged over the trajectories of the last {WINDOW:.0%} of the steps; L_0 in the table is of the "
             "whole selection. (With training.held_out.path=selection L_t is of the whole selection too, and the models are "

@@ -130,7 +130,8 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
             raise LarkError(f"{argument}: what follows the experiment's name is key=value, such as scale=paper.")
         if _key(argument) == "experiment":
             raise LarkError(f"{argument}: the experiment is {dashed(name)} already; give the other one's name in its place.")
-    arguments = [f"experiment={name}", *as_hydra_reads(list(arguments))]
+    said = {_key(argument) for argument in arguments}
+    arguments = as_hydra_reads([f"experiment={name}", *arguments])
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             parser = OverridesParser.create()
@@ -154,7 +155,7 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
     ]
     # What can change no result is no change.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
-    changed = tuple(a for a in arguments if _key(a).split(".")[0] not in same)
+    changed = tuple(a for a in arguments if _key(a) in said and _key(a).split(".")[0] not in same)
     return Sweep(name, whole.scale, changed, tuple(jobs), Store(configs[0].outputs_path))
 
 

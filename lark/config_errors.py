@@ -5,11 +5,15 @@ import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from lark.config import Config
 from lark.errors import LarkError
 
+CONF = Path(__file__).parent.parent / "conf"
 VALUED = frozenset({"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
                     "--experimental-rerun", "--info", "-i"})  # fmt: skip
 """Hydra's flags that the next word belongs to."""
@@ -32,7 +36,35 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
         flags.append(argument)
         if argument in VALUED:
             flags.extend(islice(rest, 1))
-    return [*flags, *settings]
+    return [*flags, *settings, *_benchmark_of_a_sweep(settings)]
+
+
+def _benchmark_of_a_sweep(settings: list[str]) -> list[str]:
+    """`benchmark=paper`, where `benchmark.tasks.aime24.path=...` needs it said.
+
+    Hydra takes the settings of a sweep for its own configuration first, which has none of the students that are swept, and so
+    not the benchmark that they bring with them.
+    """
+    typed = dict(setting.split("=", 1) for setting in settings if "=" in setting)
+    if "benchmark" in typed or not any(setting.lstrip("+~").startswith("benchmark.tasks.") for setting in settings):
+        return []
+    students, file = typed.get("student", ""), CONF / "experiment" / f"{typed.get('experiment')}.yaml"
+    if file.is_file():
+        scale = OmegaConf.load(file).experiment.scales.get(typed.get("scale", "demo"), {})
+        if "benchmark" in scale:
+            return [f"benchmark={scale.benchmark}"]
+        students = students or scale.get("student", "")
+    elif "," not in students:
+        return []  # Hydra sees the student itself
+    files = [CONF / "student" / f"{student.strip(chr(39))}.yaml" for student in students.split(",")]
+    found = {_brought(file) for file in files if file.is_file()}
+    return [f"benchmark={found.pop()}"] if len(found) == 1 else []
+
+
+def _brought(student: Path) -> str:
+    """The benchmark in a student's defaults list."""
+    defaults = OmegaConf.select(OmegaConf.load(student), "defaults", default=[])
+    return next((str(item["override /benchmark"]) for item in defaults if "override /benchmark" in item), "demo")
 
 
 def _as_hydra_reads(argument: str) -> str:

@@ -78,8 +78,9 @@ class Pipeline:
         try:
             for step in self._wanted():
                 self._carry_out(step)
-            if not any(outcome.made for outcome in self.outcomes):
+            if not any(outcome.made for outcome in self.outcomes) and self.tracker.is_told:
                 self.tracker.enabled = False  # nothing new to tell: a repeated sweep leaves no empty runs behind
+            self._track_what_was_there()
             if "report" in self.config.stages:
                 run_summary(self.config, self.store, self.plan, self.outcomes, self.tracker, self.folder)
             finished = True
@@ -87,6 +88,19 @@ class Pipeline:
             self.tracker.finish()
             if self.leader is not None:
                 self.leader.close(failed=not finished)
+
+    def _track_what_was_there(self) -> None:
+        """A job of a sweep is a run of its group, whoever made its artifacts: their counts, and the curve of a training."""
+        if not self.tracker.enabled:
+            return
+        for outcome in self.outcomes:
+            for artifact in outcome.step.artifacts:
+                counts = self.store.manifest(artifact)["counts"]
+                numbers = {f"{artifact.stage}/{k}": v for k, v in counts.items() if isinstance(v, int | float)}
+                self.tracker.log(numbers)
+            if outcome.step.task == "train" and not outcome.made:
+                with self.tracker.follow(self.store.path(outcome.step.artifacts[0]) / "metrics.jsonl", "train"):
+                    pass
 
     def lengths(self) -> PoolLengths:
         """What is known of the pool's lengths, for the planner."""

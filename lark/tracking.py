@@ -104,6 +104,19 @@ class Tracker:
             if last:
                 return
 
+    @property
+    def is_told(self) -> bool:
+        """Whether there is nothing to tell where nothing is new: a run outside any group, or one that its group has already."""
+        group = self.config.tracking.group
+        return group is None or (self._told.exists() and group in self._told.read_text(encoding="utf-8").splitlines())
+
+    @property
+    def _told(self) -> Path:
+        return self.folder / "tracked.txt"
+
     def finish(self) -> None:
         if self._run is not None:
             self._run.finish()
+            if not self.is_told:
+                with self._told.open("a", encoding="utf-8") as handle:
+                    handle.write(f"{self.config.tracking.group}\n")

@@ -117,6 +117,24 @@ def test_stages_are_typed_as_words() -> None:
     assert composed(*read[:2]).stages == ["select", "train"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "added"),
+    [
+        (["student=qwen7b,llama3b", "benchmark.tasks.aime24.path=a"], ["benchmark=paper"]),
+        (["student=qwen7b,'qwen1.5b'", "~benchmark.tasks.gpqa_diamond"], ["benchmark=paper"]),
+        (["experiment=table1", "scale=paper", "benchmark.tasks.aime24.path=a"], ["benchmark=paper"]),
+        (["experiment=budget_scaling", "scale=paper", "benchmark.tasks.amc.path=a"], ["benchmark=amc"]),
+        (["experiment=table1", "scale=paper", "benchmark=amc", "benchmark.tasks.amc.path=a"], []),
+        (["experiment=table1", "scale=paper"], []),
+        (["student=qwen7b", "benchmark.tasks.aime24.path=a"], []),
+        (["student=qwen7b,demo", "benchmark.tasks.aime24.path=a"], []),
+    ],
+)
+def test_a_sweep_over_students_knows_the_benchmark_that_they_bring(typed: list[str], added: list[str]) -> None:
+    """Which its own configuration, with none of them, does not have."""
+    assert as_hydra_reads(typed) == [*typed, *added]
+
+
 def test_a_budget_is_typed_as_a_number() -> None:
     assert as_hydra_reads(["budget=3", "-m", "budget=1,3", "budget.size=7", "method=lark"]) == [
         "-m", "budget='3'", "budget='1','3'", "budget.size=7", "method=lark",

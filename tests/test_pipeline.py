@@ -193,3 +193,12 @@ def test_a_student_of_ones_own_is_not_trained_by_the_demos_recipe_without_a_word
     Pipeline(composed(*own, "stages=[select]"), tmp_path)  # which trains nothing
     Pipeline(composed("tracking=none", f"outputs={tmp_path}"), tmp_path)
     assert "recipe" not in caplog.text
+
+
+def test_a_finished_job_is_a_run_in_every_group_that_it_belongs_to_and_in_each_once(finished: Path) -> None:
+    folder = finished / "runs" / "demo" / "lark-B3"
+    for group, runs in (("first", 1), ("first", 1), ("second", 2)):
+        code, said = run_program(*SMALL, "tracking.mode=offline", f"tracking.group={group}", outputs=finished)
+        assert code == 0, said
+        assert len(list(folder.glob("wandb/offline-run-*"))) == runs
+    assert (folder / "tracked.txt").read_text().splitlines() == ["first", "second"]

@@ -35,5 +35,6 @@ def panels(count: int = 1, width: float = 5.2, height: float = 3.4) -> tuple[Fig
 def save(figure: Figure, path: Path) -> None:
     """As PNG for the screen and PDF for paper, the same bytes from the same figure."""
     logging.getLogger("fontTools").setLevel(logging.WARNING)
-    figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
-    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+    with mpl.rc_context(STYLE):  # resolution and fonts are those of the moment of saving, whatever was drawn before
+        figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
+        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})

@@ -173,3 +173,18 @@ def test_the_papers_contamination_table_adds_up() -> None:
     paper = published("contamination").set_index("benchmark")
     assert (paper.drop(index="Total").sum() == paper.loc["Total"]).all()
     assert paper.loc["Total", "problems"] == 811
+
+
+@pytest.mark.parametrize("name", ["cost", "ablation_score"])
+def test_a_sweep_that_cannot_be_drawn_is_told_before_it_runs(name: str, tmp_path: Path) -> None:
+    with pytest.raises(LarkError, match=r"cannot be drawn with budget='1','3' .*sweep over nothing else"):
+        main(["run", name, "budget=1,3", f"outputs={tmp_path}", "tracking=none"])
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_files_may_lie_elsewhere_at_the_papers_scale(tmp_path: Path) -> None:
+    sweep = compose_sweep(
+        "table1", ["scale=paper", "method=lark", f"outputs={tmp_path}", "benchmark.tasks.aime24.path=/else/where"]
+    )
+    assert {job.config.benchmark.tasks["aime24"].path for job in sweep.jobs} == {"/else/where"}
+    assert sweep.overrides == ("method=lark", "benchmark.tasks.aime24.path=/else/where")
