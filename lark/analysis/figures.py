@@ -148,7 +148,7 @@ def theory_figure(checks: pd.DataFrame) -> Figure:
 def kappa_figure(runs: Mapping[int, pd.DataFrame]) -> Figure:
     """App. A.3: ρ_t along training, a panel for each budget; on the right the same curve reads as ρ_t/ρ_0. runs: step, rate,
     ratio."""
-    figure, axes = panels(len(runs), width=3.5, height=3.0)
+    figure, axes = panels(len(runs), width=3.1, height=3.0)
     for left, (budget, run) in zip(axes, sorted(runs.items()), strict=True):
         lowest = run.iloc[int(run["ratio"].to_numpy().argmin())]
         start = float(run["rate"].iloc[0])
@@ -157,15 +157,21 @@ def kappa_figure(runs: Mapping[int, pd.DataFrame]) -> Figure:
         left.axhline(start, color=GREY, linestyle="--", linewidth=0.9, label="ρ_0")
         left.set_xlabel("training step t")
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
-        left.set_ylabel("ρ_t = ‖∇L‖² / L (nats per unit², log)")
         low, high = 0.6 * run["rate"].min(), 1.6 * run["rate"].max()
         left.set_yscale("log")
         left.set_ylim(low, high)
         right = left.twinx()
         right.set_yscale("log")
         right.set_ylim(low / start, high / start)
-        right.set_ylabel("ρ_t / ρ_0 (no unit)")
         right.grid(visible=False)
+        for side, unit in ((left, 1.0), (right, start)):
+            side.set_yticks(_decades(low / unit, high / unit))
+            side.yaxis.set_major_formatter("{x:g}")
+            side.yaxis.set_minor_locator(NullLocator())
+        if left is axes[0]:
+            left.set_ylabel("ρ_t = ‖∇L‖² / L (nats per unit², log)")
+        if left is axes[-1]:
+            right.set_ylabel("ρ_t / ρ_0 (no unit, log)")
         left.set_title(f"B = {budget}: κ̂ = {lowest['ratio']:.3g} at step {int(lowest['step'])}")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
