@@ -112,7 +112,7 @@ class Tracker:
 
     @property
     def _told(self) -> Path:
-        return self.folder / "tracked.txt"
+        return self.folder / ".tracked"
 
     def finish(self) -> None:
         if self._run is not None:

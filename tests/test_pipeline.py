@@ -201,4 +201,4 @@ def test_a_finished_job_is_a_run_in_every_group_that_it_belongs_to_and_in_each_o
         code, said = run_program(*SMALL, "tracking.mode=offline", f"tracking.group={group}", outputs=finished)
         assert code == 0, said
         assert len(list(folder.glob("wandb/offline-run-*"))) == runs
-    assert (folder / "tracked.txt").read_text().splitlines() == ["first", "second"]
+    assert (folder / ".tracked").read_text().splitlines() == ["first", "second"]
