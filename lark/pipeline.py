@@ -42,7 +42,7 @@ MERGED = {"gradients": "gradients.parquet", "jacobians": "jacobians.parquet", "k
 DEMO = "demo"
 DEMO_RECIPE = (
     "training=demo is the recipe of the demo's student, a million parameters and a learning rate of %g: for student.name=%s choose "
-    "training=paper, training=lora or settings of your own"
+    "student=own, which brings the paper's, training=lora or settings of your own"
 )
 
 CUT = "%d of %d trajectories are cut at student.max_length=%d; %d of them have no response left and cannot be selected"

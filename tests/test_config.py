@@ -15,14 +15,16 @@ from tests.conftest import ROOT, composed
 
 GROUPS = sorted(path for path in (ROOT / "conf").iterdir() if path.is_dir() and path.name != "hydra")
 OPTIONS = [(group.name, option.stem) for group in GROUPS for option in sorted(group.glob("*.yaml"))]
-NEEDS = {"pool=files": "pool.path=x.jsonl", "pool=hub": "pool.path=a/b", "method=external": "method.path=x.csv"}
+NEEDS = {
+    "pool=files": ["pool.path=x.jsonl"], "pool=hub": ["pool.path=a/b"], "method=external": ["method.path=x.csv"],
+    "student=own": ["student.path=my/student", "student.max_length=8192"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_composes(group: str, option: str) -> None:
     choice = f"{group}='{option}'"
-    extra = NEEDS.get(f"{group}={option}")
-    loaded = composed(choice, *([extra] if extra else []))
+    loaded = composed(choice, *NEEDS.get(f"{group}={option}", []))
     assert loaded.budget.size >= 1
 
 
@@ -43,6 +45,12 @@ def test_what_a_paper_student_brings_can_be_overridden() -> None:
     assert (loaded.engine.name, list(loaded.benchmark.tasks)) == ("hf", ["aime24"])
 
 
+def test_a_student_of_ones_own_brings_the_papers_recipe_and_none_of_the_demos() -> None:
+    loaded = composed("student=own", *NEEDS["student=own"])
+    assert (loaded.training.name, loaded.engine.name, loaded.student.dtype) == ("paper", "vllm", "bfloat16")
+    assert list(loaded.benchmark.tasks) == ["math500"]
+
+
 def test_nothing_means_the_demo() -> None:
     loaded = composed()
     assert (loaded.student.path, loaded.pool.format, loaded.method.name, loaded.budget.size) == ("demo", "demo", "lark", 3)
@@ -56,6 +64,7 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
+        (["student=own"], "student.path has no value: add student.path=<value>."),
         (["method=larkk"], "method=larkk: there is no such option; choose one of"),
         (["budgt.size=3"], "did you mean budget.size?"),
         (["training.epochs=many"], "training.epochs=many: Value 'many'"),

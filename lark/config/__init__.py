@@ -13,7 +13,7 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from lark.config.checks import one_of, require
 from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
@@ -104,6 +104,8 @@ def load(composed: DictConfig) -> Config:
     """The composed configuration as checked, plain objects."""
     try:
         config = OmegaConf.to_object(composed)
+    except MissingMandatoryValue as error:
+        raise LarkError(f"{error.full_key} has no value: add {error.full_key}=<value>.") from error
     except OmegaConfBaseException as error:
         raise LarkError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
     assert isinstance(config, Config)
