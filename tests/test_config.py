@@ -64,7 +64,7 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["student=own"], "student.path has no value: add student.path=<value>."),
+        (["student=own"], "student.path has no value: add student.path=<value>"),
         (["method=larkk"], "method=larkk: there is no such option; choose one of"),
         (["budgt.size=3"], "did you mean budget.size?"),
         (["training.epochs=many"], "training.epochs=many: Value 'many'"),
