@@ -56,7 +56,7 @@ def _benchmark_of_a_sweep(settings: list[str]) -> list[str]:
         students = students or scale.get("student", "")
     elif "," not in students:
         return []  # Hydra sees the student itself
-    files = [CONF / "student" / f"{student.strip(chr(39))}.yaml" for student in students.split(",")]
+    files = [CONF / "student" / f"{student}.yaml" for student in students.replace("'", "").split(",")]
     found = {_brought(file) for file in files if file.is_file()}
     return [f"benchmark={found.pop()}"] if len(found) == 1 else []
 

@@ -59,7 +59,8 @@ class Pool:
     """Keep only the questions with these ids. Empty: all."""
     correct_only: bool = False
     """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule, paper, App. C.1); where the
-    pool has no `answer`, those that its own `correct` calls wrong. Before the sample of pool.questions is taken."""
+    pool has no `answer`, or the response no box, those that its own `correct` calls wrong. Before the sample of pool.questions
+    is taken."""
     answer_format: str = "free_form"
     """How answers are compared when correct_only: numeric, choice or free_form."""
     answer_pattern: str | None = None

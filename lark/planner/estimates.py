@@ -92,7 +92,7 @@ def estimate(
 ) -> list[Estimate]:
     """The steps that a run takes, with their cost: those of its stages, and those that these depend on.
 
-    `lengths` comes from `planner_pool.pool_lengths`; left out, it is read or assumed. `reused`: keys of finished steps.
+    `lengths` comes from `lengths.pool_lengths`; left out, it is read or assumed. `reused`: keys of finished steps.
     """
     shape = shape_of(config.student)
     if shape is None:
