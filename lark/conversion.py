@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 def convert(job: Job) -> dict[str, Any]:
     """The worker's task `student`: `job.inputs["gguf"]` becomes config, weights and tokenizer in `job.folder`."""
-    torch.set_num_threads(job.machine.threads)
+    torch.set_num_threads(job.machine.threads)  # on the CPU, whatever else the machine has
     transformers.logging.set_verbosity_error()
     draft = job.folder / "draft"
     shutil.rmtree(draft, ignore_errors=True)

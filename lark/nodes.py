@@ -110,11 +110,11 @@ class Leader:
             line.connection.settimeout(None)
             self.followers[hello["node"]] = line
 
-    def start(self, folder: Path, processes: int | None) -> str:
+    def start(self, folder: Path, processes: int | None, gpus: int = 1) -> str:
         """Have every node start the worker of this artifact; returns host:port where their processes meet."""
         with socket.create_server((_interface(self.host), 0)) as probe:
             endpoint = f"{self.host}:{probe.getsockname()[1]}"
-        self._tell({"run": str(folder), "endpoint": endpoint, "processes": processes})
+        self._tell({"run": str(folder), "endpoint": endpoint, "processes": processes, "gpus": gpus})
         return endpoint
 
     def stop(self) -> None:

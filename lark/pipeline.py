@@ -187,7 +187,8 @@ class Pipeline:
         )
         with follow:
             leader = None if step.task in ONE_PROCESS else self.leader
-            counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, leader, **extra)
+            gpus = self._gpus(step)
+            counts = run_worker(step.task, folders[0], inputs, self.config, self.machine, processes, leader, gpus, **extra)
         if step.task in ("score", "local"):
             cut = shards.Shards.of(step.task, inputs["lengths"], self.config.scoring)
             return [{**counts, **shards.finish(pending[folder], folder, cut)} for folder in folders]
@@ -203,10 +204,17 @@ class Pipeline:
         """How many a worker's task takes: one a GPU, or one for each group of GPUs that share a model. None: all."""
         if step.task in ONE_PROCESS:
             return 1
+        gpus = self._gpus(step)
+        return None if gpus < 2 else max(1, self.machine.processes // gpus)
+
+    def _gpus(self, step: Step) -> int:
+        """GPUs of each process alone. Training's processes reach each other's; those of a shared model have several."""
+        if step.task == "train":
+            return 0
         if self.config.engine.name == "hf" or step.task not in ("generate", "judge"):
-            return None
+            return 1
         shared = self.config.engine if step.task == "generate" else self.config.method.judge
-        return max(1, self.machine.processes // shared.tensor_parallel)
+        return shared.tensor_parallel
 
     def _pool(self, step: Step, folder: Path) -> Mapping[str, Any]:
         dropped = pools.Dropped()

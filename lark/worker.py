@@ -16,6 +16,7 @@ from typing import Any
 
 from lark.artifacts import is_disk_full, no_space, write_text
 from lark.config import Config, from_dict
+from lark.devices import narrow
 from lark.errors import LarkError
 from lark.hardware import Machine
 from lark.launch import DISK_FULL, ERROR, RESULT, die_with_parent
@@ -50,10 +51,19 @@ class Job:
     extra: Mapping[str, Any]
     rank: int
     world: int
+    gpus: int = 1
+    """GPUs of this process alone. 0: all processes see each other's, and each uses the one of its local rank."""
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    @property
+    def device(self) -> str:
+        """Where this process's model goes."""
+        if self.machine.device == "cpu":
+            return "cpu"
+        return "cuda:0" if self.gpus else f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 
 def read_job(path: Path) -> Job:
@@ -67,6 +77,7 @@ def read_job(path: Path) -> Job:
         extra=job["extra"],
         rank=int(os.environ.get("RANK", "0")),
         world=int(os.environ.get("WORLD_SIZE", "1")),
+        gpus=job["gpus"],
     )
 
 
@@ -74,6 +85,8 @@ def main(path: Path) -> int:
     die_with_parent()
     job = read_job(path)
     logging.basicConfig(level=logging.INFO if job.is_main else logging.WARNING, format="%(message)s", force=True)
+    if job.machine.device == "cuda" and job.gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = narrow(os.environ, job.gpus)  # before the import below, which may ask CUDA
     try:
         module, function = TASKS[job.task].split(":")
         task: Callable[[Job], Mapping[str, Any]] = getattr(importlib.import_module(module), function)

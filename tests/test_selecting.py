@@ -84,7 +84,7 @@ def test_scores_that_are_not_there_are_told_before_anything_runs(tmp_path: Path)
 def test_what_the_students_context_cuts_off_is_said_in_one_line(
     longest: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def work_here(task, folder, inputs, config, machine, processes=None, leader=None, **extra):  # type: ignore[no-untyped-def]
+    def work_here(task, folder, inputs, config, machine, processes=None, leader=None, gpus=1, **extra):  # type: ignore[no-untyped-def]
         return worker.lengths(Job(task, folder, inputs, config, machine, extra, rank=0, world=1))
 
     monkeypatch.setattr(pipeline, "run_worker", work_here)

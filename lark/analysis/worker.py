@@ -23,6 +23,7 @@ from lark.analysis.gradients import Anchor, corpus_rate, gram_matrix, passes
 from lark.analysis.jacobian import ANOTHER, head_norm, jacobian_norm2
 from lark.analysis.statistics import FILE, Question
 from lark.chat import Encoded
+from lark.devices import start_torch
 from lark.errors import LarkError
 from lark.models import load_chat, load_model
 from lark.scoring.head import Head
@@ -184,8 +185,7 @@ def _statistics(anchor: Anchor, head: Head, rows: Sequence[tuple[dict[str, Any],
 
 def load_anchor(job: Job, path: str) -> Anchor:
     """The weights at `path` in `analysis.dtype`, whatever the student's elsewhere. On a GPU activations are recomputed."""
-    torch.set_num_threads(job.machine.threads)
-    device = f"cuda:{job.rank % torch.cuda.device_count()}" if job.machine.device == "cuda" else "cpu"
+    device = start_torch(job)
     student = replace(job.config.student, dtype=job.config.analysis.dtype)
     if student.dtype == "float32" and student.attention == "flash_attention_2":
         student = replace(student, attention="sdpa")  # flash-attn has no float32

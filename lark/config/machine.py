@@ -33,8 +33,8 @@ class Hardware:
     """Tokens in one packed forward pass of training; never less than student.max_length."""
     micro_batch: int = 1
     """Trajectories in one forward pass of training, when they are not packed."""
-    zero: int = 0
-    """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too)."""
+    zero: int | None = None
+    """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too). None: 2 on several GPUs, 0 elsewhere."""
     gradient_gib: float = 4.0
     """Memory for the gradients of a question's trajectories in analyses. With less, there are more passes over them."""
     gradient_scratch: str | None = None
@@ -48,7 +48,7 @@ class Hardware:
 
     def __post_init__(self) -> None:
         one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
-        require(self.zero in (0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3")
+        require(self.zero in (None, 0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3, or null to leave it open")
         require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
         require(self.nodes >= 0, "hardware.nodes", self.nodes, "must be at least 1, or 0 for those of the SLURM job")
         if self.rendezvous is not None:

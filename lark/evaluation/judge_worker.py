@@ -19,7 +19,7 @@ from lark.errors import LarkError, first_line
 from lark.evaluation import engines, judge
 from lark.evaluation.engines import Engine, Request, Sampling
 from lark.evaluation.journal import Journal
-from lark.evaluation.worker import own_device, running
+from lark.evaluation.worker import running
 from lark.models import generation_stops
 from lark.worker import Job
 
@@ -88,7 +88,6 @@ def judge_pool(job: Job) -> dict[str, Any]:
     """Ask for this process's share of the verdicts that are missing; `lark.evaluation.judge.collect` puts them together."""
     torch.set_num_threads(job.machine.threads)
     settings, path = job.config.method.judge, job.inputs["pool"] / pools.FILE
-    device = own_device(job, settings.tensor_parallel if job.config.engine.name != "hf" else 1)
     if settings.path == "demo" and job.is_main:
         log.warning(
             "The judge is the demo's student with a short prompt: its scores show that the method runs, and mean nothing."
@@ -103,7 +102,7 @@ def judge_pool(job: Job) -> dict[str, Any]:
         return {"asked": 0}
     model = str(job.inputs["student"])
     asker = Asker(settings, *load_tokenizer(model, settings))
-    engine = engines.start(engine_config, settings.model, model, asker.tokenizer, device)
+    engine = engines.start(engine_config, settings.model, model, asker.tokenizer, job.machine.device)
     label = "judging" if job.world == 1 else f"judging (process 1 of {job.world})"
     with (
         running(engine),

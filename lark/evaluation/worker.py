@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +18,6 @@ from lark.evaluation import engines, grading
 from lark.evaluation.benchmarks import SYSTEM_PROMPTS, Problem, load
 from lark.evaluation.engines import Engine, Request, Sampling
 from lark.evaluation.journal import Journal, read
-from lark.hardware import visible_gpus
 from lark.models import load_chat
 from lark.worker import Job
 
@@ -34,7 +32,6 @@ def generate(job: Job) -> dict[str, Any]:
     them. Problems are dealt by their number alone, so a run can go on with another number of processes.
     """
     torch.set_num_threads(job.machine.threads)
-    device = own_device(job, job.config.engine.tensor_parallel)
     folders = {name: Path(folder) for name, folder in job.extra["tasks"].items()}
     problems = {name: load(name, job.config.benchmark.tasks[name]) for name in folders}
     if job.is_main:
@@ -54,7 +51,7 @@ def generate(job: Job) -> dict[str, Any]:
         model = str(job.inputs.get("checkpoint", job.inputs["student"]))
         chat = load_chat(model, job.config.student)
         requests = [_request(job, chat, *work) for work in todo]
-        with running(engines.start(job.config.engine, job.config.student, model, chat.tokenizer, device)) as engine:
+        with running(engines.start(job.config.engine, job.config.student, model, chat.tokenizer, job.machine.device)) as engine:
             _run(job, engine, chat, todo, requests, folders, already=len(mine) - len(todo))
     return counts
 
@@ -66,17 +63,6 @@ def running(engine: Engine) -> Iterator[Engine]:
         yield engine
     finally:
         engine.close()
-
-
-def own_device(job: Job, gpus: int = 1) -> str:
-    """`cpu`, or `cuda` with only this process's GPUs in sight. Engines take all they see, so this comes before them."""
-    if job.machine.device != "cuda":
-        return "cpu"
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    every = visible.split(",") if visible else [str(i) for i in range(visible_gpus())]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(every[local * gpus : (local + 1) * gpus])
-    return "cuda"
 
 
 def _run(

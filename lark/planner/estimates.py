@@ -9,7 +9,7 @@ import numpy as np
 
 from lark.config import Config, Task
 from lark.errors import LarkError
-from lark.hardware import Machine
+from lark.hardware import Machine, zero_stage
 from lark.plan import Step
 from lark.planner import costs, remedies
 from lark.planner.costs import GIB, TrainingSetup
@@ -17,7 +17,7 @@ from lark.planner.figures import EFFICIENCY, Figures, figures
 from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.scoring.methods import METHODS
 from lark.shapes import Shape, shape_of
-from lark.training.zero import half_weights, zero_stage
+from lark.training.zero import half_weights
 
 START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
 """Importing torch and transformers, and starting processes."""
@@ -308,7 +308,7 @@ def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSe
     training, hardware = config.training, config.hardware
     capacity = max(hardware.train_tokens, config.student.max_length)
     tokens = min(capacity, -(-training.global_batch // machine.world) * longest)  # a pack holds no more than the step's share
-    zero = zero_stage(config, machine.world)
+    zero = zero_stage(config, machine.device, machine.world)
     return TrainingSetup(
         machine.world,
         zero,

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any
 
 from lark.config import Config
-from lark.hardware import Machine
+from lark.hardware import Machine, zero_stage
 from lark.shapes import Shape
 
 Settings = Mapping[str, Any]
@@ -70,7 +70,8 @@ def applied(config: Config, settings: Settings) -> Config:
 
 def _training(config: Config, machine: Machine) -> Iterator[Settings]:
     hardware, longest = config.hardware, config.student.max_length
-    stages = [stage for stage in (2, 3) if machine.world > 1 and stage > hardware.zero]  # one process has nothing to shard
+    now = zero_stage(config, machine.device, machine.world)
+    stages = [stage for stage in (2, 3) if machine.world > 1 and stage > now]  # one process has nothing to shard
     shared = [{}, *({"hardware.zero": stage} for stage in stages)]
     packs = [{"hardware.train_tokens": longest}] if hardware.train_tokens > longest else []
     lengths = [{}, *packs, *_shorter(longest, "hardware.train_tokens", hardware.train_tokens)]

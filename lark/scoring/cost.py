@@ -24,6 +24,7 @@ from tqdm import tqdm
 from lark import pool as pools
 from lark.artifacts import atomic
 from lark.chat import Encoded
+from lark.devices import start_torch
 from lark.models import load_chat, load_model
 from lark.pool import KEY
 from lark.scoring.forward import Student, response_statistics
@@ -42,9 +43,8 @@ Scorer = Callable[[Student, Encoded, Job], object]
 
 def measure(job: Job) -> dict[str, Any]:
     """Time every method on the same trajectories: `cost.parquet`, a row for each method, round and trajectory."""
-    torch.set_num_threads(job.machine.threads)
+    device = start_torch(job)
     asked, config = job.config.analysis, job.config.student
-    device = "cuda" if job.machine.device == "cuda" else "cpu"
     chat = load_chat(str(job.inputs["student"]), config)
     student = Student.of(load_model(str(job.inputs["student"]), config, device))
     chosen = sample(pd.read_parquet(job.inputs["lengths"] / "lengths.parquet"), asked.samples)
@@ -67,7 +67,7 @@ def measure(job: Job) -> dict[str, Any]:
     table = pd.DataFrame(timings, columns=["method", "round", "trajectory", "n_tokens", "length", "seconds"])
     with atomic(job.folder / FILE) as draft:
         table.to_parquet(draft, index=False)
-    name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {job.machine.threads} thread(s)"
+    name = torch.cuda.get_device_name() if device != "cpu" else f"CPU, {job.machine.threads} thread(s)"
     return {"device": name, "trajectories": len(encoded), "mean_tokens": round(float(table["n_tokens"].mean()), 1)}
 
 

@@ -10,6 +10,7 @@ gold logit are the code that runs, and is tested, on a CPU. The tile is fp32, no
 and make false ties (see `Head.logits`).
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -50,4 +51,5 @@ def absorb_tile(logits: Tensor, targets: Tensor, gold: Tensor, state: Tensor) ->
     block = triton.next_power_of_2(n_columns)
     # 16 to 32 logits a thread: enough loads in flight, no spilled registers.
     warps = min(16, max(4, block // 512))
-    _absorb[(n_rows,)](logits, targets, gold, state, logits.stride(0), n_rows, n_columns, BLOCK=block, num_warps=warps)
+    with torch.cuda.device_of(logits):  # Triton launches on the current device, wherever the tensors are
+        _absorb[(n_rows,)](logits, targets, gold, state, logits.stride(0), n_rows, n_columns, BLOCK=block, num_warps=warps)

@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from tqdm import tqdm
 
 from lark import pool as pools
 from lark.artifacts import atomic
 from lark.chat import Encoded
+from lark.devices import start_torch
 from lark.errors import LarkError
 from lark.models import load_chat, load_model
 from lark.pool import KEY
@@ -84,7 +84,6 @@ def local(job: Job) -> dict[str, Any]:
 
 def _run_shards(job: Job, label: str, scorer: Callable[[Student], ShardScorer], offsets: bool = False) -> dict[str, Any]:
     """This process's shards of the pool, but for those that are there."""
-    torch.set_num_threads(job.machine.threads)
     folders = {output: Path(folder) for output, folder in job.extra["tasks"].items()}
     cut = shards.Shards.of(job.task, job.inputs["lengths"], job.config.scoring)
     mine = cut.deal(job.world)[job.rank]
@@ -93,7 +92,7 @@ def _run_shards(job: Job, label: str, scorer: Callable[[Student], ShardScorer], 
         return {"tokens_per_second": None}
     total, left = (sum(map(cut.tokens_in, some)) for some in (mine, missing))
     config, location = job.config.student, str(job.inputs["student"])
-    device = f"cuda:{job.rank % torch.cuda.device_count()}" if job.machine.device == "cuda" else "cpu"
+    device = start_torch(job)
     chat = load_chat(location, config)
     score_shard = scorer(Student.of(load_model(location, config, device)))
     label = label if job.world == 1 else f"{label} (process 1 of {job.world})"

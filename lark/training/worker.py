@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shutil
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,7 +17,9 @@ from transformers.utils import logging as transformers_logging
 from lark.artifacts import write_text
 from lark.chat import ChatFormat
 from lark.config import Config, Student
+from lark.devices import start_torch
 from lark.errors import LarkError
+from lark.hardware import zero_stage
 from lark.models import attention, load_chat, load_model
 from lark.training.attention import separate_segments, supports_packing
 from lark.training.batches import Example, GlobalBatches
@@ -31,7 +32,7 @@ from lark.training.loss import LogitRule, logit_rule
 from lark.training.packing import Step, plan_batches
 from lark.training.rows import read_rows
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
-from lark.training.zero import half_weights, start_deepspeed, zero_stage
+from lark.training.zero import half_weights, start_deepspeed
 from lark.worker import Job
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class Run:
 
 def prepare(job: Job) -> Run:
     """Everything that a run needs, without training."""
-    torch.set_num_threads(job.machine.threads)
+    device = start_torch(job)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # paper, App. C.3
     transformers_logging.set_verbosity_error()
     logging.getLogger("accelerate").setLevel(logging.WARNING)
@@ -93,8 +94,7 @@ def prepare(job: Job) -> Run:
     source = str(job.inputs["student"])
     chat = load_chat(source, config.student)
     examples = read_examples(job.inputs["selection"] / "train.jsonl", chat, config.student.max_length)
-    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if job.machine.device == "cuda" else "cpu"
-    zero = zero_stage(config, job.world)
+    zero = zero_stage(config, job.machine.device, job.world)
     if config.hardware.zero and not zero:
         log.info("one process has nothing to shard: training without DeepSpeed")
 

@@ -10,11 +10,6 @@ BUCKET = 500_000_000
 """Numbers that are reduced or gathered at once (paper, App. C.3: 5e8)."""
 
 
-def zero_stage(config: Config, world: int) -> int:
-    """The ZeRO stage that acts: with one process there is nothing to shard."""
-    return config.hardware.zero if world > 1 else 0
-
-
 def half_weights(config: Config, zero: int) -> bool:
     """Whether weights are loaded in bf16: with DeepSpeed the optimizer has fp32 master weights, and frozen ones need none."""
     frozen = config.training.lora.rank > 0 and config.student.dtype == "bfloat16"

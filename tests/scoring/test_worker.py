@@ -169,7 +169,7 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
     machine, config = replace(ALONE, processes=2), settings(shard_tokens=300)
     job_file = {"task": "score", "folder": str(tmp_path), "inputs": {k: str(v) for k, v in pool.items()}}
     extra = {"tasks": {"scores": str(tmp_path), "tokens": str(tmp_path)}}
-    content = {**job_file, "extra": extra, "config": asdict(config), "machine": asdict(machine)}
+    content = {**job_file, "gpus": 1, "extra": extra, "config": asdict(config), "machine": asdict(machine)}
     (tmp_path / launch.JOB).write_text(json.dumps(content))
     arguments = launch.command(tmp_path, machine)
     assert "torch.distributed.run" in arguments
@@ -198,7 +198,7 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
 def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monkeypatch):
     """The pipeline as it is, with its workers' work done in this process."""
 
-    def work_here(task, folder, inputs, config, machine, processes=None, leader=None, **extra):
+    def work_here(task, folder, inputs, config, machine, processes=None, leader=None, gpus=1, **extra):
         return getattr(worker, task)(Job(task, folder, inputs, config, ALONE, extra, rank=0, world=1))
 
     def run(*arguments: str) -> dict[str, list[tuple[str, int]]]:

@@ -42,7 +42,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def start(job: Job) -> subprocess.Popen[str]:
     """The worker, as the pipeline starts it."""
-    text = {"task": job.task, "folder": str(job.folder), "inputs": {k: str(v) for k, v in job.inputs.items()}, "extra": {}}
+    text = {
+        "task": job.task,
+        "folder": str(job.folder),
+        "inputs": {k: str(v) for k, v in job.inputs.items()},
+        "extra": {},
+        "gpus": 0,
+    }
     (job.folder / launch.JOB).write_text(json.dumps({**text, "config": asdict(job.config), "machine": asdict(job.machine)}))
     return subprocess.Popen(
         launch.command(job.folder, job.machine), cwd=launch.ROOT, env=launch.environment(job.machine), text=True,

@@ -20,7 +20,7 @@ from lark.artifacts import Checksums
 from lark.chat import ChatFormat
 from lark.config import HeldOut, Lora
 from lark.errors import LarkError
-from lark.hardware import check
+from lark.hardware import check, zero_stage
 from lark.models import generation_stops
 from lark.plan import make_plan
 from lark.students import DEMO
@@ -30,7 +30,7 @@ from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, merged, transposed_layers
 from lark.training.trainer import arguments, save_steps, trains_nothing
 from lark.training.worker import prepare, read_examples, train
-from lark.training.zero import deepspeed_config, zero_stage
+from lark.training.zero import deepspeed_config
 from tests.conftest import composed
 from tests.training.tiny import make_job, write_student, write_training_set
 
@@ -153,7 +153,7 @@ def test_deepspeed_accepts_and_reads_what_the_paper_says(student: str, zero: int
 
 def test_one_process_has_nothing_to_shard() -> None:
     config = composed("student=qwen7b", "hardware=cpu", "hardware.zero=2")
-    assert (zero_stage(config, 1), zero_stage(config, 2)) == (0, 2)
+    assert (zero_stage(config, "cpu", 1), zero_stage(config, "cpu", 2)) == (0, 2)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,8 @@ def _environment(engine: config.Engine, device: str) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
     }
+    if engine.tensor_parallel > 1:
+        settings["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # CUDA cannot be used in a fork of a process that has used it
     if device == "cpu":
         # Unbound: processes that share a machine would otherwise all be bound to the same cores.
         settings |= {
