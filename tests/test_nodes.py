@@ -38,7 +38,7 @@ def meet(address: str, processes: int = 1) -> tuple[nodes.Leader, nodes.Line]:
 def test_nodes_find_each_other_whoever_comes_first() -> None:
     leader, line = meet(free_address())
     endpoint = leader.start(Path("/somewhere"), 4)
-    assert line.receive() == {"run": "/somewhere", "endpoint": endpoint, "processes": 4}
+    assert line.receive() == {"run": "/somewhere", "endpoint": endpoint, "processes": 4, "gpus": 1}
     leader.close()
     assert line.receive() == {"end": "finished"}
     assert line.receive() is None
