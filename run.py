@@ -26,9 +26,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from lark import config
-from lark.artifacts import disk_errors
-from lark.config_errors import as_hydra_reads, sentence
+from lark.config.cli import as_hydra_reads, sentence
 from lark.errors import LarkError
+from lark.runtime.store import disk_errors
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `__main__` below, which turns them into sentences
 log = logging.getLogger("lark")
@@ -53,9 +53,9 @@ def main(composed: DictConfig) -> None:
 
 
 def _run(settings: config.Config, folder: Path) -> None:
-    from lark.hardware import check  # noqa: PLC0415  # --help and --cfg need none of it
-    from lark.launch import follow  # noqa: PLC0415
-    from lark.pipeline import Pipeline  # noqa: PLC0415
+    from lark.runtime.launch import follow  # noqa: PLC0415
+    from lark.runtime.machine import check  # noqa: PLC0415  # --help and --cfg need none of it
+    from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
 
     if settings.dry_run:
         _plan(settings, folder)
@@ -67,8 +67,8 @@ def _run(settings: config.Config, folder: Path) -> None:
 
 def _plan(settings: config.Config, folder: Path) -> None:
     """`dry_run=true`: what would run and what it would cost. The cost is told even if the pool is not here yet."""
-    from lark.pipeline import Pipeline  # noqa: PLC0415
     from lark.planner.report import report  # noqa: PLC0415
+    from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
 
     try:
         pipeline = Pipeline(settings, folder)

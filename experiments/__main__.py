@@ -12,12 +12,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from experiments import report as reports
-from experiments.planning import describe
-from experiments.report import Report
-from experiments.sweep import ROOT, Sweep, available, compose_sweep, counted, dashed, find
+from experiments.harness import report as reports
+from experiments.harness.planning import describe
+from experiments.harness.report import Report
+from experiments.harness.sweep import ROOT, Sweep, available, compose_sweep, counted, dashed, find
 from lark.errors import LarkError, first_line
-from lark.launch import die_with_parent
+from lark.runtime.launch import die_with_parent
 
 log = logging.getLogger("experiments")
 

@@ -1,8 +1,8 @@
 """Figure 2a: what each score adds, with the same weighting and budget."""
 
-from experiments import accuracy
-from experiments.report import Report, Table
-from experiments.sweep import Sweep
+from experiments.harness import accuracy
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep
 
 LABELS = {"inverse_loss": "1/loss", "brier": "Brier residual", "rho": "ρ̂", "lark": "ĝ (LARK)"}
 

@@ -1,8 +1,8 @@
 """Figure 2b: what each weighting adds, for the same trajectories."""
 
-from experiments import accuracy
-from experiments.report import Report, Table
-from experiments.sweep import Sweep
+from experiments.harness import accuracy
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep
 
 LABELS = {
     "uniform": "uniform", "proportional": "proportional", "softmax": "softmax", "kl": "KL", "chi2": "χ² (LARK)",

@@ -3,10 +3,10 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments import accuracy
-from experiments.report import Report, Table
-from experiments.sweep import Sweep, published
-from lark.report.figures import LARK_COLOUR, MARKERS, OKABE_ITO, panels
+from experiments.harness import accuracy
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep, published
+from lark.report.style import LARK_COLOUR, MARKERS, OKABE_ITO, panels
 from lark.report.tables import MISSING, Cell
 
 

@@ -10,14 +10,14 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from tokenizers import Tokenizer
 
-from experiments.candidates import candidates, selection
-from experiments.report import Report, Table
-from experiments.sweep import Job, Sweep, published_value
-from lark import pool as pools
-from lark.pool import KEY
-from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
+from experiments.harness.candidates import candidates, selection
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Job, Sweep, published_value
+from lark.models.students import location
+from lark.pool import trajectories as pools
+from lark.pool.trajectories import KEY
+from lark.report.style import LARK_COLOUR, OKABE_ITO, panels
 from lark.report.tables import MISSING, Cell
-from lark.students import location
 
 SHOWN_TOKENS = 60
 """More than these cannot be labelled; of a longer response those in a row are shown whose residuals are largest together."""

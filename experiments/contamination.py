@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from experiments.report import Report, Table
-from experiments.sweep import Sweep, published
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep, published
 from lark.analysis.contamination import CLOSEST, TABLE
 from lark.report.tables import MISSING, Cell
 

@@ -4,9 +4,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from experiments.report import Report, Table
-from experiments.sweep import Sweep, published
-from lark.report.figures import METHOD_COLOURS, panels
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep, published
+from lark.report.style import METHOD_COLOURS, panels
 from lark.report.tables import MISSING, Cell
 
 LABELS = {

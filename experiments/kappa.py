@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from experiments.report import Report, Table
-from experiments.sweep import Sweep, published
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep, published
 from lark.analysis.figures import kappa_figure
 from lark.report.tables import MISSING, Cell
 

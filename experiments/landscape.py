@@ -2,12 +2,12 @@
 
 import pandas as pd
 
-from experiments.exact_gradients import questions_of, sizes
-from experiments.report import Report, Table
-from experiments.sweep import Sweep
+from experiments.harness.exact_gradients import questions_of, sizes
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep
 from lark.analysis.figures import landscape_figure
 from lark.analysis.landscape import landscape, path_gains
-from lark.analysis.statistics import Question
+from lark.analysis.questions import Question
 from lark.report.tables import Cell
 
 TITLE = "Figure 3a. The landscape of Δρ and the path of LARK's selections"

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.candidates import candidates, selection
-from experiments.report import Report, Table
-from experiments.sweep import Job, Sweep
+from experiments.harness.candidates import candidates, selection
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Job, Sweep
 from lark.config import Training
-from lark.pool import KEY
-from lark.report.figures import METHOD_COLOURS, panels
+from lark.pool.trajectories import KEY
+from lark.report.style import METHOD_COLOURS, panels
 from lark.report.tables import MISSING, Cell
 
 WINDOW = 0.05

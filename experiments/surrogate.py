@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from experiments.exact_gradients import questions_of, sizes
-from experiments.report import Report, Table
-from experiments.sweep import Sweep, published
+from experiments.harness.exact_gradients import questions_of, sizes
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep, published
 from lark.analysis.figures import surrogate_figure
 from lark.analysis.surrogate import agreement
 from lark.report.tables import MISSING, Cell

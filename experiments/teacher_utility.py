@@ -5,11 +5,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import pearsonr
 
-from experiments import accuracy
-from experiments.candidates import candidates, selection
-from experiments.report import Report, Table
-from experiments.sweep import Sweep, published_value
-from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
+from experiments.harness import accuracy
+from experiments.harness.candidates import candidates, selection
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep, published_value
+from lark.report.style import LARK_COLOUR, OKABE_ITO, panels
 from lark.report.tables import Cell
 
 ENOUGH = 3

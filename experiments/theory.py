@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 
-from experiments.exact_gradients import questions_of
-from experiments.report import Report, Table
-from experiments.sweep import Sweep, counted
+from experiments.harness.exact_gradients import questions_of
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep, counted
 from lark.analysis import theory
 from lark.analysis.figures import theory_figure
-from lark.analysis.statistics import JACOBIANS
+from lark.analysis.questions import JACOBIANS
 from lark.report.tables import Cell
 
 TITLE = "Appendices A-B. Constants of the theory, and its inequalities in numbers"

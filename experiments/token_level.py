@@ -5,11 +5,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.candidates import candidates, selection
-from experiments.report import Report, Table
-from experiments.sweep import Sweep, published_value
-from lark.pool import KEY
-from lark.report.figures import LARK_COLOUR, OKABE_ITO, panels
+from experiments.harness.candidates import candidates, selection
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep, published_value
+from lark.pool.trajectories import KEY
+from lark.report.style import LARK_COLOUR, OKABE_ITO, panels
 from lark.report.tables import MISSING, Cell
 
 STATISTICS = {"p_gold": "mean p(y_t)", "wrong_p2": "wrong-token concentration"}

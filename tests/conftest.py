@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 
 from lark import config
 from lark.config import Config
-from lark.students import packaged_file
+from lark.models.students import packaged_file
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,7 +23,7 @@ SMALL = [
 """A whole run in seconds."""
 
 
-LONGEST = ("test_pipeline", "test_gradients", "test_resume", "test_nodes", "test_vllm_engine", "test_statistics")
+LONGEST = ("test_pipeline", "test_gradients", "test_resume", "test_nodes", "test_vllm", "test_statistics")
 """Files that take longest. They go first, so that two processes finish at about the same time."""
 
 
@@ -59,7 +59,7 @@ def gguf_file() -> Path:
 @pytest.fixture(scope="session")
 def smollm2(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real pretrained student as `student=smollm2` makes it: converted once, also where test processes run side by side."""
-    from lark.conversion import dequantise
+    from lark.models.gguf import dequantise
 
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smollm2"

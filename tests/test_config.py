@@ -8,7 +8,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from lark.config import others
-from lark.config_errors import as_hydra_reads, sentence
+from lark.config.cli import as_hydra_reads, sentence
 from lark.errors import LarkError
 from lark.scoring.methods import METHODS
 from tests.conftest import ROOT, composed

@@ -13,12 +13,12 @@ import torch
 import trl
 from transformers import AutoModelForCausalLM
 
-from lark import pool as pools
-from lark.chat import conversation
-from lark.config_errors import as_hydra_reads
-from lark.models import load_chat
-from lark.selecting import write_selection
-from lark.students import location
+from lark.config.cli import as_hydra_reads
+from lark.models.chat import conversation
+from lark.models.load import load_chat
+from lark.models.students import location
+from lark.pool import trajectories as pools
+from lark.selection.stage import write_selection
 from lark.training.worker import read_examples
 from tests.conftest import ROOT, composed
 

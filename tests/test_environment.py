@@ -4,7 +4,7 @@ import tomllib
 
 import yaml
 
-from lark.students import PACKAGED
+from lark.models.students import PACKAGED
 from tests.conftest import ROOT
 
 

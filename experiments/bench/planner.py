@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from lark.chat import Encoded
-from lark.planner import costs, figures
+from lark.models.chat import Encoded
+from lark.models.shapes import Shape
+from lark.models.students import DEMO
+from lark.planner import costs
+from lark.planner import throughput as figures
 from lark.scoring.forward import Student, response_statistics
-from lark.shapes import Shape
-from lark.students import DEMO
 from lark.training.loss import weighted_loss
 
 log = logging.getLogger(__name__)

@@ -39,11 +39,11 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+from lark.models.head import Head, last_hidden_state
 from lark.report.tables import text_table
-from lark.scoring.head import Head, last_hidden_state
 from lark.scoring.methods import METHODS
 from lark.scoring.statistics import token_statistics
-from lark.selection import WEIGHTINGS, select
+from lark.selection.rules import WEIGHTINGS, select
 
 log = logging.getLogger("bench.scoring")
 FOLDER = Path("outputs/bench")

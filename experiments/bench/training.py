@@ -27,8 +27,8 @@ import torch
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lark.chat import Encoded
-from lark.training.attention import assert_packing_separates, separate_segments
+from lark.models.attention import assert_packing_separates, separate_segments
+from lark.models.chat import Encoded
 from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch, collate_packed, collate_padded, pack, plan_batches, utilisation
 

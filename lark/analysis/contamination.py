@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from lark import pool as pools
-from lark.artifacts import atomic
 from lark.config import Benchmark
 from lark.evaluation import benchmarks
 from lark.evaluation.benchmarks import Problem
-from lark.selection import Floats, Integers
+from lark.pool import trajectories as pools
+from lark.runtime.store import atomic
+from lark.selection.rules import Floats, Integers
 
 N = 8
 """Characters of a gram (paper, App. C.5)."""

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from lark.analysis.landscape import Landscape
 from lark.analysis.surrogate import Agreement
-from lark.report.figures import LARK_COLOUR, OKABE_ITO, STYLE, panels
+from lark.report.style import LARK_COLOUR, OKABE_ITO, STYLE, panels
 
 BLUE, GREY, BLACK = OKABE_ITO[0], OKABE_ITO[7], OKABE_ITO[8]
 P = ParamSpec("P")

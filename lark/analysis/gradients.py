@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lark.chat import Encoded
 from lark.errors import LarkError
+from lark.models.chat import Encoded
+from lark.models.head import last_hidden_state
 from lark.scoring.forward import batches
-from lark.scoring.head import last_hidden_state
-from lark.selection import Floats
+from lark.selection.rules import Floats
 from lark.training.loss import NO_TARGET, logit_rule, response_targets, weighted_loss
 
 if TYPE_CHECKING:

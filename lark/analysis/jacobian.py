@@ -14,8 +14,8 @@ from torch.func import functional_call, jvp
 
 from lark.analysis.blockwise import forward_mode
 from lark.analysis.gradients import Anchor, squared_norm
-from lark.chat import Encoded
 from lark.errors import LarkError, first_line
+from lark.models.chat import Encoded
 
 TOLERANCE = 0.01
 """Power iteration ends when a step raises the value by less than this share."""

@@ -14,9 +14,9 @@ from scipy.optimize import nnls
 from scipy.spatial import ConvexHull
 
 from lark.analysis import learnability as rates
-from lark.analysis.statistics import Question
+from lark.analysis.questions import Question
 from lark.errors import LarkError
-from lark.selection import Floats
+from lark.selection.rules import Floats
 
 STIFFNESS = 1e4
 """Weight of the constraints against the distance to p in `lift`: they hold to about its inverse square."""

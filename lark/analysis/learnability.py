@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lark.errors import LarkError
-from lark.selection import Floats, learnability_score, select
+from lark.selection.rules import Floats, learnability_score, select
 
 
 def rate(gram: Floats, losses: Floats, q: Floats) -> Floats:

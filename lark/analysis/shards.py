@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lark.artifacts import atomic
+from lark.runtime.store import atomic
 
 
 def name(number: int) -> str:

@@ -17,8 +17,8 @@ import pandas as pd
 from scipy import stats
 
 from lark.analysis.learnability import diagonal_score
-from lark.analysis.statistics import Question, trajectories
-from lark.selection import Floats
+from lark.analysis.questions import Question, trajectories
+from lark.selection.rules import Floats
 
 LARGEST_BUDGET = 10
 

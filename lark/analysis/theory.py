@@ -12,8 +12,8 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from lark.analysis import learnability as rates
-from lark.analysis.statistics import Question
-from lark.selection import Floats
+from lark.analysis.questions import Question
+from lark.selection.rules import Floats
 
 ROUNDING = 1e-5
 """Relative. Gradients are fp32."""

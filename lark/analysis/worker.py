@@ -17,19 +17,19 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from lark import pool as pools
 from lark.analysis import shards
 from lark.analysis.gradients import Anchor, corpus_rate, gram_matrix, passes
 from lark.analysis.jacobian import ANOTHER, head_norm, jacobian_norm2
-from lark.analysis.statistics import FILE, Question
-from lark.chat import Encoded
-from lark.devices import start_torch
+from lark.analysis.questions import FILE, Question
 from lark.errors import LarkError
-from lark.models import load_chat, load_model
-from lark.scoring.head import Head
+from lark.models.chat import Encoded
+from lark.models.head import Head
+from lark.models.load import load_chat, load_model
+from lark.pool import trajectories as pools
+from lark.runtime.devices import start_torch
+from lark.runtime.worker import Job
 from lark.scoring.statistics import token_statistics
 from lark.training.worker import read_examples
-from lark.worker import Job
 
 log = logging.getLogger(__name__)
 

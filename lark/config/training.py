@@ -48,7 +48,7 @@ class HeldOut:
 
 @dataclass
 class Training:
-    """Weighted SFT. What of this can change the trained weights is in the checkpoint's fingerprint (`SPEED_ONLY` in lark/plan.py
+    """Weighted SFT. What of this can change the trained weights is in the checkpoint's fingerprint (`SPEED_ONLY` in runtime/plan.py
     lists what cannot); where and how fast it runs is in `hardware`."""
 
     name: str = MISSING

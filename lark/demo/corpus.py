@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from lark.chat import ChatFormat
 from lark.demo.phrasing import (
     announcement,
     boxed,
@@ -37,6 +36,7 @@ from lark.demo.phrasing import (
 )
 from lark.demo.problems import KINDS, LARGEST, LEVELS, Problem, Step, apply, draw, option
 from lark.evaluation import prompts
+from lark.models.chat import ChatFormat
 
 SHARES = {"facts": 0.20, "options": 0.02, "textbook": 0.44, "direct": 0.28, "worked": 0.06}
 LINES_PER_DOCUMENT = 12

@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from lark.chat import ChatFormat
 from lark.demo.corpus import Document, documents, facts, options, prompted
 from lark.demo.muon import Muon
 from lark.demo.phrasing import boxed
 from lark.demo.problems import KINDS, LEVELS, draw, seeded
 from lark.demo.tokenizer import CONTEXT, build
+from lark.models.chat import ChatFormat
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def batches(source: Iterator[Document], chat: ChatFormat, tokens: int, seed: int
 
 
 def _encode(chunk: list[Document], chat: ChatFormat) -> list[tuple[list[int], list[int]]]:
-    """Ids and labels of each document, its pieces tokenised separately and joined (as `lark.chat` does)."""
+    """Ids and labels of each document, its pieces tokenised separately and joined (as `lark.models.chat` does)."""
     texts = [text for document in chunk for text, _ in document.pieces]
     pieces = iter(chat.tokenizer(texts, add_special_tokens=False)["input_ids"])
     encoded = []

@@ -6,10 +6,10 @@ from itertools import islice
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from lark.chat import INSTRUCTION, ChatFormat
 from lark.demo.corpus import SYSTEM, documents
 from lark.demo.pool import trajectories
 from lark.demo.problems import seeded
+from lark.models.chat import INSTRUCTION, ChatFormat
 
 ENTRIES = 768
 CONTEXT = 512

@@ -11,12 +11,12 @@ from math import ceil
 import numpy as np
 
 from lark.config import Config
+from lark.models.shapes import Shape, shape_of
 from lark.planner import costs
 from lark.planner.costs import GIB, TrainingSetup
 from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, finished, precision_bytes
-from lark.planner.figures import Figures, figures
 from lark.planner.lengths import PoolLengths, pool_lengths
-from lark.shapes import Shape, shape_of
+from lark.planner.throughput import Figures, figures
 
 RATE = {("cuda", "float32"): 1 / 16, ("cuda", "bfloat16"): 1.0, ("cpu", "float32"): 1.0, ("cpu", "bfloat16"): 0.3}
 """Of the peak that the planner knows, by precision: an A100 does 19.5 TFLOP/s of its 312 in float32. On CPU float32 is that peak,

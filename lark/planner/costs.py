@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lark.shapes import Shape
+from lark.models.shapes import Shape
 from lark.training.zero import BUCKET
 
 GIB = 2**30

@@ -9,14 +9,14 @@ import numpy as np
 
 from lark.config import Config, Task
 from lark.errors import LarkError
-from lark.hardware import Machine, zero_stage
-from lark.plan import Step
+from lark.models.shapes import Shape, shape_of
 from lark.planner import costs, remedies
 from lark.planner.costs import GIB, TrainingSetup
-from lark.planner.figures import EFFICIENCY, Figures, figures
 from lark.planner.lengths import PoolLengths, pool_lengths
+from lark.planner.throughput import EFFICIENCY, Figures, figures
+from lark.runtime.machine import Machine, zero_stage
+from lark.runtime.plan import Step
 from lark.scoring.methods import METHODS
-from lark.shapes import Shape, shape_of
 from lark.training.zero import half_weights
 
 START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
@@ -117,7 +117,7 @@ def key_of(step: Step) -> str:
 
 
 def _depended_on(config: Config) -> set[str]:
-    """Keys of the steps that run for what they make, whatever stages were asked for (as `lark.plan.wanted` finds in a plan)."""
+    """Keys of the steps that run for what they make, whatever stages were asked for (as `plan.wanted` finds)."""
     asked = set(config.stages)
     analysis = config.analysis.name if "analyse" in asked else None
     if config.weighting_name is None:

@@ -7,9 +7,9 @@ from statistics import NormalDist
 import numpy as np
 import pyarrow.parquet as pq
 
-from lark import pool as pools
 from lark.config import Config
 from lark.errors import LarkError
+from lark.pool import trajectories as pools
 
 READ_BYTES = 200_000_000
 """A local pool up to this size is read for its plan."""

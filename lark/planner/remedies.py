@@ -11,8 +11,8 @@ from math import ceil
 from typing import Any
 
 from lark.config import Config
-from lark.hardware import Machine, zero_stage
-from lark.shapes import Shape
+from lark.models.shapes import Shape
+from lark.runtime.machine import Machine, zero_stage
 
 Settings = Mapping[str, Any]
 

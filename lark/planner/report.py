@@ -8,14 +8,14 @@ from pathlib import Path
 
 from lark.config import Config
 from lark.errors import LarkError
-from lark.hardware import Machine
+from lark.models.shapes import shape_of
 from lark.planner.analysis import analysis_estimates
 from lark.planner.costs import GIB
 from lark.planner.estimates import Estimate, estimate, is_papers
-from lark.planner.figures import Figures, device_memory, figures
 from lark.planner.lengths import PoolLengths, pool_lengths, shortest
+from lark.planner.throughput import Figures, device_memory, figures
 from lark.report.tables import text_table
-from lark.shapes import shape_of
+from lark.runtime.machine import Machine
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields
 import torch
 from transformers import PreTrainedModel
 
-from lark.chat import Encoded
 from lark.errors import LarkError
-from lark.scoring.head import Head, last_hidden_state
+from lark.models.attention import assert_packing_separates
+from lark.models.chat import Encoded
+from lark.models.head import Head, last_hidden_state
 from lark.scoring.statistics import TokenStatistics, token_statistics
-from lark.training.attention import assert_packing_separates
 
 log = logging.getLogger(__name__)
 

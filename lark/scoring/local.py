@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from lark.chat import Encoded
 from lark.errors import LarkError, first_line
+from lark.models.chat import Encoded
+from lark.models.head import last_hidden_state
 from lark.scoring.forward import Student, batches, padded_ids, response_statistics
-from lark.scoring.head import last_hidden_state
 from lark.scoring.sentences import split_steps, token_steps
 from lark.scoring.statistics import token_statistics
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from lark.errors import LarkError
-from lark.selection import Floats, encode, group_sum, learnability_score
+from lark.selection.rules import Floats, encode, group_sum, learnability_score
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "lengths": ("n_tokens",),

@@ -17,9 +17,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lark.artifacts import atomic
 from lark.config import Scoring
 from lark.errors import LarkError, first_line
+from lark.runtime.store import atomic
 from lark.scoring.methods import METHODS
 
 log = logging.getLogger(__name__)

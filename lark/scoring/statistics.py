@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lark.errors import LarkError
-from lark.scoring.head import Head
+from lark.models.head import Head
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lark import pool as pools
-from lark.artifacts import atomic
+from lark.pool import trajectories as pools
+from lark.runtime.store import atomic
 
 FILE = "text.parquet"
 KEYWORDS = {

@@ -18,18 +18,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from lark import pool as pools
-from lark.artifacts import atomic
-from lark.chat import Encoded
-from lark.devices import start_torch
 from lark.errors import LarkError
-from lark.models import load_chat, load_model
-from lark.pool import KEY
+from lark.models.chat import Encoded
+from lark.models.load import load_chat, load_model
+from lark.pool import trajectories as pools
+from lark.pool.trajectories import KEY
+from lark.runtime.devices import start_torch
+from lark.runtime.store import atomic
+from lark.runtime.worker import Job
 from lark.scoring import shards
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.local import LocalScorer, local_naturalness, steps_of
 from lark.scoring.statistics import TokenStatistics
-from lark.worker import Job
 
 log = logging.getLogger(__name__)
 

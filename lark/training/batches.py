@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch.utils.data import Dataset
 
-from lark.chat import Encoded
+from lark.models.chat import Encoded
 from lark.training.packing import MicroBatch, Step, collate_packed, collate_padded
 
 

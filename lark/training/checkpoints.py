@@ -7,8 +7,8 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lark.artifacts import checksum, write_text
 from lark.errors import LarkError
+from lark.runtime.store import checksum, write_text
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from torch import distributed
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lark.artifacts import write_text
+from lark.runtime.store import write_text
 from lark.training.batches import GlobalBatch
 
 if TYPE_CHECKING:

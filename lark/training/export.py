@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel, Trainer
 
-from lark.chat import ChatFormat
 from lark.config import Config
+from lark.models.chat import ChatFormat
 from lark.training.lora import merged, transposed_layers
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lark.chat import Encoded
 from lark.errors import LarkError
+from lark.models.chat import Encoded
 from lark.training.loss import NO_TARGET, response_targets
 
 PADDING = 0

@@ -14,14 +14,15 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from lark.artifacts import write_text
-from lark.chat import ChatFormat
 from lark.config import Config, Student
-from lark.devices import start_torch
 from lark.errors import LarkError
-from lark.hardware import zero_stage
-from lark.models import attention, load_chat, load_model
-from lark.training.attention import separate_segments, supports_packing
+from lark.models.attention import separate_segments, supports_packing
+from lark.models.chat import ChatFormat
+from lark.models.load import attention, load_chat, load_model
+from lark.runtime.devices import start_torch
+from lark.runtime.machine import zero_stage
+from lark.runtime.store import write_text
+from lark.runtime.worker import Job
 from lark.training.batches import Example, GlobalBatches
 from lark.training.checkpoints import Layout, newest_checkpoint, remove_unusable
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
@@ -30,10 +31,9 @@ from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters
 from lark.training.loss import LogitRule, logit_rule
 from lark.training.packing import Step, plan_batches
-from lark.training.rows import read_rows
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
+from lark.training.training_set import read_rows
 from lark.training.zero import half_weights, start_deepspeed
-from lark.worker import Job
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 from lark.analysis.gradients import Gram
-from lark.analysis.statistics import Question
-from lark.selection import Floats
+from lark.analysis.questions import Question
+from lark.selection.rules import Floats
 
 
 def made_up(seed: int = 0, K: int = 6, shared: float = 0.5, brier: Floats | None = None) -> Question:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lark.analysis import contamination
 from lark.config import Benchmark, Task
 from lark.evaluation.benchmarks import Problem
-from lark.pipeline import Pipeline
+from lark.runtime.pipeline import Pipeline
 from tests.conftest import composed
 
 

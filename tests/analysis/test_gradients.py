@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from lark.analysis import gradients
 from lark.analysis.gradients import HEAD, Anchor, corpus_rate, gram_matrix, passes
 from lark.analysis.learnability import rate
-from lark.chat import Encoded
 from lark.errors import LarkError
+from lark.models.chat import Encoded
 
 VOCABULARY = 61
 PLENTY = 1 << 30

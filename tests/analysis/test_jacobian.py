@@ -18,8 +18,8 @@ from transformers import (
 from lark.analysis import blockwise
 from lark.analysis.gradients import Anchor
 from lark.analysis.jacobian import head_norm, jacobian_norm2
-from lark.chat import Encoded
 from lark.errors import LarkError
+from lark.models.chat import Encoded
 from tests.analysis.test_gradients import VOCABULARY, tiny, trajectories
 
 SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -8,7 +8,7 @@ from lark.analysis import theory
 from lark.analysis.figures import theory_figure
 from lark.analysis.gradients import Anchor
 from lark.analysis.jacobian import head_norm, jacobian_norm2
-from lark.analysis.statistics import Question
+from lark.analysis.questions import Question
 from lark.analysis.worker import measure
 from tests.analysis.test_gradients import PLENTY, tiny, trajectories
 

@@ -9,18 +9,19 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file, save_file
 
-from lark import pool as pools
-from lark.analysis import shards, statistics, worker
-from lark.artifacts import Checksums
+from lark.analysis import questions as statistics
+from lark.analysis import shards, worker
 from lark.errors import LarkError
-from lark.hardware import resolve
-from lark.models import load_chat, load_model
-from lark.plan import make_plan
+from lark.models.load import load_chat, load_model
+from lark.models.students import DEMO
+from lark.pool import trajectories as pools
+from lark.runtime.machine import resolve
+from lark.runtime.plan import make_plan
+from lark.runtime.store import Checksums
+from lark.runtime.worker import Job
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.methods import METHODS
 from lark.scoring.worker import summarise
-from lark.students import DEMO
-from lark.worker import Job
 from tests.conftest import composed, run_program
 
 QUESTION = "What is 3 + 4?"

@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from lark.artifacts import Checksums
 from lark.config import Config, Task
 from lark.errors import LarkError
-from lark.evaluation.answers import AnswerFormat, grade_paper
 from lark.evaluation.benchmarks import load
-from lark.pipeline import Pipeline
-from lark.plan import make_plan
+from lark.grading.answers import AnswerFormat, grade_paper
+from lark.runtime.pipeline import Pipeline
+from lark.runtime.plan import make_plan
+from lark.runtime.store import Checksums
 from tests.conftest import composed
 
 FILES = {"aime24": ("aime24.jsonl", 30), "amc": ("amc83.jsonl", 83), "math500": ("math500.jsonl", 500)}

@@ -13,14 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark.errors import LarkError
-from lark.evaluation.metrics import (
-    BenchmarkMetrics,
-    GradedSample,
-    Spread,
-    average,
-    benchmark_metrics,
-    bootstrap_interval,
-)
+from lark.evaluation.metrics import BenchmarkMetrics, GradedSample, Spread, average, benchmark_metrics, bootstrap_interval
 
 
 def solved_counts(counts: tuple[int, ...], problems: int, k: int = 5) -> list[GradedSample]:

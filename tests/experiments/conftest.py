@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.sweep import Sweep, compose_sweep
+from experiments.harness.sweep import Sweep, compose_sweep
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.sweep import Job, Sweep
-from lark import pool as pools
-from lark import selecting
-from lark.artifacts import Artifact
+from experiments.harness.sweep import Job, Sweep
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
-from lark.plan import Step
+from lark.pool import trajectories as pools
+from lark.runtime.plan import Step
+from lark.runtime.store import Artifact
+from lark.selection import stage as selecting
 
 KEY = ["question_id", "candidate_id"]
 Wanted = Callable[[Job, Step], bool]

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import contamination, kappa, landscape, report, surrogate, theory
-from experiments.sweep import Sweep, compose_sweep
-from lark.analysis import statistics
+from experiments import contamination, kappa, landscape, surrogate, theory
+from experiments.harness import report
+from experiments.harness.sweep import Sweep, compose_sweep
+from lark.analysis import questions as statistics
 from lark.analysis.contamination import CLOSEST, TABLE, summary
 from tests.analysis.questions import made_up
 from tests.experiments.test_rendering import check_latex

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments import case_study, loss_reduction, report, table1, teacher_utility, token_level
-from experiments.candidates import candidates
-from experiments.sweep import Job, Sweep, available, compose_sweep, dashed, published
-from lark.artifacts import Store
+from experiments import case_study, loss_reduction, table1, teacher_utility, token_level
+from experiments.harness import report
+from experiments.harness.candidates import candidates
+from experiments.harness.sweep import Job, Sweep, available, compose_sweep, dashed, published
 from lark.config import Training
-from lark.plan import Step
 from lark.report.tables import Cell, latex_table
+from lark.runtime.plan import Step
+from lark.runtime.store import Store
 from tests.experiments.synthetic import COSTS, accuracy_of, fill
 
 SMALL = ["pool.questions=4", "tracking=none"]

@@ -8,9 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.__main__ import main
-from experiments.planning import describe, kind, planned
-from experiments.report import unfinished
-from experiments.sweep import CONF, Sweep, available, compose_sweep, dashed, find, method_label, published
+from experiments.harness.planning import describe, kind, planned
+from experiments.harness.report import unfinished
+from experiments.harness.sweep import CONF, Sweep, available, compose_sweep, dashed, find, method_label, published
 from lark.errors import LarkError
 from tests.conftest import ROOT
 

@@ -7,12 +7,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.analysis.gradients import Anchor, passes
+from lark.models.shapes import Shape, shape_of
 from lark.planner.analysis import analysis_estimates, gradient_passes
 from lark.planner.costs import GIB, forward_flops
 from lark.planner.estimates import Estimate
 from lark.planner.lengths import pool_lengths
 from lark.planner.report import report
-from lark.shapes import Shape, shape_of
 from tests.conftest import composed
 
 

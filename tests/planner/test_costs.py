@@ -13,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.config import Lora
-from lark.hardware import Machine
+from lark.models.shapes import HERE, Shape
 from lark.planner import costs
 from lark.planner.costs import TrainingSetup
 from lark.planner.estimates import training_setup
-from lark.shapes import HERE, Shape
+from lark.runtime.machine import Machine
 from lark.training.lora import add_adapters
 from lark.training.worker import _weights_dtype
 from tests.conftest import composed

@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from lark import pool as pools
-from lark.artifacts import Checksums
-from lark.chat import ChatFormat
 from lark.config import STAGES, Config, from_dict
 from lark.errors import LarkError
-from lark.hardware import Machine
-from lark.pipeline import Pipeline
-from lark.plan import make_plan, wanted
-from lark.planner import figures, report
+from lark.models.chat import ChatFormat
+from lark.models.shapes import shape_of
+from lark.models.students import DEMO
+from lark.planner import report
+from lark.planner import throughput as figures
 from lark.planner.estimates import Estimate, estimate, key_of
 from lark.planner.lengths import assumed, pool_lengths
 from lark.planner.remedies import applied
-from lark.shapes import shape_of
-from lark.students import DEMO
+from lark.pool import trajectories as pools
+from lark.runtime.machine import Machine
+from lark.runtime.pipeline import Pipeline
+from lark.runtime.plan import make_plan, wanted
+from lark.runtime.store import Checksums
 from tests.conftest import composed
 
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from lark.chat import ChatFormat, Encoded
-from lark.models import load_chat, load_model
+from lark.models.attention import SEGMENTS, separate_segments
+from lark.models.chat import ChatFormat, Encoded
+from lark.models.head import Head
+from lark.models.load import load_chat, load_model
+from lark.models.students import DEMO
 from lark.scoring.forward import Student, batches, response_statistics
-from lark.scoring.head import Head
 from lark.scoring.methods import METHODS
 from lark.scoring.statistics import TokenStatistics
 from lark.scoring.worker import summarise
-from lark.students import DEMO
-from lark.training.attention import SEGMENTS, separate_segments
 from tests.conftest import composed
 
 RANK_CLIP = 100

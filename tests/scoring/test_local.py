@@ -9,15 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark.chat import ChatFormat, Encoded
-from lark.models import load_chat, load_model
+from lark.models.chat import ChatFormat, Encoded
+from lark.models.load import load_chat, load_model
+from lark.models.students import DEMO
 from lark.scoring import local
 from lark.scoring.forward import Student
 from lark.scoring.local import Block, LocalScorer, blocks, local_naturalness, steps_of
 from lark.scoring.sentences import split_steps
-from lark.students import DEMO
 from tests.conftest import composed
-from tests.scoring.test_head import tiny
+from tests.models.test_head import tiny
 
 STEPS = st.lists(st.integers(1, 5), min_size=1, max_size=14).map(
     lambda sizes: [j for j, size in enumerate(sizes) for _ in range(size)]

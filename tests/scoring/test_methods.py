@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lark.errors import LarkError
 from lark.scoring.methods import METHODS, SOURCES, find_method, z_score
 from lark.scoring.text import INDICATORS, indicators
-from lark.selection import select
+from lark.selection.rules import select
 
 WORDS = ["we", "Check", "verify,", "perhaps", "MIGHT", "therefore", "Since", "checking", "mighty", "x=1", "so."]
 

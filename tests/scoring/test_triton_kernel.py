@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lark.scoring.head import Head
+from lark.models.head import Head
 from lark.scoring.statistics import Tiling, absorb_tile, tiled_statistics, token_statistics
 
 ROOT = Path(__file__).parents[2]

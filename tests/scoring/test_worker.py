@@ -13,14 +13,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from lark import launch, pipeline
-from lark import pool as pools
 from lark.config import Config
 from lark.demo.pool import trajectories
-from lark.hardware import Machine
-from lark.pool import KEY, Trajectory
+from lark.pool import trajectories as pools
+from lark.pool.trajectories import KEY, Trajectory
+from lark.runtime import launch, pipeline
+from lark.runtime.machine import Machine
+from lark.runtime.worker import Job
 from lark.scoring import shards, worker
-from lark.worker import Job
 from tests.conftest import composed
 
 ALONE = Machine(device="cpu", processes=1, nodes=1, threads=1)

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from lark.models.shapes import Shape
 from lark.planner.costs import RESUMABLE, TrainingSetup, resume_bytes
-from lark.shapes import Shape
 from tests.conftest import ROOT
 from tests.training.probe import gradients, trained
 from tests.training.tiny import POISONED, WEIGHTS, direct_gradient, relative_error, write_student, write_training_set

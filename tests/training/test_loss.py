@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lark.chat import Encoded
 from lark.errors import LarkError
+from lark.models.chat import Encoded
 from lark.training.loss import NO_TARGET, PLAIN, LogitRule, logit_rule, response_targets, weighted_loss
 from lark.training.packing import MicroBatch, collate_packed, collate_padded
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lark.chat import Encoded
 from lark.errors import LarkError
+from lark.models.chat import Encoded
 from lark.training.loss import NO_TARGET
 from lark.training.packing import PADDING, Step, collate_packed, collate_padded, global_batches, pack, plan_batches, utilisation
 

@@ -16,14 +16,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from lark import launch
 from lark.errors import LarkError
+from lark.runtime import launch
+from lark.runtime.worker import Job
 from lark.training import curves as curves_module
 from lark.training import trainer as trainer_module
 from lark.training.checkpoints import COMPLETE, Layout, damage, newest_checkpoint, remove_unusable, seal
 from lark.training.export import Exporter
 from lark.training.worker import CURVE, DONE, prepare, train
-from lark.worker import Job
 from tests.training.tiny import CrashAt, direct_loss, make_job, write_student, write_training_set
 
 STEPS = 20

@@ -16,14 +16,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, TrainingArguments, get_scheduler
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
-from lark.artifacts import Checksums
-from lark.chat import ChatFormat
 from lark.config import HeldOut, Lora
 from lark.errors import LarkError
-from lark.hardware import check, zero_stage
-from lark.models import generation_stops
-from lark.plan import make_plan
-from lark.students import DEMO
+from lark.models.chat import ChatFormat
+from lark.models.load import generation_stops
+from lark.models.students import DEMO
+from lark.runtime.machine import check, zero_stage
+from lark.runtime.plan import make_plan
+from lark.runtime.store import Checksums
 from lark.training import trainer as trainer_module
 from lark.training.curves import keep_steps, read_curve, snapshot_steps
 from lark.training.kernels import apply_liger

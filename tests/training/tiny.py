@@ -20,12 +20,12 @@ from transformers import (
     TrainingArguments,
 )
 
-from lark.chat import ChatFormat
 from lark.config import Config
-from lark.hardware import Machine
-from lark.students import DEMO
+from lark.models.chat import ChatFormat
+from lark.models.students import DEMO
+from lark.runtime.machine import Machine
+from lark.runtime.worker import Job
 from lark.training.worker import read_examples
-from lark.worker import Job
 from tests.conftest import composed
 
 WEIGHTS = [0.2, 1.7, 0.9, 3.1, 1.0, 0.4, 2.2, 0.05]

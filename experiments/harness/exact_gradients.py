@@ -1,0 +1,18 @@
+"""What the surrogate, the landscape and the theory share: the questions with exact gradients of a sweep's one job."""
+
+from experiments.harness.sweep import Sweep, counted
+from lark.analysis import questions as statistics
+from lark.analysis.questions import Question
+
+
+def questions_of(sweep: Sweep) -> list[Question] | None:
+    """None while they are not finished."""
+    folder = sweep.folder(sweep.jobs[0], "gradients")
+    return None if folder is None else statistics.read(folder)
+
+
+def sizes(questions: list[Question]) -> str:
+    """`50 questions × 33 candidates`, for captions."""
+    candidates = sorted({question.K for question in questions})
+    each = str(candidates[0]) if len(candidates) == 1 else f"{candidates[0]}-{candidates[-1]}"
+    return f"{counted(len(questions), 'question')} × {each} candidates"

@@ -1,0 +1,192 @@
+"""What an experiment renders, and the files it becomes: outputs/report/<name>.{md,csv}, with .tex or .{png,pdf}, and index.md.
+
+The demo's are there; those of another scale in a folder of its name (outputs/report/paper), so that neither overwrites the other.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.harness.sweep import Job, Sweep, available, counted, dashed
+from lark.errors import LarkError
+from lark.pool.trajectories import source_files
+from lark.report import style as figures
+from lark.report.tables import Cell, latex_table, markdown_table
+from lark.runtime.store import write_text
+from lark.runtime.tracking import Tracker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a report."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    labels: int = 1
+    """How many columns name the row."""
+    columns: str | None = None
+    """LaTeX's column types, where text is long."""
+    ours: bool = True
+    """Whether its numbers are ours; else they are the paper's own."""
+
+    def markdown(self) -> str:
+        caption = f"{self.caption}\n\n" if self.caption else ""
+        return caption + markdown_table(self.header, [[cell.markdown for cell in row] for row in self.rows])
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table or figure of the paper, from our artifacts."""
+
+    title: str
+    """Which of the paper's it is: `Table 1`, `Figure 2a`."""
+    caption: str
+    """What is shown, and the paper's reading of it."""
+    data: pd.DataFrame
+    """Every number, a row each, for the CSV file."""
+    tables: Sequence[Table] = ()
+    figure: Figure | None = None
+    notes: Sequence[str] = field(default_factory=list)
+    """What the reader must know to read it rightly."""
+    found: bool = True
+    """Whether there is anything of ours to show yet."""
+
+
+def write(sweep: Sweep, report: Report) -> list[Path]:
+    """Write the report's files; returns them. Nothing is touched, and nothing is tracked, where nothing has changed."""
+    top = sweep.store.root / "report"
+    folder = top if sweep.scale == "demo" else top / sweep.scale
+    folder.mkdir(parents=True, exist_ok=True)
+    base = folder / sweep.title
+    texts = {base.with_suffix(".csv"): report.data.to_csv(index=False, lineterminator="\n")}
+    texts[base.with_suffix(".md")] = _markdown(sweep, report)
+    figure = report.figure if report.found else None
+    images = [base.with_suffix(suffix) for suffix in (".png", ".pdf")] if figure else []
+    if report.tables and not figure:
+        texts[base.with_suffix(".tex")] = "\n".join(
+            latex_table(t.header, t.rows, _latex_caption(sweep, report, t), f"{sweep.title}-{i}", t.labels, t.columns)
+            for i, t in enumerate(report.tables)
+        )
+    for suffix in (".tex", ".png", ".pdf"):  # of a time when there was more, or less, to show
+        if (path := base.with_suffix(suffix)) not in (*texts, *images):
+            path.unlink(missing_ok=True)
+    same = all(path.exists() and path.read_text(encoding="utf-8") == text for path, text in texts.items())
+    if not same or not all(path.exists() for path in images):
+        if figure:
+            figures.save(figure, base)
+        for path, text in texts.items():
+            write_text(path, text)
+        _track(sweep, report, folder, images[:1])
+    write_index(folder)
+    if folder != top:
+        write_index(top)
+    return [*texts, *images]
+
+
+def unfinished(sweep: Sweep) -> list[tuple[Job, str]]:
+    """The jobs that have not left all they should, and why, where they have said so."""
+    found = []
+    for job in sweep.jobs:
+        artifacts = [artifact for step in job.steps for artifact in step.artifacts]
+        missing = [artifact for artifact in artifacts if sweep.store.state(artifact) != "finished"]
+        if missing:
+            said = (sweep.store.manifest(artifact).get("error") for artifact in missing)
+            found.append((job, next((str(error) for error in said if error), None) or _without_pool(job)))
+    return found
+
+
+def _without_pool(job: Job) -> str:
+    """Why a job may have ended before its first artifact was begun."""
+    try:
+        source_files(job.config.pool)
+    except LarkError as error:
+        return str(error)
+    return "it has not run to its end"
+
+
+def write_index(folder: Path) -> None:
+    """One page with every report in the folder, and where to find those of other scales."""
+    pages = [(name, folder / f"{dashed(name)}.md") for name in available()]
+    pages = [(name, page) for name, page in pages if page.exists()]
+    texts = {name: page.read_text(encoding="utf-8") for name, page in pages}
+    titles = {name: text.splitlines()[0].removeprefix("# ") for name, text in texts.items()}
+    contents = [f"- [{titles[name]}](#{dashed(name)})" for name, _ in pages]
+    scales = [
+        f"- at scale {path.parent.name}: [index]({path.parent.name}/index.md)" for path in sorted(folder.glob("*/index.md"))
+    ]
+    parts = ["# The paper's tables and figures", "\n".join([*contents, *scales])]
+    for name, page in pages:
+        files = [
+            path for path in sorted(folder.glob(f"{page.stem}.*")) if path.suffix in (".md", ".csv", ".tex", ".png", ".pdf")
+        ]
+        links = ", ".join(f"[{path.name}]({path.name})" for path in files)
+        body = texts[name].split("\n", 1)[1].strip()
+        parts.append(f'<a id="{dashed(name)}"></a>\n\n## {titles[name]}\n\n{body}\n\nFiles: {links}')
+    text = "\n\n".join(parts) + "\n"
+    path = folder / "index.md"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
+
+
+def _markdown(sweep: Sweep, report: Report) -> str:
+    parts = [f"# {report.title}"]
+    if report.figure and report.found:
+        parts.append(f"![{report.title}]({sweep.title}.png)")
+    note = _scale_note(sweep)
+    parts += [_not_run(sweep, report), report.caption, note if sweep.scale == "paper" else f"**{note}**", _changed(sweep)]
+    missing = unfinished(sweep)
+    if missing:
+        parts.append(f"Missing (–): {len(missing)} of {counted(len(sweep.jobs), 'job')} are not finished.")
+    parts += [*report.notes, *(table.markdown().strip() for table in report.tables)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _latex_caption(sweep: Sweep, report: Report, table: Table) -> str:
+    """Without the number, which LaTeX gives, and never without the scale, where the numbers are ours."""
+    title = re.sub(r"^Table \d+\. ", "", report.title)
+    parts = [f"{title}.", table.caption or report.caption]
+    if table.ours:
+        parts += [_not_run(sweep, report), _scale_note(sweep), _changed(sweep).replace("`", "")]
+    return " ".join(part for part in parts if part)
+
+
+def _not_run(sweep: Sweep, report: Report) -> str:
+    scale = "" if sweep.scale == "demo" else f" SCALE={sweep.scale}"
+    return "" if report.found else f"Not run yet: make {sweep.title}{scale}."
+
+
+def _changed(sweep: Sweep) -> str:
+    return f"Changed from the experiment's settings: `{' '.join(sweep.overrides)}`." if sweep.overrides else ""
+
+
+def _scale_note(sweep: Sweep) -> str:
+    students = ", ".join(dict.fromkeys(job.config.student.name for job in sweep.jobs))
+    if sweep.scale == "paper":
+        return f"Scale: paper ({students})."
+    what = (
+        "This is the demo, a miniature" if sweep.scale == "demo" else f"This is at scale {sweep.scale}, far below the paper's"
+    )
+    return (
+        f"{what} (student {students}): it shows the method at work and does not reproduce the paper's results. "
+        "Numbers that are called the paper's are the paper's own, measured on its students and data."
+    )
+
+
+def _track(sweep: Sweep, report: Report, folder: Path, images: Sequence[Path]) -> None:
+    """The finished table in the sweep's W&B group, as a run of its own."""
+    tracker = Tracker(sweep.jobs[0].config, folder, name=f"report/{sweep.title}")
+    try:
+        data = report.data.astype(object).where(report.data.notna(), None)
+        tracker.table(sweep.title, list(data.columns), data.to_numpy().tolist())
+        for path in images:
+            tracker.image(f"{sweep.title}_figure", path)
+    finally:
+        tracker.finish()

@@ -1,0 +1,195 @@
+"""An experiment's jobs, and what they have left in the store.
+
+Jobs are found by composing them as Hydra does and asking the plan for their artifacts, never by the names of folders.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments import ORDER
+from lark import config as conf
+from lark.config import Config
+from lark.config.cli import as_hydra_reads, sentence
+from lark.errors import LarkError
+from lark.evaluation.metrics import BenchmarkMetrics
+from lark.pool.trajectories import source_files
+from lark.report.run_summary import metrics_of
+from lark.runtime.plan import Step, make_plan, wanted
+from lark.runtime.store import Artifact, Checksums, Store
+
+ROOT = Path(__file__).parents[2]
+CONF = ROOT / "conf"
+PAPER = ROOT / "experiments" / "paper"
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run of run.py within a sweep."""
+
+    overrides: tuple[str, ...]
+    """What the sweep chose for this job: `student=demo`, `method=lark`, `budget='3'`."""
+    config: Config
+    plan: tuple[Step, ...]
+    """All its steps."""
+
+    @property
+    def steps(self) -> list[Step]:
+        """Those that run, with the stages that the experiment asks for."""
+        return wanted(self.plan, self.config.stages)
+
+    def artifact(self, stage: str) -> Artifact | None:
+        """Its artifact by the artifact's stage or the task that makes it: pool, scores, selection, checkpoint, cost, ..."""
+        found = [artifact for step in self.plan for artifact in step.artifacts if stage in (artifact.stage, step.task)]
+        return next((artifact for artifact in found if artifact.stage == stage), found[0] if found else None)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """An experiment at a scale."""
+
+    name: str
+    scale: str
+    overrides: tuple[str, ...]
+    """What the user changed."""
+    jobs: tuple[Job, ...]
+    store: Store
+
+    @property
+    def title(self) -> str:
+        """As on the command line and in file names."""
+        return dashed(self.name)
+
+    @property
+    def like_the_paper(self) -> bool:
+        """Whether our numbers and the paper's are of the same kind, so that their difference says something."""
+        return self.scale == "paper" and all(_is_elsewhere(override) for override in self.overrides)
+
+    def folder(self, job: Job, stage: str) -> Path | None:
+        """Where a job's artifact is, if it is finished."""
+        artifact = job.artifact(stage)
+        return self.store.path(artifact) if artifact and self.store.state(artifact) == "finished" else None
+
+    def metrics(self, job: Job, trained: bool = True) -> dict[str, BenchmarkMetrics]:
+        """By benchmark, of the trained student or of the base model; a benchmark that is not evaluated yet is absent."""
+        for step in job.plan:
+            if step.task == "grade" and trained == ("checkpoint" in step.artifacts[0].inputs["generations"].inputs):
+                finished = [
+                    (t, a) for t, a in zip(step.tasks, step.artifacts, strict=True) if self.store.state(a) == "finished"
+                ]
+                return {task: metrics_of(self.store, artifact, job.config.benchmark.grader) for task, artifact in finished}
+        return {}
+
+
+def _key(override: str) -> str:
+    return override.split("=", maxsplit=1)[0].lstrip("+~")
+
+
+def _is_elsewhere(override: str) -> bool:
+    """Whether it says where the same files lie, or what answers: worth a note, and no other experiment."""
+    key = _key(override)
+    return key.endswith(".path") or key == "pool.format" or key.split(".")[0] == "engine"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def available() -> list[str]:
+    """The experiments there are, in the paper's order."""
+    found = {path.stem for path in (CONF / "experiment").glob("*.yaml")}
+    return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
+
+
+def find(name: str) -> str:
+    """The experiment that the user means, by either spelling."""
+    if (known := name.replace("-", "_")) not in available():
+        raise LarkError(f"{name}: there is no such experiment; choose one of {', '.join(map(dashed, available()))}.")
+    return known
+
+
+def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
+    """The jobs of an experiment, given what the user typed after its name."""
+    conf.register()
+    for argument in arguments:
+        if "=" not in argument and not argument.startswith("~"):
+            raise LarkError(f"{argument}: what follows the experiment's name is key=value, such as scale=paper.")
+        if _key(argument) == "experiment":
+            raise LarkError(f"{argument}: the experiment is {dashed(name)} already; give the other one's name in its place.")
+    said = {_key(argument) for argument in arguments}
+    arguments = as_hydra_reads([f"experiment={name}", *arguments])
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            parser = OverridesParser.create()
+            single = [a for a in arguments if not parser.parse_override(a).is_sweep_override()]
+            whole = compose("config", overrides=single, return_hydra_config=True)
+            scales = list(whole.experiment.scales)
+            if whole.scale not in scales:
+                raise LarkError(f"scale={whole.scale}: {dashed(name)} can be run at scale {' or '.join(scales)}.")
+            params = [f"{key}={value}" for key, value in whole.hydra.sweeper.params.items()]
+            # As Hydra's own sweeper does: what the user typed replaces the sweep's values of the same key.
+            parsed = parser.parse_overrides([*params, *arguments])
+            (batch,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+            configs = [conf.load(compose("config", overrides=overrides)) for overrides in batch]
+    except (HydraException, OmegaConfBaseException) as error:
+        raise LarkError(sentence(error)) from error
+    checksums = Checksums(configs[0].outputs_path)
+    typed = set(arguments)
+    jobs = [
+        Job(tuple(o for o in overrides if o not in typed), config, tuple(plan_of(config, checksums)))
+        for overrides, config in zip(batch, configs, strict=True)
+    ]
+    # What can change no result is no change.
+    same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
+    changed = tuple(a for a in arguments if _key(a) in said and _key(a).split(".")[0] not in same)
+    return Sweep(name, whole.scale, changed, tuple(jobs), Store(configs[0].outputs_path))
+
+
+def plan_of(config: Config, checksums: Checksums) -> list[Step]:
+    """The job's steps. A pool that is not on this machine is known by its path alone: enough to plan with."""
+    try:
+        source_files(config.pool)
+    except LarkError:
+        config = replace(config, pool=replace(config.pool, format="hub"))
+    return make_plan(config, checksums)
+
+
+def published(name: str) -> pd.DataFrame:
+    """The paper's numbers, experiments/paper/<name>.csv."""
+    return pd.read_csv(PAPER / f"{name}.csv", comment="#")
+
+
+def published_value(experiment: str, quantity: str) -> float:
+    """A number of the paper's text or captions, experiments/paper/figures.csv."""
+    table = published("figures").set_index(["experiment", "quantity"])["value"]
+    return float(table[experiment, quantity])
+
+
+def method_label(name: str) -> str:
+    """As in the paper's tables."""
+    return str(OmegaConf.load(CONF / "method" / f"{name}.yaml").label)
+
+
+def values(job: Job) -> dict[str, Any]:
+    """What tells a job from the others of its sweep, for the first columns of a CSV file."""
+    config = job.config
+    return {
+        "student": config.student.name,
+        "method": config.method.name,
+        "weighting": config.weighting_name,
+        "budget": config.budget.size,
+    }

@@ -1,0 +1,173 @@
+"""What each method's score costs, in seconds a trajectory (paper, App. D.1), measured side by side in one process.
+
+Every method gets the same trajectories one by one, as the paper's seconds a sample are counted, in rounds whose order
+rotates, so that whatever else the machine does falls on all alike. The baselines are timed as they are usually written:
+all logits of the response in memory, then their statistic. `statistics` is what this project runs instead: one pass that
+gives GRAPE's, LARK's and RSR's numbers together, without ever holding the logits; `local_blocks` is its Local Naturalness.
+The judge is timed where the engine is hf: another engine would want the memory that the student has, and the time that
+it takes for a whole pool is in its own artifact's manifest.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional
+from tqdm import tqdm
+
+from lark.models.chat import Encoded
+from lark.models.head import last_hidden_state
+from lark.models.load import load_chat, load_model
+from lark.models.students import location
+from lark.pool import trajectories as pools
+from lark.pool.trajectories import KEY
+from lark.runtime.devices import start_torch
+from lark.runtime.store import atomic
+from lark.runtime.worker import Job
+from lark.scoring.forward import Student, response_statistics
+from lark.scoring.local import LocalScorer, steps_of
+from lark.scoring.worker import TEXT, summarise
+
+log = logging.getLogger(__name__)
+FILE = "cost.parquet"
+TOP = 100
+"""RSR's r_max: the logits that the usual implementation looks through for the rank."""
+Scorer = Callable[[Student, Encoded, Job], object]
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Time every method on the same trajectories: `cost.parquet`, a row for each method, round and trajectory."""
+    device = start_torch(job)
+    asked, config = job.config.analysis, job.config.student
+    chat = load_chat(str(job.inputs["student"]), config)
+    student = Student.of(load_model(str(job.inputs["student"]), config, device))
+    chosen = sample(pd.read_parquet(job.inputs["lengths"] / "lengths.parquet"), asked.samples)
+    rows = read(job.inputs["pool"] / pools.FILE, chosen)
+    encoded = chat.encode_many(rows, config.max_length, offsets=True)
+    scorers: dict[str, Callable[[int], object]] = {
+        **{name: lambda i, score=score: score(student, encoded[i], job) for name, score in SCORERS.items()},  # type: ignore[misc]
+        "local_blocks": _local_blocks(student, encoded, rows, job),
+        **({"llm_judge": _judge(rows, job, device)} if job.config.engine.name == "hf" else {}),
+    }
+    for scorer in scorers.values():  # compilation and first allocations are not part of a sample's cost
+        scorer(0)
+    names, timings = list(scorers), []
+    for number in tqdm(range(asked.rounds), desc="timing", unit="round"):
+        for index, trajectory in enumerate(encoded):
+            turn = (number + index) % len(names)
+            for name in names[turn:] + names[:turn]:
+                seconds = _time(scorers[name], index, student)
+                timings.append((name, number, index, trajectory.n_response, len(trajectory.ids), seconds))
+    table = pd.DataFrame(timings, columns=["method", "round", "trajectory", "n_tokens", "length", "seconds"])
+    with atomic(job.folder / FILE) as draft:
+        table.to_parquet(draft, index=False)
+    name = torch.cuda.get_device_name() if device != "cpu" else f"CPU, {job.machine.threads} thread(s)"
+    return {"device": name, "trajectories": len(encoded), "mean_tokens": round(float(table["n_tokens"].mean()), 1)}
+
+
+def sample(lengths: pd.DataFrame, count: int) -> pd.DataFrame:
+    """`count` trajectories spread evenly over the pool's lengths, so that their mean length is the pool's."""
+    usable = lengths[lengths["n_tokens"] > 0].sort_values(["n_tokens", *KEY], ignore_index=True)
+    places = (np.arange(min(count, len(usable))) + 0.5) / min(count, len(usable)) * len(usable)
+    return usable.iloc[places.astype(int)]
+
+
+def read(pool: Path, chosen: pd.DataFrame) -> list[dict[str, Any]]:
+    """The chosen trajectories' texts, in the pool's order. Not through pandas, which makes NaN of a system prompt that is None."""
+    wanted = set(chosen[KEY].astype(str).itertuples(index=False, name=None))
+    return [row for row in pools.iterate(pool, columns=TEXT) if tuple(str(row[name]) for name in KEY) in wanted]
+
+
+def _time(scorer: Callable[[int], object], index: int, student: Student) -> float:
+    _wait(student)
+    started = time.perf_counter()
+    scorer(index)
+    _wait(student)
+    return time.perf_counter() - started
+
+
+def _wait(student: Student) -> None:
+    if student.head.weight.is_cuda:
+        torch.cuda.synchronize()
+
+
+@torch.no_grad()
+def _logits(student: Student, trajectory: Encoded) -> tuple[Tensor, Tensor]:
+    """All logits of the response [T, V], and its tokens [T]."""
+    device = student.head.weight.device
+    ids = torch.tensor(trajectory.ids, device=device)
+    hidden = last_hidden_state(student.model, ids[None])[0, trajectory.prompt_length - 1 : -1]
+    return student.head.logits(hidden), ids[trajectory.prompt_length :]
+
+
+def grape(student: Student, trajectory: Encoded, job: Job) -> float:
+    """The mean log-likelihood from all logits."""
+    logits, targets = _logits(student, trajectory)
+    return -float(functional.cross_entropy(logits, targets))
+
+
+def lark(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
+    """The loss and the residual ||pi - e_y||^2 = sum_v pi_v^2 - 2 pi_y + 1, from all logits."""
+    logits, targets = _logits(student, trajectory)
+    probabilities = logits.softmax(-1)
+    gold = probabilities.gather(-1, targets[:, None])[:, 0]
+    residual = probabilities.square().sum(-1) - 2 * gold + 1
+    return float(functional.cross_entropy(logits, targets)), float(residual.sum())
+
+
+def rsr(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
+    """The loss and the clipped rank, looked up among the TOP largest logits."""
+    logits, targets = _logits(student, trajectory)
+    found = logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices == targets[:, None]
+    rank = torch.where(found.any(-1), found.int().argmax(-1) + 1, TOP)
+    return float(functional.cross_entropy(logits, targets)), float(rank.sum())
+
+
+def local_naturalness(student: Student, trajectory: Encoded, job: Job) -> list[float]:
+    """m+1 passes over the trajectory, each with its likelihoods: the cost by which the paper accounts for it."""
+    return [grape(student, trajectory, job) for _ in range(job.config.scoring.local_context + 1)]
+
+
+def statistics(student: Student, trajectory: Encoded, job: Job) -> dict[str, float]:
+    """Everything that GRAPE, LARK and RSR need, as the score stage computes it."""
+    (found,) = response_statistics(student, [trajectory])
+    return summarise(found, job.config.scoring.rank_clip)
+
+
+SCORERS: dict[str, Scorer] = {
+    "grape": grape,
+    "lark": lark,
+    "rsr": rsr,
+    "local_naturalness": local_naturalness,
+    "statistics": statistics,
+}
+
+
+def _local_blocks(student: Student, encoded: list[Encoded], rows: list[dict[str, Any]], job: Job) -> Callable[[int], object]:
+    """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run once, not shared further."""
+    blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
+    steps = [steps_of(e, row["response"]) for e, row in zip(encoded, rows, strict=True)]
+    return lambda i: blocks.surprisals([encoded[i]], [steps[i]])
+
+
+def _judge(rows: list[dict[str, Any]], job: Job, device: str) -> Callable[[int], object]:
+    """One verdict, from prompt to text; an answer that is not valid is not asked for again."""
+    from lark.generation import engine as engines  # noqa: PLC0415  # scoring needs no engine
+    from lark.scoring.judge_worker import Asker, load_tokenizer  # noqa: PLC0415
+
+    settings = job.config.method.judge
+    path = location(settings.model)
+    asker = Asker(settings, *load_tokenizer(path, settings))
+    engine = engines.start(job.config.engine, settings.model, path, asker.tokenizer, device)
+
+    def verdict(i: int) -> object:
+        prompt, _ = asker.prompt(rows[i]["question"], rows[i]["response"])
+        return engines.answers(engine, [engines.Request(prompt, i, settings.max_new_tokens)], asker.sampling(0))
+
+    return verdict

@@ -1,0 +1,94 @@
+"""Mark generations: both graders on every sample, and the metrics of each. Costs no GPU time and can be redone at will."""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from lark.config import Task
+from lark.evaluation.benchmarks import is_here, load
+from lark.evaluation.metrics import GradedSample, benchmark_metrics
+from lark.generation.journal import read
+from lark.grading.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
+from lark.grading.verify import Verifier
+from lark.runtime.store import write_text
+
+if TYPE_CHECKING:
+    from lark.runtime.worker import Job
+
+SHARDS = "shard-*.jsonl"
+GENERATIONS = "generations.jsonl"
+
+
+def shard(rank: int) -> str:
+    """Where a process keeps its answers until all are there."""
+    return f"shard-{rank:05d}.jsonl"
+
+
+def merge_generations(folder: Path) -> dict[str, Any]:
+    """Put the shards of generations together: `generations.jsonl`, a sample a line, in the benchmark's order."""
+    shards = sorted(folder.glob(SHARDS))
+    if not (folder / GENERATIONS).exists():  # a run that is killed below has them all: they are not made again
+        place = {row["id"]: i for i, row in enumerate(_read(folder / "problems.jsonl"))}
+        answered = sorted(read(shards), key=lambda row: (row["seed"], place[row["problem"]]))
+        lines = [
+            json.dumps({"problem": row["problem"], "seed": row["seed"], "sample": i, **sample}, ensure_ascii=False) + "\n"
+            for row in answered
+            for i, sample in enumerate(row["samples"])
+        ]
+        write_text(folder / GENERATIONS, "".join(lines))
+    for path in shards:
+        path.unlink()
+    return {"generations": len(_read(folder / GENERATIONS))}
+
+
+def grade_all(job: "Job") -> dict[str, Any]:
+    """The worker's task: mark the generations of every benchmark in `job.extra["tasks"]` (name -> folder). Loads no torch."""
+    tasks = job.config.benchmark.tasks
+    with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
+        return {
+            folder: grade(job.inputs[f"generations:{name}"], name, tasks[name], Path(folder), verifier)
+            for name, folder in job.extra["tasks"].items()
+        }
+
+
+def grade(generations: Path, name: str, task: Task, folder: Path, verifier: Verifier) -> dict[str, Any]:
+    """`grades.jsonl` and `metrics.json` from an artifact of generations, with the gold answers that the benchmark has now."""
+    problems = {row["id"]: row for row in _read(generations / "problems.jsonl")}
+    if is_here(task):
+        problems |= {problem.id: asdict(problem) for problem in load(name, task)}
+    samples = _read(generations / GENERATIONS)
+    form = AnswerFormat(task.answer_format)
+    answers = [extract_boxed(sample["text"]) for sample in samples]
+    lists = [extract_boxed_list(sample["text"]) for sample in samples]
+    golds = [problems[sample["problem"]]["answer"] for sample in samples]
+    with tqdm(total=len(samples), desc="grading", unit="answer") as bar:
+        verify = verifier.grade_many([(a, g, form) for a, g in zip(lists, golds, strict=True)], progress=bar.update)
+    extracted = {"paper": answers, "verify": lists}
+    verdicts = {"paper": [grade_paper(a, g, form) for a, g in zip(answers, golds, strict=True)], "verify": verify}
+    lines = [
+        {"problem": s["problem"], "seed": s["seed"], "sample": s["sample"], "answer": answers[i], "gold": golds[i],
+         "answer_verify": lists[i], **{grader: marks[i] for grader, marks in verdicts.items()}}
+        for i, s in enumerate(samples)
+    ]  # fmt: skip
+    write_text(folder / "grades.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    metrics = {
+        grader: benchmark_metrics(
+            GradedSample(
+                s["problem"], s["seed"], s["sample"], marks[i], s["finish_reason"] == "length", extracted[grader][i] is not None,
+                problems[s["problem"]]["level"],
+            )
+            for i, s in enumerate(samples)
+        ).to_dict()
+        for grader, marks in verdicts.items()
+    }  # fmt: skip
+    write_text(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    return {"problems": len(problems), "answers": len(samples)}
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as handle:
+        return [json.loads(line) for line in handle]

@@ -1,0 +1,209 @@
+"""From a generation to an answer, and from an answer to a grade by the paper's rules (App. C.4, "Answer extraction").
+
+Pure, and linear in the length of the text: a generation of 32,768 tokens that ends in a loop of braces costs nothing.
+The other grader, `lark.grading.verify`, extracts with `extract_boxed_list` and starts from `grade_paper`.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+
+class AnswerFormat(StrEnum):
+    """What a benchmark's answers look like; it decides how they are compared."""
+
+    NUMERIC = "numeric"
+    """AIME, AMC: one number."""
+    CHOICE = "choice"
+    """GPQA-Diamond: one letter."""
+    FREE_FORM = "free_form"
+    """MATH-500: any LaTeX."""
+
+
+# A backslash takes the character after it along, so that `\{` is no brace and the brace of `\\{` is one.
+_BRACES = r"\\.|[{}]"
+_BOXED = r"(?P<open>\\boxed\s*+\{|(?<![A-Za-z])boxed\{)"
+_ANY_BOX = (
+    r"(?P<open>\\(?:boxed|fbox)\s*+\{|(?<![A-Za-z])boxed\{)"
+    r"|\\(?:boxed|fbox)\s*+(?P<bare>-?[0-9][0-9,]*+(?:\.[0-9]+)?|[A-Za-z](?![A-Za-z]))"
+)
+_PAPER_TOKEN = re.compile(f"{_BOXED}|{_BRACES}", re.DOTALL)
+_LENIENT_TOKEN = re.compile(f"{_ANY_BOX}|{_BRACES}", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Where a box stands in its text. Offsets and not contents: the contents of nested boxes would be quadratic."""
+
+    start: int
+    content: slice
+    end: int
+
+
+def _find_boxes(text: str, token: re.Pattern[str]) -> list[_Box | None]:
+    """Every box in the order of opening; None where it is never closed. One pass over the text."""
+    boxes: list[_Box | None] = []
+    open_braces: list[tuple[int, re.Match[str]] | None] = []
+    for match in token.finditer(text):
+        if match.lastgroup == "bare":
+            boxes.append(_Box(match.start(), slice(*match.span("bare")), match.end()))
+        elif match.lastgroup == "open":
+            open_braces.append((len(boxes), match))
+            boxes.append(None)
+        elif match[0] == "{":
+            open_braces.append(None)
+        elif match[0] == "}" and open_braces and (opened := open_braces.pop()):
+            index, opening = opened
+            boxes[index] = _Box(opening.start(), slice(opening.end(), match.start()), match.end())
+    return boxes
+
+
+def extract_boxed(text: str) -> str | None:
+    """The content of the last `\\boxed{…}`, stripped. None (wrong) without one, or if it is empty or unterminated.
+
+    The last box is the one that opens last: of nested boxes, the inner. A bare `boxed{…}` counts, because the paper's
+    system prompts ask for it; `\\fbox{…}` and a brace-less `\\boxed 5` do not: the paper's rule says `\\boxed{…}`.
+    """
+    boxes = _find_boxes(text, _PAPER_TOKEN)
+    if not boxes or boxes[-1] is None:
+        return None
+    return text[boxes[-1].content].strip() or None
+
+
+_GLUE = re.compile(r"\s|\$|\\[()\[\],;:! ]|\\q?quad|\\text|[{}]")
+_LONGEST_GLUE = 80
+
+
+def extract_boxed_list(text: str) -> str | None:
+    """As `extract_boxed`, but with the freedom of the `verify` grader.
+
+    `\\fbox{…}` and `\\boxed 5` count as boxes, and a run of boxes joined by nothing but a comma, `and` or `or`
+    (`\\boxed{1} and \\boxed{2}`) is one list, `1, 2`. A box repeated on a new line is no list: the last one stands.
+    """
+    boxes = _find_boxes(text, _LENIENT_TOKEN)
+    answers: list[str] = []
+    following: _Box | None = None
+    for box in reversed(boxes):
+        if box is None or (following is not None and not _are_listed(text, box, following)):
+            break
+        content = text[box.content].strip()
+        if not content:
+            break
+        answers.append(content)
+        following = box
+    return ", ".join(reversed(answers)) or None
+
+
+def _are_listed(text: str, box: _Box, following: _Box) -> bool:
+    if not 0 <= following.start - box.end <= _LONGEST_GLUE:
+        return False
+    return _GLUE.sub("", text[box.end : following.start]).lower() in {",", ";", "and", "or", ",and", ",or"}
+
+
+def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) -> bool:
+    """The `paper` grader: is this extracted answer the gold one? (App. C.4.) No answer is a wrong answer.
+
+    - numeric: equal as numbers, fractions included (`canonical_number`); the same text where the gold is no number.
+    - choice: upper-cased, surrounding whitespace stripped, and nothing else: `(B)`, `B.` and `\\text{B}` are wrong.
+    - free form: equal as strings once both are in the canonical form of MATH (`canonical_latex`).
+    """
+    if prediction is None:
+        return False
+    prediction, gold = prediction.strip(), gold.strip()
+    match AnswerFormat(answer_format):
+        case AnswerFormat.CHOICE:
+            return prediction.upper() == gold.upper()
+        case AnswerFormat.NUMERIC:
+            number = canonical_number(gold)
+            return prediction == gold if number is None else canonical_number(prediction) == number
+        case AnswerFormat.FREE_FORM:
+            return prediction == gold or canonical_latex(prediction) == canonical_latex(gold)
+
+
+_DECIMAL = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
+_NUMBER = re.compile(rf"([+-]?\s*{_DECIMAL})(?:\s*/\s*([+-]?\s*{_DECIMAL}))?")
+_LATEX_FRACTION = re.compile(
+    rf"([+-]?)\s*({_DECIMAL})?\s*\\[dtc]?frac\s*(?:\{{([^{{}}]*)\}}|([0-9]))\s*(?:\{{([^{{}}]*)\}}|([0-9]))"
+)
+_LONGEST_NUMBER = 200
+"""No benchmark's number comes near; arithmetic on a million digits would not be linear."""
+
+
+def canonical_number(text: str) -> Fraction | None:
+    """The number that a text writes, exactly; None if it is anything but one number.
+
+    The paper strips whitespace and turns a/b into a decimal; a `Fraction` is that decimal without its rounding. Besides
+    `3/4` this reads what is plainly the same number: `073`, `142.0`, `.5`, `+5`, `−5` (U+2212), `\\frac{3}{4}`,
+    `\\frac34`, the mixed number `1\\frac{3}{4}`, and thousands in threes, `1,296`, `1{,}296`, `1,\\!296`. Not `1, 296` (a
+    list), and no units, currencies or expressions, `\\frac{1}{2}5` among them.
+    """
+    if len(text) > _LONGEST_NUMBER:
+        return None
+    text = re.sub(r"\\!\s*", "", text.replace("{,}", ",").replace("\u2212", "-")).strip()
+    if match := _LATEX_FRACTION.fullmatch(text):
+        sign, whole, *parts = match.groups()
+        numerator, denominator = (_plain_number(part.strip()) for part in parts if part is not None)
+        if numerator is None or denominator is None or denominator == 0:
+            return None
+        fraction = numerator / denominator
+        if whole is not None:
+            added = _plain_number(whole)
+            if added is None or not (_are_whole(added, numerator, denominator) and 0 < numerator < denominator):
+                return None
+            fraction += added
+        return -fraction if sign == "-" else fraction
+    return _plain_number(text)
+
+
+def _plain_number(text: str) -> Fraction | None:
+    """A decimal, or a quotient of two."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    value, divisor = (Fraction(re.sub(r"[,\s]", "", part or "1")) for part in match.groups())
+    return value / divisor if divisor else None
+
+
+def _are_whole(*numbers: Fraction) -> bool:
+    return all(number.denominator == 1 for number in numbers)
+
+
+_ARGUMENT = r"(\\(?!frac|sqrt)[A-Za-z]+|[^\s\\{}\[\]])"
+_CANONICAL_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\n|\\!", ""),
+        (r"\\\\", r"\\"),  # over-escaped commands; the row ends of matrices follow, the same way on both sides
+        (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\(?:left|right)(?![A-Za-z])", ""),
+        (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", ""),
+        (r"\\\$", ""),
+        (r"(?<=.)\\text\{ [^{}]*\}(?:\^(?:[0-9]|\{[0-9]\}))?\s*$", ""),  # a unit on the right: `5\text{ cm}^2`
+        (r"\\?%", ""),
+        (r"(?<![0-9])\.(?=[0-9])", "0."),
+        (r"^\s*[A-Za-z][A-Za-z0-9]?\s*=(?=[^=]+$)", ""),  # `x = 5`: a name of at most two characters says nothing
+        (rf"\\sqrt\s*{_ARGUMENT}", r"\\sqrt{\1}"),
+        (rf"\\frac\s*{_ARGUMENT}", r"\\frac{\1}"),
+        (rf"(\\frac\s*\{{[^{{}}]*\}})\s*{_ARGUMENT}", r"\1{\2}"),
+        (r"\^\s*\{(\\[A-Za-z]+|[^\s\\{}])\}", r"^\1"),
+        (r"\s", ""),
+        (r"^0\.5$", r"\\frac{1}{2}"),
+        (r"^(-?)([0-9]+)/([0-9]+)$", r"\1\\frac{\2}{\3}"),
+        (r"\\frac\{-([0-9]+)\}", r"-\\frac{\1}"),
+    )
+)
+
+
+def canonical_latex(text: str) -> str:
+    """A free-form answer in the canonical form of MATH (Hendrycks et al., 2021): answers are compared as these strings.
+
+    Fractions (`\\frac12`, `\\dfrac{1}{2}`, `1/2`, `0.5`) and roots (`\\sqrt2`) get one notation; `\\left`, `\\right`, `\\!`,
+    degrees, dollars, `\\%`, a unit in `\\text{ …}` on the right, a short name on the left (`x =`) and spaces go; `.5` becomes
+    `0.5`. `10,080` is not `10080`, `\\mbox{ cm}` no unit. Beyond MATH's own rules this has: exponents (`x^{2}`), which the
+    paper names; a bare `%`; the sign before a fraction (`\\frac{-1}{2}`, `-1/2`); the power of a unit (`\\text{ cm}^2`); and any
+    white space where MATH takes out spaces, between arguments too (`\\frac 1 2`, `\\sqrt 2`, `^ \\circ`).
+    """
+    for pattern, replacement in _CANONICAL_STEPS:
+        text = pattern.sub(replacement, text)
+    return text

@@ -1,0 +1,216 @@
+"""The `verify` grader: are two answers the same mathematics? (math-verify, behind a wrapper; offered beside `paper`.)
+
+An answer that the paper's rules accept is accepted. Choices are compared by letter. The rest goes to math-verify, which
+may hang or crash on what a model writes, so each comparison runs in a worker process that dies when its time is up:
+    with Verifier(processes=2, timeout=5) as verifier:
+        grades = verifier.grade_many([(extract_boxed_list(generation), gold, AnswerFormat.FREE_FORM), …])
+"""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lark.errors import LarkError
+from lark.grading.answers import AnswerFormat, canonical_number, grade_paper
+
+logger = logging.getLogger(__name__)
+
+Pair = tuple[str | None, str, AnswerFormat]
+"""The extracted answer (`extract_boxed_list`; None is wrong), the gold answer, and what the gold looks like."""
+
+LONGEST_ANSWER = 1000
+"""Characters. The longest gold of MATH-500 has 53; parsing takes more than linear time."""
+
+_ROOT = Path(__file__).parents[2]
+_TIME_IS_UP = (-signal.SIGPROF, -signal.SIGALRM)
+_TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_LETTER = re.compile(r"\(?\s*([A-Z])\s*(?:$|\)|[.:](?:\s|$))")
+_JOINT = r"(?:[,;/&|]|OR\b|AND\b)"
+_ANOTHER = re.compile(rf"(?:\s|{_JOINT})*\(?\s*[A-J]\s*[).:]+(?:\s|{_JOINT}|$)|\s*{_JOINT}(?:\s|{_JOINT})*[A-J]\s*$")
+"""A second option behind the first. Not the name of what was chosen: `B) (R)-2-bromobutane`, `D) vitamin C`, `D) K`."""
+
+
+def choice_letter(answer: str) -> str | None:
+    """The letter of a multiple-choice answer: `B`, `b`, `(B)`, `B.`, `\\text{B}`, `B: because`. None if it has none, or two."""
+    text = _TEXT.sub(r"\1", answer[:LONGEST_ANSWER]).replace("$", "").strip().upper()
+    match = _LETTER.match(text)
+    return match[1] if match and not _ANOTHER.match(text, match.end()) else None
+
+
+def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> bool | None:
+    """The grade, where it takes no mathematics; None where it does."""
+    if prediction is None:
+        return False
+    if grade_paper(prediction, gold, answer_format):
+        return True
+    if answer_format == AnswerFormat.CHOICE:
+        letter = choice_letter(prediction)
+        return letter is not None and letter == choice_letter(gold)
+    numbers = canonical_number(prediction), canonical_number(gold)
+    if all(number is not None and number.denominator == 1 for number in numbers):
+        return numbers[0] == numbers[1]
+    return False if max(len(prediction), len(gold)) > LONGEST_ANSWER else None
+
+
+@dataclass
+class _Task:
+    """A comparison that is to be made, and how many workers died over it for another reason than its time limit."""
+
+    prediction: str
+    gold: str
+    crashes: int = 0
+
+
+class _Worker:
+    """A process that compares, one task at a time.
+
+    It is started as a plain command and not through multiprocessing, which would import the caller's main module, and
+    torch with it, into every child.
+    """
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "lark.grading.verify_process"],
+            cwd=_ROOT,
+            # sympy orders some things by their hash: with a fixed seed a comparison takes the same path every time
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.requests, self.replies = self.process.stdin, self.process.stdout
+        self.task: _Task | None = None
+        self.is_ready = False
+
+    def give(self, task: _Task, timeout: float) -> None:
+        self.task = task
+        request = {"prediction": task.prediction, "gold": task.gold, "limit": timeout}
+        # A worker that died while it was idle shows as the end of its replies, as one does that dies at work.
+        with contextlib.suppress(BrokenPipeError):
+            self.requests.write(json.dumps(request).encode() + b"\n")
+
+    def hear(self) -> bytes:
+        """The next reply; nothing if the worker is dead. A reply is a short line, which a pipe passes on whole."""
+        return os.read(self.replies.fileno(), 64).strip()
+
+    def stop(self) -> None:
+        """Kill it if it still runs, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+        self.requests.close()
+        self.replies.close()
+
+
+class Verifier:
+    """A pool of comparing processes, started when there is something to compare and gone when the `with` block ends.
+
+    Grades depend neither on the number of processes nor on the machine's load: `timeout` is in seconds of CPU time.
+    A parent that is killed leaves nothing behind: a worker ends when its input does, or its time.
+    """
+
+    def __init__(self, processes: int = 2, timeout: float = 5.0) -> None:
+        if processes < 1 or timeout <= 0:
+            raise LarkError(f"The verify grader needs processes and time, not processes={processes}, timeout={timeout}.")
+        self.processes = processes
+        self.timeout = timeout
+        self.cut_off = 0
+        """How many comparisons so far ended with the death of their worker; they count as wrong."""
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> "Verifier":
+        if importlib.util.find_spec("math_verify") is None:
+            raise LarkError("The verify grader needs math-verify: `pip install math-verify==0.9.0`.")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._workers:
+            self._workers.pop().stop()
+
+    def grade_many(self, pairs: Sequence[Pair], progress: Callable[[int], object] | None = None) -> list[bool]:
+        """A grade for each pair, in order. `progress` is told how many more are done, as `tqdm.update` wants it."""
+        grades = [False] * len(pairs)
+        # Many samples of a question end in the same answer: each distinct pair is compared once.
+        indices: dict[tuple[str, str], list[int]] = {}
+        for index, (prediction, gold, answer_format) in enumerate(pairs):
+            decision = _decide(prediction, gold, answer_format)
+            if decision is None and prediction is not None:
+                indices.setdefault((prediction, gold), []).append(index)
+            else:
+                grades[index] = bool(decision)
+        if progress:
+            progress(len(pairs) - sum(map(len, indices.values())))
+
+        def settle(task: _Task, grade: bool) -> None:
+            settled = indices[task.prediction, task.gold]
+            for index in settled:
+                grades[index] = grade
+            if progress:
+                progress(len(settled))
+
+        cut_off = self.cut_off
+        try:
+            self._run(deque(_Task(*pair) for pair in indices), settle)
+        except BaseException:
+            # The replies to what was asked before the interruption must not answer a later call.
+            self.__exit__()
+            raise
+        if self.cut_off > cut_off:
+            count, limit = self.cut_off - cut_off, self.timeout
+            logger.warning("%d of %d comparisons were cut off after %g s and count as wrong.", count, len(indices), limit)
+        return grades
+
+    def _run(self, tasks: deque[_Task], settle: Callable[[_Task, bool], None]) -> None:
+        """Keep the workers busy until every task is settled."""
+        with selectors.DefaultSelector() as selector:
+            for worker in self._workers:
+                selector.register(worker.replies, selectors.EVENT_READ, worker)
+            while tasks or any(worker.task for worker in self._workers):
+                for worker in self._workers:
+                    if tasks and worker.is_ready and worker.task is None:
+                        worker.give(tasks.popleft(), self.timeout)
+                while sum(not w.is_ready for w in self._workers) < len(tasks) and len(self._workers) < self.processes:
+                    worker = _Worker()
+                    self._workers.append(worker)
+                    selector.register(worker.replies, selectors.EVENT_READ, worker)
+                for key, _ in selector.select():
+                    worker = key.data
+                    reply = worker.hear()
+                    if not reply:
+                        selector.unregister(worker.replies)
+                        self._bury(worker, tasks, settle)
+                    elif worker.task is None:
+                        worker.is_ready = True
+                    else:
+                        settle(worker.task, reply == b"1")
+                        worker.task = None
+
+    def _bury(self, worker: _Worker, tasks: deque[_Task], settle: Callable[[_Task, bool], None]) -> None:
+        """A dead worker: its task is wrong if its time was up or it killed two workers; otherwise it is tried again."""
+        code = worker.process.wait()
+        self._workers.remove(worker)
+        worker.stop()
+        if not worker.is_ready:
+            raise LarkError(
+                f"A process of the verify grader ended with code {code} before it was ready. "
+                "Run `python -m lark.grading.verify_process` from the repository to see why."
+            )
+        if (task := worker.task) is None:
+            return
+        task.crashes += 1
+        if code in _TIME_IS_UP or task.crashes == 2:
+            self.cut_off += 1
+            settle(task, False)
+        else:
+            tasks.appendleft(task)

@@ -1,0 +1,55 @@
+"""A student from the package registry: its quantised GGUF file becomes a plain Hugging Face folder, once.
+
+What is converted is what everything else loads (scoring, training, vLLM), so no stage needs to know of GGUF.
+"""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from lark.models.chat import ChatFormat
+from lark.runtime.worker import Job
+
+log = logging.getLogger(__name__)
+
+
+def convert(job: Job) -> dict[str, Any]:
+    """The worker's task `student`: `job.inputs["gguf"]` becomes config, weights and tokenizer in `job.folder`."""
+    torch.set_num_threads(job.machine.threads)  # on the CPU, whatever else the machine has
+    transformers.logging.set_verbosity_error()
+    draft = job.folder / "draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    parameters = dequantise(job.inputs["gguf"], draft)
+    for file in sorted(draft.iterdir()):
+        file.replace(job.folder / file.name)
+    draft.rmdir()
+    return {"parameters": parameters, "file": job.inputs["gguf"].name}
+
+
+def dequantise(file: Path, folder: Path) -> int:
+    """Write the model of a GGUF file in float32, its exact values, with its tokenizer; returns the number of parameters."""
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    config = AutoConfig.from_pretrained(**source)
+    quantised = AutoModelForCausalLM.from_pretrained(**source, config=config, dtype=torch.float32)
+    # The loaded model remembers that it was quantised and refuses to be saved; a fresh one with its values does not.
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(quantised.state_dict())
+    model.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    # GGUF names its pre-tokenizer (`smollm`: every digit alone, then GPT-2's rule); transformers takes GPT-2's rule only,
+    # and would read a paragraph break before a digit as two tokens the student has never seen together.
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    rule = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, rule])
+    tokenizer.model_max_length = config.max_position_embeddings
+    ChatFormat(tokenizer)  # its template must serve, or nothing downstream will
+    tokenizer.save_pretrained(folder)
+    return int(sum(parameter.numel() for parameter in model.parameters()))

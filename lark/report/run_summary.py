@@ -1,0 +1,215 @@
+"""What the user sees at the end of a run: the table, where everything is, and how long it took."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lark.config import GRADERS, Config
+from lark.evaluation.metrics import BenchmarkMetrics, average
+from lark.report.tables import markdown_table, text_table
+from lark.runtime.plan import Step
+from lark.runtime.store import Artifact, Store, write_text
+from lark.runtime.tracking import Tracker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A step that was carried out: what it made (nothing if all was there) and how long it took."""
+
+    step: Step
+    made: tuple[Artifact, ...]
+    seconds: float
+
+
+def pool_summary(counts: Mapping[str, Any]) -> str:
+    """A pool at a glance: a line for each teacher, and one for all."""
+    sizes = counts["candidates"]
+    each = f"{sizes['min']} candidates each"
+    if sizes["min"] != sizes["max"]:
+        each = f"{sizes['min']} to {sizes['max']} candidates each (median {sizes['median']})"
+    rows = [_pool_row(name, part) for name, part in [*counts["teachers"].items(), ("all", counts["all"])]]
+    table = text_table(["teacher", "trajectories", "median length", "mean", "longest", "correct"], rows)
+    notes = "Lengths in characters."
+    notes += f" Correct by {counts['verdicts']}." if counts["all"]["correct"] is not None else " Correctness is not known."
+    hints = "".join(f"Note: {hint}\n" for hint in _pool_hints(counts))
+    return f"\n{counts['questions']:,} question{'' if counts['questions'] == 1 else 's'}, {each}\n\n{table}\n\n{hints}{notes}\n"
+
+
+def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
+    lengths = (f"{part['characters'][key]:,.0f}" for key in ("median", "mean", "max"))
+    return [name, f"{part['trajectories']:,}", *lengths, "–" if part["correct"] is None else f"{part['correct']:.1%}"]
+
+
+def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
+    """What is likely to surprise its owner later."""
+    hints = []
+    if "dropped" in counts:
+        hints.append(
+            f"pool.correct_only dropped {counts['dropped']['trajectories']:,} trajectories that are wrong, and "
+            f"{counts['dropped']['questions']:,} questions with no other."
+        )
+    if counts["boxed"] < 0.5:
+        hints.append(
+            f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, which is all that evaluation reads: a student "
+            "that learns from them may score 0. If answers stand in another form, a pattern boxes them, such as "
+            "\"pool.answer_pattern='<answer>(.*?)</answer>'\" (with both kinds of quotes)."
+        )
+    correct = counts["all"]["correct"]
+    if correct is not None and correct < 1:
+        hints.append(f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them.")
+    return hints
+
+
+def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetrics:
+    """What metrics.json says under one grader."""
+    values = json.loads((store.path(artifact) / "metrics.json").read_text(encoding="utf-8"))[grader]
+    return BenchmarkMetrics.from_dict(values)
+
+
+def run_summary(
+    config: Config, store: Store, plan: Sequence[Step], outcomes: Sequence[Outcome], tracker: Tracker, folder: Path
+) -> None:
+    """Print the table, write it beside the run, and send it to the tracker."""
+    graded = [step for step in plan if step.task == "grade"]
+    header, rows = results_table(config, store, graded)
+    if rows:
+        decoding = config.benchmark.decoding
+        title = headline(config)
+        note = "These are the demo's numbers: a miniature that shows the method at work, not the paper's results.\n"
+        note = note if config.student.name == "demo" else ""
+        log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
+        detail_header, details = details_table(config, store, graded)
+        log.info("\n%s\n\n%s\n", DETAILS.format(k=decoding.samples), text_table(detail_header, details, right=3))
+        if unread := _unread(config, store, graded):
+            log.warning(unread)
+        level_header, levels = levels_table(config, store, graded)
+        by_level = f"Acc@{decoding.samples} by level ({config.benchmark.grader} grader)"
+        if levels and any(task.path != "demo" for task in config.benchmark.tasks.values()):  # the demo's are in the file
+            log.info("%s\n\n%s\n", by_level, text_table(level_header, levels, right=3))
+        text = f"{title}\n\n{markdown_table(header, rows)}\n{note}"
+        text += f"\n{DETAILS.format(k=decoding.samples)}\n\n{markdown_table(detail_header, details)}"
+        text += f"\n{by_level}\n\n{markdown_table(level_header, levels)}" if levels else ""
+        write_text(folder / "summary.md", text)
+        tracker.table("results", header, rows)
+        tracker.table("details", detail_header, details)
+        if levels:
+            tracker.table("levels", level_header, levels)
+    made = [[o.step.stage, o.step.task, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)] for o in outcomes]
+    log.info("%s\n\nSummary: %s", text_table(["stage", "task", "time", "artifact"], made, right=4), folder / "summary.md")
+    seconds = {o.step.task: round(o.seconds, 2) for o in outcomes if o.made}
+    results = [dict(zip(header, row, strict=True)) for row in rows]
+    write_text(folder / "summary.json", json.dumps({"results": results, "seconds": seconds}, indent=2) + "\n")
+    tracker.log({f"seconds/{task}": value for task, value in seconds.items()})
+
+
+def headline(config: Config) -> str:
+    """What the table shows."""
+    decoding = config.benchmark.decoding
+    title = f"Acc@{decoding.samples} in percent ({config.benchmark.grader} grader), "
+    if len(decoding.seeds) == 1:
+        return title + f"decoding seed {decoding.seeds[0]}"
+    return title + f"mean ± standard deviation over {len(decoding.seeds)} decoding seeds"
+
+
+def results_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
+    """A row for the base model and one for the trained student."""
+    tasks = config.benchmark.tasks
+    header = ["student", "method", "B", *(task.label for task in tasks.values()), "Avg"]
+    rows = []
+    for model, by_grader in _evaluated(config, store, graded):
+        metrics = {name: values[config.benchmark.grader] for name, values in by_grader.items()}
+        cells = [spread(metrics[name].accuracy_at_k) if name in metrics else "–" for name in tasks]
+        mean = spread(average(list(metrics.values()))) if len(metrics) == len(tasks) else "–"
+        rows.append([config.student.name, *model, *cells, mean])
+    return header, rows
+
+
+DETAILS = "Each benchmark: Acc@{k}, the headline's 95% interval over problems, the other grader, and single samples, in percent"
+
+
+def details_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
+    """A row for each model and benchmark: what the headline leaves out."""
+    k = config.benchmark.decoding.samples
+    main = config.benchmark.grader
+    (other,) = (grader for grader in GRADERS if grader != main)
+    header = ["method", "B", "benchmark", "problems", f"Acc@{k} ({main})", "95% interval", f"Acc@{k} ({other})",
+              f"one sample ({main})", f"one sample ({other})", "truncated", "without box"]  # fmt: skip
+    rows = []
+    for model, by_grader in _evaluated(config, store, graded):
+        for name, values in by_grader.items():
+            ours, others = values[main], values[other]
+            low, high = ours.interval
+            rows.append(
+                [*model, config.benchmark.tasks[name].label, str(ours.problems), spread(ours.accuracy_at_k),
+                 f"{low:.1f} to {high:.1f}", spread(others.accuracy_at_k), spread(ours.sample_accuracy),
+                 spread(others.sample_accuracy), f"{ours.truncated:.1f}", f"{ours.unboxed:.1f}"]
+            )  # fmt: skip
+    return header, rows
+
+
+def _unread(config: Config, store: Store, graded: Sequence[Step]) -> str | None:
+    """Why a table is all but empty: answers that nobody could read."""
+    found = {
+        " B=".join(model).removesuffix(" B=–"): [values[config.benchmark.grader].unboxed for values in by_grader.values()]
+        for model, by_grader in _evaluated(config, store, graded)
+    }
+    worst = {name: sum(shares) / len(shares) for name, shares in found.items() if sum(shares) / len(shares) > MANY}
+    if not worst:
+        return None
+    said = ", ".join(f"{name} {share:.0f}%" for name, share in worst.items())
+    return (
+        f"Answers without a \\boxed{{}}, which count as wrong: {said}. If they were cut, raise benchmark.decoding.max_new_tokens; "
+        "if the pool's own answers are not boxed, see pool.answer_pattern (docs/own-pool.md).\n"
+    )
+
+
+MANY = 80
+"""Percent of answers without a box that explain an accuracy by themselves."""
+
+
+def levels_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
+    """A row for each model and benchmark that has levels of difficulty (MATH-500: 1 to 5)."""
+    found = [
+        (model, name, {level.level: level for level in values[config.benchmark.grader].levels})
+        for model, by_grader in _evaluated(config, store, graded)
+        for name, values in by_grader.items()
+    ]
+    numbers = sorted({number for _, _, levels in found for number in levels})
+    rows = [
+        [*model, config.benchmark.tasks[name].label,
+         *(spread(levels[n].accuracy_at_k) if n in levels else "–" for n in numbers)]
+        for model, name, levels in found
+        if levels
+    ]  # fmt: skip
+    return ["method", "B", "benchmark", *(f"level {number}" for number in numbers)], rows
+
+
+def _evaluated(
+    config: Config, store: Store, graded: Sequence[Step]
+) -> list[tuple[list[str], dict[str, dict[str, BenchmarkMetrics]]]]:
+    """Each model that has been evaluated (method and budget), and its metrics by benchmark and grader."""
+    found = []
+    for step in graded:
+        trained = "checkpoint" in step.artifacts[0].inputs["generations"].inputs
+        finished = {t: a for t, a in zip(step.tasks, step.artifacts, strict=True) if store.state(a) == "finished"}
+        metrics = {
+            name: {grader: metrics_of(store, artifact, grader) for grader in GRADERS} for name, artifact in finished.items()
+        }
+        if metrics:
+            found.append(([config.method.label, str(config.budget.size)] if trained else ["Base model", "–"], metrics))
+    return found
+
+
+def spread(value: Any) -> str:
+    """mean±std as in the paper's tables."""
+    return f"{value.mean:.2f}" + ("" if value.std is None else f"±{value.std:.2f}")
+
+
+def _where(store: Store, step: Step) -> str:
+    first = store.path(step.artifacts[0])
+    return str(first) if len(step.artifacts) == 1 else f"{first} and {len(step.artifacts) - 1} more"

@@ -1,0 +1,150 @@
+"""LLM-judged quality (paper, App. C.2): what the judge is told, what it may answer, and where its verdicts are kept.
+
+A verdict depends on the judge, the question and the response alone. It is kept under their hash in a folder of the judge's own,
+so that neither another pool nor a run that was killed asks for it twice. Imports no model code; the judge's process is
+`lark.scoring.judge_worker`.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import yaml
+
+from lark.evaluation import prompts
+from lark.generation.journal import read
+from lark.pool import trajectories as pools
+from lark.runtime.store import atomic
+
+log = logging.getLogger(__name__)
+
+FILE = "judge.parquet"
+TEXT = ["question_id", "candidate_id", "question", "response"]
+CRITERIA = (
+    "Factual Accuracy", "Logical Rigor", "Solution Completeness", "Reasoning Efficiency", "Presentation Quality",
+)  # fmt: skip
+TENTHS = [round(i / 10, 1) for i in range(11)]
+NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
+BARE_SCORE = re.compile(rf"""(?<!\\)(["'])overall_score\1\s*:\s*(["']?)(?P<number>{NUMBER})\2\s*[,}}\n]""")
+"""The score in broken JSON. Something must follow the number: one that ends an answer may have lost its last digits."""
+LONGEST_VERDICT = 20_000
+"""Characters of an answer that are searched for JSON."""
+
+
+def user_turn(style: str, question: str, response: str) -> str:
+    """What the judge is asked."""
+    template = prompts.JUDGE if style == "paper" else prompts.JUDGE_BRIEF
+    before, _, rest = template.partition("{question}")
+    between, _, after = rest.partition("{reasoning_to_evaluate}")
+    return f"{before}{question.strip()}{between}{response.strip()}{after}"
+
+
+def schema(style: str, longest_text: int = 400) -> dict[str, Any]:
+    """The JSON that the prompt asks for. `longest_text`: characters of a justification, so that an answer always ends."""
+    if style == "brief":
+        return _object({"overall_score": {"enum": TENTHS}})
+    # A pattern and not `maxLength`: under the latter xgrammar lets control characters into a string, and JSON does not.
+    text = {"type": "string", "pattern": rf'^[^\x00-\x1f"\\]{{0,{longest_text}}}$'}
+    score = {"type": "number", "minimum": 0, "maximum": 1}
+    criterion = _object({"score": score, "justification": text})
+    return _object(
+        {
+            "dimensional_evaluation": _object(dict.fromkeys(CRITERIA, criterion)),
+            "overall_score": score,
+            "overall_reason": text,
+        }
+    )
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def overall_score(answer: str) -> float | None:
+    """s_judge in [0, 1] (App. C.2) from the first JSON object that has one, whatever stands around it; None: not valid.
+
+    Where there is no such object, because LaTeX's backslashes, quotes or commas break it or its end is cut off, the score is
+    what follows its key, provided that it is whole and that no other place says otherwise.
+    """
+    before, end, after = answer.partition("</think>")
+    answer = (after if end else before)[:LONGEST_VERDICT]
+    if answer.lstrip().startswith("<think>"):
+        return None  # it never came to an answer
+    for brace in re.finditer(r"\{", answer):
+        try:
+            value, _ = json.JSONDecoder(strict=False).raw_decode(answer, brace.start())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and "overall_score" in value:
+            return _in_range(value["overall_score"])
+    found = {match["number"] for match in BARE_SCORE.finditer(answer, max(answer.find("{"), 0))} if "{" in answer else set()
+    return _in_range(found.pop()) if len(found) == 1 else None
+
+
+def _in_range(score: Any) -> float | None:
+    if isinstance(score, str) and re.fullmatch(NUMBER, score.strip()):
+        score = float(score)
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    return float(score) if is_number and 0 <= score <= 1 else None
+
+
+def key(question: str, response: str) -> str:
+    """What identifies a verdict among those of one judge."""
+    lengths = f"{len(question)},{len(response)};"
+    return hashlib.sha256((lengths + question + response).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def verdicts_folder(artifact: Path) -> Path:
+    """Where this judge's verdicts are kept: beside the artifacts, named by everything that its artifact depends on."""
+    depends = yaml.safe_load((artifact / "config.yaml").read_text(encoding="utf-8"))["depends"]
+    name = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:12]
+    return artifact.parents[1] / ".cache" / f"judge-{name}"
+
+
+def known_verdicts(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Every verdict of this judge so far, by `key`. Answers are read anew: what was not understood once may be now."""
+    return {row["key"]: {**row, "score": overall_score(row["answer"])} for row in read(folder.glob("*.jsonl"))}
+
+
+def forget(artifact: Path) -> None:
+    """Drop this judge's verdicts (`force=[judge]`)."""
+    shutil.rmtree(verdicts_folder(artifact), ignore_errors=True)
+
+
+def collect(pool: Path, artifact: Path) -> dict[str, Any]:
+    """`judge.parquet`: question_id, candidate_id, judge (NaN where the judge gave no valid answer), valid, cut."""
+    known = known_verdicts(verdicts_folder(artifact))
+    parts = []
+    for batch in pq.ParquetFile(pool / pools.FILE).iter_batches(pools.ROWS_IN_MEMORY, columns=TEXT):
+        rows = batch.to_pylist()
+        verdicts = [known[key(row["question"], row["response"])] for row in rows]
+        scores = [math.nan if v["score"] is None else v["score"] for v in verdicts]
+        parts.append(
+            pd.DataFrame(
+                {
+                    **{name: [row[name] for row in rows] for name in ("question_id", "candidate_id")},
+                    "judge": scores,
+                    "valid": [v["score"] is not None for v in verdicts],
+                    "cut": [v["cut"] for v in verdicts],
+                }
+            )
+        )
+    table = pd.concat(parts, ignore_index=True)
+    with atomic(artifact / FILE) as draft:
+        table.to_parquet(draft, index=False)
+    counts = {"trajectories": len(table), "invalid": int((~table["valid"]).sum()), "cut": int(table["cut"].sum())}
+    if counts["invalid"] or counts["cut"]:
+        log.warning(
+            "          %(invalid)d of %(trajectories)d answers of the judge were not valid and count as missing; "
+            "%(cut)d responses were cut to fit its context",
+            counts,
+        )
+    return counts

@@ -1,0 +1,142 @@
+"""The judge's process: asks a model for its verdict on every trajectory of a pool that it has not judged before."""
+
+import logging
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+from tqdm import tqdm
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from lark.config import Judge
+from lark.errors import LarkError, first_line
+from lark.evaluation.generate import running
+from lark.generation import engine as engines
+from lark.generation.engine import Engine, Request, Sampling
+from lark.generation.journal import Journal
+from lark.models.chat import render
+from lark.models.load import generation_stops
+from lark.pool import trajectories as pools
+from lark.runtime.worker import Job
+from lark.scoring import judge
+
+log = logging.getLogger(__name__)
+
+RETRY_TEMPERATURE = 0.6
+"""Of a second attempt: greedy decoding would repeat the answer that was not valid."""
+
+
+class Asker:
+    """How one judge is asked: its prompt as tokens, its schema, its stop tokens."""
+
+    def __init__(self, settings: Judge, tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int]) -> None:
+        self.settings, self.tokenizer, self.stop_ids = settings, tokenizer, tuple(stop_ids)
+        self.schema = judge.schema(settings.style)
+
+    def prompt(self, question: str, response: str) -> tuple[tuple[int, ...], bool]:
+        """Token ids, and whether the response had to be cut (from the right) to leave room for the answer."""
+        room = self.settings.max_length - self.settings.max_new_tokens
+        tokens = self._tokens(question, response)
+        if len(tokens) <= room:
+            return tuple(tokens), False
+        kept = self.tokenizer(response, add_special_tokens=False)["input_ids"]
+        while len(tokens) > room and kept:
+            kept = kept[: max(0, len(kept) - (len(tokens) - room))]
+            tokens = self._tokens(question, str(self.tokenizer.decode(kept)))
+        if len(tokens) > room:
+            raise LarkError(
+                f"method.judge.max_length={self.settings.max_length}: the judge's prompt and question alone take {len(tokens)} "
+                f"tokens, and max_new_tokens={self.settings.max_new_tokens}. Set method.judge.style=brief or a longer context."
+            )
+        return tuple(tokens), True
+
+    def _tokens(self, question: str, response: str) -> list[int]:
+        """In non-thinking mode (App. C.2), where the template knows one."""
+        message = {"role": "user", "content": judge.user_turn(self.settings.style, question, response)}
+        text = render(self.tokenizer, [message], add_generation_prompt=True, enable_thinking=False)
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def sampling(self, attempt: int) -> Sampling:
+        temperature = self.settings.temperature if attempt == 0 else max(self.settings.temperature, RETRY_TEMPERATURE)
+        return Sampling(temperature, 1.0, -1, 1.0, 1, self.stop_ids, self.schema)
+
+    def ask(self, engine: Engine, rows: Mapping[str, Mapping[str, Any]], verdicts: Journal, bar: tqdm) -> None:
+        """Write a verdict for each row (key -> question and response) as it comes; ask again where it is not valid."""
+        prompts = {name: self.prompt(row["question"], row["response"]) for name, row in rows.items()}
+        pending = list(rows)
+        for attempt in range(self.settings.retries + 1):
+            requests = [
+                Request(prompts[name][0], (int(name[:8], 16) >> 1) + attempt, self.settings.max_new_tokens) for name in pending
+            ]
+            refused = []
+            for index, (answer,) in engines.generate(engine, requests, self.sampling(attempt)):
+                name, score = pending[index], judge.overall_score(answer.text)
+                if score is None and attempt < self.settings.retries:
+                    refused.append(name)
+                    continue
+                verdicts.append({"key": name, "score": score, "cut": prompts[name][1], "answer": answer.text})
+                bar.update()
+            pending = sorted(refused)
+            if not pending:
+                return
+
+
+def judge_pool(job: Job) -> dict[str, Any]:
+    """Ask for this process's share of the verdicts that are missing; `lark.scoring.judge.collect` puts them together."""
+    torch.set_num_threads(job.machine.threads)
+    settings, path = job.config.method.judge, job.inputs["pool"] / pools.FILE
+    if settings.path == "demo" and job.is_main:
+        log.warning(
+            "The judge is the demo's student with a short prompt: its scores show that the method runs, and mean nothing."
+        )
+    folder = judge.verdicts_folder(job.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    known = set(judge.known_verdicts(folder))
+    file = pq.ParquetFile(path)
+    engine_config = replace(job.config.engine, tensor_parallel=settings.tensor_parallel)
+    missing = _count_missing(file, job, known)
+    if not missing:
+        return {"asked": 0}
+    model = str(job.inputs["student"])
+    asker = Asker(settings, *load_tokenizer(model, settings))
+    engine = engines.start(engine_config, settings.model, model, asker.tokenizer, job.machine.device)
+    label = "judging" if job.world == 1 else f"judging (process 1 of {job.world})"
+    with (
+        running(engine),
+        Journal(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl") as verdicts,
+        tqdm(total=missing, desc=label, unit="traj", disable=not job.is_main) as bar,
+    ):
+        for batch in file.iter_batches(pools.ROWS_IN_MEMORY, columns=judge.TEXT):
+            rows = _mine(batch.to_pylist(), job, known)
+            if rows:
+                asker.ask(engine, rows, verdicts, bar)
+                known |= set(rows)
+    return {"asked": missing}
+
+
+def _mine(rows: Sequence[dict[str, Any]], job: Job, known: set[str]) -> dict[str, dict[str, Any]]:
+    """This process's rows without a verdict, each distinct question and response once."""
+    keyed = {judge.key(row["question"], row["response"]): row for row in rows}
+    return {name: row for name, row in keyed.items() if name not in known and int(name[-8:], 16) % job.world == job.rank}
+
+
+def _count_missing(file: pq.ParquetFile, job: Job, known: set[str]) -> int:
+    found: set[str] = set()
+    for batch in file.iter_batches(pools.ROWS_IN_MEMORY, columns=judge.TEXT):
+        found |= set(_mine(batch.to_pylist(), job, known))
+    return len(found)
+
+
+def load_tokenizer(path: str, settings: Judge) -> tuple[PreTrainedTokenizerBase, list[int]]:
+    """The judge's tokenizer, and every token that ends its answer: its end of text, and what its generation config says."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, revision=settings.revision)
+    except (OSError, ValueError) as error:
+        raise LarkError(f"method.judge.path={settings.path}: its tokenizer cannot be loaded ({first_line(error)}).") from error
+    if not tokenizer.chat_template:
+        raise LarkError(f"method.judge.path={settings.path} has no chat template: a judge must be a chat model.")
+    return tokenizer, sorted(generation_stops(path, settings.revision) | ({tokenizer.eos_token_id} - {None}))

@@ -1,0 +1,135 @@
+"""The select stage: scores and a budget become `selection.parquet` and `train.jsonl`. The maths is in lark/selection/rules.py."""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lark.config import Config
+from lark.errors import LarkError
+from lark.models.chat import conversation
+from lark.pool import trajectories as pools
+from lark.pool.trajectories import KEY
+from lark.runtime.plan import scores_file
+from lark.runtime.store import atomic
+from lark.scoring import external_scores as external
+from lark.scoring.methods import find_method
+from lark.selection.rules import Selection, check_dropped, select
+
+log = logging.getLogger(__name__)
+
+FILES = {
+    "lengths": "lengths.parquet",
+    "scores": "scores.parquet",
+    "local": "local.parquet",
+    "judge": "judge.parquet",
+    "text": "text.parquet",
+}
+UNDECIDED = "the score is the same just inside and just outside the budget: the candidate's id decided, not the method"
+
+ALL_TAKEN = "the budget takes every candidate, so that nothing is selected there and their weights are equal"
+
+
+def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
+    """Choose, weight, and write both files. Returns counts for the manifest."""
+    method = find_method(config.method.name, config.method.higher_is_better)
+    table, matched = candidates(inputs), {}
+    if "external" in method.needs:
+        path = scores_file(config.method)
+        found = external.match(external.read_scores(path), table, path)
+        table, matched = table.assign(external=found.score), found.counts
+        for note in found.notes:
+            log.warning(note)
+    assert config.weighting_name is not None
+    score = method.score(table, config.method.seed)
+    if config.method.teacher is not None:
+        score[table["teacher"] != find_teacher(config.method.teacher, table["teacher"])] = np.nan
+    selection = select(
+        score, table["question_id"], table["candidate_id"],
+        config.budget.size, config.weighting_name, higher_is_better=method.higher_is_better,
+    )  # fmt: skip
+    check_dropped(selection)
+    if selection.n_tied > selection.n_questions / 2:
+        log.warning("for %d of %d questions %s", selection.n_tied, selection.n_questions, UNDECIDED)
+    if selection.n_whole:
+        log.warning("for %d of %d questions %s", selection.n_whole, selection.n_questions, ALL_TAKEN)
+    chosen = as_table(selection, table)
+    with atomic(folder / "selection.parquet") as draft:
+        chosen.to_parquet(draft, index=False)
+    with atomic(folder / "train.jsonl") as draft:
+        _write_training_set(selection, inputs["pool"] / pools.FILE, draft)
+    return {
+        "questions": selection.n_questions - len(selection.dropped),
+        "trajectories": len(chosen),
+        "budget_takes_all": selection.n_whole,
+        "tied": selection.n_tied,
+        "dropped": [str(question) for question in selection.dropped],
+        **matched,
+    }
+
+
+def find_teacher(wanted: str, teachers: Iterable[str]) -> str:
+    """The teacher of that name, or of that number in alphabetical order."""
+    names = sorted(set(teachers))
+    if wanted in names:
+        return wanted
+    if wanted.isdigit() and 1 <= int(wanted) <= len(names):
+        return names[int(wanted) - 1]
+    raise LarkError(f"method.teacher={wanted}: choose one of {', '.join(names)}, or a number from 1 to {len(names)}.")
+
+
+def check_external(config: Config, pool: Path | None = None) -> None:
+    """Tell what is wrong with another tool's scores before anything is scored; with the pool, also if they are another's."""
+    if config.method.name == "external":
+        path = scores_file(config.method)
+        scores = external.read_scores(path)
+        if pool is not None:
+            external.match(scores, pd.read_parquet(pool / pools.FILE, columns=KEY), path)
+
+
+def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
+    """A row for each trajectory of the pool, in its order, with the columns of the inputs."""
+    table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=[*KEY, "teacher"])
+    for name, file in FILES.items():
+        if name in inputs:
+            extra = pd.read_parquet(inputs[name] / file)
+            table = table.merge(extra[[*KEY, *extra.columns.difference(table.columns)]], on=KEY, how="left", validate="1:1")
+    return table
+
+
+def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
+    """The selection as rows for people: who was chosen, why, and with what weight."""
+    return pd.DataFrame(
+        {
+            **{name: table[name].to_numpy()[selection.row] for name in [*KEY, "teacher"]},
+            "rank": selection.rank,
+            "score": selection.score,
+            "weight": selection.weight,
+            "training_weight": selection.training_weight,
+            "threshold": selection.threshold,
+            "tau": selection.tau,
+        }
+    )
+
+
+def _write_training_set(selection: Selection, pool: Path, path: Path) -> None:
+    """Chat messages and a weight, readable by any trainer, in the pool's order. `weight` is B_n q: 1 where weights are uniform
+    (decision 3). Rows of the selection are rows of the pool, so of the texts only the chosen ones become Python objects."""
+    order = np.argsort(selection.row)
+    chosen, weights = selection.row[order], selection.training_weight[order].tolist()
+    start = done = 0
+    with path.open("w", encoding="utf-8") as handle:
+        for table in pools.tables(pool, [*KEY, "system", "question", "response"]):
+            here = chosen[done : np.searchsorted(chosen, start + len(table))] - start
+            for row, weight in zip(table.take(here).to_pylist(), weights[done : done + len(here)], strict=True):
+                messages = [
+                    *conversation(row["question"], row["system"]),
+                    {"role": "assistant", "content": row["response"]},
+                ]
+                line = {"messages": messages, "weight": weight, **{name: row[name] for name in KEY}}
+                handle.write(json.dumps(line, ensure_ascii=False) + "\n")
+            start, done = start + len(table), done + len(here)

@@ -1,0 +1,87 @@
+"""The rows of a training set as `train.jsonl` holds them, checked. Imports no model code: a held-out file is read before a run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from lark.errors import LarkError
+from lark.pool.formats import Record, jsonl_rows
+
+NEEDED = ("question_id", "candidate_id", "weight", "messages")
+TURNS = (["user", "assistant"], ["system", "user", "assistant"])
+"""What a trajectory's conversation may be: training learns its one response."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A trajectory with its weight."""
+
+    question_id: str
+    candidate_id: str
+    weight: float
+    """w = B_n q."""
+    system: str | None
+    question: str
+    response: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.question_id, self.candidate_id
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return "/".join(self.key)
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """In the file's order. What is wrong with one is said with its line."""
+    seen: set[tuple[str, str]] = set()
+    for record in jsonl_rows(path):
+        row = _row(record)
+        if row.key in seen:
+            raise LarkError(f"{record.where}: the trajectory {row.name} stands there twice; give it one weight, in one line.")
+        seen.add(row.key)
+        yield row
+    if not seen:
+        raise LarkError(f"{path} is empty: a training set needs at least one trajectory.")
+
+
+def _row(record: Record) -> Row:
+    values, where = record.values, record.where
+    missing = [name for name in NEEDED if values.get(name) is None]
+    if missing:
+        raise LarkError(f"{where}: there is no `{missing[0]}`; a line of a training set has {', '.join(NEEDED)}.")
+    question_id, candidate_id = str(values["question_id"]), str(values["candidate_id"])
+    weight = _weight(values["weight"], f"{question_id}/{candidate_id}", where)
+    system, question, response = _turns(values["messages"], where)
+    return Row(question_id, candidate_id, weight, system, question, response)
+
+
+def _weight(value: Any, name: str, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise LarkError(f"{where}: the weight of {name} must be a number, not {value!r:.40}.")
+    if not isfinite(value):
+        raise LarkError(f"{where}: the weight of {name} is {value}, which no training can act on.")
+    if value < 0:
+        raise LarkError(f"{where}: the weight of {name} is {value}; a weight is a share, and must not be negative.")
+    return float(value)
+
+
+def _turns(messages: Any, where: str) -> tuple[str | None, str, str]:
+    """System, question and response of a conversation with one turn of each."""
+    readable = isinstance(messages, list) and all(
+        isinstance(message, dict) and isinstance(message.get("content"), str) for message in messages
+    )
+    if not readable:
+        raise LarkError(f"{where}: `messages` must be a list of messages with a role and a text as content.")
+    roles = [message.get("role") for message in messages]
+    if roles not in TURNS:
+        raise LarkError(
+            f"{where}: `messages` must be one user's turn and one assistant's, after a system message or none, not "
+            f"{', '.join(map(str, roles))}; only a single response is trained on."
+        )
+    turns = {message["role"]: message["content"] for message in messages}
+    return turns.get("system"), turns["user"], turns["assistant"]

@@ -1,0 +1,52 @@
+"""The methods that are timed compute what they are said to compute, and the sample is fair."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lark.analysis import timing as cost
+from lark.config import Pool, Scoring
+from lark.models.chat import Encoded
+from lark.pool import trajectories as pools
+from lark.pool.trajectories import Trajectory
+from lark.runtime.worker import Job
+from lark.scoring.forward import Student
+
+
+def test_every_way_of_scoring_gives_the_same_numbers() -> None:
+    torch.manual_seed(0)
+    shape = LlamaConfig(vocab_size=211, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+                        num_key_value_heads=1, max_position_embeddings=64)  # fmt: skip
+    student = Student.of(LlamaForCausalLM(shape).eval())
+    trajectory = Encoded(torch.randint(0, 211, (30,)).tolist(), 9, truncated=False)
+    job = Job("cost", None, {}, _Config(), None, {}, 0, 1)  # type: ignore[arg-type]
+    ours = cost.statistics(student, trajectory, job)
+    loss = ours["nll"] / trajectory.n_response
+    assert -cost.grape(student, trajectory, job) == pytest.approx(loss, rel=1e-5)
+    assert cost.lark(student, trajectory, job) == pytest.approx((loss, ours["brier"]), rel=1e-5)
+    assert cost.rsr(student, trajectory, job) == pytest.approx((loss, ours["rank_sum"]), rel=1e-5)
+    assert cost.local_naturalness(student, trajectory, job) == pytest.approx([-loss] * 5, rel=1e-5)
+
+
+class _Config:
+    scoring = Scoring()
+
+
+def test_the_sample_is_spread_over_the_lengths() -> None:
+    lengths = pd.DataFrame({"question_id": "q", "candidate_id": map(str, range(1001)), "n_tokens": range(1001)})
+    chosen = cost.sample(lengths, 10)
+    assert len(chosen) == 10
+    assert chosen["n_tokens"].mean() == pytest.approx(500, abs=5)
+    assert (chosen["n_tokens"] > 0).all()
+    assert len(cost.sample(lengths.head(4), 10)) == 3  # the one without a token is no trajectory to time
+
+
+def test_a_trajectory_without_a_system_prompt_is_timed_without_one(tmp_path: Path) -> None:
+    rows = [Trajectory("q", str(number), "t", 0, None, "Why?", "So.", "7", correct=None) for number in range(3)]
+    pools.write(iter(rows), tmp_path / pools.FILE, Pool(name="p", format="rows", path="none"))
+    chosen = pd.DataFrame({"question_id": ["q", "q"], "candidate_id": ["2", "0"]})
+    found = cost.read(tmp_path / pools.FILE, chosen)
+    assert [(row["candidate_id"], row["system"]) for row in found] == [("0", None), ("2", None)]

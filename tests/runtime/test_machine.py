@@ -1,0 +1,138 @@
+"""A wrong machine is told so before anything loads."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lark.errors import LarkError
+from lark.models import load as models
+from lark.pool import trajectories as pool
+from lark.runtime import machine as hardware
+from lark.runtime.machine import check, memory_gib
+from tests.conftest import ROOT, composed
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "visible_gpus", lambda: 0)
+
+
+def test_flash_attention_on_a_cpu() -> None:
+    with pytest.raises(LarkError, match=r"student\.attention=flash_attention_2 needs a GPU: use student\.attention=auto"):
+        check(composed("student.attention=flash_attention_2"))
+
+
+def test_eight_gpus_where_there_are_none() -> None:
+    with pytest.raises(LarkError, match="asks for 8 GPUs on this machine, which has none"):
+        check(composed("hardware=a100x8"))
+
+
+def test_eight_gpus_can_be_planned_for_where_there_are_none(caplog: pytest.LogCaptureFixture) -> None:
+    machine = check(composed("hardware=a100x8", "dry_run=true"))
+    assert (machine.device, machine.world) == ("cuda", 8)
+    assert "the plan is for hardware=a100x8, elsewhere" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["engine=vllm", "engine.tensor_parallel=3"], "does not divide the 8 GPUs"),
+        (["training.global_batch=60"], "cannot be divided among 8"),
+        (["training.global_batch=4"], "8 processes, but only"),
+        (["student.attention=flash_attention_2", "training.bf16=false"], "has no float32"),
+    ],
+)
+def test_a_plan_for_gpus_elsewhere_refuses_what_they_would(asked: list[str], said: str) -> None:
+    with pytest.raises(LarkError, match=said):
+        check(composed("hardware=a100x8", "dry_run=true", *asked))
+
+
+@pytest.mark.parametrize(
+    ("present", "visible", "usable"), [(0, "0,1", 0), (2, "0,1,2,3", 2), (8, "3,5", 2), (2, "all", 2), (2, "", 0)]
+)
+def test_a_variable_makes_no_gpus(present: int, visible: str, usable: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the real one
+    monkeypatch.setattr(hardware, "_present_gpus", lambda: present)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert hardware.visible_gpus.__wrapped__() == usable
+
+
+def test_a_scratch_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(LarkError, match=r"hardware\.gradient_scratch=.*there is no such folder"):
+        check(composed("analysis.name=gradients", f"hardware.gradient_scratch={tmp_path / 'none'}"))
+
+
+def test_a_python_without_the_packages_is_told_how_to_get_them() -> None:
+    done = subprocess.run([sys.executable, "-I", "-S", "run.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "make setup" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_flash_attention_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "visible_gpus", lambda: 1)
+    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LarkError, match=r"pip install flash-attn==2\.\d+\.\d+ --no-build-isolation"):
+        check(composed("student.attention=flash_attention_2", "hardware.device=cuda", "training.bf16=true"))
+
+
+def test_an_engine_that_is_not_installed() -> None:
+    with pytest.raises(LarkError, match="engine=sglang, but it is not installed: pip install sglang"):
+        check(composed("engine=sglang"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "package"),
+    [
+        (["engine=vllm"], "vllm"),
+        (["hardware.zero=2", "hardware.processes=2"], "deepspeed"),
+        (["training.lora.rank=4"], "peft"),
+        (["stages=[evaluate]"], "math-verify"),
+        (["stages=[score]", "student=smollm2", "engine=hf"], "gguf"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_the_version_of_the_environment(
+    asked: list[str], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
+    listed = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"][-1]["pip"]
+    (version,) = (line for line in listed if line.startswith(f"{package}=="))
+    with pytest.raises(LarkError) as error:
+        check(composed(*asked))
+    assert f"pip install {version}" in str(error.value)
+
+
+def test_without_flash_attention_pytorchs_own_is_used_and_said_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)
+    student = composed("student=qwen7b").student
+    assert models.attention(student, "cuda:0") == "sdpa"
+    assert "flash-attn is not installed: using PyTorch's own attention (sdpa)" in caplog.text
+    caplog.clear()
+    assert models.attention(student, "cpu") == "sdpa"
+    assert not caplog.text
+
+
+def test_a_pool_without_a_user_turn(tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "assistant", "content": "4"}]}) + "\n")
+    with pytest.raises(LarkError, match=r"pool\.jsonl, line 1: `messages` must be .*one user turn.*it has assistant"):
+        list(pool.read(composed("pool=files", f"pool.path={path}").pool))
+
+
+def test_memory_is_asked_of_the_machine() -> None:
+    assert 0.5 < memory_gib("cpu") < 100_000
+
+
+def test_none_of_this_imports_torch() -> None:
+    """run.py must answer in a second; the planner is a part of it."""
+    import subprocess
+
+    code = (
+        "import sys, lark.runtime.pipeline, lark.planner.report; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,138 @@
+"""Scores of another tool: what is read, what is refused in one sentence and when, and what is counted and said."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lark.errors import LarkError
+from lark.pool import trajectories as pools
+from lark.runtime import pipeline
+from lark.runtime.pipeline import Pipeline
+from lark.runtime.store import Store
+from lark.scoring import external_scores as external
+from lark.selection.stage import write_selection
+from tests.conftest import composed
+
+HEADER = "question_id,candidate_id,score\n"
+IDS = {"question_id": ["q1", "q1"], "candidate_id": ["a", "b"]}
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "it is empty; Parquet, or CSV with commas and a header, is read"),
+        ("\n \n", "it is empty"),
+        (HEADER, "it has a header, but no rows"),
+        (b"PAR1 and then nothing that Parquet would say", "begins like a Parquet file, but cannot be read"),
+        (b"\x00\x01\xff\xfe\x9c" * 50, "neither Parquet nor a CSV that can be read"),
+        (HEADER + 'q1,"a,1\n', "neither Parquet nor a CSV that can be read"),
+        ('{"question_id": "q1", "candidate_id": "a", "score": 1}\n', "looks like JSON"),
+        (HEADER.replace(",", ";") + "q1;a;1\n", "seem to be separated by semicolons); Parquet, or CSV with commas"),
+        (HEADER.replace(",", "\t") + "q1\ta\t1\n", "separated by tabs"),
+        ("question_id,candidate_id\nq1,a\n", "the column score is missing;"),
+        (HEADER + "q1,a,1\nq2,c,high\n", "`score` must hold numbers; for q2 / c it is 'high'"),
+        (HEADER + "q1,a,1\nq1,a,2\n", "the trajectory q1 / a is scored twice"),
+        (HEADER + "q1,a,1\n,b,2\n", "1 of 2 rows have no question_id or no candidate_id"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_one_sentence_before_anything_runs(
+    content: str | bytes, said: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "scores.csv", content)
+    config = composed(
+        "method=external", f"method.path={path}", f"outputs={tmp_path / 'out'}", "tracking=none", "stages=[select]"
+    )
+    with pytest.raises(LarkError) as error:
+        Pipeline(config, tmp_path / "run")
+    assert str(error.value).startswith(f"{path}: ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out" / "pool").exists()
+
+
+@pytest.mark.parametrize("name", ["scores.parquet", "scores.PARQUET", "scores.pq", "scores.csv", "scores"])
+def test_parquet_is_known_by_its_content(name: str, tmp_path: Path) -> None:
+    pd.DataFrame({**IDS, "score": [1, 2], "more": ["x", "y"]}).to_parquet(tmp_path / name)
+    assert external.read_scores(tmp_path / name).to_dict("list") == {**IDS, "score": [1.0, 2.0]}
+
+
+def test_decimals_are_numbers_and_ids_of_any_kind_are_text(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "question_id": pa.array([1.0, 2.0]),  # integers with a gap in them, as pandas saves them
+            "candidate_id": pa.array([7, 8]),
+            "score": pa.array([Decimal("1.25"), None], type=pa.decimal128(5, 2)),
+        }
+    )
+    pq.write_table(table, tmp_path / "scores.parquet")
+    read = external.read_scores(tmp_path / "scores.parquet")
+    assert read["question_id"].tolist() == ["1", "2"]
+    assert read["candidate_id"].tolist() == ["7", "8"]
+    np.testing.assert_equal(read["score"].to_numpy(), [1.25, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"score": ["1", "2"]}, "`score` must hold numbers; it holds"),
+        ({"score": [1, 2], "question_id": [0.5, 1.0]}, "the column question_id holds 0.5; ids are text or whole numbers"),
+        ({"score": [1, 2], "candidate_id": ["a", None]}, "1 of 2 rows have no question_id or no candidate_id"),
+    ],
+)
+def test_parquet_of_the_wrong_kind_is_refused(columns: dict[str, list[object]], said: str, tmp_path: Path) -> None:
+    pd.DataFrame({**IDS, **columns}).to_parquet(tmp_path / "scores.parquet")
+    with pytest.raises(LarkError, match=said):
+        external.read_scores(tmp_path / "scores.parquet")
+
+
+def test_ids_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
+    rows = "NA,null,1\n007,nan, 2\r\n1e3,None,\nq,x,NA\n"
+    read = external.read_scores(written(tmp_path / "scores.csv", "\ufeffquestion_id, candidate_id, score\n" + rows))
+    assert read["question_id"].tolist() == ["NA", "007", "1e3", "q"]
+    assert read["candidate_id"].tolist() == ["null", "nan", "None", "x"]
+    np.testing.assert_equal(read["score"].to_numpy(), [1.0, 2.0, np.nan, np.nan])
+
+
+def test_what_does_not_match_the_pool_is_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "scores.csv"
+    config = composed("pool.questions=2", "method=external", "budget.size=3", f"method.path={path}")
+    pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
+    pool = pd.read_parquet(tmp_path / pools.FILE)[pools.KEY]
+    pool.assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
+    scores = pool.assign(score=np.arange(len(pool), dtype=float))
+    scores.loc[5, "score"] = np.inf
+    scores.loc[6, "score"] = np.nan
+    stranger = pd.DataFrame({"question_id": ["q9"], "candidate_id": ["c9"], "score": [1.0]})
+    pd.concat([scores[3:], stranger]).to_csv(path, index=False)
+    counts = write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
+    assert {key: counts[key] for key in ("unscored", "infinite_scores", "unknown_scores")} == {
+        "unscored": 5, "infinite_scores": 1, "unknown_scores": 1,
+    }  # fmt: skip
+    assert f"{path}: 1 scores are infinite, and count as missing" in caplog.text
+    assert f"{path}: 5 of the pool's {len(pool)} trajectories have no score, and cannot be selected" in caplog.text
+    assert f"{path}: 1 of its {len(pool) - 2} rows are of no trajectory of this pool, e.g. q9 / c9" in caplog.text
+    chosen = pd.read_parquet(tmp_path / "selection.parquet")
+    assert np.isfinite(chosen["score"]).all()
+
+
+def test_scores_of_another_pool_are_told_before_anything_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "run_worker", lambda task, *_, **__: pytest.fail(f"{task} ran"))
+    path = written(tmp_path / "scores.csv", HEADER + "0,terse.0,1\n")
+    arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "stages=[select]", "method=external")
+    run = Pipeline(composed(*arguments, f"method.path={path}"), tmp_path / "run")
+    with pytest.raises(
+        LarkError, match=r"none of its rows is of this pool; its first is 0 / terse\.0, the pool's demo-00000 / "
+    ):
+        run.run()
+    (choice,) = (step.artifacts[0] for step in run.plan if step.task == "select")
+    assert Store(tmp_path).manifest(choice)["status"] == "failed"

@@ -1,0 +1,214 @@
+"""The judge: the paper's prompt, answers that are valid or missing, and no question asked twice."""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lark.config import Judge
+from lark.errors import LarkError
+from lark.evaluation import prompts
+from lark.generation.engine import Generation, Request, Sampling
+from lark.generation.journal import read
+from lark.models.students import DEMO
+from lark.pool import trajectories as pools
+from lark.runtime.machine import Machine
+from lark.runtime.worker import Job
+from lark.scoring import judge, judge_worker
+from lark.scoring.judge_worker import Asker, judge_pool, load_tokenizer
+from tests.conftest import ROOT, composed
+
+BRIEF = Judge(path="demo", style="brief", dtype="float32", max_length=512, max_new_tokens=24)
+
+
+def test_the_judge_prompt_is_the_papers_word_for_word() -> None:
+    paper = ROOT.parent / "shared" / "paper" / "lark.tex"
+    if not paper.is_file():
+        pytest.skip("no ../shared/paper beside the repository")
+    text = paper.read_text(encoding="utf-8")
+    text = text[text.index("title={Judge Prompt") :]
+    text = text[text.index("]") + 1 : text.index(r"\end{prompt}")]
+    text = re.sub(r"\\(begin|end)\{verbatim\}", "", text)
+    text = re.sub(r"\\texttt\{\\\{(.*?)\\\}\}", r"{\1}", text).replace(r"\_", "_")
+    assert prompts.JUDGE.split() == text.split()
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ('{"dimensional_evaluation": {"Logical Rigor": {"score": 0.2}}, "overall_score": 0.7, "overall_reason": "x"}', 0.7),
+        ('Here it is:\n```json\n{"overall_score": 1}\n```', 1.0),
+        ('{"a": {"b": 1}} {"overall_score": 0}', 0.0),
+        ('{"overall_score": 1.2}', None),
+        ('{"overall_score": -0.1}', None),
+        ('{"overall_score": "0.5"}', 0.5),
+        ('{"overall_score": "high"}', None),
+        (r'{"a": {"justification": "$\frac{1}{2}$ is \(right\)"}, "overall_score": 0.4, "overall_reason": "\x"}', 0.4),
+        ('{"a": {"justification": "two\nlines\tand a tab"}, "overall_score": 0.6}', 0.6),
+        ('{"a": {"score": 0.1,}, "overall_score": 0.9,}', 0.9),
+        ("{'a': {'score': 0.1}, 'overall_score': 0.3, 'overall_reason': 'it\\'s fine'}", 0.3),
+        ("{'overall_score': '0.8'}", 0.8),
+        ('{"a": {"score": 0.1}, "overall_score": 0.2, "overall_reason": "The rea', 0.2),
+        ('{"a": 1, "overall_score": 0.2\n', 0.2),
+        ('<think>{"overall_score": 0.1}, or {x}?</think>\n{"overall_score": 0.8}', 0.8),
+        ('{"overall_score": 0.1} I guess.</think>{"overall_score": 0.8}', 0.8),
+        ('<think>Perhaps {"overall_score": 0.1}', None),
+        ('{"overall_score": 0.1}</think>', None),
+        (r'{"a": "it says \"overall_score\": 1.0, \(wrong\)", "overall_score": 0.1}', 0.1),
+        (r'{"a": "\(x\)", "overall_score": 0.1, "overall_score": 0.9}', None),
+        (r'{"a": "\(x\)", "overall_score": 1.2}', None),
+        (r'{"a": "\(x\)", "overall_score": 0.8/1.0}', None),
+        (r'{"a": "\(x\)", "overall_score": 0.', None),
+        ('"overall_score": 0.5,', None),
+        (prompts.JUDGE, None),
+        (prompts.JUDGE_BRIEF, None),
+        (prompts.JUDGE + '\n{"overall_score": 0.7}', 0.7),
+        ('{"overall_score": true}', None),
+        ('{"overall_score": NaN}', None),
+        ('{"overall_score": null}', None),
+        ('{"overall_score": 0.5', None),
+        ("0.5", None),
+        ("", None),
+    ],
+)
+def test_a_verdict_is_valid_or_missing(answer: str, score: float | None) -> None:
+    assert judge.overall_score(answer) == score
+
+
+PIECES = ['{"overall_score":', "'overall_score':", "{", "}", "0.3", "[", '"', "'", "\\", "1e999", "-1", ",", "\n",
+          "<think>", "</think>", "\ud83d", "9" * 400]  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.text() | st.lists(st.sampled_from(PIECES)).map("".join))
+def test_no_answer_breaks_the_reader(answer: str) -> None:
+    score = judge.overall_score(answer)
+    assert score is None or 0 <= score <= 1
+
+
+def test_no_answer_takes_long_to_read() -> None:
+    assert judge.overall_score('{"a":' * 10**6) is None
+    assert judge.overall_score("[" * 10**6 + "{" * 10**6) is None
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_a_key_tells_question_and_response_apart(a: str, b: str, c: str, d: str) -> None:
+    assert (judge.key(a, b) == judge.key(c, d)) == ((a, b) == (c, d))
+
+
+@pytest.fixture(scope="module")
+def asker() -> Asker:
+    return Asker(BRIEF, *load_tokenizer(str(DEMO), BRIEF))
+
+
+def test_a_response_is_cut_from_the_right_to_fit(asker: Asker) -> None:
+    whole, cut = asker.prompt("What is 3 + 4?", "It is 7.")
+    assert not cut
+    assert "3 + 4" in asker.tokenizer.decode(whole)
+    tokens, cut = asker.prompt("What is 3 + 4?", "BEGIN " + "It is 7. " * 500)
+    assert cut
+    assert len(tokens) <= 512 - 24
+    assert "BEGIN" in asker.tokenizer.decode(tokens)
+    assert "overall_score" in asker.tokenizer.decode(tokens)
+    with pytest.raises(LarkError, match=r"style=brief or a longer context"):
+        asker.prompt("What? " * 500, "It is 7.")
+
+
+def test_braces_in_a_question_stay_as_they_are() -> None:
+    turn = judge.user_turn("paper", "{reasoning_to_evaluate} {x}", "{question}")
+    assert "<Problem>\n{reasoning_to_evaluate} {x}\n</Problem>" in turn
+    assert "<Reasoning>\n{question}\n</Reasoning>" in turn
+
+
+def test_thinking_is_turned_off_where_a_template_knows_it(asker: Asker) -> None:
+    own = asker.tokenizer.chat_template
+    try:
+        asker.tokenizer.chat_template = "{% if enable_thinking is defined and enable_thinking is false %}quiet{% endif %}"
+        assert asker.tokenizer.decode(asker.prompt("q", "r")[0]) == "quiet"
+    finally:
+        asker.tokenizer.chat_template = own
+
+
+class Scripted:
+    """An engine whose answers are given: every first attempt at an odd seed is no JSON."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, float]] = []
+
+    def generate(self, requests: list[Request], sampling: Sampling) -> Any:
+        self.calls.append((len(requests), sampling.temperature))
+        for i, request in enumerate(requests):
+            valid = request.seed % 2 == 0
+            yield i, [Generation('{"overall_score": 0.5}' if valid else "I would say 0.5", "stop", 5)]
+
+    def close(self) -> None: ...
+
+
+def pool_job(folder: Path, rows: list[tuple[str, str]], rank: int = 0, world: int = 1) -> Job:
+    """A pool of (question, response) and the job of judging it, as the pipeline leaves it."""
+    artifact, pool = folder / "judge" / "test", folder / "pool" / "test"
+    for path in (artifact, pool):
+        path.mkdir(parents=True, exist_ok=True)
+    table = pd.DataFrame(rows, columns=["question", "response"])
+    table["question_id"], table["candidate_id"] = table["question"], [f"c{i}" for i in range(len(table))]
+    table.to_parquet(pool / pools.FILE)
+    (artifact / "config.yaml").write_text(yaml.safe_dump({"depends": {"judge": asdict(BRIEF)}}))
+    config = composed("method=llm_judge")
+    return Job("judge", artifact, {"pool": pool, "student": DEMO}, config, Machine("cpu", 1, 1, 1), {}, rank, world)
+
+
+ROWS = [(f"What is {a} + {b}?", f"It is {a + b + d}.") for a in range(4) for b in range(3) for d in range(2)]
+
+
+def test_an_answer_that_is_not_valid_is_asked_for_again_and_then_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Scripted()
+    monkeypatch.setattr(judge_worker.engines, "start", lambda *_: engine)
+    job = pool_job(tmp_path, ROWS)
+    job.config.method.judge.retries = 0
+    judge_pool(job)
+    counts = judge.collect(job.inputs["pool"], job.folder)
+    table = pd.read_parquet(job.folder / judge.FILE)
+    assert list(table.columns) == ["question_id", "candidate_id", "judge", "valid", "cut"]
+    assert 0 < counts["invalid"] < 24
+    assert table["judge"].isna().sum() == (~table["valid"]).sum() == counts["invalid"]
+    judge.forget(job.folder)
+    job.config.method.judge.retries = 1
+    judge_pool(job)
+    assert judge.collect(job.inputs["pool"], job.folder)["invalid"] == 0
+    assert engine.calls[1:] == [(24, 0.0), (counts["invalid"], judge_worker.RETRY_TEMPERATURE)]
+
+
+def test_the_demos_student_judges_and_nothing_is_asked_twice(tmp_path: Path) -> None:
+    job = pool_job(tmp_path, ROWS[:10])
+    assert judge_pool(job) == {"asked": 10}
+    counts = judge.collect(job.inputs["pool"], job.folder)
+    assert counts == {"trajectories": 10, "invalid": 0, "cut": 0}
+    first = pd.read_parquet(job.folder / judge.FILE)
+    assert first["judge"].isin(judge.TENTHS).all()
+    assert judge_pool(job) == {"asked": 0}
+    # Another pool with the same ten, one of them twice, by two processes; a torn line as a kill leaves it.
+    folder = judge.verdicts_folder(job.folder)
+    (next(folder.glob("*.jsonl"))).open("ab").write(b'{"key": "to')
+    asked = [judge_pool(pool_job(tmp_path, [*ROWS[:14], ROWS[3]], rank, 2))["asked"] for rank in range(2)]
+    assert sum(asked) == 4
+    judge.collect(job.inputs["pool"], job.folder)
+    again = pd.read_parquet(job.folder / judge.FILE)
+    pd.testing.assert_frame_equal(again.head(10), first)
+    assert again["judge"].iloc[14] == first["judge"].iloc[3]
+    keys = [row["key"] for row in read(folder.glob("*.jsonl"))]
+    assert len(keys) == len(set(keys)) == 14
+
+
+def test_the_paper_schema_is_strict() -> None:
+    text = json.dumps(judge.schema("paper"))
+    assert text.count('"additionalProperties": false') == 7
+    assert judge.schema("paper")["required"] == ["dimensional_evaluation", "overall_score", "overall_reason"]

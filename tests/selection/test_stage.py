@@ -1,0 +1,100 @@
+"""The select stage's own choices: which teacher's candidates take part, and what a user is told of them and when."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lark.errors import LarkError
+from lark.pool import trajectories as pools
+from lark.runtime import pipeline
+from lark.runtime.pipeline import Pipeline
+from lark.runtime.worker import Job
+from lark.scoring import worker
+from lark.selection.stage import find_teacher, write_selection
+from tests.conftest import composed
+
+
+def test_a_teacher_is_found_by_name_or_by_number() -> None:
+    teachers = pd.Series(["qwq", "phi", "qwq", "r1"])
+    assert find_teacher("qwq", teachers) == "qwq"
+    assert [find_teacher(str(number), teachers) for number in (1, 2, 3)] == ["phi", "qwq", "r1"]
+    with pytest.raises(LarkError, match="choose one of phi, qwq, r1, or a number from 1 to 3"):
+        find_teacher("4", teachers)
+
+
+def test_one_teachers_three_rollouts_share_the_weight_equally(tmp_path: Path) -> None:
+    config = composed("pool.questions=3", "method=random", "budget.size=3", "method.teacher=terse")
+    pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
+    pool = pd.read_parquet(tmp_path / pools.FILE)
+    pool[["question_id", "candidate_id"]].assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
+    write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
+    chosen = pd.read_parquet(tmp_path / "selection.parquet")
+    assert set(chosen["teacher"]) == {"terse"}
+    assert chosen["weight"].tolist() == pytest.approx([1 / 3] * 9)
+
+
+def test_a_score_that_decides_nothing_is_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = composed("pool.questions=4", "method=external", "budget.size=3", f"method.path={tmp_path / 'mine.csv'}")
+    pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
+    pool = pd.read_parquet(tmp_path / pools.FILE)[["question_id", "candidate_id"]]
+    decided = pool["question_id"] == "demo-00000"
+    pool.assign(score=np.where(decided, np.arange(len(pool)), 1.0)).to_csv(tmp_path / "mine.csv", index=False)
+    pool.assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
+    counts = write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
+    assert counts["tied"] == 3
+    assert "for 3 of 4 questions the score is the same just inside and just outside the budget" in caplog.text
+
+
+@pytest.mark.parametrize(("budget", "whole"), [(2, 0), (3, 2), (4, 2)])
+def test_a_budget_that_takes_every_candidate_is_said(
+    budget: int, whole: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = composed("pool.questions=2", "method=random", f"budget.size={budget}", "method.teacher=terse")
+    pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
+    pool = pd.read_parquet(tmp_path / pools.FILE)
+    pool[["question_id", "candidate_id"]].assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
+    counts = write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
+    assert counts["budget_takes_all"] == whole
+    assert ("for 2 of 2 questions the budget takes every candidate" in caplog.text) == (whole > 0)
+
+
+def test_a_wrong_teacher_is_told_before_anything_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "run_worker", lambda task, *_, **__: pytest.fail(f"{task} ran"))
+    arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "stages=[select]")
+    run = Pipeline(composed(*arguments, "method.teacher=nobody"), tmp_path / "run")
+    for _ in range(2):  # also when the pool is there already
+        with pytest.raises(LarkError, match=r"method\.teacher=nobody: choose one of"):
+            run.run()
+
+
+def test_scores_that_are_not_there_are_told_before_anything_runs(tmp_path: Path) -> None:
+    config = composed("method=external", f"method.path={tmp_path / 'none.csv'}", f"outputs={tmp_path}", "tracking=none")
+    for dry in (False, True):
+        with pytest.raises(LarkError, match=r"none\.csv: there is no such file"):
+            Pipeline(replace(config, dry_run=dry), tmp_path / "run")
+    assert not (tmp_path / "pool").exists()
+
+
+@pytest.mark.parametrize(
+    ("longest", "said"), [(70, "are cut at student.max_length=70; 0 of them"), (5, "; 66 of them"), (512, "")]
+)
+def test_what_the_students_context_cuts_off_is_said_in_one_line(
+    longest: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work_here(task, folder, inputs, config, machine, processes=None, leader=None, gpus=1, **extra):  # type: ignore[no-untyped-def]
+        return worker.lengths(Job(task, folder, inputs, config, machine, extra, rank=0, world=1))
+
+    monkeypatch.setattr(pipeline, "run_worker", work_here)
+    arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "stages=[score]", "method=random")
+    Pipeline(composed(*arguments, f"student.max_length={longest}"), tmp_path / "run").run()
+    lines = [record.getMessage() for record in caplog.records if "are cut at" in record.getMessage()]
+    assert len(lines) == bool(said)
+    assert said in "".join(lines)
+
+
+def test_single_questions_of_a_pool_can_be_kept() -> None:
+    config = composed("pool.questions=5", "pool.ids=[demo-00003]")
+    assert {trajectory.question_id for trajectory in pools.read(config.pool)} == {"demo-00003"}

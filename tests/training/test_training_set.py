@@ -1,0 +1,76 @@
+"""A line of a training set is right, or a sentence says which one is not."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lark.errors import LarkError
+from lark.runtime.pipeline import Pipeline
+from lark.training.training_set import Row, read_rows
+from tests.conftest import composed
+
+USER, ASSISTANT = {"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}
+GOOD = {"question_id": "q0", "candidate_id": "c", "weight": 1.5, "messages": [USER, ASSISTANT]}
+MISSING = object()
+
+
+def write(path: Path, *lines: str | dict[str, Any]) -> Path:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) -> None:
+    system = {"role": "system", "content": "Be brief."}
+    second = {**GOOD, "question_id": 7, "weight": 0, "messages": [system, USER, ASSISTANT]}
+    path = write(tmp_path / "train.jsonl", GOOD, "", second)
+    first = Row("q0", "c", 1.5, None, "1 + 1?", "2")
+    assert list(read_rows(path)) == [first, Row("7", "c", 0.0, "Be brief.", "1 + 1?", "2")]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"weight": math.nan}, "the weight of q1/c is nan"),
+        ({"weight": math.inf}, "the weight of q1/c is inf"),
+        ({"weight": -0.5}, "the weight of q1/c is -0.5; .* must not be negative"),
+        ({"weight": "1.0"}, "the weight of q1/c must be a number, not '1.0'"),
+        ({"weight": True}, "the weight of q1/c must be a number, not True"),
+        ({"weight": MISSING}, "there is no `weight`; a line of a training set has question_id, candidate_id, weight, messages"),
+        ({"question_id": MISSING}, "there is no `question_id`"),
+        ({"candidate_id": None}, "there is no `candidate_id`"),
+        ({"messages": MISSING}, "there is no `messages`"),
+        ({"question_id": "q0"}, "the trajectory q0/c stands there twice"),
+        ({"messages": [USER, ASSISTANT, USER, ASSISTANT]}, "not user, assistant, user, assistant; only a single response"),
+        ({"messages": [USER]}, "one user's turn and one assistant's, .* not user;"),
+        ({"messages": [USER, {"content": "2"}]}, "not user, None;"),
+        ({"messages": [USER, {"role": "assistant"}]}, "`messages` must be a list of messages"),
+        ({"messages": "1 + 1 = 2"}, "`messages` must be a list of messages"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_named_with_its_line(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    changed = {key: value for key, value in {**GOOD, "question_id": "q1", **change}.items() if value is not MISSING}
+    path = write(tmp_path / "train.jsonl", GOOD, "", changed)
+    with pytest.raises(LarkError, match=f"train.jsonl, line 3: .*{said}"):
+        list(read_rows(path))
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [(["{not JSON"], "line 1: broken JSON"), (["[1]"], "line 1: a JSON object is expected"), ([], "is empty")],
+)
+def test_a_file_of_something_else_is_said_so(lines: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(LarkError, match=said):
+        list(read_rows(write(tmp_path / "train.jsonl", *lines)))
+
+
+def test_a_held_out_file_is_read_before_anything_runs_if_the_run_trains(tmp_path: Path) -> None:
+    path = write(tmp_path / "held.jsonl", GOOD, {**GOOD, "weight": -1})
+    settings = [f"outputs={tmp_path / 'outputs'}", "tracking=none", "hardware=cpu", f"training.held_out.path={path}"]
+    with pytest.raises(LarkError, match=r"held.jsonl, line 2: the weight of q0/c is -1"):
+        Pipeline(composed(*settings), tmp_path)
+    Pipeline(composed(*settings, "stages=[select]"), tmp_path)
+    write(path, GOOD)
+    Pipeline(composed(*settings), tmp_path)
