@@ -34,7 +34,7 @@ os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `__main__` below,
 log = logging.getLogger("lark")
 PROCESS = os.getpid()
 failures: list[str] = []
-"""What went wrong, a sentence for each job. A job of a sweep that fails does not stop the others."""
+"""What went wrong, a sentence for each trial. A trial of a sweep that fails does not stop the others."""
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
@@ -45,38 +45,40 @@ def main(composed: DictConfig) -> None:
         with disk_errors(settings.outputs_path):
             _run(settings, Path(hydra_config.runtime.output_dir))
     except LarkError as error:
-        if os.getpid() != PROCESS:  # a job of a cluster, in a process of its own: submitit carries the error home
+        if os.getpid() != PROCESS:  # a cluster's job, in a process of its own: submitit carries the error home
             raise
         failures.append(f"error: {error}")
         if hydra_config.mode == RunMode.MULTIRUN:
-            failures[-1] += f" (job {hydra_config.job.num}: {' '.join(hydra_config.overrides.task)})"
+            failures[-1] += f" (trial {hydra_config.job.num}: {' '.join(hydra_config.overrides.task)})"
 
 
 def _run(settings: config.Config, folder: Path) -> None:
-    from lark.runtime.launch import follow  # noqa: PLC0415
-    from lark.runtime.machine import check  # noqa: PLC0415  # --help and --cfg need none of it
-    from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
+    from lark.runtime.launch import follow  # noqa: PLC0415  # --help and --cfg need none of it
+    from lark.runtime.pipeline import Pipeline, check_machine  # noqa: PLC0415
 
     if settings.dry_run:
         _plan(settings, folder)
-    elif (machine := check(settings)).node > 0:
+    elif (machine := check_machine(settings)).node > 0:
         follow(machine)
     else:
         Pipeline(settings, folder).run()
 
 
 def _plan(settings: config.Config, folder: Path) -> None:
-    """`dry_run=true`: what would run and what it would cost. The cost is told even if the pool is not here yet."""
+    """`dry_run=true`: what would run and what it would cost. The cost is reported even if the pool is not here yet."""
     from lark.planner.report import report  # noqa: PLC0415
     from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
+    from lark.runtime.plan import make_plan, wanted  # noqa: PLC0415
+    from lark.runtime.store import Checksums  # noqa: PLC0415
 
     try:
         pipeline = Pipeline(settings, folder)
     except LarkError as error:
-        cost, refused = report(settings)
+        steps = wanted(make_plan(settings, Checksums(settings.outputs_path), elsewhere=True), settings.stages)
+        cost, refused = report(settings, steps)
         log.info(cost)
-        raise LarkError(f"{refused} And besides: {error}") if refused else error from None
-    cost, refused = report(settings, pipeline.lengths(), pipeline.reused())
+        raise LarkError(f"{refused} Also: {error}") if refused else error from None
+    cost, refused = report(settings, pipeline.steps, pipeline.lengths(), pipeline.finished())
     log.info("%s\n\n%s", pipeline.describe(), cost)
     if refused:
         raise LarkError(refused)

@@ -1,21 +1,21 @@
 """Every table and figure of the paper: a sweep in conf/experiment/<name>.yaml, a page of Python here, and `make <name>`.
 
-    make table1                          run the sweep (finished jobs are reused), then write outputs/report/table1.*
+    make table1                          run the sweep (finished trials are reused), then write outputs/report/table1.*
     make table1 SCALE=paper              the same at the paper's scale
-    make plan-table1 SCALE=paper         the jobs, what is reused, and the estimated cost, without running
+    make plan-table1 SCALE=paper         the trials, what is reused, and the estimated cost, without running
     make reports                         all of them
     python -m experiments run|plan|render <name>|all [scale=paper] [key=value ...]    what those targets call
 
 To add one, called `loss-reduction` on the command line and loss_reduction in files:
 
 1. conf/experiment/loss_reduction.yaml, opening with its command, its cost at paper scale and the values to expect.
-   `experiment.scales` says what each scale means, `hydra.sweeper.params` is the sweep. Every job is one run of run.py
-   and shares artifacts with all others, so name the jobs as table1 does and they cost nothing twice. `stages: [select]`
+   `experiment.scales` says what each scale means, `hydra.sweeper.params` is the sweep. Every trial is one run of run.py
+   and shares artifacts with all others, so name the trials as table1 does and they cost nothing twice. `stages: [select]`
    stops early; `analysis.name` adds a measurement that needs the model, an artifact like any other (stage analyse).
 2. experiments/loss_reduction.py with `render(sweep: Sweep) -> Report`. It reads finished artifacts and draws: no model
-   code. `sweep.jobs` are the jobs, `sweep.folder(job, "scores")` is the folder of a job's finished artifact or None (by
+   code. `sweep.trials` are the trials, `sweep.folder(trial, "scores")` is the folder of a trial's finished artifact or None (by
    stage or by task: pool, scores, selection, checkpoint, cost, ...),
-   `sweep.metrics(job)` its accuracies; what is not there yet must show as missing, and `found=False` says that nothing is.
+   `sweep.metrics(trial)` its accuracies; what is not there yet must show as missing, and `found=False` says that nothing is.
    `published("table1")` is the paper's numbers, experiments/paper/table1.csv. See table1.py for a table and
    ablation_score.py for a figure.
 3. A line `loss-reduction: ## ...` in the Makefile, which `make help` shows, and its place in ORDER below.

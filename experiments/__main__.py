@@ -46,11 +46,11 @@ def run(name: str, arguments: list[str]) -> list[str]:
     """The sweep, to its end whatever fails, and then its report. Returns what failed."""
     sweep = compose_sweep(name, arguments)
     draw(sweep)  # of nothing yet, or of a part: what cannot be drawn is told before hours of work
-    log.info("%s at scale %s: %s", sweep.title, sweep.scale, counted(len(sweep.jobs), "job"))
+    log.info("%s at scale %s: %s", sweep.title, sweep.scale, counted(len(sweep.trials), "trial"))
     command = [sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments]
     code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
     _write(sweep)
-    failed = [f"{sweep.title}: job {' '.join(job.overrides)}: {why}" for job, why in reports.unfinished(sweep)]
+    failed = [f"{sweep.title}: trial {' '.join(trial.overrides)}: {why}" for trial, why in reports.unfinished(sweep)]
     if code < 0 or (code and not failed):
         failed.append(f"{sweep.title}: the sweep ended with code {code}; run the same command again and it continues.")
     return failed

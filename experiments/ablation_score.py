@@ -10,7 +10,7 @@ LABELS = {"inverse_loss": "1/loss", "brier": "Brier residual", "rho": "ρ̂", "l
 def render(sweep: Sweep) -> Report:
     data = accuracy.with_paper(accuracy.frame(sweep), sweep)
     data = data.assign(score=data["method"].map(LABELS))
-    samples, budget = sweep.jobs[0].config.benchmark.decoding.samples, sweep.jobs[0].config.budget.size
+    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.size
     return Report(
         title="Figure 2a. Score ablation",
         caption=(

@@ -12,7 +12,7 @@ LABELS = {
 def render(sweep: Sweep) -> Report:
     data = accuracy.with_paper(accuracy.frame(sweep), sweep, only={"weighting": "chi2"})
     data = data.assign(weights=data["weighting"].map(LABELS))
-    samples, budget = sweep.jobs[0].config.benchmark.decoding.samples, sweep.jobs[0].config.budget.size
+    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.size
     return Report(
         title="Figure 2b. Weighting ablation",
         caption=(

@@ -18,7 +18,7 @@ def render(sweep: Sweep) -> Report:
     data = data.assign(difference=data["mean"] - data["paper"] if sweep.like_the_paper else None)
     if data["benchmark"].nunique() == 2:  # one benchmark is its own average
         data = data[data["benchmark"] != accuracy.AVERAGE]
-    samples = sweep.jobs[0].config.benchmark.decoding.samples
+    samples = sweep.trials[0].config.benchmark.decoding.samples
     header = ["B", *data["label"].unique(), "paper (AMC)", *(["difference"] if sweep.like_the_paper else [])]
     rows = [
         [
@@ -27,7 +27,9 @@ def render(sweep: Sweep) -> Report:
             Cell(f"{printed[budget]:.1f}") if budget in printed else MISSING,
             *([_difference(part)] if sweep.like_the_paper else []),
         ]
-        for budget, part in ((job.config.budget.size, data[data["budget"] == job.config.budget.size]) for job in sweep.jobs)
+        for budget, part in (
+            (trial.config.budget.size, data[data["budget"] == trial.config.budget.size]) for trial in sweep.trials
+        )
     ]
     return Report(
         title="Appendix D.2. Budget scaling",

@@ -12,12 +12,13 @@ from tokenizers import Tokenizer
 
 from experiments.harness.candidates import candidates, selection
 from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Job, Sweep, published_value
+from experiments.harness.sweep import Sweep, Trial, published_value
 from lark.models.students import location
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.report.style import LARK_COLOUR, OKABE_ITO, panels
 from lark.report.tables import MISSING, Cell
+from lark.scoring.methods import TOKENS
 
 SHOWN_TOKENS = 60
 """More than these cannot be labelled; of a longer response those in a row are shown whose residuals are largest together."""
@@ -26,8 +27,8 @@ PAPER_BUDGET = 3
 
 
 def render(sweep: Sweep) -> Report:
-    (job,) = sweep.jobs
-    table, chosen = candidates(sweep, job), selection(sweep, job)
+    (trial,) = sweep.trials
+    table, chosen = candidates(sweep, trial), selection(sweep, trial)
     title = "Appendix D.3. One question, from scores to weights"
     caption = (
         "(a) ĝ of every candidate of one question, grouped by teacher, the chosen ones outlined; the dashed line is the "
@@ -41,26 +42,26 @@ def render(sweep: Sweep) -> Report:
         empty = pd.DataFrame(columns=[*KEY, "teacher", "g_hat", "weight"])
         return Report(title, caption, empty, found=False)
     table = table.merge(chosen[[*KEY, "rank", "weight", "threshold", "tau"]], on=KEY, how="left")
-    tokens = first_choice_tokens(sweep, job, chosen)
+    tokens = first_choice_tokens(sweep, trial, chosen)
     return Report(
         title=title,
         caption=caption,
         data=table.sort_values("g_hat", ascending=False),
         tables=[_weights(sweep, table, chosen), *([] if tokens is None else [_hardest(tokens)])],
         figure=_figure(table, chosen, tokens),
-        notes=_notes(sweep, job, table, chosen),
+        notes=_notes(sweep, trial, table, chosen),
     )
 
 
-def first_choice_tokens(sweep: Sweep, job: Job, chosen: pd.DataFrame) -> pd.DataFrame | None:
+def first_choice_tokens(sweep: Sweep, trial: Trial, chosen: pd.DataFrame) -> pd.DataFrame | None:
     """The statistics of each token of the trajectory of rank 1, with its text; None while they are not there."""
-    folder = sweep.folder(job, "tokens")
+    folder = sweep.folder(trial, TOKENS)
     if folder is None:
         return None
     first = chosen[chosen["rank"] == 1][KEY].astype(str)
     parts = [pd.read_parquet(path).astype(dict.fromkeys(KEY, str)) for path in sorted(folder.glob("tokens-*.parquet"))]
     tokens = pd.concat(parts).merge(first, on=KEY).sort_values("position", ignore_index=True)
-    source = Path(location(job.config.student))
+    source = Path(location(trial.config.student))
     tokenizer = (
         Tokenizer.from_file(str(source / "tokenizer.json")) if source.is_dir() else Tokenizer.from_pretrained(str(source))
     )
@@ -124,8 +125,8 @@ def _hardest(tokens: pd.DataFrame) -> Table:
     )  # fmt: skip
 
 
-def _notes(sweep: Sweep, job: Job, table: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
-    pool = sweep.folder(job, "pool")
+def _notes(sweep: Sweep, trial: Trial, table: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
+    pool = sweep.folder(trial, pools.POOL)
     assert pool is not None
     rows = pd.read_parquet(pool / pools.FILE, columns=[*KEY, "question", "response", "answer"]).astype(dict.fromkeys(KEY, str))
     first = chosen[chosen["rank"] == 1].iloc[0]

@@ -7,6 +7,7 @@ import pandas as pd
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
 from lark.analysis.contamination import CLOSEST, TABLE
+from lark.analysis.operations import CONTAMINATION_TABLE
 from lark.report.tables import MISSING, Cell
 
 TITLE = "Table 2. Train/eval contamination audit"
@@ -24,14 +25,14 @@ NAMES = {"AIME": "AIME-2024", "GPQA": "GPQA-Diamond"}
 def render(sweep: Sweep) -> Report:
     paper = published("contamination").rename(columns=PAPER)
     theirs = replace(_table(paper, "The paper's Table 2, for its own pool."), ours=False)
-    pool, benchmark = (sweep.jobs[0].config.pool.name, sweep.jobs[0].config.benchmark.name)
+    pool, benchmark = (sweep.trials[0].config.pool.name, sweep.trials[0].config.benchmark.name)
     caption = (
         f"Problems of the benchmarks ({benchmark}) whose highest character 8-gram Jaccard similarity with a question of the pool "
         f"({pool}) is 1 after normalisation (exact), or at least 0.4, 0.7, 0.85; an exact match counts in every column. The "
         "paper finds no exact match among 811 problems, 31 at 0.4, 8 at 0.7 and 1 at 0.85, all in MATH "
         "levels 2 to 5, and none of them a leak."
     )
-    folder = sweep.folder(sweep.jobs[0], "contamination")
+    folder = sweep.folder(sweep.trials[0], CONTAMINATION_TABLE)
     if folder is None:
         return Report(TITLE, caption, pd.DataFrame(), [theirs], found=False)
     ours, closest = (pd.read_parquet(folder / name) for name in (TABLE, CLOSEST))

@@ -6,6 +6,7 @@ from matplotlib.patches import Patch
 
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
+from lark.analysis.operations import TIMINGS
 from lark.report.style import METHOD_COLOURS, panels
 from lark.report.tables import MISSING, Cell
 
@@ -16,8 +17,8 @@ LABELS = {
 
 
 def render(sweep: Sweep) -> Report:
-    (job,) = sweep.jobs
-    folder = sweep.folder(job, "cost")
+    (trial,) = sweep.trials
+    folder = sweep.folder(trial, TIMINGS)
     paper = published("figures").query("experiment == 'cost' and unit == 's/sample'").set_index("quantity")["value"]
     ours = pd.Series(dtype=float) if folder is None else seconds(pd.read_parquet(folder / "cost.parquet"))
     data = pd.DataFrame({"method": list(LABELS), "label": list(LABELS.values())})
@@ -27,7 +28,7 @@ def render(sweep: Sweep) -> Report:
     data = data.assign(difference=data["ratio"] - data["paper_ratio"] if sweep.like_the_paper else None)
     header = ["Method", "ms a trajectory", "ratio", "the paper's s", "the paper's ratio"]
     header += ["difference of ratios"] if sweep.like_the_paper else []
-    counts = {} if folder is None else sweep.store.manifest(job.artifact("cost")).get("counts", {})  # type: ignore[arg-type]
+    counts = {} if folder is None else sweep.store.manifest(trial.artifact(TIMINGS)).get("counts", {})  # type: ignore[arg-type]
     where = (
         f"Measured on {counts['device']}, {counts['trajectories']} trajectories of {counts['mean_tokens']:,.0f} response tokens "
         "on average, all methods in one process, the order rotating; the median of the rounds of each trajectory, averaged. "

@@ -5,6 +5,7 @@ import pandas as pd
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
 from lark.analysis.figures import kappa_figure
+from lark.analysis.operations import KAPPA_TABLE
 from lark.report.tables import MISSING, Cell
 
 TITLE = "Appendix A.3. The decay rate along training, and κ"
@@ -14,8 +15,8 @@ def render(sweep: Sweep) -> Report:
     runs: dict[int, pd.DataFrame] = {}
     printed = published("figures").query("experiment == 'kappa'").set_index("quantity")["value"]
     rows = []
-    for job in sweep.jobs:
-        budget, folder = job.config.budget.size, sweep.folder(job, "kappa")
+    for trial in sweep.trials:
+        budget, folder = trial.config.budget.size, sweep.folder(trial, KAPPA_TABLE)
         low, high = (printed["b1"] if budget == 1 else printed[f"larger_{end}"] for end in ("low", "high"))
         said = Cell(f"{low:g}" if low == high else f"{low:g} to {high:g}")
         if folder is None:

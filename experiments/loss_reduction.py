@@ -9,11 +9,12 @@ from matplotlib.figure import Figure
 
 from experiments.harness.candidates import candidates, selection
 from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Job, Sweep
+from experiments.harness.sweep import Sweep, Trial
 from lark.config import Training
 from lark.pool.trajectories import KEY
 from lark.report.style import METHOD_COLOURS, panels
 from lark.report.tables import MISSING, Cell
+from lark.training.operations import CHECKPOINT
 
 WINDOW = 0.05
 """Of all steps: over so many the differences of single batches are averaged."""
@@ -23,13 +24,13 @@ POINTS = (0.1, 0.25, 0.5, 1.0)
 
 def render(sweep: Sweep) -> Report:
     losses = _initial_losses(sweep)
-    curves = [curve(sweep, job, losses) for job in sweep.jobs]
+    curves = [curve(sweep, trial, losses) for trial in sweep.trials]
     data = pd.concat(curves, ignore_index=True)
-    rows = [_row(job, part) for job, part in zip(sweep.jobs, curves, strict=True)]
+    rows = [_row(trial, part) for trial, part in zip(sweep.trials, curves, strict=True)]
     return Report(
         title="Figure 3b. SFT loss reduction",
         caption=(
-            f"ΔL_t = L_t − L_0 in nats a token during SFT at B={sweep.jobs[0].config.budget.size}, each method on its own "
+            f"ΔL_t = L_t − L_0 in nats a token during SFT at B={sweep.trials[0].config.budget.size}, each method on its own "
             "selection, with its own weights. The "
             "loss of each step's batch is compared with that of the same trajectories under the untrained student, and the "
             f"differences are averaged over the trajectories of the last {WINDOW:.0%} of the steps; L_0 in the table is of the "
@@ -46,8 +47,8 @@ def render(sweep: Sweep) -> Report:
 
 def _initial_losses(sweep: Sweep) -> pd.DataFrame | None:
     """l_k of every candidate, from the one scoring pass that the student-side methods share."""
-    for job in sweep.jobs:
-        table = candidates(sweep, job)
+    for trial in sweep.trials:
+        table = candidates(sweep, trial)
         if table is not None:
             return table[[*KEY, "loss"]]
     return None
@@ -59,15 +60,15 @@ def initial_loss(chosen: pd.DataFrame, losses: pd.DataFrame) -> float:
     return float((joined["weight"] * joined["loss"]).sum() / joined["question_id"].nunique())
 
 
-def curve(sweep: Sweep, job: Job, losses: pd.DataFrame | None) -> pd.DataFrame:
-    """Steps and reductions of one job; empty while it is not trained."""
-    folder, chosen = sweep.folder(job, "checkpoint"), selection(sweep, job)
+def curve(sweep: Sweep, trial: Trial, losses: pd.DataFrame | None) -> pd.DataFrame:
+    """Steps and reductions of one trial; empty while it is not trained."""
+    folder, chosen = sweep.folder(trial, CHECKPOINT), selection(sweep, trial)
     columns = ["method", "step", "share", "reduction", "initial_loss"]
     if folder is None or chosen is None or losses is None:
         return pd.DataFrame(columns=columns)
-    table = read_curve(folder / "metrics.jsonl", batches_at_start(chosen, losses, job.config.training))
+    table = read_curve(folder / "metrics.jsonl", batches_at_start(chosen, losses, trial.config.training))
     share = table["step"] / table["step"].max()
-    return table.assign(method=job.config.method.name, share=share, initial_loss=initial_loss(chosen, losses))[columns]
+    return table.assign(method=trial.config.method.name, share=share, initial_loss=initial_loss(chosen, losses))[columns]
 
 
 def batches_at_start(chosen: pd.DataFrame, losses: pd.DataFrame, training: Training) -> pd.DataFrame:
@@ -107,13 +108,13 @@ def read_curve(path: Path, at_start: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([start, pd.DataFrame({"step": steps["step"], "reduction": reduction})], ignore_index=True)
 
 
-def _row(job: Job, part: pd.DataFrame) -> list[Cell]:
+def _row(trial: Trial, part: pd.DataFrame) -> list[Cell]:
     if part.empty:
-        return [Cell(job.config.method.label), *[MISSING] * (1 + len(POINTS))]
+        return [Cell(trial.config.method.label), *[MISSING] * (1 + len(POINTS))]
     at = np.searchsorted(part["share"].to_numpy(dtype=float), POINTS).clip(max=len(part) - 1)
     reductions = part["reduction"].to_numpy(dtype=float)[at]
     return [
-        Cell(job.config.method.label),
+        Cell(trial.config.method.label),
         Cell(f"{part['initial_loss'].iloc[0]:.3f}"),
         *(Cell(f"{round(value, 3) + 0.0:+.3f}".replace("-", "−")) for value in reductions),  # + 0.0: no −0
     ]
@@ -121,14 +122,14 @@ def _row(job: Job, part: pd.DataFrame) -> list[Cell]:
 
 def _figure(sweep: Sweep, curves: list[pd.DataFrame]) -> Figure:
     figure, (axes,) = panels(width=6.8, height=3.8)
-    for job, part in zip(sweep.jobs, curves, strict=True):
+    for trial, part in zip(sweep.trials, curves, strict=True):
         if not part.empty:
-            name = job.config.method.name
+            name = trial.config.method.name
             colour, ours = METHOD_COLOURS.get(name, "#000000"), name == "lark"
             style = "-" if ours else ("--", "-.", ":")[list(METHOD_COLOURS).index(name) % 3] if name in METHOD_COLOURS else "-"
             axes.plot(
                 part["step"], part["reduction"], color=colour, linestyle=style, linewidth=2.2 if ours else 1.3,
-                label=job.config.method.label,
+                label=trial.config.method.label,
             )  # fmt: skip
     axes.axhline(0, color="#000000", linewidth=0.6)
     axes.set_xlabel("Optimisation step t")

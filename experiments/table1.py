@@ -8,7 +8,7 @@ from experiments.harness import accuracy
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, method_label, published, published_value
 from lark.report.tables import MISSING, Cell
-from lark.selection.stage import UNDECIDED
+from lark.selection.stage import SELECTION, UNDECIDED
 
 LABELS = {
     "qwen7b": "Qwen-2.5-7B", "llama3b": "Llama-3.2-3B", "qwen1.5b": "Qwen-2.5-1.5B", "smollm2": "SmolLM2-135M", "demo": "Demo",
@@ -25,7 +25,7 @@ def render(sweep: Sweep) -> Report:
     paper = paper.assign(label=paper["benchmark"].map(PAPER_LABELS), method_label=paper["method"].map(method_label))
     theirs = table(paper, "paper", "paper_std", "The paper's Table 1, for its own students and benchmarks.")
     tables.append(replace(theirs, ours=False))
-    decoding = sweep.jobs[0].config.benchmark.decoding
+    decoding = sweep.trials[0].config.benchmark.decoding
     return Report(
         title="Table 1. Trajectory selection methods under two budgets",
         caption=(
@@ -47,11 +47,11 @@ def render(sweep: Sweep) -> Report:
 def undecided(sweep: Sweep) -> list[str]:
     """A sentence for each method whose score leaves most of its selection to the candidates' ids."""
     notes = []
-    for job in sweep.jobs:
-        selection = job.artifact("selection")
+    for trial in sweep.trials:
+        selection = trial.artifact(SELECTION)
         counts = sweep.store.manifest(selection).get("counts", {}) if selection else {}
         if counts.get("tied", 0) > counts.get("questions", 0) / 2:
-            name = f"{method_label(job.config.method.name)} at B={job.config.budget.size} on {job.config.student.name}"
+            name = f"{method_label(trial.config.method.name)} at B={trial.config.budget.size} on {trial.config.student.name}"
             notes.append(f"{name}: for {counts['tied']} of {counts['questions']} questions {UNDECIDED}.")
     return notes
 
@@ -59,13 +59,13 @@ def undecided(sweep: Sweep) -> list[str]:
 def collect(sweep: Sweep) -> pd.DataFrame:
     """A row for each student, method, budget and benchmark, Avg included, with the paper's number where it has one."""
     rows = []
-    for student in dict.fromkeys(job.config.student.name for job in sweep.jobs):
-        jobs = [job for job in sweep.jobs if job.config.student.name == student]
-        base = sweep.metrics(jobs[0], trained=False)
-        for budget in dict.fromkeys(job.config.budget.size for job in jobs):
-            rows += [{**row, "method": "base", "weighting": None, "budget": budget} for row in accuracy.rows(jobs[0], base)]
-        for job in jobs:
-            rows += accuracy.rows(job, sweep.metrics(job))
+    for student in dict.fromkeys(trial.config.student.name for trial in sweep.trials):
+        trials = [trial for trial in sweep.trials if trial.config.student.name == student]
+        base = sweep.metrics(trials[0], trained=False)
+        for budget in dict.fromkeys(trial.config.budget.size for trial in trials):
+            rows += [{**row, "method": "base", "weighting": None, "budget": budget} for row in accuracy.rows(trials[0], base)]
+        for trial in trials:
+            rows += accuracy.rows(trial, sweep.metrics(trial))
     data = pd.DataFrame(rows)
     data = data.assign(method_label=data["method"].map(method_label))
     paper = published("table1").rename(columns={"mean": "paper", "std": "paper_std"})

@@ -35,7 +35,7 @@ def render(sweep: Sweep) -> Report:
     found = (
         f"Pearson r = {r:.2f}, p = {p:.3f}, over {len(known)} teachers" if np.isfinite(r) else "too few teachers are finished"
     )
-    samples = sweep.jobs[0].config.benchmark.decoding.samples
+    samples = sweep.trials[0].config.benchmark.decoding.samples
     return Report(
         title="Figure 3c. Does a teacher's ĝ predict its students?",
         caption=(
@@ -54,13 +54,13 @@ def render(sweep: Sweep) -> Report:
 
 def collect(sweep: Sweep) -> pd.DataFrame:
     """A row for each teacher. The accuracy is the average over benchmarks, or that of the only one."""
-    table = candidates(sweep, sweep.jobs[0])
+    table = candidates(sweep, sweep.trials[0])
     means = {} if table is None else table.groupby("teacher")["g_hat"].mean().to_dict()
     rows = []
-    for job in sweep.jobs:
-        chosen = selection(sweep, job)
-        teacher = str(chosen["teacher"].iloc[0]) if chosen is not None else f"teacher {job.config.method.teacher}"
-        results = accuracy.rows(job, sweep.metrics(job))
+    for trial in sweep.trials:
+        chosen = selection(sweep, trial)
+        teacher = str(chosen["teacher"].iloc[0]) if chosen is not None else f"teacher {trial.config.method.teacher}"
+        results = accuracy.rows(trial, sweep.metrics(trial))
         result = results[0] if len(results) == 2 else results[-1]
         rows.append({"teacher": teacher, "mean_g_hat": means.get(teacher), **result})
     return pd.DataFrame(rows)
@@ -68,10 +68,10 @@ def collect(sweep: Sweep) -> pd.DataFrame:
 
 def trained_on(sweep: Sweep) -> str:
     """What the students have seen: a teacher with more than B rollouts of a question is chosen from, and then weighted."""
-    table, budget = candidates(sweep, sweep.jobs[0]), sweep.jobs[0].config.budget.size
+    table, budget = candidates(sweep, sweep.trials[0]), sweep.trials[0].config.budget.size
     if table is None or table.groupby(["question_id", "teacher"]).size().max() <= budget:
         return "all rollouts of this teacher alone, with equal weights"
-    weighting = sweep.jobs[0].config.weighting_name
+    weighting = sweep.trials[0].config.weighting_name
     return f"this teacher's rollouts alone, the top {budget} of each question by ĝ with {weighting} weights"
 
 

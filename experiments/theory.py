@@ -8,6 +8,7 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, counted
 from lark.analysis import theory
 from lark.analysis.figures import theory_figure
+from lark.analysis.operations import JACOBIANS_TABLE
 from lark.analysis.questions import JACOBIANS
 from lark.report.tables import Cell
 
@@ -25,7 +26,7 @@ PAPER = "The paper proves them and gives no numbers; it calls the constants loos
 
 
 def render(sweep: Sweep) -> Report:
-    questions, folder = questions_of(sweep), sweep.folder(sweep.jobs[0], "jacobians")
+    questions, folder = questions_of(sweep), sweep.folder(sweep.trials[0], JACOBIANS_TABLE)
     if questions is None or folder is None:
         caption = "Constants of App. A-B and the inequalities proved there, in numbers."
         return Report(TITLE, f"{caption} {PAPER}", pd.DataFrame(), found=False)

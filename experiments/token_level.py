@@ -21,8 +21,8 @@ GROUPS = {"all": "all candidates", "selected": "LARK's top 1"}
 
 
 def render(sweep: Sweep) -> Report:
-    (job,) = sweep.jobs
-    table, chosen = candidates(sweep, job), selection(sweep, job)
+    (trial,) = sweep.trials
+    table, chosen = candidates(sweep, trial), selection(sweep, trial)
     groups = {name: pd.DataFrame(columns=list(STATISTICS), dtype=float) for name in GROUPS}
     if table is not None and chosen is not None:
         groups = {"all": table, "selected": table.merge(chosen[chosen["rank"] == 1][KEY], on=KEY)}

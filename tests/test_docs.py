@@ -18,6 +18,7 @@ from lark.models.chat import conversation
 from lark.models.load import load_chat
 from lark.models.students import location
 from lark.pool import trajectories as pools
+from lark.pool.read import read
 from lark.selection.stage import write_selection
 from lark.training.worker import read_examples
 from tests.conftest import ROOT, composed
@@ -77,15 +78,15 @@ def blocks(page: str, language: str) -> list[str]:
 def test_the_example_of_a_pool_is_one_that_is_read(tmp_path: Path) -> None:
     (example,) = blocks("own-pool.md", "json")
     (tmp_path / "pool.jsonl").write_text(example, encoding="utf-8")
-    (trajectory,) = pools.read(composed("pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "pool.correct_only=true").pool)
+    (trajectory,) = read(composed("pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "pool.correct_only=true").pool)
     assert (trajectory.question_id, trajectory.teacher, trajectory.answer) == ("q17", "qwq-32b", "5")
 
 
 @pytest.fixture
 def train_jsonl(tmp_path: Path) -> Path:
     """A training set as the selection writes it: 6 trajectories of the demo."""
-    config = composed("method=random", "pool.questions=6", "budget='1'")
-    pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
+    config = composed("method=random", "pool.questions=6", "budget.size=1")
+    pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
     table = pd.read_parquet(tmp_path / pools.FILE)
     table.assign(n_tokens=9, n_prompt=1, truncated=False)[
         ["question_id", "candidate_id", "n_tokens", "n_prompt", "truncated"]

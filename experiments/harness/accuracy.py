@@ -1,11 +1,11 @@
-"""Accuracies of a sweep's jobs as rows, and the bars that ablations are drawn as."""
+"""Accuracies of a sweep's trials as rows, and the bars that ablations are drawn as."""
 
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.harness.sweep import Job, Sweep, published, values
+from experiments.harness.sweep import Sweep, Trial, published, values
 from lark.evaluation.metrics import BenchmarkMetrics, Spread, average
 from lark.report.run_summary import spread
 from lark.report.style import LARK_COLOUR, OKABE_ITO, panels
@@ -14,15 +14,15 @@ from lark.report.tables import MISSING, Cell
 AVERAGE = "avg"
 
 
-def rows(job: Job, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str, object]]:
+def rows(trial: Trial, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str, object]]:
     """A row for each benchmark and one for their average; without a mean where it is not evaluated yet."""
-    tasks = job.config.benchmark.tasks
+    tasks = trial.config.benchmark.tasks
     found: dict[str, Spread] = {task: metrics[task].accuracy_at_k for task in tasks if task in metrics}
     if len(found) == len(tasks):
         found[AVERAGE] = average(list(metrics.values()))
     return [
         {
-            **values(job),
+            **values(trial),
             "benchmark": task,
             "label": tasks[task].label if task in tasks else "Avg",
             "mean": found[task].mean if task in found else None,
@@ -33,8 +33,8 @@ def rows(job: Job, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str, ob
 
 
 def frame(sweep: Sweep) -> pd.DataFrame:
-    """All jobs' rows."""
-    return pd.DataFrame([row for job in sweep.jobs for row in rows(job, sweep.metrics(job))])
+    """All trials' rows."""
+    return pd.DataFrame([row for trial in sweep.trials for row in rows(trial, sweep.metrics(trial))])
 
 
 def cell(mean: float | None, std: float | None, best: bool = False) -> Cell:

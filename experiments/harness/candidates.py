@@ -2,22 +2,23 @@
 
 import pandas as pd
 
-from experiments.harness.sweep import Job, Sweep
+from experiments.harness.sweep import Sweep, Trial
 from lark.pool import trajectories as pools
-from lark.scoring.methods import METHODS, loss, rho
+from lark.scoring.methods import METHODS, kind_of, loss, rho
+from lark.selection.stage import SELECTION
 
 
-def candidates(sweep: Sweep, job: Job) -> pd.DataFrame | None:
+def candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
     """A row for each trajectory: teacher, rollout, statistics, loss, rho and g_hat. None before the scores are there."""
-    pool, scores = sweep.folder(job, "pool"), sweep.folder(job, "scores")
+    pool, scores = sweep.folder(trial, pools.POOL), sweep.folder(trial, kind_of("statistics"))
     if pool is None or scores is None:
         return None
     table = pd.read_parquet(pool / pools.FILE, columns=[*pools.KEY, "teacher", "rollout"])
-    table = table.merge(pd.read_parquet(scores / "scores.parquet"), on=pools.KEY, validate="1:1")
+    table = table.merge(pd.read_parquet(scores / kind_of("statistics").file), on=pools.KEY, validate="1:1")
     return table.assign(loss=loss(table), rho=rho(table), g_hat=METHODS["lark"].score(table))
 
 
-def selection(sweep: Sweep, job: Job) -> pd.DataFrame | None:
-    """What the job has chosen, best first within each question. None before it has."""
-    folder = sweep.folder(job, "selection")
-    return None if folder is None else pd.read_parquet(folder / "selection.parquet")
+def selection(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
+    """What the trial has chosen, best first within each question. None before it has."""
+    folder = sweep.folder(trial, SELECTION)
+    return None if folder is None else pd.read_parquet(folder / SELECTION.file)

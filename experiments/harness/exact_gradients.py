@@ -1,13 +1,14 @@
-"""What the surrogate, the landscape and the theory share: the questions with exact gradients of a sweep's one job."""
+"""What the surrogate, the landscape and the theory share: the questions with exact gradients of a sweep's one trial."""
 
 from experiments.harness.sweep import Sweep, counted
 from lark.analysis import questions as statistics
+from lark.analysis.operations import GRADIENTS_TABLE
 from lark.analysis.questions import Question
 
 
 def questions_of(sweep: Sweep) -> list[Question] | None:
     """None while they are not finished."""
-    folder = sweep.folder(sweep.jobs[0], "gradients")
+    folder = sweep.folder(sweep.trials[0], GRADIENTS_TABLE)
     return None if folder is None else statistics.read(folder)
 
 

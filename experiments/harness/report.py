@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.harness.sweep import Job, Sweep, available, counted, dashed
+from experiments.harness.sweep import Sweep, Trial, available, counted, dashed
 from lark.errors import LarkError
-from lark.pool.trajectories import source_files
+from lark.pool.formats import source_files
 from lark.report import style as figures
 from lark.report.tables import Cell, latex_table, markdown_table
 from lark.runtime.store import write_text
@@ -91,22 +91,22 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
     return [*texts, *images]
 
 
-def unfinished(sweep: Sweep) -> list[tuple[Job, str]]:
-    """The jobs that have not left all they should, and why, where they have said so."""
+def unfinished(sweep: Sweep) -> list[tuple[Trial, str]]:
+    """The trials that have not left all they should, and why, where they have said so."""
     found = []
-    for job in sweep.jobs:
-        artifacts = [artifact for step in job.steps for artifact in step.artifacts]
+    for trial in sweep.trials:
+        artifacts = [artifact for step in trial.steps for artifact in step.artifacts]
         missing = [artifact for artifact in artifacts if sweep.store.state(artifact) != "finished"]
         if missing:
             said = (sweep.store.manifest(artifact).get("error") for artifact in missing)
-            found.append((job, next((str(error) for error in said if error), None) or _without_pool(job)))
+            found.append((trial, next((str(error) for error in said if error), None) or _without_pool(trial)))
     return found
 
 
-def _without_pool(job: Job) -> str:
-    """Why a job may have ended before its first artifact was begun."""
+def _without_pool(trial: Trial) -> str:
+    """Why a trial may have ended before its first artifact was begun."""
     try:
-        source_files(job.config.pool)
+        source_files(trial.config.pool)
     except LarkError as error:
         return str(error)
     return "it has not run to its end"
@@ -144,7 +144,7 @@ def _markdown(sweep: Sweep, report: Report) -> str:
     parts += [_not_run(sweep, report), report.caption, note if sweep.scale == "paper" else f"**{note}**", _changed(sweep)]
     missing = unfinished(sweep)
     if missing:
-        parts.append(f"Missing (–): {len(missing)} of {counted(len(sweep.jobs), 'job')} are not finished.")
+        parts.append(f"Missing (–): {len(missing)} of {counted(len(sweep.trials), 'trial')} are not finished.")
     parts += [*report.notes, *(table.markdown().strip() for table in report.tables)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -168,7 +168,7 @@ def _changed(sweep: Sweep) -> str:
 
 
 def _scale_note(sweep: Sweep) -> str:
-    students = ", ".join(dict.fromkeys(job.config.student.name for job in sweep.jobs))
+    students = ", ".join(dict.fromkeys(trial.config.student.name for trial in sweep.trials))
     if sweep.scale == "paper":
         return f"Scale: paper ({students})."
     what = (
@@ -182,7 +182,7 @@ def _scale_note(sweep: Sweep) -> str:
 
 def _track(sweep: Sweep, report: Report, folder: Path, images: Sequence[Path]) -> None:
     """The finished table in the sweep's W&B group, as a run of its own."""
-    tracker = Tracker(sweep.jobs[0].config, folder, name=f"report/{sweep.title}")
+    tracker = Tracker(sweep.trials[0].config, folder, name=f"report/{sweep.title}")
     try:
         data = report.data.astype(object).where(report.data.notna(), None)
         tracker.table(sweep.title, list(data.columns), data.to_numpy().tolist())

@@ -1,10 +1,10 @@
-"""An experiment's jobs, and what they have left in the store.
+"""An experiment's trials, and what they have left in the store.
 
 Jobs are found by composing them as Hydra does and asking the plan for their artifacts, never by the names of folders.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from lark import config as conf
 from lark.config import Config
 from lark.config.cli import as_hydra_reads, sentence
 from lark.errors import LarkError
+from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
-from lark.pool.trajectories import source_files
 from lark.report.run_summary import metrics_of
-from lark.runtime.plan import Step, make_plan, wanted
-from lark.runtime.store import Artifact, Checksums, Store
+from lark.runtime.operation import Step
+from lark.runtime.plan import make_plan, wanted
+from lark.runtime.store import Artifact, Checksums, Kind, Store
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"
@@ -33,11 +34,11 @@ PAPER = ROOT / "experiments" / "paper"
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class Trial:
     """One run of run.py within a sweep."""
 
     overrides: tuple[str, ...]
-    """What the sweep chose for this job: `student=demo`, `method=lark`, `budget='3'`."""
+    """What the sweep chose for this trial: `student=demo`, `method=lark`, `budget='3'`."""
     config: Config
     plan: tuple[Step, ...]
     """All its steps."""
@@ -47,10 +48,9 @@ class Job:
         """Those that run, with the stages that the experiment asks for."""
         return wanted(self.plan, self.config.stages)
 
-    def artifact(self, stage: str) -> Artifact | None:
-        """Its artifact by the artifact's stage or the task that makes it: pool, scores, selection, checkpoint, cost, ..."""
-        found = [artifact for step in self.plan for artifact in step.artifacts if stage in (artifact.stage, step.task)]
-        return next((artifact for artifact in found if artifact.stage == stage), found[0] if found else None)
+    def artifact(self, kind: Kind) -> Artifact | None:
+        """Its artifact of a kind."""
+        return next((artifact for step in self.plan for artifact in step.artifacts if artifact.kind == kind), None)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Sweep:
     scale: str
     overrides: tuple[str, ...]
     """What the user changed."""
-    jobs: tuple[Job, ...]
+    trials: tuple[Trial, ...]
     store: Store
 
     @property
@@ -74,19 +74,19 @@ class Sweep:
         """Whether our numbers and the paper's are of the same kind, so that their difference says something."""
         return self.scale == "paper" and all(_is_elsewhere(override) for override in self.overrides)
 
-    def folder(self, job: Job, stage: str) -> Path | None:
-        """Where a job's artifact is, if it is finished."""
-        artifact = job.artifact(stage)
+    def folder(self, trial: Trial, kind: Kind) -> Path | None:
+        """Where a trial's artifact of a kind is, if it is finished."""
+        artifact = trial.artifact(kind)
         return self.store.path(artifact) if artifact and self.store.state(artifact) == "finished" else None
 
-    def metrics(self, job: Job, trained: bool = True) -> dict[str, BenchmarkMetrics]:
+    def metrics(self, trial: Trial, trained: bool = True) -> dict[str, BenchmarkMetrics]:
         """By benchmark, of the trained student or of the base model; a benchmark that is not evaluated yet is absent."""
-        for step in job.plan:
-            if step.task == "grade" and trained == ("checkpoint" in step.artifacts[0].inputs["generations"].inputs):
+        for step in trial.plan:
+            if step.artifacts[0].kind == METRICS and step.model == ("trained" if trained else "base"):
                 finished = [
-                    (t, a) for t, a in zip(step.tasks, step.artifacts, strict=True) if self.store.state(a) == "finished"
+                    (t, a) for t, a in zip(step.labels, step.artifacts, strict=True) if self.store.state(a) == "finished"
                 ]
-                return {task: metrics_of(self.store, artifact, job.config.benchmark.grader) for task, artifact in finished}
+                return {task: metrics_of(self.store, artifact, trial.config.benchmark.grader) for task, artifact in finished}
         return {}
 
 
@@ -101,7 +101,7 @@ def _is_elsewhere(override: str) -> bool:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 job`, `2 jobs`."""
+    """`1 trial`, `2 trials`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -123,14 +123,14 @@ def find(name: str) -> str:
 
 
 def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
-    """The jobs of an experiment, given what the user typed after its name."""
+    """The trials of an experiment, given what the user typed after its name."""
     conf.register()
     for argument in arguments:
         if "=" not in argument and not argument.startswith("~"):
             raise LarkError(f"{argument}: what follows the experiment's name is key=value, such as scale=paper.")
         if _key(argument) == "experiment":
             raise LarkError(f"{argument}: the experiment is {dashed(name)} already; give the other one's name in its place.")
-    said = {_key(argument) for argument in arguments}
+    said = {_key(as_hydra_reads([argument])[0]) for argument in arguments}
     arguments = as_hydra_reads([f"experiment={name}", *arguments])
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -149,23 +149,14 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
         raise LarkError(sentence(error)) from error
     checksums = Checksums(configs[0].outputs_path)
     typed = set(arguments)
-    jobs = [
-        Job(tuple(o for o in overrides if o not in typed), config, tuple(plan_of(config, checksums)))
+    trials = [
+        Trial(tuple(o for o in overrides if o not in typed), config, tuple(make_plan(config, checksums, elsewhere=True)))
         for overrides, config in zip(batch, configs, strict=True)
     ]
     # What can change no result is no change.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
     changed = tuple(a for a in arguments if _key(a) in said and _key(a).split(".")[0] not in same)
-    return Sweep(name, whole.scale, changed, tuple(jobs), Store(configs[0].outputs_path))
-
-
-def plan_of(config: Config, checksums: Checksums) -> list[Step]:
-    """The job's steps. A pool that is not on this machine is known by its path alone: enough to plan with."""
-    try:
-        source_files(config.pool)
-    except LarkError:
-        config = replace(config, pool=replace(config.pool, format="hub"))
-    return make_plan(config, checksums)
+    return Sweep(name, whole.scale, changed, tuple(trials), Store(configs[0].outputs_path))
 
 
 def published(name: str) -> pd.DataFrame:
@@ -184,9 +175,9 @@ def method_label(name: str) -> str:
     return str(OmegaConf.load(CONF / "method" / f"{name}.yaml").label)
 
 
-def values(job: Job) -> dict[str, Any]:
-    """What tells a job from the others of its sweep, for the first columns of a CSV file."""
-    config = job.config
+def values(trial: Trial) -> dict[str, Any]:
+    """What tells a trial from the others of its sweep, for the first columns of a CSV file."""
+    config = trial.config
     return {
         "student": config.student.name,
         "method": config.method.name,

@@ -7,19 +7,18 @@ the 8-grams that occur, intersections are one sparse product, and |A ∪ B| = |A
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from lark.config import Benchmark
 from lark.evaluation import benchmarks
 from lark.evaluation.benchmarks import Problem
 from lark.pool import trajectories as pools
+from lark.runtime.operation import Job
 from lark.runtime.store import atomic
-from lark.selection.rules import Floats, Integers
+from lark.scoring.learnability import Floats, Integers
 
 N = 8
 """Characters of a gram (paper, App. C.5)."""
@@ -132,8 +131,9 @@ def _counts(rows: pd.DataFrame) -> dict[str, int]:
     return {"N": len(rows), "exact": int(rows["exact"].sum()), **near}
 
 
-def write_audit(benchmark: Benchmark, pool: Path, folder: Path) -> dict[str, Any]:
-    """The stage: every benchmark of the configuration against a normalised pool. Writes both tables, returns counts."""
+def write_audit(job: Job) -> dict[str, Any]:
+    """Every benchmark of the configuration against a normalised pool. Writes both tables, returns counts."""
+    benchmark, pool, folder = job.config.benchmark, job.inputs["pool"] / pools.FILE, job.folder
     tasks = {name: benchmarks.load(name, task) for name, task in benchmark.tasks.items()}
     labels = {name: task.label for name, task in benchmark.tasks.items()}
     distinct = {row["question_id"]: row["question"] for row in pools.iterate(pool, columns=["question_id", "question"])}

@@ -27,7 +27,7 @@ from lark.errors import LarkError
 from lark.models.chat import Encoded
 from lark.models.head import last_hidden_state
 from lark.scoring.forward import batches
-from lark.selection.rules import Floats
+from lark.scoring.learnability import Floats
 from lark.training.loss import NO_TARGET, logit_rule, response_targets, weighted_loss
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from scipy.spatial import ConvexHull
 from lark.analysis import learnability as rates
 from lark.analysis.questions import Question
 from lark.errors import LarkError
-from lark.selection.rules import Floats
+from lark.scoring.learnability import Floats
 
 STIFFNESS = 1e4
 """Weight of the constraints against the distance to p in `lift`: they hold to about its inverse square."""

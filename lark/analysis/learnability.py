@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lark.errors import LarkError
-from lark.selection.rules import Floats, learnability_score, select
+from lark.scoring.learnability import Floats, learnability_score
+from lark.selection.rules import select
 
 
 def rate(gram: Floats, losses: Floats, q: Floats) -> Floats:

@@ -14,7 +14,7 @@ import pandas as pd
 from lark.analysis import learnability
 from lark.analysis.gradients import Gram
 from lark.errors import LarkError
-from lark.selection.rules import Floats
+from lark.scoring.learnability import Floats
 
 FILE = "gradients.parquet"
 JACOBIANS = "jacobians.parquet"

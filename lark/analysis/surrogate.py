@@ -18,7 +18,7 @@ from scipy import stats
 
 from lark.analysis.learnability import diagonal_score
 from lark.analysis.questions import Question, trajectories
-from lark.selection.rules import Floats
+from lark.scoring.learnability import Floats
 
 LARGEST_BUDGET = 10
 

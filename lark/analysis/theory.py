@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from lark.analysis import learnability as rates
 from lark.analysis.questions import Question
-from lark.selection.rules import Floats
+from lark.scoring.learnability import Floats
 
 ROUNDING = 1e-5
 """Relative. Gradients are fp32."""

@@ -28,10 +28,11 @@ from lark.models.students import location
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.runtime.devices import start_torch
+from lark.runtime.operation import Job
 from lark.runtime.store import atomic
-from lark.runtime.worker import Job
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.local import LocalScorer, steps_of
+from lark.scoring.methods import kind_of
 from lark.scoring.worker import TEXT, summarise
 
 log = logging.getLogger(__name__)
@@ -45,9 +46,9 @@ def measure(job: Job) -> dict[str, Any]:
     """Time every method on the same trajectories: `cost.parquet`, a row for each method, round and trajectory."""
     device = start_torch(job)
     asked, config = job.config.analysis, job.config.student
-    chat = load_chat(str(job.inputs["student"]), config)
-    student = Student.of(load_model(str(job.inputs["student"]), config, device))
-    chosen = sample(pd.read_parquet(job.inputs["lengths"] / "lengths.parquet"), asked.samples)
+    chat = load_chat(job.weights, config)
+    student = Student.of(load_model(job.weights, config, device))
+    chosen = sample(pd.read_parquet(job.inputs["lengths"] / kind_of("lengths").file), asked.samples)
     rows = read(job.inputs["pool"] / pools.FILE, chosen)
     encoded = chat.encode_many(rows, config.max_length, offsets=True)
     scorers: dict[str, Callable[[int], object]] = {

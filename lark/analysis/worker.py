@@ -27,8 +27,9 @@ from lark.models.head import Head
 from lark.models.load import load_chat, load_model
 from lark.pool import trajectories as pools
 from lark.runtime.devices import start_torch
-from lark.runtime.worker import Job
+from lark.runtime.operation import Job
 from lark.scoring.statistics import token_statistics
+from lark.selection.stage import TRAINING_SET
 from lark.training.worker import read_examples
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def gradients(job: Job) -> dict[str, Any]:
     missing = _mine(job, len(chosen))
     if not missing:
         return {"questions": len(chosen)}
-    anchor = load_anchor(job, str(job.inputs["student"]))
+    anchor = load_anchor(job, job.weights)
     memory = int(job.config.hardware.gradient_gib * 2**30)
     folder = job.config.hardware.gradient_scratch
     scratch = Path(folder).expanduser() / f"lark-gradients-{job.folder.name}-{job.rank}" if folder else None
@@ -62,7 +63,7 @@ def jacobians(job: Job) -> dict[str, Any]:
     table = pd.read_parquet(job.inputs["gradients"] / FILE, columns=["question_id", "candidate_id"])
     chosen = list(dict.fromkeys(table["question_id"]))[: job.config.analysis.jacobians]
     missing = _mine(job, len(chosen))
-    anchor = load_anchor(job, str(job.inputs["student"]))
+    anchor = load_anchor(job, job.weights)
     if anchor.bias is not None or anchor.rule.softcap is not None or anchor.rule.scale != 1.0:
         raise LarkError(
             f"The theory of App. B is about logits z = W_out h, and this student adds a bias, a scale or a soft cap: {ANOTHER}"
@@ -92,8 +93,8 @@ def kappa(job: Job) -> dict[str, Any]:
             f"{job.inputs['checkpoint']} keeps no snapshots of its training run: add training.snapshots=11 (or another number) "
             "to the command, and it is trained again with them."
         )
-    chat = load_chat(str(job.inputs["student"]), job.config.student)
-    path = job.inputs["selection"] / "train.jsonl"
+    chat = load_chat(job.weights, job.config.student)
+    path = job.inputs["selection"] / TRAINING_SET
     examples = read_examples(path, chat, job.config.student.max_length)
     with path.open(encoding="utf-8") as handle:  # in the order of `read_examples`
         names = [
@@ -131,7 +132,7 @@ def sample(pool: Path, questions: int, seed: int) -> list[str]:
 
 def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[str, Any], Encoded]]]:
     """The trajectories of some questions as the student sees them, by candidate_id; without those that truncation emptied."""
-    chat = load_chat(str(job.inputs["student"]), job.config.student)
+    chat = load_chat(job.weights, job.config.student)
     wanted = set(names)
     rows = [row for row in pools.iterate(job.inputs["pool"] / pools.FILE, columns=TEXT) if row["question_id"] in wanted]
     rows.sort(key=lambda row: row["candidate_id"])

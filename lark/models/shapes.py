@@ -13,8 +13,9 @@ from typing import Any
 
 from lark.config import Student
 from lark.errors import LarkError
-from lark.models.students import DEMO
 
+DEMO = Path(__file__).parents[1] / "demo" / "student"
+"""The shipped student."""
 ARCHITECTURES = Path(__file__).parent / "architectures"
 
 

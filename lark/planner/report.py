@@ -9,13 +9,13 @@ from pathlib import Path
 from lark.config import Config
 from lark.errors import LarkError
 from lark.models.shapes import shape_of
-from lark.planner.analysis import analysis_estimates
 from lark.planner.costs import GIB
 from lark.planner.estimates import Estimate, estimate, is_papers
 from lark.planner.lengths import PoolLengths, pool_lengths, shortest
-from lark.planner.throughput import Figures, device_memory, figures
+from lark.planner.throughput import Throughput, device_memory, throughput
 from lark.report.tables import text_table
 from lark.runtime.machine import Machine
+from lark.runtime.operation import Step
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +25,13 @@ PAPER = (
 )
 
 
-def report(config: Config, lengths: PoolLengths | None = None, reused: Collection[str] = ()) -> tuple[str, str | None]:
+def report(
+    config: Config, steps: Sequence[Step], lengths: PoolLengths | None = None, finished: Collection[tuple[str, ...]] = ()
+) -> tuple[str, str | None]:
     """The table and what it rests on; and a sentence for each step that does not fit, if there is one."""
     lengths = lengths or pool_lengths(config)
-    hardware = figures(config)
-    estimates = every_estimate(config, lengths, hardware, reused)
+    hardware = throughput(config)
+    estimates = estimate(config, steps, lengths, hardware, finished)
     machine, need = hardware.machine, disk(estimates)
     unit = "GPU" if machine.device == "cuda" else "process" if machine.world == 1 else "processes"
     devices = f"{machine.world} {unit}{'s' * (machine.device == 'cuda' and machine.world > 1)} ({machine.device})"
@@ -43,17 +45,6 @@ def report(config: Config, lengths: PoolLengths | None = None, reused: Collectio
         *(PAPER if is_papers(config, hardware) else ()),
     ]
     return "\n".join([table(estimates), "", *said]), refusal(estimates)
-
-
-def every_estimate(
-    config: Config, lengths: PoolLengths | None = None, hardware: Figures | None = None, reused: Collection[str] = ()
-) -> list[Estimate]:
-    """The steps of a run, analyses included. What is left out is read, measured or assumed."""
-    lengths, hardware = lengths or pool_lengths(config), hardware or figures(config)
-    return [
-        *estimate(config, lengths=lengths, hardware=hardware, reused=reused),
-        *analysis_estimates(config, lengths, hardware, reused),
-    ]
 
 
 def disk(estimates: Sequence[Estimate]) -> str | None:
@@ -78,7 +69,7 @@ def free_gib(folder: Path) -> float:
 def table(estimates: Sequence[Estimate]) -> str:
     """For the terminal."""
     paper = any(e.paper for e in estimates)
-    header = ["stage", "task", "work", "FLOPs", "time", "device-hours", "GiB a device", *(["paper"] if paper else [])]
+    header = ["stage", "operation", "work", "FLOPs", "time", "device-hours", "GiB a device", *(["paper"] if paper else [])]
     total = ["all", "", "", f"{sum(e.flops for e in estimates):.1e}", duration(sum(e.seconds for e in estimates)),
              f"{sum(e.device_hours for e in estimates):.2f}", "", *([""] if paper else [])]  # fmt: skip
     return text_table(header, [*(_row(e, paper) for e in estimates), total], right=3)
@@ -88,7 +79,7 @@ def _row(e: Estimate, paper: bool) -> list[str]:
     cost = ["", "reused", "", ""] if e.reused else [
         f"{e.flops:.1e}", duration(e.seconds), f"{e.device_hours:.2f}", f"{e.memory_gib:.1f}{'' if e.fits else ' !'}"
     ]  # fmt: skip
-    return [e.stage, e.task, e.work, *cost, *([e.paper] if paper else [])]
+    return [e.step.stage, e.name, e.work, *cost, *([e.paper] if paper else [])]
 
 
 def duration(seconds: float) -> str:
@@ -100,7 +91,7 @@ def duration(seconds: float) -> str:
 def refusal(estimates: Sequence[Estimate], certain: bool = False) -> str | None:
     """What does not fit. `certain`: only if the weights and the optimizer alone do not, whatever was assumed."""
     found = [
-        f"{e.stage} ({e.task}) needs about {ceil(e.memory_gib)} GiB on a device that has {e.limit_gib:.0f}: use {e.remedy}."
+        f"{e.step.stage} ({e.name}) needs about {ceil(e.memory_gib)} GiB on a device that has {e.limit_gib:.0f}: use {e.remedy}."
         for e in estimates
         if (e.certain_gib if certain else e.memory_gib) > e.limit_gib
     ]
@@ -114,13 +105,12 @@ def refuse(estimates: Sequence[Estimate], certain: bool = False) -> None:
         raise LarkError(said)
 
 
-def check_memory(config: Config, machine: Machine, reused: Collection[str] = ()) -> None:
+def check_memory(config: Config, machine: Machine, steps: Sequence[Step], finished: Collection[tuple[str, ...]] = ()) -> None:
     """Stop a run whose weights and optimizer alone are more than a device holds; say so if the disk is too small. No pool is
     read, and nothing is measured."""
     if shape_of(config.student) is not None:
-        lengths = shortest()
-        hardware = Figures(machine, 1.0, device_memory(config, machine), 1.0)
-        estimates = every_estimate(config, lengths, hardware, reused)
+        hardware = Throughput(machine, 1.0, device_memory(config, machine), 1.0)
+        estimates = estimate(config, steps, shortest(), hardware, finished)
         refuse(estimates, certain=True)
         free, need = free_gib(config.outputs_path), sum(e.kept_gib + e.resume_gib for e in estimates)
         if need > free:

@@ -25,7 +25,7 @@ measured."""
 
 
 @dataclass(frozen=True)
-class Figures:
+class Throughput:
     """The hardware as the planner sees it."""
 
     machine: Machine
@@ -47,7 +47,7 @@ def efficiency(device: str, kind: str, shape: Shape, core_tflops: float) -> floa
     return EFFICIENCY[device, kind] * shape.hidden / (shape.hidden + between)
 
 
-def figures(config: Config, machine: Machine | None = None) -> Figures:
+def throughput(config: Config, machine: Machine | None = None) -> Throughput:
     """What the configuration says of the hardware; what it leaves open is measured (CPU) or asked of the driver."""
     hardware = config.hardware
     machine = machine or resolve(hardware, here=False)
@@ -64,7 +64,7 @@ def figures(config: Config, machine: Machine | None = None) -> Figures:
         tflops = 312.0
         notes.append("assumed: an A100's 312 TFLOP/s (say hardware.tflops=<bf16 peak> for another GPU)")
     bandwidth = hardware.bandwidth or (2039.0 if machine.device == "cuda" else 12.0)
-    return Figures(machine, tflops, device_memory(config, machine), bandwidth, tuple(notes))
+    return Throughput(machine, tflops, device_memory(config, machine), bandwidth, tuple(notes))
 
 
 def device_memory(config: Config, machine: Machine) -> float:

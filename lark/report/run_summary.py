@@ -2,15 +2,16 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lark.config import GRADERS, Config
+from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics, average
 from lark.report.tables import markdown_table, text_table
-from lark.runtime.plan import Step
+from lark.runtime.operation import Step
 from lark.runtime.store import Artifact, Store, write_text
 from lark.runtime.tracking import Tracker
 
@@ -26,48 +27,9 @@ class Outcome:
     seconds: float
 
 
-def pool_summary(counts: Mapping[str, Any]) -> str:
-    """A pool at a glance: a line for each teacher, and one for all."""
-    sizes = counts["candidates"]
-    each = f"{sizes['min']} candidates each"
-    if sizes["min"] != sizes["max"]:
-        each = f"{sizes['min']} to {sizes['max']} candidates each (median {sizes['median']})"
-    rows = [_pool_row(name, part) for name, part in [*counts["teachers"].items(), ("all", counts["all"])]]
-    table = text_table(["teacher", "trajectories", "median length", "mean", "longest", "correct"], rows)
-    notes = "Lengths in characters."
-    notes += f" Correct by {counts['verdicts']}." if counts["all"]["correct"] is not None else " Correctness is not known."
-    hints = "".join(f"Note: {hint}\n" for hint in _pool_hints(counts))
-    return f"\n{counts['questions']:,} question{'' if counts['questions'] == 1 else 's'}, {each}\n\n{table}\n\n{hints}{notes}\n"
-
-
-def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
-    lengths = (f"{part['characters'][key]:,.0f}" for key in ("median", "mean", "max"))
-    return [name, f"{part['trajectories']:,}", *lengths, "–" if part["correct"] is None else f"{part['correct']:.1%}"]
-
-
-def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
-    """What is likely to surprise its owner later."""
-    hints = []
-    if "dropped" in counts:
-        hints.append(
-            f"pool.correct_only dropped {counts['dropped']['trajectories']:,} trajectories that are wrong, and "
-            f"{counts['dropped']['questions']:,} questions with no other."
-        )
-    if counts["boxed"] < 0.5:
-        hints.append(
-            f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, which is all that evaluation reads: a student "
-            "that learns from them may score 0. If answers stand in another form, a pattern boxes them, such as "
-            "\"pool.answer_pattern='<answer>(.*?)</answer>'\" (with both kinds of quotes)."
-        )
-    correct = counts["all"]["correct"]
-    if correct is not None and correct < 1:
-        hints.append(f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them.")
-    return hints
-
-
 def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetrics:
     """What metrics.json says under one grader."""
-    values = json.loads((store.path(artifact) / "metrics.json").read_text(encoding="utf-8"))[grader]
+    values = json.loads((store.path(artifact) / METRICS.file).read_text(encoding="utf-8"))[grader]
     return BenchmarkMetrics.from_dict(values)
 
 
@@ -75,7 +37,7 @@ def run_summary(
     config: Config, store: Store, plan: Sequence[Step], outcomes: Sequence[Outcome], tracker: Tracker, folder: Path
 ) -> None:
     """Print the table, write it beside the run, and send it to the tracker."""
-    graded = [step for step in plan if step.task == "grade"]
+    graded = [step for step in plan if step.artifacts[0].kind == METRICS]
     header, rows = results_table(config, store, graded)
     if rows:
         decoding = config.benchmark.decoding
@@ -99,12 +61,15 @@ def run_summary(
         tracker.table("details", detail_header, details)
         if levels:
             tracker.table("levels", level_header, levels)
-    made = [[o.step.stage, o.step.task, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)] for o in outcomes]
-    log.info("%s\n\nSummary: %s", text_table(["stage", "task", "time", "artifact"], made, right=4), folder / "summary.md")
-    seconds = {o.step.task: round(o.seconds, 2) for o in outcomes if o.made}
+    made = [
+        [o.step.stage, o.step.operation.name, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)]
+        for o in outcomes
+    ]
+    log.info("%s\n\nSummary: %s", text_table(["stage", "operation", "time", "artifact"], made, right=4), folder / "summary.md")
+    seconds = {o.step.operation.name: round(o.seconds, 2) for o in outcomes if o.made}
     results = [dict(zip(header, row, strict=True)) for row in rows]
     write_text(folder / "summary.json", json.dumps({"results": results, "seconds": seconds}, indent=2) + "\n")
-    tracker.log({f"seconds/{task}": value for task, value in seconds.items()})
+    tracker.log({f"seconds/{name}": value for name, value in seconds.items()})
 
 
 def headline(config: Config) -> str:
@@ -195,13 +160,14 @@ def _evaluated(
     """Each model that has been evaluated (method and budget), and its metrics by benchmark and grader."""
     found = []
     for step in graded:
-        trained = "checkpoint" in step.artifacts[0].inputs["generations"].inputs
-        finished = {t: a for t, a in zip(step.tasks, step.artifacts, strict=True) if store.state(a) == "finished"}
+        finished = {t: a for t, a in zip(step.labels, step.artifacts, strict=True) if store.state(a) == "finished"}
         metrics = {
             name: {grader: metrics_of(store, artifact, grader) for grader in GRADERS} for name, artifact in finished.items()
         }
         if metrics:
-            found.append(([config.method.label, str(config.budget.size)] if trained else ["Base model", "–"], metrics))
+            found.append(
+                ([config.method.label, str(config.budget.size)] if step.model == "trained" else ["Base model", "–"], metrics)
+            )
     return found
 
 

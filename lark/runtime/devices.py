@@ -12,7 +12,7 @@ from lark.errors import LarkError, first_line
 from lark.runtime.machine import driver_version, gpu_ids
 
 if TYPE_CHECKING:
-    from lark.runtime.worker import Job
+    from lark.runtime.operation import Job
 
 
 def for_workers(processes: int, gpus: int) -> dict[str, str]:

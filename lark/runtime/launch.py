@@ -11,16 +11,17 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lark.config import Config
+from lark.config import from_dict
 from lark.errors import LarkError
 from lark.runtime.devices import for_workers
 from lark.runtime.machine import Machine
 from lark.runtime.nodes import Leader, Line, join
+from lark.runtime.operation import Job
 from lark.runtime.store import no_space, write_text
 
 ROOT = Path(__file__).parents[2]
@@ -30,35 +31,49 @@ DISK_FULL = 28
 """Exit code of a worker that could not even write down that the disk is full."""
 
 
-def run_worker(
-    task: str,
-    folder: Path,
-    inputs: Mapping[str, Path],
-    config: Config,
-    machine: Machine,
-    processes: int | None = None,
-    leader: Leader | None = None,
-    gpus: int = 1,
-    **extra: Any,
-) -> dict[str, Any]:
-    """Run one task to its end in processes of its own; returns what it reported (counts for the manifest).
+def run_worker(job: Job, target: str, processes: int | None = None, leader: Leader | None = None) -> dict[str, Any]:
+    """Run a job to its end in workers, by the function `target` ("package.module:function"); returns what it reported.
 
-    `processes` on each node; None: as the hardware says. On this node alone, or with a `leader` on all that follow it. `gpus` of
-    each process alone; 0: they see each other's.
+    `processes` on each node; None: as the hardware says. On this node alone, or with a `leader` on all that follow it.
     """
+    folder, machine = job.folder, job.machine
     for stale in (RESULT, ERROR):
         (folder / stale).unlink(missing_ok=True)
-    job = {"task": task, "folder": str(folder), "inputs": {k: str(v) for k, v in inputs.items()}, "extra": extra, "gpus": gpus}
-    write_text(folder / JOB, json.dumps({**job, "config": asdict(config), "machine": asdict(machine)}, indent=2))
+    write_job(job, target)
     if leader is None:
-        code = _run(command(folder, machine, processes), folder, environment(machine, processes, gpus))
+        code = _run(command(folder, machine, processes), folder, environment(machine, processes, job.gpus))
     else:
-        code = _lead(folder, machine, processes, leader, gpus)
+        code = _lead(folder, machine, processes, leader, job.gpus)
     if code != 0 or not (folder / RESULT).exists():
-        raise LarkError(_failure(task, folder, code))
+        raise LarkError(_failure(job.operation, folder, code))
     result = dict(json.loads((folder / RESULT).read_text(encoding="utf-8")))
     (folder / RESULT).unlink()
     return result
+
+
+def write_job(job: Job, target: str) -> Path:
+    """The job as workers read it: `job.json` in its folder."""
+    path = job.folder / JOB
+    write_text(path, json.dumps({**asdict(job), "run": target}, indent=2, default=str))
+    return path
+
+
+def read_job(path: Path) -> tuple[Job, str]:
+    """A job as this process is to do it, and the function that does it."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    job = Job(
+        operation=values["operation"],
+        folder=Path(values["folder"]),
+        outputs={label: Path(folder) for label, folder in values["outputs"].items()},
+        inputs={name: Path(folder) for name, folder in values["inputs"].items()},
+        weights=values["weights"],
+        config=from_dict(values["config"]),
+        machine=Machine(**values["machine"]),
+        gpus=values["gpus"],
+        rank=int(os.environ.get("RANK", "0")),
+        world=int(os.environ.get("WORLD_SIZE", "1")),
+    )
+    return job, values["run"]
 
 
 def command(folder: Path, machine: Machine, processes: int | None = None, endpoint: str | None = None) -> list[str]:
@@ -203,17 +218,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 continue
 
 
-def _failure(task: str, folder: Path, code: int) -> str:
+def _failure(operation: str, folder: Path, code: int) -> str:
     """Why a worker failed, in its own words where it left any."""
     if (folder / ERROR).exists():
         error = json.loads((folder / ERROR).read_text(encoding="utf-8"))
         return (
             str(error["message"])
             if error["expected"]
-            else f"The {task} worker failed: {error['message']}\nIts log: {folder / LOG}"
+            else f"The {operation} worker failed: {error['message']}\nIts log: {folder / LOG}"
         )
     if code == DISK_FULL:
         return no_space(folder)
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        return f"The {task} worker was killed, most likely because memory ran out. Its log: {folder / LOG}"
-    return f"The {task} worker ended with code {code} and left no message. Its log: {folder / LOG}"
+        return f"The {operation} worker was killed, most likely because memory ran out. Its log: {folder / LOG}"
+    return f"The {operation} worker ended with code {code} and left no message. Its log: {folder / LOG}"

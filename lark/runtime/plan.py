@@ -1,287 +1,322 @@
-"""What a run consists of: each stage's artifact, what it depends on, and how it is made.
+"""What a run consists of: each step's artifacts, what they depend on, and where their model comes from. The whole graph.
 
-Everything here is decided from the configuration alone, before anything runs: `dry_run=true` prints it, the pipeline
-carries it out. VERSIONS are raised by hand when the meaning of a stage's output changes.
+Everything here is decided from the configuration alone, before anything runs: `dry_run=true` prints it, the planner estimates it,
+the pipeline carries it out.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from lark.config import Config, Method, Task, Training
+from lark.analysis.operations import (
+    CONTAMINATION,
+    CONTAMINATION_TABLE,
+    GRADIENTS,
+    GRADIENTS_TABLE,
+    JACOBIANS,
+    JACOBIANS_TABLE,
+    KAPPA,
+    KAPPA_TABLE,
+    TIMING,
+    TIMINGS,
+)  # fmt: skip
+from lark.config import STAGES, Config, Student, Task, Training
+from lark.config.checks import one_of
 from lark.errors import LarkError
 from lark.evaluation import benchmarks
-from lark.evaluation.benchmarks import Problem
-from lark.models.students import CONVERSION, location, packaged_file, tokenizer_identity, weights_identity
+from lark.evaluation.grade import GENERATIONS, METRICS
+from lark.evaluation.operations import GENERATE, GRADE
+from lark.generation.engine import ENGINES
+from lark.models.operations import CONVERT
+from lark.models.students import CONVERTED, location, packaged_file, tokenizer_identity, weights_identity
 from lark.pool import trajectories as pools
+from lark.pool.formats import source_files
+from lark.pool.operations import POOL
+from lark.runtime.operation import Step
+from lark.runtime.operations import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
-from lark.scoring.methods import METHODS
-
-VERSIONS = {
-    "pool": 3, "lengths": 2, "scores": 1, "tokens": 1, "local": 1, "text": 1, "judge": 2, "selection": 1, "checkpoint": 1,
-    "generations": 2, "metrics": 2, "analysis": 1, "cost": 1,
-}  # fmt: skip
+from lark.scoring.external_scores import scores_file
+from lark.scoring.methods import METHODS, TOKENS, kind_of
+from lark.scoring.operations import JUDGE, LENGTHS, LOCAL, SCORE, TEXT
+from lark.selection.operations import SELECT
+from lark.selection.rules import WEIGHTINGS
+from lark.selection.stage import SELECTION
+from lark.training.operations import CHECKPOINT, TRAIN
 
 VERDICTS = 2
-"""Of lark/pool/trajectories.py:verdict. Only a pool that is filtered by them depends on it."""
+"""Version of lark/pool/trajectories.py:verdict. Only a pool that is filtered by verdicts depends on it."""
 
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
 """Training settings that cannot change the trained weights."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """Artifacts that one builder makes together."""
+def make_plan(config: Config, checksums: Checksums, elsewhere: bool = False) -> list[Step]:
+    """The steps of a run, in order; each depends only on earlier ones.
 
-    stage: str
-    """The stage as the user types it."""
-    task: str
-    """What makes it: a function of the pipeline, or a worker's task."""
-    artifacts: tuple[Artifact, ...]
-    sources: Mapping[str, str | Artifact] = field(default_factory=dict)
-    """Inputs that are in no fingerprint: where the student's weights are. Their identity is in the artifacts' `depends`."""
-    tasks: tuple[str, ...] = ()
-    """What each artifact is of several made together: the benchmarks of an evaluation, the outputs of a scoring pass."""
-
-    @property
-    def inputs(self) -> Mapping[str, Artifact]:
-        """By name; where each benchmark has its own, by name and benchmark (`generations:aime24`)."""
-        if self.task == "grade":
-            return {f"{k}:{t}": v for a, t in zip(self.artifacts, self.tasks, strict=True) for k, v in a.inputs.items()}
-        return self.artifacts[0].inputs
-
-
-def make_plan(config: Config, checksums: Checksums) -> list[Step]:
-    """The steps of a run, in order; each depends only on earlier ones."""
-    return _with_packaged_student(config, checksums, _steps(config, checksums))
-
-
-def _with_packaged_student(config: Config, checksums: Checksums, steps: list[Step]) -> list[Step]:
-    """A student that comes in a package is converted before the first step that needs it, and all take its weights from there."""
-    file = packaged_file(config.student)
-    if file is None:
-        return steps
-    part = {"gguf": checksums(file)}
-    artifact = Artifact("student", config.student.name, CONVERSION, part)
-    converted = [replace(s, sources={**s.sources, "student": artifact}) if "student" in s.sources else s for s in steps]
-    first = next(index for index, step in enumerate(steps) if "student" in step.sources)
-    return [*converted[:first], Step("student", "student", (artifact,), {"gguf": str(file)}), *converted[first:]]
-
-
-def _steps(config: Config, checksums: Checksums) -> list[Step]:
-    student = location(config.student)
-    pool = Step("pool", "pool", (pool_artifact(config, checksums),))
-    base = _evaluation(config, checksums, None, student)
-    if config.weighting_name is None:
-        analysis = _analysis(config, checksums, pool.artifacts[0], None, student)
-        return [*base, *([pool, *analysis] if analysis else [])]
-    scoring = _scoring(config, checksums, pool.artifacts[0])
-    selection = Step("select", "select", (_selection(config, checksums, pool.artifacts[0], scoring),))
-    checkpoint = Artifact(
-        "checkpoint", _model_name(config), VERSIONS["checkpoint"],
-        {"student": weights_identity(config.student, checksums), "training": _training_part(config.training, checksums)},
-        {"selection": selection.artifacts[0]},
-    )  # fmt: skip
-    train = Step("train", "train", (checkpoint,), {"student": student})
-    analysis = (
-        [_cost(config, checksums, scoring)]
-        if config.analysis.name == "cost"
-        else _analysis(config, checksums, pool.artifacts[0], checkpoint, student)
-    )
-    return [pool, *scoring, selection, train, *base, *_evaluation(config, checksums, checkpoint, student), *analysis]
+    `elsewhere`: plan for a pool that is not on this machine; it is then identified by its path alone.
+    """
+    check_names(config)
+    return _Plan(config, checksums, elsewhere).steps()
 
 
 def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
     """The steps of these stages, and those they depend on."""
-    kept: set[int] = set()
+    kept: list[Step] = []
     needed: set[Path] = set()
-    for index in reversed(range(len(plan))):
-        step = plan[index]
+    for step in reversed(plan):
         if step.stage in stages or needed & {artifact.folder for artifact in step.artifacts}:
-            kept.add(index)
-            needed |= {source.folder for artifact in step.artifacts for source in artifact.inputs.values()}
-            needed |= {source.folder for source in step.sources.values() if isinstance(source, Artifact)}
-    return [plan[index] for index in sorted(kept)]
+            kept.insert(0, step)
+            needed |= {source.folder for source in step.needs}
+    return kept
 
 
-def pool_artifact(config: Config, checksums: Checksums) -> Artifact:
-    part = asdict(config.pool)
-    if config.pool.correct_only:
-        part["verdicts"] = VERDICTS
-    files = pools.source_files(config.pool)
-    if files:
-        root = os.path.commonpath([path.parent for path in files])
-        part["path"] = {path.relative_to(root).as_posix(): checksums(path) for path in files}
-    return Artifact("pool", config.pool.name, VERSIONS["pool"], part)
+def check_names(config: Config) -> None:
+    """Refuse names that no registry has: methods, weightings, engines, analyses, and what can be forced."""
+    if config.weighting_name is not None:
+        one_of("method", config.method.name, tuple(METHODS))
+        METHODS[config.method.name].check(config.method.options)
+        one_of("method.weighting", config.method.weighting, tuple(WEIGHTINGS))
+    one_of("weighting", config.weighting, ("auto", *WEIGHTINGS))
+    one_of("engine.name", config.engine.name, tuple(ENGINES))
+    if config.analysis.name is not None:
+        one_of("analysis.name", config.analysis.name, tuple(ANALYSES))
+    for name in config.force:
+        one_of("force", name, FORCEABLE)
 
 
-def _scoring(config: Config, checksums: Checksums, pool: Artifact) -> list[Step]:
-    """Only what the method needs; the forward pass is shared by every method and budget."""
-    needs = METHODS[config.method.name].needs
-    name = f"{config.student.name}-{config.pool.name}"
-    student = {"student": location(config.student)}
-    tokens = tokenizer_identity(config.student, checksums)
-    lengths = Step("score", "lengths", (Artifact("lengths", name, VERSIONS["lengths"], tokens, {"pool": pool}),), student)
-    steps = [lengths] if needs & {"lengths", "statistics", "local"} else []
-    inputs = {"pool": pool, "lengths": lengths.artifacts[0]}
-    weights = weights_identity(config.student, checksums)
-    if "statistics" in needs or config.scoring.tokens:
-        part = {**weights, "rank_clip": config.scoring.rank_clip}
-        outputs = [Artifact("scores", name, VERSIONS["scores"], part, inputs)]
-        if config.scoring.tokens:
-            outputs.append(Artifact("tokens", name, VERSIONS["tokens"], weights, inputs))
-        steps.append(Step("score", "score", tuple(outputs), student, tuple(output.stage for output in outputs)))
-    if "local" in needs:
-        part = {**weights, "local_context": config.scoring.local_context}
-        local = Artifact("local", name, VERSIONS["local"], part, inputs)
-        steps.append(Step("score", "local", (local,), student, ("local",)))
-    if "text" in needs:
-        steps.append(Step("score", "text", (Artifact("text", config.pool.name, VERSIONS["text"], {}, {"pool": pool}),)))
-    if "judge" in needs:
-        steps.append(_judge(config, checksums, pool))
-    return steps
+@dataclass
+class _Plan:
+    config: Config
+    checksums: Checksums
+    elsewhere: bool
+    converted: list[Step] = field(default_factory=list)
+    """Conversions of models that come in packages, found on the way."""
 
+    def steps(self) -> list[Step]:
+        config = self.config
+        self.name = f"{config.student.name}-{config.pool.name}"
+        self.weights = self.weights_of(config.student)
+        self.identity = weights_identity(config.student, self.checksums)
+        self.pool = self.pool_artifact()
+        pool = Step(POOL, (self.pool,))
+        base = self.evaluation(None)
+        if config.weighting_name is None:
+            analysis = self.analysis(None)
+            return self.with_conversions([*base, *([pool, *analysis] if analysis else [])])
+        scoring = self.scoring()
+        selection = Step(SELECT, (self.selection_artifact(scoring),))
+        part = {"student": self.identity, "training": _training_part(config.training, self.checksums)}
+        checkpoint = Artifact(CHECKPOINT, self.model_name(), part, {"selection": selection.artifacts[0]})
+        train = Step(TRAIN, (checkpoint,), self.weights)
+        analysis = [step for step in self.analysis(checkpoint) if step not in scoring]
+        trained = self.evaluation(checkpoint)
+        return self.with_conversions([pool, *scoring, selection, train, *base, *trained, *analysis])
 
-def _judge(config: Config, checksums: Checksums, pool: Artifact) -> Step:
-    """The verdicts of a judge model on a pool. They do not depend on the student."""
-    judge = config.method.judge
-    settings = {key: value for key, value in asdict(judge).items() if key not in ("path", "revision", "tensor_parallel")}
-    part = {"judge": weights_identity(judge.model, checksums), **settings, "engine": config.engine.name}
-    name = f"{config.pool.name}-{Path(judge.path).name}"
-    artifact = Artifact("judge", name, VERSIONS["judge"], part, {"pool": pool})
-    return Step("score", "judge", (artifact,), {"student": location(judge.model)})
+    def weights_of(self, model: Student) -> str | Artifact:
+        """Where a model's weights are; one that comes in a package is converted first."""
+        file = packaged_file(model)
+        if file is None:
+            return location(model)
+        artifact = Artifact(CONVERTED, model.name, {"gguf": self.checksums(file)})
+        self.converted.append(Step(CONVERT, (artifact,), str(file)))
+        return artifact
 
+    def with_conversions(self, steps: list[Step]) -> list[Step]:
+        """The steps, each conversion before the first that needs it."""
+        for conversion in self.converted:
+            first = next((i for i, step in enumerate(steps) if step.weights == conversion.artifacts[0]), None)
+            if first is not None:
+                steps.insert(first, conversion)
+        return steps
 
-def _selection(config: Config, checksums: Checksums, pool: Artifact, scoring: Sequence[Step]) -> Artifact:
-    method = config.method
-    part: dict[str, Any] = {"method": method.name, "weighting": config.weighting_name, "budget": config.budget.size}
-    if method.name == "random":
-        part["seed"] = method.seed
-    if method.teacher is not None:
-        part["teacher"] = method.teacher
-    if method.name == "external":
-        part |= {"scores": checksums(scores_file(method)), "higher_is_better": method.higher_is_better}
-    needs = METHODS[method.name].needs
-    used = [step for step in scoring if step.task != "score" or "statistics" in needs]  # not a pass for its tokens alone
-    inputs = {"pool": pool, **{step.artifacts[0].stage: step.artifacts[0] for step in used}}
-    name = f"{method.name}-{config.weighting_name}{_teacher_name(config)}-B{config.budget.size}"
-    prefix = f"{config.student.name}-{config.pool.name}" if needs & {"lengths", "statistics", "local"} else config.pool.name
-    return Artifact("selection", f"{prefix}-{name}", VERSIONS["selection"], part, inputs)
+    def pool_artifact(self) -> Artifact:
+        pool = self.config.pool
+        part = asdict(pool)
+        if pool.correct_only:
+            part["verdicts"] = VERDICTS
+        try:
+            files = source_files(pool)
+        except LarkError:
+            if not self.elsewhere:
+                raise
+            files = []
+        if files:
+            root = os.path.commonpath([path.parent for path in files])
+            part["path"] = {path.relative_to(root).as_posix(): self.checksums(path) for path in files}
+        return Artifact(pools.POOL, pool.name, part)
 
+    def scoring(self) -> list[Step]:
+        """Only what the method needs; the forward pass is shared by every method and budget."""
+        needs, scoring = METHODS[self.config.method.name].needs, self.config.scoring
+        steps = [self.lengths()]
+        if "statistics" in needs or scoring.tokens:
+            steps.append(self.score(scoring.tokens))
+        if "local" in needs:
+            part = {**self.identity, "local_context": scoring.local_context}
+            local = Artifact(kind_of("local"), self.name, part, self.pool_and_lengths())
+            steps.append(Step(LOCAL, (local,), self.weights, (local.kind.name,)))
+        if "text" in needs:
+            steps.append(Step(TEXT, (Artifact(kind_of("text"), self.config.pool.name, {}, {"pool": self.pool}),)))
+        if "judge" in needs:
+            steps.append(self.judge())
+        return steps
 
-def scores_file(method: Method) -> Path:
-    """Where another tool's scores are (method=external)."""
-    if not method.path:
-        raise LarkError("method=external needs method.path=<Parquet or CSV with question_id, candidate_id, score>.")
-    path = Path(method.path).expanduser()
-    if not path.is_file():
-        what = "this is a folder; name the file" if path.is_dir() else "there is no such file"
-        raise LarkError(f"method.path={path}: {what}.")
-    return path
+    def lengths(self) -> Step:
+        part = tokenizer_identity(self.config.student, self.checksums)
+        return Step(LENGTHS, (Artifact(kind_of("lengths"), self.name, part, {"pool": self.pool}),), self.weights)
 
+    def pool_and_lengths(self) -> dict[str, Artifact]:
+        return {"pool": self.pool, "lengths": self.lengths().artifacts[0]}
 
-def _evaluation(config: Config, checksums: Checksums, checkpoint: Artifact | None, student: str) -> list[Step]:
-    """Generation and grading are apart, so that a grader's fix, or a gold answer's, costs no GPU time."""
-    names = tuple(config.benchmark.tasks)
-    model = config.student.name + "-base" if checkpoint is None else checkpoint.name
-    identity = weights_identity(config.student, checksums)
-    generations, metrics = [], []
-    for name in names:
-        task = config.benchmark.tasks[name]
-        part = {
-            "student": identity if checkpoint is None else {k: v for k, v in identity.items() if k != "weights"},
-            "task": _questions(name, task),
-            "decoding": asdict(config.benchmark.decoding),
-            "engine": config.engine.name,
-        }
+    def score(self, tokens: bool) -> Step:
+        part = {**self.identity, "rank_clip": self.config.scoring.rank_clip}
+        outputs = [Artifact(kind_of("statistics"), self.name, part, self.pool_and_lengths())]
+        if tokens:
+            outputs.append(Artifact(TOKENS, self.name, self.identity, self.pool_and_lengths()))
+        return Step(SCORE, tuple(outputs), self.weights, tuple(output.kind.name for output in outputs))
+
+    def judge(self) -> Step:
+        """The verdicts of a judge model on a pool. They do not depend on the student."""
+        judge = self.config.method.judge
+        settings = {key: value for key, value in asdict(judge).items() if key not in ("path", "revision", "tensor_parallel")}
+        part = {"judge": weights_identity(judge.model, self.checksums), **settings, "engine": self.config.engine.name}
+        name = f"{self.config.pool.name}-{Path(judge.path).name}"
+        return Step(JUDGE, (Artifact(kind_of("judge"), name, part, {"pool": self.pool}),), self.weights_of(judge.model))
+
+    def selection_artifact(self, scoring: Sequence[Step]) -> Artifact:
+        method, budget, weighting = self.config.method, self.config.budget.size, self.config.weighting_name
+        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget, **method.options}
+        if method.teacher is not None:
+            part["teacher"] = method.teacher
+        needs = METHODS[method.name].needs
+        if "external" in needs:
+            part |= {"scores": self.checksums(scores_file(method)), "higher_is_better": method.higher_is_better}
+        known = [step.artifacts[0] for step in scoring]
+        kinds = {kind_of(source) for source in needs - {"external"}} | {kind_of("lengths")}  # not a pass for its tokens alone
+        inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
+        return Artifact(SELECTION, f"{self.name}-{method.name}-{weighting}{self.teacher_name()}-B{budget}", part, inputs)
+
+    def evaluation(self, checkpoint: Artifact | None) -> list[Step]:
+        """Generation and grading are apart, so that a grader's fix, or a gold answer's, costs no GPU time."""
+        config, names = self.config, tuple(self.config.benchmark.tasks)
+        model = f"{config.student.name}-base" if checkpoint is None else checkpoint.name
+        student = self.identity if checkpoint is None else {k: v for k, v in self.identity.items() if k != "weights"}
         inputs = {} if checkpoint is None else {"checkpoint": checkpoint}
-        generated = Artifact("generations", f"{model}-{name}", VERSIONS["generations"], part, inputs)
-        generations.append(generated)
-        inputs = {"generations": generated}
-        metrics.append(Artifact("metrics", f"{model}-{name}", VERSIONS["metrics"], _answers(name, task), inputs))
-    sources = {"student": student}
-    return [
-        Step("evaluate", "generate", tuple(generations), sources, names),
-        Step("evaluate", "grade", tuple(metrics), {}, names),
-    ]
+        generations, metrics = [], []
+        for name, task in config.benchmark.tasks.items():
+            part = {
+                "student": student,
+                "task": _questions(name, task),
+                "decoding": asdict(config.benchmark.decoding),
+                "engine": config.engine.name,
+            }
+            generated = Artifact(GENERATIONS, f"{model}-{name}", part, inputs)
+            generations.append(generated)
+            metrics.append(Artifact(METRICS, f"{model}-{name}", _answers(name, task), {GENERATIONS.name: generated}))
+        which: Literal["base", "trained"] = "base" if checkpoint is None else "trained"
+        weights = self.weights if checkpoint is None else checkpoint
+        return [
+            Step(GENERATE, tuple(generations), weights, names, model=which),
+            Step(GRADE, tuple(metrics), labels=names, model=which, apart=True),
+        ]
 
+    def analysis(self, checkpoint: Artifact | None) -> list[Step]:
+        """What `analysis.name` asks for. `checkpoint`: the trained student, unless there is none."""
+        asked = self.config.analysis.name
+        return [] if asked is None else ANALYSES[asked](self, checkpoint)
 
-def _analysis(config: Config, checksums: Checksums, pool: Artifact, checkpoint: Artifact | None, student: str) -> list[Step]:
-    """What `analysis.name` asks for. Exact gradients are shared by the surrogate, the landscape and the theory."""
-    asked, sources, version = config.analysis, {"student": student}, VERSIONS["analysis"]
-    if asked.name is None:
-        return []
-    if asked.name == "contamination":
+    def contamination(self, checkpoint: Artifact | None) -> list[Step]:
+        benchmark = self.config.benchmark
         tasks = {
             name: {**_questions(name, task), **_answers(name, task), "label": task.label}
-            for name, task in config.benchmark.tasks.items()
+            for name, task in benchmark.tasks.items()
         }
-        name = f"contamination-{config.pool.name}-{config.benchmark.name}"
-        audit = Artifact("analysis", name, version, {"analysis": "contamination", "tasks": tasks}, {"pool": pool})
-        return [Step("analyse", "contamination", (audit,))]
-    if asked.name == "kappa":
+        name = f"contamination-{self.config.pool.name}-{benchmark.name}"
+        part = {"analysis": "contamination", "tasks": tasks}
+        return [Step(CONTAMINATION, (Artifact(CONTAMINATION_TABLE, name, part, {"pool": self.pool}),))]
+
+    def kappa(self, checkpoint: Artifact | None) -> list[Step]:
         if checkpoint is None:
-            raise LarkError(f"analysis.name=kappa follows a training run, and method={config.method.name} has none.")
-        if config.training.snapshots < 2:
+            raise LarkError(f"analysis.name=kappa follows a training run, and method={self.config.method.name} has none.")
+        if self.config.training.snapshots < 2:
             raise LarkError(
                 "analysis.name=kappa measures the student along its training: add training.snapshots=11 (or another number), the "
                 "students on the way that are kept."
             )
         inputs = {"checkpoint": checkpoint, "selection": checkpoint.inputs["selection"]}
-        rates = Artifact("analysis", f"kappa-{checkpoint.name}", version, {"analysis": "kappa", "dtype": asked.dtype}, inputs)
-        return [Step("analyse", "kappa", (rates,), sources)]
-    if asked.name not in ("gradients", "theory"):
-        return []
-    identity = {**weights_identity(config.student, checksums), "dtype": asked.dtype}
-    part = {"analysis": "gradients", **identity, "questions": asked.questions, "seed": asked.seed}
-    name = f"{config.student.name}-{config.pool.name}"
-    gradients = Artifact("analysis", f"gradients-{name}", version, part, {"pool": pool})
-    steps = [Step("analyse", "gradients", (gradients,), sources)]
-    if asked.name == "theory":
-        more = {"analysis": "jacobians", "questions": asked.jacobians, "iterations": asked.iterations, "seed": asked.seed}
-        inputs = {"pool": pool, "gradients": gradients}
-        steps.append(Step("analyse", "jacobians", (Artifact("analysis", f"jacobians-{name}", version, more, inputs),), sources))
-    return steps
+        part = {"analysis": "kappa", "dtype": self.config.analysis.dtype}
+        return [Step(KAPPA, (Artifact(KAPPA_TABLE, f"kappa-{checkpoint.name}", part, inputs),), self.weights)]
+
+    def gradients(self, checkpoint: Artifact | None, purpose: str = "gradients") -> list[Step]:
+        """Exact gradients, shared by the surrogate, the landscape and the theory."""
+        asked = self.config.analysis
+        part = {
+            "analysis": "gradients",
+            **self.identity,
+            "dtype": asked.dtype,
+            "questions": asked.questions,
+            "seed": asked.seed,
+        }
+        gradients = Artifact(GRADIENTS_TABLE, f"gradients-{self.name}", part, {"pool": self.pool})
+        return [Step(GRADIENTS, (gradients,), self.weights, purpose=purpose)]
+
+    def theory(self, checkpoint: Artifact | None) -> list[Step]:
+        asked, (gradients,) = self.config.analysis, self.gradients(checkpoint, "theory")
+        part = {"analysis": "jacobians", "questions": asked.jacobians, "iterations": asked.iterations, "seed": asked.seed}
+        inputs = {"pool": self.pool, "gradients": gradients.artifacts[0]}
+        jacobians = Artifact(JACOBIANS_TABLE, f"jacobians-{self.name}", part, inputs)
+        return [gradients, Step(JACOBIANS, (jacobians,), self.weights, purpose="theory")]
+
+    def timing(self, checkpoint: Artifact | None) -> list[Step]:
+        """A measurement of this machine: it is repeated with force=[cost], not by changing the hardware's settings."""
+        asked, scoring = self.config.analysis, asdict(self.config.scoring)
+        part = {
+            **self.identity, "samples": asked.samples, "rounds": asked.rounds, "scoring": scoring,
+            "judge": asdict(self.config.method.judge),
+        }  # fmt: skip
+        return [self.lengths(), Step(TIMING, (Artifact(TIMINGS, self.name, part, self.pool_and_lengths()),), self.weights)]
+
+    def model_name(self) -> str:
+        weighting = "" if self.config.weighting == "auto" else f"-{self.config.weighting}"
+        method = self.config.method.name
+        return f"{self.config.student.name}-{method}{weighting}{self.teacher_name()}-B{self.config.budget.size}"
+
+    def teacher_name(self) -> str:
+        return "" if self.config.method.teacher is None else f"-teacher-{self.config.method.teacher}"
 
 
-def _cost(config: Config, checksums: Checksums, scoring: Sequence[Step]) -> Step:
-    """A measurement of this machine: it is repeated with force=[cost], not by changing the hardware's settings."""
-    (lengths,) = (step.artifacts[0] for step in scoring if step.task == "lengths")
-    measured = {"samples": config.analysis.samples, "rounds": config.analysis.rounds, "scoring": asdict(config.scoring)}
-    part = {**weights_identity(config.student, checksums), **measured, "judge": asdict(config.method.judge)}
-    inputs = {"pool": lengths.inputs["pool"], "lengths": lengths}
-    return Step(
-        "analyse",
-        "cost",
-        (Artifact("cost", lengths.name, VERSIONS["cost"], part, inputs),),
-        {"student": location(config.student)},
-    )
+ANALYSES: dict[str, Callable[[_Plan, Artifact | None], list[Step]]] = {
+    "gradients": _Plan.gradients,
+    "theory": _Plan.theory,
+    "kappa": _Plan.kappa,
+    "contamination": _Plan.contamination,
+    "cost": _Plan.timing,
+}
+"""What `analysis.name` can be, and its steps."""
+
+FORCEABLE = tuple(dict.fromkeys([
+    *(stage for stage in STAGES if any(operation.stage == stage for operation in OPERATIONS)),
+    *(operation.name for operation in OPERATIONS), *ANALYSES,
+]))  # fmt: skip
+"""What `force=` takes: stages, operations and analyses."""
 
 
 def _questions(name: str, task: Task) -> dict[str, Any]:
     """What can change a student's answers: the problems it is asked, and the system prompt."""
-    problems = _problems(name, task)
+    problems = benchmarks.load_if_here(name, task)
     if problems is None:
         return {key: value for key, value in asdict(task).items() if key not in ("label", "count")} | {"name": name}
     return {"questions": _digest((p.id, p.question) for p in problems), "answer_format": task.answer_format}
 
 
 def _answers(name: str, task: Task) -> dict[str, Any]:
-    """What can change their grades besides."""
-    problems = _problems(name, task)
+    """What else can change their grades."""
+    problems = benchmarks.load_if_here(name, task)
     return {} if problems is None else {"answers": _digest((p.id, p.answer, p.level) for p in problems)}
-
-
-def _problems(name: str, task: Task) -> list[Problem] | None:
-    """None for one that is not here: it is known by where it is to come from. What is wrong with it, the pipeline tells."""
-    try:
-        return benchmarks.load(name, task) if benchmarks.is_here(task) else None
-    except LarkError:
-        return None
 
 
 def _digest(rows: Iterable[Sequence[Any]]) -> str:
@@ -296,12 +331,3 @@ def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
     if held_out not in (None, "selection"):
         part["held_out"]["path"] = checksums(Path(str(held_out)).expanduser())
     return {key: value for key, value in part.items() if asked.get(key, True)}
-
-
-def _model_name(config: Config) -> str:
-    weighting = "" if config.weighting.name == "auto" else f"-{config.weighting.name}"
-    return f"{config.student.name}-{config.method.name}{weighting}{_teacher_name(config)}-B{config.budget.size}"
-
-
-def _teacher_name(config: Config) -> str:
-    return "" if config.method.teacher is None else f"-teacher-{config.method.teacher}"

@@ -1,9 +1,10 @@
-"""The store: what every stage leaves on disk, written once and never edited.
+"""The store: what every step leaves on disk, written once and never edited.
 
-`outputs/<stage>/<name>-<fingerprint>/` holds the data, `config.yaml` (what it depends on) and `manifest.json` (inputs,
+`outputs/<kind>/<name>-<fingerprint>/` holds the data, `config.yaml` (what it depends on) and `manifest.json` (inputs,
 versions, timings, counts, status, and a checksum of every file). The fingerprint covers exactly what can change the
-result: the inputs' fingerprints, the stage's own part of the configuration, and a code version that is raised by hand
-when the meaning of the output changes. A finished artifact is reused, a started one is resumed, a damaged one is rebuilt.
+result: the inputs' fingerprints, the artifact's own part of the configuration, and the version of its kind, which is raised
+by hand when the meaning of the output changes (docs/versions.md). A finished artifact is reused, a started one is resumed, a
+damaged one is rebuilt.
 """
 
 import contextlib
@@ -37,27 +38,37 @@ Builder = Callable[[list[Path]], Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What an artifact is: scores, a selection, a checkpoint. Declared beside the code that makes it."""
+
+    name: str
+    """Also the folder below outputs."""
+    version: int = 1
+    """Raised by hand when the meaning of the output changes; docs/versions.md says why."""
+    file: str = ""
+    """The file that holds the data, where there is one."""
+
+
+@dataclass(frozen=True)
 class Artifact:
     """One noun of the data flow: where it is kept and what it depends on."""
 
-    stage: str
+    kind: Kind
     name: str
     """Readable; tells artifacts apart for people, never for the store."""
-    version: int
-    """Raised by hand when the meaning of the output changes."""
     depends: Mapping[str, Any]
-    """The stage's own part of the configuration: everything in it that can change the result."""
+    """Its own part of the configuration: everything that can change the result."""
     inputs: Mapping[str, "Artifact"] = field(default_factory=dict)
 
     @cached_property
     def fingerprint(self) -> str:
-        text = json.dumps({"stage": self.stage, **self._identity()}, sort_keys=True, default=str)
+        text = json.dumps({"stage": self.kind.name, **self._identity()}, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def folder(self) -> Path:
         """Relative to the store's root."""
-        return Path(self.stage) / f"{self.name}-{self.fingerprint}"
+        return Path(self.kind.name) / f"{self.name}-{self.fingerprint}"
 
     def config(self) -> dict[str, Any]:
         """What `config.yaml` says."""
@@ -65,7 +76,7 @@ class Artifact:
 
     def _identity(self) -> dict[str, Any]:
         inputs = {name: artifact.fingerprint for name, artifact in self.inputs.items()}
-        return {"version": self.version, "depends": dict(self.depends), "inputs": inputs}
+        return {"version": self.kind.version, "depends": dict(self.depends), "inputs": inputs}
 
 
 class Store:
@@ -139,7 +150,7 @@ class Store:
     @contextlib.contextmanager
     def lock(self, artifact: Artifact) -> Iterator[None]:
         """Hold the artifact for this process alone. The kernel lets go when the process ends, however it ends."""
-        path = self.root / ".locks" / f"{artifact.stage}-{artifact.fingerprint}.lock"
+        path = self.root / ".locks" / f"{artifact.kind.name}-{artifact.fingerprint}.lock"
         with path.open("a+") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,7 +189,7 @@ class Store:
     def _write_manifest(self, artifact: Artifact, status: str, started: float, **more: Any) -> None:
         manifest = {
             "status": status,
-            "stage": artifact.stage,
+            "kind": artifact.kind.name,
             "fingerprint": artifact.fingerprint,
             "inputs": {name: source.folder.as_posix() for name, source in artifact.inputs.items()},
             "git": _git_revision(),

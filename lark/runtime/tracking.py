@@ -105,8 +105,8 @@ class Tracker:
                 return
 
     @property
-    def is_told(self) -> bool:
-        """Whether there is nothing to tell where nothing is new: a run outside any group, or one that its group has already."""
+    def already_tracked(self) -> bool:
+        """Whether a run that produced nothing new can skip W&B: it has no group, or its group already has it."""
         group = self.config.tracking.group
         return group is None or (self._told.exists() and group in self._told.read_text(encoding="utf-8").splitlines())
 
@@ -117,6 +117,6 @@ class Tracker:
     def finish(self) -> None:
         if self._run is not None:
             self._run.finish()
-            if not self.is_told:
+            if not self.already_tracked:
                 with self._told.open("a", encoding="utf-8") as handle:
                     handle.write(f"{self.config.tracking.group}\n")

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lark.config import Method
 from lark.errors import LarkError, first_line
 from lark.pool.trajectories import KEY
 
@@ -27,6 +28,17 @@ class Matched:
     """For the manifest."""
     notes: list[str]
     """For the reader: what does not match."""
+
+
+def scores_file(method: Method) -> Path:
+    """Where another tool's scores are (method=external)."""
+    if not method.path:
+        raise LarkError("method=external needs method.path=<Parquet or CSV with question_id, candidate_id, score>.")
+    path = Path(method.path).expanduser()
+    if not path.is_file():
+        what = "this is a folder; name the file" if path.is_dir() else "there is no such file"
+        raise LarkError(f"method.path={path}: {what}.")
+    return path
 
 
 def read_scores(path: Path) -> pd.DataFrame:

@@ -19,14 +19,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 import yaml
 
-from lark.evaluation import prompts
 from lark.generation.journal import read
 from lark.pool import trajectories as pools
+from lark.runtime.operation import Counts, Job
 from lark.runtime.store import atomic
+from lark.scoring import judge_prompts as prompts
+from lark.scoring.methods import kind_of
 
 log = logging.getLogger(__name__)
 
-FILE = "judge.parquet"
 TEXT = ["question_id", "candidate_id", "question", "response"]
 CRITERIA = (
     "Factual Accuracy", "Logical Rigor", "Solution Completeness", "Reasoning Efficiency", "Presentation Quality",
@@ -104,8 +105,9 @@ def key(question: str, response: str) -> str:
 
 def verdicts_folder(artifact: Path) -> Path:
     """Where this judge's verdicts are kept: beside the artifacts, named by everything that its artifact depends on."""
-    depends = yaml.safe_load((artifact / "config.yaml").read_text(encoding="utf-8"))["depends"]
-    name = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:12]
+    config = yaml.safe_load((artifact / "config.yaml").read_text(encoding="utf-8"))
+    identity = {"version": config["version"], **config["depends"]}
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     return artifact.parents[1] / ".cache" / f"judge-{name}"
 
 
@@ -119,8 +121,9 @@ def forget(artifact: Path) -> None:
     shutil.rmtree(verdicts_folder(artifact), ignore_errors=True)
 
 
-def collect(pool: Path, artifact: Path) -> dict[str, Any]:
+def collect(job: Job, asked: Counts) -> Counts:
     """`judge.parquet`: question_id, candidate_id, judge (NaN where the judge gave no valid answer), valid, cut."""
+    pool, artifact = job.inputs["pool"], job.folder
     known = known_verdicts(verdicts_folder(artifact))
     parts = []
     for batch in pq.ParquetFile(pool / pools.FILE).iter_batches(pools.ROWS_IN_MEMORY, columns=TEXT):
@@ -138,7 +141,7 @@ def collect(pool: Path, artifact: Path) -> dict[str, Any]:
             )
         )
     table = pd.concat(parts, ignore_index=True)
-    with atomic(artifact / FILE) as draft:
+    with atomic(artifact / kind_of("judge").file) as draft:
         table.to_parquet(draft, index=False)
     counts = {"trajectories": len(table), "invalid": int((~table["valid"]).sum()), "cut": int(table["cut"].sum())}
     if counts["invalid"] or counts["cut"]:
@@ -147,4 +150,4 @@ def collect(pool: Path, artifact: Path) -> dict[str, Any]:
             "%(cut)d responses were cut to fit its context",
             counts,
         )
-    return counts
+    return {**asked, **counts}

@@ -14,14 +14,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lark.config import Judge
 from lark.errors import LarkError, first_line
-from lark.evaluation.generate import running
 from lark.generation import engine as engines
 from lark.generation.engine import Engine, Request, Sampling
 from lark.generation.journal import Journal
 from lark.models.chat import render
 from lark.models.load import generation_stops
 from lark.pool import trajectories as pools
-from lark.runtime.worker import Job
+from lark.runtime.operation import Job
 from lark.scoring import judge
 
 log = logging.getLogger(__name__)
@@ -101,12 +100,12 @@ def judge_pool(job: Job) -> dict[str, Any]:
     missing = _count_missing(file, job, known)
     if not missing:
         return {"asked": 0}
-    model = str(job.inputs["student"])
+    model = job.weights
     asker = Asker(settings, *load_tokenizer(model, settings))
     engine = engines.start(engine_config, settings.model, model, asker.tokenizer, job.machine.device)
     label = "judging" if job.world == 1 else f"judging (process 1 of {job.world})"
     with (
-        running(engine),
+        engines.running(engine),
         Journal(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl") as verdicts,
         tqdm(total=missing, desc=label, unit="traj", disable=not job.is_main) as bar,
     ):

@@ -1,7 +1,8 @@
 """The registry of selection methods: how each turns what is known of a trajectory into one score.
 
 A method is data plus one function. To add one: write its function here, add it to `METHODS`, and add
-`conf/method/<name>.yaml`. Functions see only candidates with at least one response token, in any order:
+`conf/method/<name>.yaml`. Options of its own are keyword arguments of the function (`options:` in the YAML file). Functions see
+only candidates with at least one response token, in any order:
 
     question_id, candidate_id   always
     n_tokens                    |a_k|, response tokens                            lengths, statistics
@@ -15,24 +16,45 @@ A method is data plus one function. To add one: write its function here, add it 
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lark.errors import LarkError
-from lark.selection.rules import Floats, encode, group_sum, learnability_score
+from lark.runtime.store import Kind
+from lark.scoring.learnability import Floats, encode, group_sum, learnability_score
 
-SOURCES: dict[str, tuple[str, ...]] = {
-    "lengths": ("n_tokens",),
-    "statistics": ("n_tokens", "nll", "brier", "rank_sum"),
-    "local": ("local_naturalness",),
-    "judge": ("judge",),
-    "external": ("external",),
-    "text": ("words", "self_verification", "exploration", "granularity"),
+
+@dataclass(frozen=True)
+class Source:
+    """Something that is known of every trajectory: the artifact that holds it (None: a file of the user's) and its columns."""
+
+    kind: Kind | None
+    columns: tuple[str, ...]
+
+
+SOURCES: dict[str, Source] = {
+    "lengths": Source(Kind("lengths", 2, "lengths.parquet"), ("n_tokens",)),
+    "statistics": Source(Kind("scores", 1, "scores.parquet"), ("n_tokens", "nll", "brier", "rank_sum")),
+    "local": Source(Kind("local", 1, "local.parquet"), ("local_naturalness",)),
+    "judge": Source(Kind("judge", 3, "judge.parquet"), ("judge",)),
+    "external": Source(None, ("external",)),
+    "text": Source(Kind("text", 1, "text.parquet"), ("words", "self_verification", "exploration", "granularity")),
 }
-"""What the pipeline can build, and the columns it brings."""
+"""What a method can need."""
+TOKENS = Kind("tokens", 1)
+"""Statistics of every token, which the scoring pass leaves where it is asked for them."""
+
+
+def kind_of(source: str) -> Kind:
+    """The artifact of a source that has one."""
+    kind = SOURCES[source].kind
+    assert kind is not None
+    return kind
 
 
 @dataclass(frozen=True)
@@ -41,23 +63,35 @@ class Method:
 
     name: str
     needs: frozenset[str]
-    """Of SOURCES. Always lengths or statistics: a trajectory without a response token is no candidate (decision 13)."""
-    function: Callable[[pd.DataFrame, int], Floats]
-    """Candidates and a seed to one score a row; NaN or infinite where there is none."""
+    """Names of SOURCES. Always lengths or statistics: a trajectory without a response token is not a candidate (decision 13)."""
+    function: Callable[..., Floats]
+    """Candidates, and the method's options as keyword arguments, to one score per row; NaN or infinite where there is none."""
     higher_is_better: bool = True
 
-    def score(self, trajectories: pd.DataFrame, seed: int = 42) -> Floats:
+    def score(self, trajectories: pd.DataFrame, options: Mapping[str, Any] | None = None) -> Floats:
         """[R] One score for each row; NaN where the trajectory has no response token or the score is undefined."""
-        wanted = {"question_id", "candidate_id", *(column for source in self.needs for column in SOURCES[source])}
+        wanted = {"question_id", "candidate_id", *(column for source in self.needs for column in SOURCES[source].columns)}
         missing = sorted(wanted - set(trajectories.columns))
         if missing:
             raise LarkError(f"method={self.name} needs the column(s) {', '.join(missing)}, which the scores lack.")
         candidate = trajectories["n_tokens"].to_numpy(dtype=np.float64, na_value=np.nan) > 0
         score = np.full(len(trajectories), np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
-            score[candidate] = self.function(trajectories[candidate], seed)
+            score[candidate] = self.function(trajectories[candidate], **(options or {}))
         score[np.isinf(score)] = np.nan
         return score
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Refuse options that the function does not take."""
+        known = {name: p for name, p in signature(self.function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+        for name, value in options.items():
+            if name not in known:
+                takes = f"it takes {', '.join(known)}" if known else "it takes none"
+                raise LarkError(f"method.options.{name}={value}: method={self.name} has no such option; {takes}.")
+            kind = known[name].annotation
+            fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+            if not fits and not (kind is float and type(value) is int):
+                raise LarkError(f"method.options.{name}={value}: method={self.name} takes a value of type {kind.__name__}.")
 
 
 def _column(trajectories: pd.DataFrame, name: str) -> Floats:
@@ -69,27 +103,27 @@ def loss(trajectories: pd.DataFrame) -> Floats:
     return _column(trajectories, "nll") / _column(trajectories, "n_tokens")
 
 
-def rho(trajectories: pd.DataFrame, seed: int = 0) -> Floats:
+def rho(trajectories: pd.DataFrame) -> Floats:
     """rho-hat_k = sum_t ||pi_t - e_y||^2 / sum_t -log p_t, Algorithm 1 line 4 (decision 1). Ablation, Section 5.3."""
     return _column(trajectories, "brier") / _column(trajectories, "nll")
 
 
-def lark(trajectories: pd.DataFrame, seed: int) -> Floats:
+def lark(trajectories: pd.DataFrame) -> Floats:
     """g-hat_k, Algorithm 1 line 7: the local gradient of learnability at uniform weights."""
     return learnability_score(loss(trajectories), rho(trajectories), trajectories["question_id"])
 
 
-def inverse_loss(trajectories: pd.DataFrame, seed: int) -> Floats:
+def inverse_loss(trajectories: pd.DataFrame) -> Floats:
     """1 / l_k. Ablation, Section 5.3."""
     return 1 / loss(trajectories)
 
 
-def brier(trajectories: pd.DataFrame, seed: int) -> Floats:
+def brier(trajectories: pd.DataFrame) -> Floats:
     """sum_t ||pi_t - e_y||^2, not divided by the length. Ablation, Section 5.3."""
     return _column(trajectories, "brier")
 
 
-def random(trajectories: pd.DataFrame, seed: int) -> Floats:
+def random(trajectories: pd.DataFrame, *, seed: int = 42) -> Floats:
     """Uniform in [0, 1): the top B are B candidates drawn without replacement (App. C.2).
 
     A hash of (seed, question, candidate) and not a generator's stream, so that a trajectory's draw depends neither on
@@ -102,15 +136,15 @@ def random(trajectories: pd.DataFrame, seed: int) -> Floats:
     return (np.frombuffer(digests, dtype="<u8") >> 11).astype(np.float64) * 2.0**-53
 
 
-def token_length(trajectories: pd.DataFrame, seed: int) -> Floats:
+def token_length(trajectories: pd.DataFrame) -> Floats:
     """|a_k| (App. C.2)."""
     return _column(trajectories, "n_tokens")
 
 
-def rule_quality(trajectories: pd.DataFrame, seed: int) -> Floats:
+def rule_quality(trajectories: pd.DataFrame) -> Floats:
     """0.30 z(words) + 0.20 z(self-verification) + 0.25 z(exploration) + 0.25 z(granularity), LIMO-style (App. C.2)."""
     length, check, explore, granularity = (
-        z_score(_column(trajectories, name), trajectories["question_id"]) for name in SOURCES["text"]
+        z_score(_column(trajectories, name), trajectories["question_id"]) for name in SOURCES["text"].columns
     )
     # Written out: a matrix product may round a row differently wherever it stands, and so break ties by position.
     return 0.30 * length + 0.20 * check + 0.25 * explore + 0.25 * granularity
@@ -134,27 +168,27 @@ def z_score(values: Floats, question: pd.Series) -> Floats:
     return score
 
 
-def llm_judge(trajectories: pd.DataFrame, seed: int) -> Floats:
+def llm_judge(trajectories: pd.DataFrame) -> Floats:
     """The judge model's overall_score (App. C.2)."""
     return _column(trajectories, "judge")
 
 
-def grape(trajectories: pd.DataFrame, seed: int) -> Floats:
+def grape(trajectories: pd.DataFrame) -> Floats:
     """-l_k, the mean log-likelihood: global naturalness (App. C.2)."""
     return -loss(trajectories)
 
 
-def local_naturalness(trajectories: pd.DataFrame, seed: int) -> Floats:
+def local_naturalness(trajectories: pd.DataFrame) -> Floats:
     """The mean over steps of the mean log-likelihood given the last m steps (App. C.2)."""
     return _column(trajectories, "local_naturalness")
 
 
-def rsr(trajectories: pd.DataFrame, seed: int) -> Floats:
+def rsr(trajectories: pd.DataFrame) -> Floats:
     """sum_t min(rank_t, r_max) / sum_t -log p_t, the rank-surprisal ratio; lower is better (App. C.2)."""
     return _column(trajectories, "rank_sum") / _column(trajectories, "nll")
 
 
-def external(trajectories: pd.DataFrame, seed: int) -> Floats:
+def external(trajectories: pd.DataFrame) -> Floats:
     """Another tool's score; method.higher_is_better says its direction."""
     return _column(trajectories, "external")
 

@@ -6,7 +6,7 @@ A shard's file is named after its rows: if `scoring.shard_tokens` has changed si
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,10 +17,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lark.config import Scoring
 from lark.errors import LarkError, first_line
+from lark.runtime.operation import Counts, Job
 from lark.runtime.store import atomic
-from lark.scoring.methods import METHODS
+from lark.scoring.methods import TOKENS, kind_of
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ LEAST_SHARDS = 16
 QUADRATIC = 1 / 20_000
 """Cost of a trajectory of n tokens is n + n²/20,000: attention costs as much as the rest at about 20,000 tokens."""
 
-FILES: Mapping[str, str | None] = {"scores": "scores.parquet", "local": "local.parquet", "tokens": None}
+FILES = {kind.name: kind.file for kind in (kind_of("statistics"), kind_of("local"), TOKENS)}
 """What a pass can leave, and the table that its shards become; every token's statistics are too many for one table."""
 
 
@@ -56,17 +56,13 @@ class Shards:
     """[N] Estimated work."""
 
     @classmethod
-    def of(cls, task: str, lengths: Path, scoring: Scoring) -> "Shards":
-        """From the folder of the pool's token counts; `task` is score or local."""
-        table = pd.read_parquet(lengths / "lengths.parquet", columns=["n_prompt", "n_tokens"])
-        prompt, response = table["n_prompt"].to_numpy(), table["n_tokens"].to_numpy()
-        if task == "local":  # every step is run once for itself and as the context of m others; such sequences are short
-            tokens = prompt + (scoring.local_context + 1) * response
-            costs = tokens.astype(np.float64)
-        else:
-            tokens = prompt + response
-            costs = cost(tokens)
-        return cls(cut(costs, scoring.shard_tokens), tokens, costs)
+    def of(cls, lengths: Path, shard_tokens: int, blocks: int = 1) -> "Shards":
+        """From the folder of the pool's token counts. `blocks`: how often a response is run in short pieces (Local Naturalness)."""
+        kind = kind_of("lengths")
+        table = pd.read_parquet(lengths / kind.file, columns=["n_prompt", "n_tokens"])
+        tokens = table["n_prompt"].to_numpy() + blocks * table["n_tokens"].to_numpy()
+        costs = cost(tokens) if blocks == 1 else tokens.astype(np.float64)
+        return cls(cut(costs, shard_tokens), tokens, costs)
 
     def deal(self, processes: int) -> list[list[range]]:
         """Shards for each process, the costliest first to whoever has the least."""
@@ -84,7 +80,7 @@ class Shards:
 
 
 def name(output: str, rows: range) -> str:
-    prefix = "tokens" if output == "tokens" else "shard"
+    prefix = "shard" if FILES[output] else output
     return f"{prefix}-{rows.start:08d}-{rows.stop:08d}.parquet"
 
 
@@ -92,7 +88,7 @@ def done(output: str, folder: Path, rows: range) -> bool:
     """Whether a shard need not be made: it is there, or was put together with the others before the run was killed."""
     whole = FILES[output]
     there = _intact(folder / name(output, rows), _read_to_the_end)
-    return there or (whole is not None and _intact(folder / whole, pq.read_metadata))
+    return there or (bool(whole) and _intact(folder / whole, pq.read_metadata))
 
 
 def _read_to_the_end(path: Path) -> object:
@@ -127,21 +123,28 @@ def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any
     return found
 
 
-def finish(output: str, folder: Path, shards: Shards) -> dict[str, int]:
-    """When every process is done: put the shards together, remove those of other cuts, and count."""
-    parts = [folder / name(output, rows) for rows in shards.rows]
+def collect(job: Job, counts: Counts) -> Counts:
+    """When every process is done: put the shards of each output together. `counts` has the rows of each shard."""
+    rest = {key: value for key, value in counts.items() if key != "shards"}
+    rows = [range(*bounds) for bounds in counts["shards"]]
+    return {output: {**rest, **finish(output, folder, rows)} for output, folder in job.outputs.items()}
+
+
+def finish(output: str, folder: Path, rows: list[range]) -> dict[str, int]:
+    """Put the shards together, remove those of other cuts, and count."""
+    parts = [folder / name(output, part) for part in rows]
     whole = FILES[output]
-    if whole is not None and not (folder / whole).exists():
+    if whole and not (folder / whole).exists():
         _merge(_present(parts), folder / whole)
-    keep = set(_present(parts)) if whole is None else set()
+    keep = set() if whole else set(_present(parts))
     for part in folder.glob(name(output, range(0)).split("-")[0] + "-*.parquet"):
         if part not in keep:
             part.unlink()
-    if whole is None:
+    if not whole:
         return {"tokens": sum(pq.read_metadata(part).num_rows for part in parts), "files": len(parts)}
     table = pd.read_parquet(folder / whole, columns=["n_tokens", "truncated"])
-    if len(table) != len(shards.tokens):
-        raise LarkError(f"{folder / whole} has {len(table)} rows, but the pool {len(shards.tokens)}. Remove {folder}.")
+    if len(table) != rows[-1].stop:
+        raise LarkError(f"{folder / whole} has {len(table)} rows, but the pool {rows[-1].stop}. Remove {folder}.")
     return {
         "trajectories": len(table),
         "tokens": int(table["n_tokens"].sum()),
@@ -157,10 +160,6 @@ def _present(parts: list[Path]) -> list[Path]:
 
 
 def _merge(parts: list[Path], path: Path) -> None:
-    """One table, with a column for each method that it is enough for."""
     table = pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
-    for method in METHODS.values():
-        if method.needs == {"statistics"} and "nll" in table.columns:
-            table[f"score_{method.name}"] = method.score(table)
     with atomic(path) as draft:
         table.to_parquet(draft, index=False)

@@ -6,16 +6,16 @@ at the text in another way adds its indicator here.
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lark.pool import trajectories as pools
+from lark.runtime.operation import Job
 from lark.runtime.store import atomic
+from lark.scoring.methods import kind_of
 
-FILE = "text.parquet"
 KEYWORDS = {
     "self_verification": ("check", "verify"),
     "exploration": ("perhaps", "might"),
@@ -37,11 +37,11 @@ def indicators(text: str) -> list[float]:
     return [float(words), *(count / max(words, 1) for count in counts)]
 
 
-def write_indicators(pool: Path, folder: Path) -> dict[str, Any]:
+def write_indicators(job: Job) -> dict[str, Any]:
     """The indicators of every trajectory, in the pool's order. Returns counts for the manifest."""
     count = 0
-    with atomic(folder / FILE) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
-        for rows in pools.row_groups(pool / pools.FILE, ["question_id", "candidate_id", "response"]):
+    with atomic(job.folder / kind_of("text").file) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
+        for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, ["question_id", "candidate_id", "response"]):
             writer.write_batch(_batch(rows))
             count += len(rows)
     return {"trajectories": count}

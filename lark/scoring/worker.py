@@ -9,7 +9,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,13 @@ from lark.models.load import load_chat, load_model
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.runtime.devices import start_torch
+from lark.runtime.operation import Job
 from lark.runtime.store import atomic
-from lark.runtime.worker import Job
 from lark.scoring import shards
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.local import LocalScorer, local_naturalness, steps_of
+from lark.scoring.methods import TOKENS, kind_of
+from lark.scoring.shards import Shards
 from lark.scoring.statistics import TokenStatistics
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ ShardScorer = Callable[[Rows, Sequence[Encoded], Advance], Mapping[str, pa.Table
 
 def lengths(job: Job) -> dict[str, Any]:
     """Tokens of every trajectory under the student's tokenizer and chat template: `lengths.parquet`, in the pool's order."""
-    chat = load_chat(str(job.inputs["student"]), job.config.student)
+    chat = load_chat(job.weights, job.config.student)
     path = job.inputs["pool"] / pools.FILE
     parts = []
     with tqdm(total=pq.read_metadata(path).num_rows, desc="tokenising", unit="traj") as bar:
@@ -52,7 +53,7 @@ def lengths(job: Job) -> dict[str, Any]:
             parts.append(_table(rows, encoded, n_prompt=[e.prompt_length for e in encoded]))
             bar.update(len(rows))
     table = pd.concat(parts, ignore_index=True)
-    with atomic(job.folder / "lengths.parquet") as draft:
+    with atomic(job.folder / kind_of("lengths").file) as draft:
         table.to_parquet(draft, index=False)
     return {
         "trajectories": len(table),
@@ -64,48 +65,51 @@ def lengths(job: Job) -> dict[str, Any]:
 
 def score(job: Job) -> dict[str, Any]:
     """Every statistic of every trajectory, and of every token where `scoring.tokens` asks for it (paper, Alg. 1 lines 1-5)."""
-    wants_tokens = "tokens" in job.extra["tasks"]
+    wants_tokens = TOKENS.name in job.outputs
+    cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
 
     def scorer(student: Student) -> ShardScorer:
         return lambda rows, encoded, advance: _score_rows(student, job, rows, encoded, advance, wants_tokens)
 
-    return _run_shards(job, "scoring", scorer)
+    return _run_shards(job, cut, "scoring", scorer)
 
 
 def local(job: Job) -> dict[str, Any]:
     """Local Naturalness of every trajectory (lark/scoring/local.py)."""
+    # Every step is run once for itself and as the context of m others; such sequences are short.
+    cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens, blocks=job.config.scoring.local_context + 1)
 
     def scorer(student: Student) -> ShardScorer:
         blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
         return lambda rows, encoded, advance: _score_locally(blocks, rows, encoded, advance)
 
-    return _run_shards(job, "scoring steps", scorer, offsets=True)
+    return _run_shards(job, cut, "scoring steps", scorer, offsets=True)
 
 
-def _run_shards(job: Job, label: str, scorer: Callable[[Student], ShardScorer], offsets: bool = False) -> dict[str, Any]:
+def _run_shards(
+    job: Job, cut: Shards, label: str, scorer: Callable[[Student], ShardScorer], offsets: bool = False
+) -> dict[str, Any]:
     """This process's shards of the pool, but for those that are there."""
-    folders = {output: Path(folder) for output, folder in job.extra["tasks"].items()}
-    cut = shards.Shards.of(job.task, job.inputs["lengths"], job.config.scoring)
+    bounds = [(rows.start, rows.stop) for rows in cut.rows]
     mine = cut.deal(job.world)[job.rank]
-    missing = [rows for rows in mine if not all(shards.done(output, folder, rows) for output, folder in folders.items())]
+    missing = [rows for rows in mine if not all(shards.done(output, folder, rows) for output, folder in job.outputs.items())]
     if not missing:
-        return {"tokens_per_second": None}
+        return {"shards": bounds, "tokens_per_second": None}
     total, left = (sum(map(cut.tokens_in, some)) for some in (mine, missing))
-    config, location = job.config.student, str(job.inputs["student"])
-    device = start_torch(job)
-    chat = load_chat(location, config)
-    score_shard = scorer(Student.of(load_model(location, config, device)))
+    config, device = job.config.student, start_torch(job)
+    chat = load_chat(job.weights, config)
+    score_shard = scorer(Student.of(load_model(job.weights, config, device)))
     label = label if job.world == 1 else f"{label} (process 1 of {job.world})"
     with tqdm(total=total, initial=total - left, desc=label, unit="tok", unit_scale=True, disable=not job.is_main) as bar:
         for where in sorted(missing, key=lambda rows: rows.start):
             rows = shards.read_rows(job.inputs["pool"] / pools.FILE, where, TEXT)
             tables = score_shard(rows, chat.encode_many(rows, config.max_length, offsets), bar.update)
-            for output, folder in folders.items():
+            for output, folder in job.outputs.items():
                 if not shards.done(output, folder, where):
                     with atomic(folder / shards.name(output, where)) as draft:
                         pq.write_table(tables[output], draft, compression="zstd", write_page_checksum=True)
         rate = bar.format_dict["rate"]
-    return {"tokens_per_second": rate}
+    return {"shards": bounds, "tokens_per_second": rate}
 
 
 def _score_rows(
@@ -124,8 +128,8 @@ def _score_rows(
                     kept[index] = statistics
         advance(sum(len(encoded[i].ids) for i in chosen))
     table = pd.concat([_table(rows, encoded), pd.DataFrame(results, columns=list(SUMMARY))], axis=1)
-    tables = {"scores": pa.Table.from_pandas(table, preserve_index=False)}
-    return {**tables, "tokens": _token_table(rows, encoded, kept)} if wants_tokens else tables
+    tables = {kind_of("statistics").name: pa.Table.from_pandas(table, preserve_index=False)}
+    return {**tables, TOKENS.name: _token_table(rows, encoded, kept)} if wants_tokens else tables
 
 
 def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, pa.Table]:
@@ -144,7 +148,7 @@ def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], 
         for index, surprisal, numbers in zip(chosen, found, steps, strict=True):
             score[index], n_steps[index] = local_naturalness(surprisal, numbers), numbers[-1] + 1
     table = _table(rows, encoded, n_steps=n_steps, local_naturalness=score)
-    return {"local": pa.Table.from_pandas(table, preserve_index=False)}
+    return {kind_of("local").name: pa.Table.from_pandas(table, preserve_index=False)}
 
 
 SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")

@@ -1,4 +1,4 @@
-"""The select stage: scores and a budget become `selection.parquet` and `train.jsonl`. The maths is in lark/selection/rules.py."""
+"""The select stage: scores and a budget become `selection.parquet` and `train.jsonl`. The maths is in rules.py."""
 
 import json
 import logging
@@ -14,30 +14,27 @@ from lark.errors import LarkError
 from lark.models.chat import conversation
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.runtime.plan import scores_file
-from lark.runtime.store import atomic
+from lark.runtime.operation import Job
+from lark.runtime.store import Kind, atomic
 from lark.scoring import external_scores as external
-from lark.scoring.methods import find_method
+from lark.scoring.external_scores import scores_file
+from lark.scoring.methods import METHODS, SOURCES, find_method
 from lark.selection.rules import Selection, check_dropped, select
 
 log = logging.getLogger(__name__)
 
-FILES = {
-    "lengths": "lengths.parquet",
-    "scores": "scores.parquet",
-    "local": "local.parquet",
-    "judge": "judge.parquet",
-    "text": "text.parquet",
-}
+SELECTION = Kind("selection", 1, "selection.parquet")
+TRAINING_SET = "train.jsonl"
 UNDECIDED = "the score is the same just inside and just outside the budget: the candidate's id decided, not the method"
 
 ALL_TAKEN = "the budget takes every candidate, so that nothing is selected there and their weights are equal"
 
 
-def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) -> dict[str, Any]:
+def write_selection(job: Job) -> dict[str, Any]:
     """Choose, weight, and write both files. Returns counts for the manifest."""
+    config, folder = job.config, job.folder
     method = find_method(config.method.name, config.method.higher_is_better)
-    table, matched = candidates(inputs), {}
+    table, matched = candidates(job.inputs), {}
     if "external" in method.needs:
         path = scores_file(config.method)
         found = external.match(external.read_scores(path), table, path)
@@ -45,7 +42,7 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
         for note in found.notes:
             log.warning(note)
     assert config.weighting_name is not None
-    score = method.score(table, config.method.seed)
+    score = method.score(table, config.method.options)
     if config.method.teacher is not None:
         score[table["teacher"] != find_teacher(config.method.teacher, table["teacher"])] = np.nan
     selection = select(
@@ -58,10 +55,10 @@ def write_selection(config: Config, inputs: Mapping[str, Path], folder: Path) ->
     if selection.n_whole:
         log.warning("for %d of %d questions %s", selection.n_whole, selection.n_questions, ALL_TAKEN)
     chosen = as_table(selection, table)
-    with atomic(folder / "selection.parquet") as draft:
+    with atomic(folder / SELECTION.file) as draft:
         chosen.to_parquet(draft, index=False)
-    with atomic(folder / "train.jsonl") as draft:
-        _write_training_set(selection, inputs["pool"] / pools.FILE, draft)
+    with atomic(folder / TRAINING_SET) as draft:
+        _write_training_set(selection, job.inputs["pool"] / pools.FILE, draft)
     return {
         "questions": selection.n_questions - len(selection.dropped),
         "trajectories": len(chosen),
@@ -82,21 +79,31 @@ def find_teacher(wanted: str, teachers: Iterable[str]) -> str:
     raise LarkError(f"method.teacher={wanted}: choose one of {', '.join(names)}, or a number from 1 to {len(names)}.")
 
 
-def check_external(config: Config, pool: Path | None = None) -> None:
-    """Tell what is wrong with another tool's scores before anything is scored; with the pool, also if they are another's."""
-    if config.method.name == "external":
-        path = scores_file(config.method)
-        scores = external.read_scores(path)
-        if pool is not None:
-            external.match(scores, pd.read_parquet(pool / pools.FILE, columns=KEY), path)
+def check_scores_file(config: Config) -> Path | None:
+    """Read another tool's scores (method.path) before anything else runs, so that errors in it are reported first."""
+    if "external" not in METHODS[config.method.name].needs:
+        return None
+    path = scores_file(config.method)
+    external.read_scores(path)
+    return path
+
+
+def check_choice(config: Config, inputs: Mapping[str, Path]) -> None:
+    """Fail early on a method.teacher or a method.path that is wrong for this pool, not after hours of scoring."""
+    pool = inputs["pool"] / pools.FILE
+    if config.method.teacher is not None:
+        find_teacher(config.method.teacher, pd.read_parquet(pool, columns=["teacher"])["teacher"])
+    path = check_scores_file(config)
+    if path is not None:
+        external.match(external.read_scores(path), pd.read_parquet(pool, columns=KEY), path)
 
 
 def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
     """A row for each trajectory of the pool, in its order, with the columns of the inputs."""
     table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=[*KEY, "teacher"])
-    for name, file in FILES.items():
-        if name in inputs:
-            extra = pd.read_parquet(inputs[name] / file)
+    for source in SOURCES.values():
+        if source.kind is not None and source.kind.name in inputs:
+            extra = pd.read_parquet(inputs[source.kind.name] / source.kind.file)
             table = table.merge(extra[[*KEY, *extra.columns.difference(table.columns)]], on=KEY, how="left", validate="1:1")
     return table
 

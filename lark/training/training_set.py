@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
-from lark.pool.formats import Record, jsonl_rows
+from lark.pool.records import Record, jsonl_rows
 
 NEEDED = ("question_id", "candidate_id", "weight", "messages")
 TURNS = (["user", "assistant"], ["system", "user", "assistant"])

@@ -20,9 +20,9 @@ from lark.models.attention import separate_segments, supports_packing
 from lark.models.chat import ChatFormat
 from lark.models.load import attention, load_chat, load_model
 from lark.runtime.devices import start_torch
-from lark.runtime.machine import zero_stage
+from lark.runtime.operation import Job
 from lark.runtime.store import write_text
-from lark.runtime.worker import Job
+from lark.selection.stage import TRAINING_SET
 from lark.training.batches import Example, GlobalBatches
 from lark.training.checkpoints import Layout, newest_checkpoint, remove_unusable
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
@@ -33,7 +33,7 @@ from lark.training.loss import LogitRule, logit_rule
 from lark.training.packing import Step, plan_batches
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
 from lark.training.training_set import read_rows
-from lark.training.zero import half_weights, start_deepspeed
+from lark.training.zero import half_weights, start_deepspeed, zero_stage
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +91,9 @@ def prepare(job: Job) -> Run:
     logging.getLogger("accelerate").setLevel(logging.WARNING)
     config, training = job.config, job.config.training
     transformers.set_seed(training.seed)
-    source = str(job.inputs["student"])
+    source = job.weights
     chat = load_chat(source, config.student)
-    examples = read_examples(job.inputs["selection"] / "train.jsonl", chat, config.student.max_length)
+    examples = read_examples(job.inputs["selection"] / TRAINING_SET, chat, config.student.max_length)
     zero = zero_stage(config, job.machine.device, job.world)
     if config.hardware.zero and not zero:
         log.info("one process has nothing to shard: training without DeepSpeed")
@@ -163,7 +163,7 @@ def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool
     held_out = job.config.training.held_out
     if held_out.path is None:
         return None
-    path = job.inputs["selection"] / "train.jsonl" if held_out.path == "selection" else Path(held_out.path).expanduser()
+    path = job.inputs["selection"] / TRAINING_SET if held_out.path == "selection" else Path(held_out.path).expanduser()
     examples = read_examples(path, chat, job.config.student.max_length)
     one = replace(job.config, training=replace(job.config.training, epochs=1, global_batch=len(examples)))
     return HeldOutLoss(

@@ -10,6 +10,15 @@ BUCKET = 500_000_000
 """Numbers that are reduced or gathered at once (paper, App. C.3: 5e8)."""
 
 
+def zero_stage(config: Config, device: str, world: int) -> int:
+    """The ZeRO stage that acts. One process has nothing to shard; left open, several GPUs that train in bf16 get the paper's 2."""
+    if world == 1:
+        return 0
+    if config.hardware.zero is None:
+        return 2 if device == "cuda" and config.training.bf16 else 0
+    return config.hardware.zero
+
+
 def half_weights(config: Config, zero: int) -> bool:
     """Whether weights are loaded in bf16: with DeepSpeed the optimizer has fp32 master weights, and frozen ones need none."""
     frozen = config.training.lora.rank > 0 and config.student.dtype == "bfloat16"

@@ -5,7 +5,7 @@ import pandas as pd
 
 from lark.analysis.gradients import Gram
 from lark.analysis.questions import Question
-from lark.selection.rules import Floats
+from lark.scoring.learnability import Floats
 
 
 def made_up(seed: int = 0, K: int = 6, shared: float = 0.5, brier: Floats | None = None) -> Question:

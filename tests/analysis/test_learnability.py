@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark.analysis import learnability as rates
-from lark.selection.rules import Floats
+from lark.scoring.learnability import Floats
 
 
 def problem(seed: int, K: int = 6, dim: int = 9) -> tuple[Floats, Floats, Floats]:

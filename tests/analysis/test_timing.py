@@ -11,7 +11,7 @@ from lark.analysis import timing as cost
 from lark.config import Pool, Scoring
 from lark.models.chat import Encoded
 from lark.pool import trajectories as pools
-from lark.pool.trajectories import Trajectory
+from lark.pool.read import Trajectory
 from lark.runtime.worker import Job
 from lark.scoring.forward import Student
 

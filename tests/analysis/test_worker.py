@@ -15,6 +15,7 @@ from lark.errors import LarkError
 from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
 from lark.pool import trajectories as pools
+from lark.pool.read import Trajectory
 from lark.runtime.machine import resolve
 from lark.runtime.plan import make_plan
 from lark.runtime.store import Checksums
@@ -36,7 +37,7 @@ def job(folder: Path, inputs: dict[str, Path], *overrides: str) -> Job:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
-    rows = [pools.Trajectory(q, f"c{k}", "t", k, None, QUESTION, r, None, None) for q in "ab" for k, r in enumerate(RESPONSES)]
+    rows = [Trajectory(q, f"c{k}", "t", k, None, QUESTION, r, None, None) for q in "ab" for k, r in enumerate(RESPONSES)]
     (tmp_path / "pool").mkdir()
     pools.write(iter(rows), tmp_path / "pool" / pools.FILE, composed().pool)
     return tmp_path / "pool"

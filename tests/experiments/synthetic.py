@@ -12,6 +12,7 @@ import pandas as pd
 from experiments.harness.sweep import Job, Sweep
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.pool import trajectories as pools
+from lark.pool.read import read
 from lark.runtime.plan import Step
 from lark.runtime.store import Artifact
 from lark.selection import stage as selecting
@@ -42,7 +43,7 @@ def _build(sweep: Sweep, job: Job, step: Step, folders: list[Path]) -> Sequence[
 
 def _write(sweep: Sweep, job: Job, artifact: Artifact, folder: Path) -> None:
     if artifact.stage == "pool":
-        pools.write(pools.read(job.config.pool), folder / pools.FILE, job.config.pool)
+        pools.write(read(job.config.pool), folder / pools.FILE, job.config.pool)
     elif artifact.stage == "lengths":
         _candidates(sweep, job).assign(n_prompt=10, n_tokens=20, truncated=False).to_parquet(folder / "lengths.parquet")
     elif artifact.stage == "scores":

@@ -80,7 +80,7 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path) -> None:
 def test_what_the_user_types_replaces_the_sweeps_values(tmp_path: Path) -> None:
     sweep = compose_sweep("table1", ["method=lark,random", "budget=3", "pool.questions=4", f"outputs={tmp_path}"])
     assert [(j.config.method.name, j.config.budget.size) for j in sweep.jobs] == [("lark", 3), ("random", 3)]
-    assert sweep.overrides == ("method=lark,random", "budget='3'", "pool.questions=4")
+    assert sweep.overrides == ("method=lark,random", "budget.size=3", "pool.questions=4")
     assert not sweep.like_the_paper
 
 
@@ -177,7 +177,7 @@ def test_the_papers_contamination_table_adds_up() -> None:
 
 @pytest.mark.parametrize("name", ["cost", "ablation_score"])
 def test_a_sweep_that_cannot_be_drawn_is_told_before_it_runs(name: str, tmp_path: Path) -> None:
-    with pytest.raises(LarkError, match=r"cannot be drawn with budget='1','3' .*sweep over nothing else"):
+    with pytest.raises(LarkError, match=r"cannot be drawn with budget.size=1,3 .*sweep over nothing else"):
         main(["run", name, "budget=1,3", f"outputs={tmp_path}", "tracking=none"])
     assert not list(tmp_path.glob("runs/*"))
 

@@ -4,11 +4,11 @@ import re
 
 import pytest
 import torch
+from lark.planner.analysis import analysis_estimates, gradient_passes
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.analysis.gradients import Anchor, passes
 from lark.models.shapes import Shape, shape_of
-from lark.planner.analysis import analysis_estimates, gradient_passes
 from lark.planner.costs import GIB, forward_flops
 from lark.planner.estimates import Estimate
 from lark.planner.lengths import pool_lengths
@@ -52,8 +52,8 @@ def test_half_precision_halves_the_passes_and_is_sixteen_times_as_fast_on_an_a10
 
 def test_theory_adds_jacobians_and_the_decay_rate_grows_with_budget_and_snapshots() -> None:
     assert set(planned("theory")) == {"gradients", "jacobians"}
-    one = planned("kappa", "budget='1'", "training.snapshots=11")["kappa"]
-    more = planned("kappa", "budget='3'", "training.snapshots=22")["kappa"]
+    one = planned("kappa", "budget.size=1", "training.snapshots=11")["kappa"]
+    more = planned("kappa", "budget.size=3", "training.snapshots=22")["kappa"]
     assert more.flops == pytest.approx(6 * one.flops)
     config = composed("student=qwen7b")
     lengths, shape = pool_lengths(config), shape_of(config.student)

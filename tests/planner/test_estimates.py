@@ -24,7 +24,7 @@ from lark.planner import throughput as figures
 from lark.planner.estimates import Estimate, estimate, key_of
 from lark.planner.lengths import assumed, pool_lengths
 from lark.planner.remedies import applied
-from lark.pool import trajectories as pools
+from lark.pool.read import read
 from lark.runtime.machine import Machine
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.plan import make_plan, wanted
@@ -39,7 +39,7 @@ def by_task(*overrides: str) -> dict[str, Estimate]:
 
 def test_the_papers_main_run_costs_what_the_paper_says() -> None:
     """App. C.3 and D.1: 3-5 h for 5,000 trajectories on 8 A100, 1.32 s a sample, 15 min a benchmark; within a factor of 1.5."""
-    run = by_task("student=qwen7b", "hardware=a100x8", "budget='1'")
+    run = by_task("student=qwen7b", "hardware=a100x8", "budget.size=1")
     assert 3.0 <= run["train"].seconds / 3600 <= 5.0
     seconds_a_sample = run["score"].device_hours * 3600 / 165_000
     assert 1.32 / 1.5 <= seconds_a_sample <= 1.32 * 1.5
@@ -51,7 +51,7 @@ def test_the_papers_main_run_costs_what_the_paper_says() -> None:
 def test_the_demo_pools_assumed_lengths_are_its_own() -> None:
     config = composed("pool.questions=100")
     chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
-    encoded = chat.encode_many([vars(trajectory) for trajectory in pools.read(config.pool)], config.student.max_length)
+    encoded = chat.encode_many([vars(trajectory) for trajectory in read(config.pool)], config.student.max_length)
     lengths = pool_lengths(config)
     assert lengths.trajectories == len(encoded)
     assert lengths.total.mean() == pytest.approx(np.mean([len(e.ids) for e in encoded]), rel=0.03)
@@ -65,7 +65,7 @@ def test_graphs_save_time_on_gpus_and_are_planned_with() -> None:
 
 
 def test_a_larger_budget_trains_longer_and_scores_once() -> None:
-    one, three = by_task("student=qwen7b", "hardware=a100x8", "budget='1'"), by_task("student=qwen7b", "hardware=a100x8")
+    one, three = by_task("student=qwen7b", "hardware=a100x8", "budget.size=1"), by_task("student=qwen7b", "hardware=a100x8")
     assert three["train"].flops == pytest.approx(3 * one["train"].flops)
     assert three["score"].flops == one["score"].flops
 

@@ -16,6 +16,7 @@ import pandas as pd
 
 import lark.runtime.pipeline  # what run.py holds in memory too
 from lark.pool import trajectories as pools
+from lark.pool.read import read
 from lark.selection import stage as selecting
 from lark.config import Pool
 from lark.scoring.methods import METHODS
@@ -31,7 +32,7 @@ with (folder / "pool.jsonl").open("w") as handle:
             handle.write(json.dumps({**row, "question": f"What is {q}?", "response": response}) + "\n")
 
 pool = Pool(name="large", format="rows", path=str(folder / "pool.jsonl"))
-counts = pools.write(pools.read(pool), folder / pools.FILE, pool)
+counts = pools.write(read(pool), folder / pools.FILE, pool)
 write_indicators(folder, folder)
 
 rng = np.random.default_rng(0)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from lark.config import Pool
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
-from lark.pool.formats import BOM, _json_array, teachers_and_rollouts
-from lark.pool.trajectories import Trajectory, read
+from lark.pool.formats import teachers_and_rollouts
+from lark.pool.read import Dropped, Trajectory, read
+from lark.pool.records import BOM, json_array
 from lark.report.run_summary import pool_summary
 from lark.runtime.plan import pool_artifact
 from lark.runtime.store import Checksums
@@ -227,14 +228,14 @@ def test_a_json_list_is_read_the_same_in_pieces_of_any_size(
     path = tmp_path_factory.mktemp("list") / "list.json"
     path.write_text(json.dumps(items, indent=1 if spaced else None, ensure_ascii=not spaced), encoding="utf-8")
     for chunk in (1, 7, 1000):
-        assert list(_json_array(path, chunk)) == items
+        assert list(json_array(path, chunk)) == items
 
 
 @pytest.mark.parametrize("broken", ['[{"a": 1} {"a": 2}]', '[{"a": 1},]', '[{"a": 1}', '[{"a": 1}, {"a": '])
 def test_a_list_that_is_not_json_is_refused_where_it_breaks(broken: str, tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text(broken)
     with pytest.raises(LarkError, match="item 2: broken JSON"):
-        list(_json_array(tmp_path / "list.json"))
+        list(json_array(tmp_path / "list.json"))
 
 
 @pytest.mark.parametrize("rest", [']\n[{"a": 3}]', "] {}", "]" + " " * 3000 + "end", "]]"])
@@ -242,7 +243,7 @@ def test_a_list_that_is_not_json_is_refused_where_it_breaks(broken: str, tmp_pat
 def test_what_follows_a_list_is_refused_not_lost(rest: str, chunk: int, tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('[{"a": 1}, {"a": 2}' + rest)
     with pytest.raises(LarkError, match=r"list\.json: after the list of 2 items stands '.+'\. Make one list"):
-        list(_json_array(tmp_path / "list.json", chunk))
+        list(json_array(tmp_path / "list.json", chunk))
 
 
 def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ def test_wrong_trajectories_go_before_the_sample_is_taken_and_are_counted(layout
             (tmp_path / f"t_{c}.json").write_text(json.dumps(items))
         pool = Pool(name="p", format="rsr", path=str(tmp_path))
     pool = replace(pool, correct_only=True, questions=4)
-    dropped = pools.Dropped()
+    dropped = Dropped()
     counts = pools.write(read(pool, dropped), tmp_path / pools.FILE, pool, dropped)
     assert (counts["questions"], counts["trajectories"]) == (4, 4)
     assert counts["dropped"] == {"trajectories": 15, "questions": 5}

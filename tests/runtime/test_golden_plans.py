@@ -65,7 +65,7 @@ def planned(run: str, folder: Path) -> list[list[str]]:
     places = {name: str(folder / file) for name, file in files(folder).items()}
     config = composed(*as_hydra_reads([part.format(**places) for part in run.split()]))
     steps = make_plan(config, Checksums(folder))
-    return [[step.task, artifact.folder.as_posix()] for step in steps for artifact in step.artifacts]
+    return [[step.operation.name, artifact.folder.as_posix()] for step in steps for artifact in step.artifacts]
 
 
 @pytest.mark.parametrize("run", RUNS)

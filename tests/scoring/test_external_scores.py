@@ -11,6 +11,7 @@ import pytest
 
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
+from lark.pool.read import read
 from lark.runtime import pipeline
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.store import Store
@@ -106,7 +107,7 @@ def test_ids_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
 def test_what_does_not_match_the_pool_is_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "scores.csv"
     config = composed("pool.questions=2", "method=external", "budget.size=3", f"method.path={path}")
-    pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
+    pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
     pool = pd.read_parquet(tmp_path / pools.FILE)[pools.KEY]
     pool.assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
     scores = pool.assign(score=np.arange(len(pool), dtype=float))

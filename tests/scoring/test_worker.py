@@ -16,7 +16,8 @@ import pytest
 from lark.config import Config
 from lark.demo.pool import trajectories
 from lark.pool import trajectories as pools
-from lark.pool.trajectories import KEY, Trajectory
+from lark.pool.read import Trajectory
+from lark.pool.trajectories import KEY
 from lark.runtime import launch, pipeline
 from lark.runtime.machine import Machine
 from lark.runtime.worker import Job

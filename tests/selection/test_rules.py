@@ -11,7 +11,8 @@ from scipy.optimize import minimize
 
 from lark import config
 from lark.errors import LarkError
-from lark.selection.rules import WEIGHTINGS, Selection, check_dropped, learnability_score, select
+from lark.scoring.learnability import learnability_score
+from lark.selection.rules import WEIGHTINGS, Selection, check_dropped, select
 
 GRID = st.integers(-24, 24).map(lambda n: n / 8)
 """Few distinct values, so that ties are common and differences are exact."""

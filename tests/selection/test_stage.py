@@ -9,6 +9,7 @@ import pytest
 
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
+from lark.pool.read import read
 from lark.runtime import pipeline
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.worker import Job
@@ -27,7 +28,7 @@ def test_a_teacher_is_found_by_name_or_by_number() -> None:
 
 def test_one_teachers_three_rollouts_share_the_weight_equally(tmp_path: Path) -> None:
     config = composed("pool.questions=3", "method=random", "budget.size=3", "method.teacher=terse")
-    pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
+    pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
     pool = pd.read_parquet(tmp_path / pools.FILE)
     pool[["question_id", "candidate_id"]].assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
     write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
@@ -38,7 +39,7 @@ def test_one_teachers_three_rollouts_share_the_weight_equally(tmp_path: Path) ->
 
 def test_a_score_that_decides_nothing_is_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = composed("pool.questions=4", "method=external", "budget.size=3", f"method.path={tmp_path / 'mine.csv'}")
-    pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
+    pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
     pool = pd.read_parquet(tmp_path / pools.FILE)[["question_id", "candidate_id"]]
     decided = pool["question_id"] == "demo-00000"
     pool.assign(score=np.where(decided, np.arange(len(pool)), 1.0)).to_csv(tmp_path / "mine.csv", index=False)
@@ -53,7 +54,7 @@ def test_a_budget_that_takes_every_candidate_is_said(
     budget: int, whole: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = composed("pool.questions=2", "method=random", f"budget.size={budget}", "method.teacher=terse")
-    pools.write(pools.read(config.pool), tmp_path / pools.FILE, config.pool)
+    pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
     pool = pd.read_parquet(tmp_path / pools.FILE)
     pool[["question_id", "candidate_id"]].assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
     counts = write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
@@ -97,4 +98,4 @@ def test_what_the_students_context_cuts_off_is_said_in_one_line(
 
 def test_single_questions_of_a_pool_can_be_kept() -> None:
     config = composed("pool.questions=5", "pool.ids=[demo-00003]")
-    assert {trajectory.question_id for trajectory in pools.read(config.pool)} == {"demo-00003"}
+    assert {trajectory.question_id for trajectory in read(config.pool)} == {"demo-00003"}

@@ -1,0 +1,187 @@
+"""The operations of the stage `analyse`: what `analysis.name` measures. Their cost is counted in their own precision
+(`analysis.dtype`), from the student's shape and the pool's lengths."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+
+from lark.analysis import shards
+from lark.config import Config
+from lark.errors import LarkError
+from lark.evaluation import benchmarks
+from lark.models.shapes import Shape
+from lark.planner import costs, remedies
+from lark.planner.costs import GIB, TrainingSetup
+from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, precision_bytes
+from lark.runtime.machine import Machine
+from lark.runtime.operation import Counts, Job, Operation, Settings, Step
+from lark.runtime.store import Kind
+
+GRADIENTS_TABLE = Kind("analysis", 1, "gradients.parquet")
+JACOBIANS_TABLE = Kind("analysis", 1, "jacobians.parquet")
+KAPPA_TABLE = Kind("analysis", 1, "kappa.parquet")
+CONTAMINATION_TABLE = Kind("analysis", 1)
+TIMINGS = Kind("cost", 1, "cost.parquet")
+
+RATE = {("cuda", "float32"): 1 / 16, ("cuda", "bfloat16"): 1.0, ("cpu", "float32"): 1.0, ("cpu", "bfloat16"): 0.3}
+"""Share of the peak that the planner knows, by precision: an A100 does 19.5 TFLOP/s of its 312 in float32. On CPU float32 is that
+peak, and products in bfloat16 take three to four times as long where the processor has no instructions for them."""
+POWER_STEPS = 8
+"""Steps of power iteration until it hardly moves: 4 to 16, on the demo's student."""
+POWER_PASSES = 5
+"""Forward passes that one of its steps is worth: a backward pass is two, one in forward mode three (W x, dW x and W dx)."""
+
+
+def _merge(file: str) -> Callable[[Job, Counts], Counts]:
+    """Put the shards that the processes leave into one table."""
+
+    def collect(job: Job, counts: Counts) -> Counts:
+        return {**counts, **shards.merge(job.folder, file)}
+
+    return collect
+
+
+def _audit(job: Job) -> Counts:
+    from lark.analysis import contamination  # noqa: PLC0415  # imports scipy, which no other run needs
+
+    return contamination.write_audit(job)
+
+
+def _check_benchmarks(config: Config, machine: Machine) -> None:
+    benchmarks.check(config.benchmark)
+
+
+def _check_scratch(config: Config, machine: Machine) -> None:
+    scratch = config.hardware.gradient_scratch
+    if scratch and not config.dry_run and not Path(scratch).expanduser().is_dir():
+        raise LarkError(f"hardware.gradient_scratch={scratch}: there is no such folder.")
+
+
+def gradient_numbers(shape: Shape) -> int:
+    """Numbers in one trajectory's gradient; a tied head's use is kept apart from the embedding's."""
+    return shape.parameters + (shape.head if shape.tied else 0)
+
+
+def gradient_passes(config: Config, shape: Shape, candidates: int) -> int:
+    """Passes over a trajectory until every block of its gradient was in memory."""
+    whole = precision_bytes(config.analysis.dtype) * gradient_numbers(shape) * candidates
+    return ceil(whole / (config.hardware.gradient_gib * GIB))
+
+
+def _gradients_cost(planner: Planner, step: Step) -> Estimate:
+    """Every pass is a forward one and the gradients of activations; those of the weights are taken once in all."""
+    hardware, lengths, K = planner.config.hardware, planner.lengths, planner.lengths.candidates
+    questions = min(planner.config.analysis.questions, lengths.questions)
+    passes = gradient_passes(planner.config, planner.shape, K)
+    forward = costs.forward_flops(planner.shape, lengths.total, lengths.response)
+    each = forward.backbone * (passes * (2 + _recomputes(planner)) + 1) + forward.head * (2 * passes + 1)
+    element = precision_bytes(planner.config.analysis.dtype)
+    whole = element * gradient_numbers(planner.shape)
+    block = min(hardware.gradient_gib * GIB, whole * K)
+    held = whole if passes == 1 else min(whole, block / K + element * planner.shape.head)
+    memory = held + (0.0 if hardware.gradient_scratch else block)
+    work = f"{questions * K:,} trajectories x {passes} pass{'' if passes == 1 else 'es'}"
+    flops = each * lengths.repeat * questions / lengths.questions
+    made = _made(planner, step, work, flops, questions, 0.0, memory + _activations(planner, _longest(planner)))
+    if not hardware.gradient_scratch:
+        return made
+    seconds = made.seconds + 2 * whole * K * questions / LOAD_BYTES  # written, read, and all processes have one disk
+    return replace(made, seconds=seconds, device_hours=seconds * planner.hardware.machine.world / 3600)
+
+
+def _jacobians_cost(planner: Planner, step: Step) -> Estimate:
+    """A direction in the parameters, as large as they are, is pulled back and pushed forward."""
+    asked, lengths = planner.config.analysis, planner.lengths
+    questions = min(asked.jacobians, asked.questions, lengths.questions)
+    steps = min(POWER_STEPS, asked.iterations)
+    forward = costs.forward_flops(planner.shape, lengths.total, lengths.response)
+    flops = forward.backbone * (1 + POWER_PASSES * steps) * lengths.repeat * questions / lengths.questions
+    work = f"{questions * lengths.candidates:,} trajectories x {steps} steps"
+    direction = precision_bytes(asked.dtype) * planner.shape.parameters
+    return _made(planner, step, work, flops, questions, direction, _activations(planner, _longest(planner)))
+
+
+def _kappa_cost(planner: Planner, step: Step) -> Estimate:
+    """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
+    lengths, shape = planner.lengths, planner.shape
+    snapshots = max(1, planner.config.training.snapshots)  # none are refused by the plan
+    chosen = min(planner.config.budget.size, lengths.candidates) * lengths.questions
+    forward = costs.forward_flops(shape, lengths.total, lengths.response)
+    each = forward.training(bool(_recomputes(planner)), frozen=False) * chosen / len(lengths.total)
+    tokens = max(planner.config.hardware.train_tokens, _longest(planner))
+    work = f"{chosen:,} trajectories x {snapshots} snapshots"
+    sums = 4.0 * shape.parameters
+    memory = _activations(planner, tokens) + precision_bytes(planner.config.analysis.dtype) * shape.head
+    return _made(planner, step, work, each * snapshots, snapshots, sums, memory, loads=snapshots)
+
+
+def _made(
+    planner: Planner, step: Step, work: str, flops: float, parts: int, certain: float, assumed: float, loads: int = 1
+) -> Estimate:
+    """`parts` are dealt to the processes whole; `certain` and `assumed` are bytes beside the weights."""
+    machine, dtype = planner.hardware.machine, planner.config.analysis.dtype
+    weights = precision_bytes(dtype) * planner.shape.parameters
+    computing = flops / (planner.hardware.rate("train", planner.shape, devices=1) * RATE[machine.device, dtype])
+    loading = ceil(loads / machine.world) * weights / LOAD_BYTES
+    seconds = computing * ceil(parts / machine.world) / parts + loading + START_SECONDS[machine.device]
+    known = (weights + certain) / GIB
+    return planner.made(step, work, flops, seconds, known + assumed / GIB, known)
+
+
+def _recomputes(planner: Planner) -> int:
+    """How often activations are computed again: on a GPU once."""
+    return int(planner.hardware.machine.device == "cuda")
+
+
+def _longest(planner: Planner) -> int:
+    return int(np.max(planner.lengths.total))
+
+
+def _activations(planner: Planner, tokens: int) -> float:
+    bf16 = planner.config.analysis.dtype == "bfloat16"
+    return costs.activation_bytes(planner.shape, TrainingSetup(1, 0, tokens, bool(_recomputes(planner)), bf16))
+
+
+def _gradients_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    """Less room for gradients, which costs passes; then what costs precision or text."""
+    room: list[Settings] = [{}]
+    if not config.hardware.gradient_scratch:
+        room += [{"hardware.gradient_gib": config.hardware.gradient_gib / 2**n} for n in range(1, 6)]
+    return remedies.combined(*_precision_or_text(config, longest), room)
+
+
+def _jacobians_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    return remedies.combined(*_precision_or_text(config, longest))
+
+
+def _kappa_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    """Smaller batches first."""
+    tokens = config.hardware.train_tokens
+    batches: list[Settings] = [{}, *([{"hardware.train_tokens": longest}] if tokens > longest else [])]
+    return remedies.combined(*_precision_or_text(config, longest, "hardware.train_tokens", tokens), batches)
+
+
+def _precision_or_text(config: Config, longest: int, batch: str = "", tokens: int = 0) -> list[list[Settings]]:
+    shorter = remedies.shorter(min(longest, config.student.max_length), batch, tokens)
+    return [[{}, *shorter], remedies.half("analysis.dtype", config.analysis.dtype)]
+
+
+GRADIENTS = Operation(
+    "gradients", "analyse", "lark.analysis.worker:gradients", collect=_merge(GRADIENTS_TABLE.file), check=_check_scratch,
+    cost=_gradients_cost, remedies=_gradients_remedies,
+)  # fmt: skip
+JACOBIANS = Operation(
+    "jacobians", "analyse", "lark.analysis.worker:jacobians", collect=_merge(JACOBIANS_TABLE.file),
+    cost=_jacobians_cost, remedies=_jacobians_remedies,
+)  # fmt: skip
+KAPPA = Operation(
+    "kappa", "analyse", "lark.analysis.worker:kappa", collect=_merge(KAPPA_TABLE.file),
+    cost=_kappa_cost, remedies=_kappa_remedies,
+)  # fmt: skip
+CONTAMINATION = Operation("contamination", "analyse", _audit, check=_check_benchmarks)
+TIMING = Operation("cost", "analyse", "lark.analysis.timing:measure", processes="one")
+
+OPERATIONS = (GRADIENTS, JACOBIANS, KAPPA, CONTAMINATION, TIMING)

@@ -1,0 +1,99 @@
+"""How trajectories are scored and chosen: the method, its judge, the budget, and what the forward pass records."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from lark.config.checks import one_of, plain_name, require
+from lark.config.student import Student
+
+
+@dataclass
+class Judge:
+    """The model behind method=llm_judge."""
+
+    path: str = "Qwen/Qwen3-32B"
+    """Hub id or local folder (paper, App. C.2: Qwen3-32B in non-thinking mode)."""
+    revision: str | None = None
+    """Commit or tag of a hub id."""
+    style: str = "paper"
+    """paper: its prompt and JSON, word for word. brief: a short prompt and the overall score alone, for short contexts."""
+    dtype: str = "bfloat16"
+    """Of the judge's weights."""
+    tensor_parallel: int = 1
+    """GPUs that share one copy of the judge, with vllm or sglang."""
+    max_length: int = 40960
+    """Context of the judge; longer responses are cut from the right."""
+    max_new_tokens: int = 1024
+    """Room for the answer."""
+    temperature: float = 0.0
+    """0: greedy."""
+    retries: int = 2
+    """How often an answer that is not valid JSON is asked for again, sampled with another seed."""
+
+    def __post_init__(self) -> None:
+        one_of("method.judge.style", self.style, ("paper", "brief"))
+        require(self.tensor_parallel >= 1, "method.judge.tensor_parallel", self.tensor_parallel, "must be at least 1")
+        require(self.retries >= 0, "method.judge.retries", self.retries, "must not be negative")
+        require(self.max_new_tokens >= 1, "method.judge.max_new_tokens", self.max_new_tokens, "must be at least 1")
+
+    @property
+    def model(self) -> Student:
+        """The judge as what engines load."""
+        return Student("judge", self.path, self.revision, self.max_length, None, self.dtype)
+
+
+@dataclass
+class Method:
+    """How candidates are ranked. The function of the same name is in lark/scoring/methods.py."""
+
+    name: str = MISSING
+    label: str = MISSING
+    """As in the paper's tables."""
+    weighting: str | None = "uniform"
+    """Of the selected trajectories, unless weighting=... says otherwise. None: no training at all (method=base)."""
+    seed: int = 42
+    """Of method=random (paper, App. C.3)."""
+    path: str | None = None
+    """Scores of another tool, for method=external: Parquet or CSV with question_id, candidate_id, score."""
+    higher_is_better: bool = True
+    """Direction of method=external; the other methods know theirs."""
+    teacher: str | None = None
+    """Select among this teacher's candidates alone, by name or by number (1 is the first in alphabetical order). Scores
+    stay those of the whole pool. None: all teachers."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the method's function, all of them part of the selection's fingerprint."""
+    judge: Judge = field(default_factory=Judge)
+
+    def __post_init__(self) -> None:
+        plain_name("method.name", self.name)
+
+
+@dataclass
+class Budget:
+    """How many trajectories are selected for each question."""
+
+    size: int = 3
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, "budget.size", self.size, "select at least 1 trajectory a question")
+
+
+@dataclass
+class Scoring:
+    """What the forward pass records."""
+
+    rank_clip: int = 100
+    """RSR's r_max (paper, App. C.2)."""
+    local_context: int = 4
+    """Local Naturalness's m, preceding steps in the context (paper, App. C.2)."""
+    tokens: bool = False
+    """Also write every token's statistics, whatever the method (outputs/tokens/*/tokens-*.parquet): an artifact of its own,
+    written by the same pass, or by another one where the scores are there already. The scores are the same either way."""
+    shard_tokens: int = 2_000_000
+    """A killed scoring run loses at most one shard of about this many tokens."""
+
+    def __post_init__(self) -> None:
+        for key in ("rank_clip", "local_context", "shard_tokens"):
+            require(getattr(self, key) >= 1, f"scoring.{key}", getattr(self, key), "must be at least 1")

@@ -1,0 +1,33 @@
+"""The model that learns."""
+
+from dataclasses import dataclass
+
+from omegaconf import MISSING
+
+from lark.config.checks import one_of, plain_name, require
+
+
+@dataclass
+class Student:
+    """The model that is scored, fine-tuned and evaluated."""
+
+    name: str = MISSING
+    """How run folders and tables call it."""
+    path: str = MISSING
+    """A Hugging Face hub id or a local folder; `demo` is the shipped student, `smollm2` the one in the registry."""
+    revision: str | None = None
+    """Commit or tag of a hub id. Part of the fingerprint, so set it for results that must not drift."""
+    max_length: int = 32768
+    """Tokens of prompt and response together, in scoring, training and evaluation alike (paper, App. C.3)."""
+    chat_template: str | None = None
+    """None: the tokenizer's own. `llama3`, `chatml`: ours. Otherwise a path to a Jinja file."""
+    dtype: str = "bfloat16"
+    """Of the weights in the scoring and training forward passes. The head is computed in float32 whatever this is."""
+    attention: str = "auto"
+    """auto: flash_attention_2 on a GPU that has it, else sdpa. Changes speed, never the outcome."""
+
+    def __post_init__(self) -> None:
+        plain_name("student.name", self.name)
+        require(self.max_length >= 2, "student.max_length", self.max_length, "a prompt and one token of response need 2")
+        one_of("student.dtype", self.dtype, ("float32", "bfloat16", "float16"))
+        one_of("student.attention", self.attention, ("auto", "sdpa", "eager", "flash_attention_2"))

@@ -1,0 +1,83 @@
+"""The operations that evaluate a student. Generating and grading are apart, so that a grader's fix, or a gold answer's, costs no
+GPU time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lark.config import Config, Task
+from lark.errors import LarkError
+from lark.evaluation import benchmarks, grade
+from lark.generation.engine import check_engine
+from lark.planner import costs, remedies
+from lark.planner.costs import GIB
+from lark.planner.estimates import Estimate, Planner, precision_bytes
+from lark.runtime.machine import Machine, pinned
+from lark.runtime.operation import Operation, Settings, Step
+
+ANSWER_TOKENS = 8000
+"""Assumed length of an answer where it may be longer: reasoning of the paper's kind."""
+PAPER_BENCHMARK_MINUTES = 15
+"""For a student and a benchmark, on 8 A100 (App. C.3)."""
+
+
+def _gpus(config: Config) -> int:
+    return config.engine.tensor_parallel
+
+
+def _check_generate(config: Config, machine: Machine) -> None:
+    check_engine(config.engine, machine, {"engine.tensor_parallel": _gpus(config)})
+    benchmarks.check(config.benchmark)
+
+
+def _check_grade(config: Config, machine: Machine) -> None:
+    if machine.lacks("math_verify"):
+        raise LarkError(
+            f"Answers are graded with math-verify too, which is not installed: pip install {pinned('math-verify')}."
+        )
+
+
+def _cost(planner: Planner, step: Step) -> Estimate:
+    """Generation for every benchmark. Grading takes seconds."""
+    config, decoding, engine = planner.config, planner.config.benchmark.decoding, planner.config.engine
+    problems = sum(problem_count(task) for task in config.benchmark.tasks.values())
+    answers = problems * decoding.samples * len(decoding.seeds)
+    longest = min(decoding.max_new_tokens, config.student.max_length)
+    tokens = answers * min(longest, ANSWER_TOKENS)
+    element = precision_bytes(config.student.dtype)
+    weights = planner.shape.parameters * element / engine.tensor_parallel
+    kv = costs.kv_bytes_per_token(planner.shape, element) / engine.tensor_parallel
+    needed = (weights + kv * config.student.max_length) / GIB
+    flops = costs.forward_flops(planner.shape, np.array([1.0]), np.array([1.0])).forward * tokens
+    length = min(longest, ANSWER_TOKENS)
+    seconds = planner.generation_seconds(engine, planner.shape, tokens, weights, kv, length, flops)
+    minutes = PAPER_BENCHMARK_MINUTES * len(config.benchmark.tasks)
+    paper = f"~{minutes} min" if planner.is_papers and step.model == "trained" else ""
+    work = f"{step.model}: {answers:,} answers, up to {tokens:,} tokens"
+    return planner.made(step, work, flops, seconds, needed, weights / GIB, paper)
+
+
+def problem_count(task: Task) -> int:
+    """Problems of a benchmark, without reading it where its size is known."""
+    if task.count is None and task.path and Path(task.path).expanduser().is_file():
+        with Path(task.path).expanduser().open("rb") as handle:
+            known = sum(1 for line in handle if line.strip())
+    else:
+        known = task.count or 100
+    return known if task.limit is None else min(known, task.limit)
+
+
+def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    shared = remedies.shared_model(config, machine, config.student, "engine.tensor_parallel", _gpus(config))
+    half, shorter = remedies.half("student.dtype", config.student.dtype), remedies.shorter(config.student.max_length)
+    return remedies.combined([{}, *shorter], half, shared)
+
+
+GENERATE = Operation(
+    "generate", "evaluate", "lark.evaluation.generate:generate", processes="sharing", gpus=_gpus,
+    collect=grade.collect, check=_check_generate, cost=_cost, remedies=_remedies,
+)  # fmt: skip
+GRADE = Operation("grade", "evaluate", "lark.evaluation.grade:grade_all", processes="one", check=_check_grade)
+
+OPERATIONS = (GENERATE, GRADE)

@@ -1,0 +1,20 @@
+"""Every operation there is. Each is declared beside the code that does it."""
+
+import lark.analysis.operations as analysis
+import lark.evaluation.operations as evaluation
+import lark.models.operations as models
+import lark.pool.operations as pool
+import lark.scoring.operations as scoring
+import lark.selection.operations as selection
+import lark.training.operations as training
+from lark.runtime.operation import Operation
+
+OPERATIONS: tuple[Operation, ...] = (
+    *pool.OPERATIONS,
+    *models.OPERATIONS,
+    *scoring.OPERATIONS,
+    *selection.OPERATIONS,
+    *training.OPERATIONS,
+    *evaluation.OPERATIONS,
+    *analysis.OPERATIONS,
+)

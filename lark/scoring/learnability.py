@@ -1,0 +1,47 @@
+"""LARK's score (paper, Section 4.2), and sums over the trajectories of each question. Pure functions, no I/O.
+
+Rows are trajectories in any order; a label for each row says which question it belongs to. No result depends on the order of the
+rows, not even in the last bit: sums are taken over rows sorted by value.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from lark.errors import LarkError
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Labels = npt.ArrayLike
+"""Integers or strings, one for each row."""
+
+
+def learnability_score(loss: npt.ArrayLike, rho: npt.ArrayLike, question: Labels) -> Floats:
+    """g-hat, Algorithm 1 line 7: l_k / L (2 rho_k - sum_i rho_i l_i / L), L = sum_i l_i over the question's candidates.
+
+    loss [R]: length-normalised cross-entropy l_k. rho [R]: residual over surprisal, rho-hat_k. question [R]: labels.
+    A row without a positive loss and a finite rho is no candidate: its score is NaN and it enters no sum.
+    """
+    losses, rhos = np.asarray(loss, dtype=np.float64), np.asarray(rho, dtype=np.float64)
+    codes, labels = encode(question)
+    score = np.full(losses.shape, np.nan)
+    valid = np.flatnonzero(np.isfinite(losses) & np.isfinite(rhos) & (losses > 0))
+    order = valid[np.lexsort((rhos[valid], losses[valid], codes[valid]))]
+    losses, rhos, codes = losses[order], rhos[order], codes[order]
+    total = group_sum(losses, codes, len(labels))[codes]
+    mean_rho = group_sum(rhos * losses, codes, len(labels))[codes] / total
+    score[order] = losses / total * (2 * rhos - mean_rho)
+    return score
+
+
+def group_sum(values: Floats, codes: Integers, groups: int) -> Floats:
+    """[groups] sums of `values` [R] by code, added up in the order of the rows: sort them first."""
+    return np.bincount(codes, weights=values, minlength=groups).astype(np.float64, copy=False)
+
+
+def encode(labels: Labels) -> tuple[Integers, npt.NDArray]:
+    """Each row's label as an index into the sorted distinct labels, and those labels."""
+    codes, distinct = pd.factorize(np.asarray(labels), sort=True)
+    if np.any(codes < 0):
+        raise LarkError("A trajectory has no question_id or candidate_id: every row of the pool needs both.")
+    return codes.astype(np.int64), np.asarray(distinct)

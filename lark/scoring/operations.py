@@ -1,0 +1,125 @@
+"""The operations that find out what methods need to know of a trajectory: its length, its statistics under the student, what its
+text says, what a judge thinks of it."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from lark.config import Config
+from lark.generation.engine import ENGINES, check_engine
+from lark.models.shapes import shape_of
+from lark.planner import costs, remedies
+from lark.planner.costs import GIB, Flops
+from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_bytes
+from lark.runtime.machine import Machine
+from lark.runtime.operation import Counts, Operation, Settings, Step
+from lark.scoring import judge, shards
+from lark.scoring.text import write_indicators
+
+log = logging.getLogger(__name__)
+
+TOKENISE = 400_000
+"""Tokens per second of one process."""
+JUDGE_TOKENS, JUDGE_ANSWER = 450, 120
+"""Assumed of a judge: its prompt without the question and the response, and its JSON."""
+PAPER_SCORE_SECONDS = 1.32
+"""Per sample, on 8 A100 (App. D.1)."""
+CUT = "%d of %d trajectories are cut at student.max_length=%d; %d of them have no response left and cannot be selected"
+
+
+def _report_truncation(config: Config, counts: Counts, made: bool) -> None:
+    if counts["truncated"]:
+        log.warning(CUT, counts["truncated"], counts["trajectories"], config.student.max_length, counts["without_response"])
+
+
+def _lengths_cost(planner: Planner, step: Step) -> Estimate:
+    seconds = START_SECONDS["cpu"] + planner.lengths.tokens / TOKENISE
+    return planner.made(step, f"{planner.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
+
+
+def _score_cost(planner: Planner, step: Step) -> Estimate:
+    lengths = planner.lengths
+    flops = costs.forward_flops(planner.shape, lengths.total, lengths.response)
+    own = flops.forward * lengths.repeat / lengths.trajectories / planner.hardware.rate("score", planner.shape, 1)
+    paper = f"{PAPER_SCORE_SECONDS} s per sample (ours {own:.2f} s of one GPU)" if planner.is_papers else ""
+    return _pass_cost(planner, step, flops, paper)
+
+
+def _local_cost(planner: Planner, step: Step) -> Estimate:
+    lengths, context = planner.lengths, planner.config.scoring.local_context
+    return _pass_cost(planner, step, costs.local_flops(planner.shape, lengths.total, lengths.response, context))
+
+
+def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "") -> Estimate:
+    """A pass of the student over the pool."""
+    lengths, shape = planner.lengths, planner.shape
+    flops = operations.forward * lengths.repeat
+    element = precision_bytes(planner.config.student.dtype)
+    weights = shape.parameters * element
+    batch = max(planner.config.hardware.score_tokens, int(lengths.total.max()))
+    memory = (weights + costs.forward_bytes(shape, batch, element)) / GIB
+    work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens"
+    return planner.made(step, work, flops, planner.seconds("score", flops, weights), memory, weights / GIB, paper)
+
+
+def _pass_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    tokens = config.hardware.score_tokens
+    smaller: list[Settings] = [{"hardware.score_tokens": longest}] if tokens > longest else []
+    yield from smaller
+    shorter = remedies.shorter(min(longest, config.student.max_length), "hardware.score_tokens", tokens)
+    yield from remedies.combined([{}, *smaller, *shorter], remedies.half("student.dtype", config.student.dtype))
+
+
+def _judge_gpus(config: Config) -> int:
+    return config.method.judge.tensor_parallel if ENGINES[config.engine.name].shares_model else 1
+
+
+def _check_judge(config: Config, machine: Machine) -> None:
+    check_engine(config.engine, machine, {"method.judge.tensor_parallel": _judge_gpus(config)})
+
+
+def _judge_cost(planner: Planner, step: Step) -> Estimate | None:
+    """The judge reads every trajectory behind its prompt, and answers in a few lines. None if its shape is not known."""
+    judged, lengths = planner.config.method.judge, planner.lengths
+    gpus, shape = _judge_gpus(planner.config), shape_of(judged.model)
+    if shape is None:
+        return None
+    read = np.minimum(lengths.total + JUDGE_TOKENS, judged.max_length)
+    flops = costs.forward_flops(shape, read, np.ones_like(read)).forward * lengths.repeat
+    element = precision_bytes(judged.dtype)
+    weights = shape.parameters * element / gpus
+    kv = costs.kv_bytes_per_token(shape, element) / gpus
+    engine = replace(planner.config.engine, tensor_parallel=gpus)
+    written = lengths.trajectories * min(JUDGE_ANSWER, judged.max_new_tokens)
+    answering = planner.generation_seconds(engine, shape, written, weights, kv, int(read.mean()), 0.0)
+    memory = (weights + kv * judged.max_length) / GIB
+    seconds = flops / planner.hardware.rate("score", shape) + answering
+    work = f"{lengths.trajectories:,} verdicts of {Path(judged.path).name}"
+    return planner.made(step, work, flops, seconds, memory, weights / GIB)
+
+
+def _judge_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    judged = config.method.judge
+    shared = remedies.shared_model(config, machine, judged.model, "method.judge.tensor_parallel", _judge_gpus(config))
+    return remedies.combined(remedies.half("method.judge.dtype", judged.dtype), shared)
+
+
+LENGTHS = Operation(
+    "lengths", "score", "lark.scoring.worker:lengths", processes="one", notice=_report_truncation, cost=_lengths_cost
+)
+SCORE = Operation(
+    "score", "score", "lark.scoring.worker:score", collect=shards.collect, cost=_score_cost, remedies=_pass_remedies
+)
+LOCAL = Operation(
+    "local", "score", "lark.scoring.worker:local", collect=shards.collect, cost=_local_cost, remedies=_pass_remedies
+)
+TEXT = Operation("text", "score", write_indicators)
+JUDGE = Operation(
+    "judge", "score", "lark.scoring.judge_worker:judge_pool", processes="sharing", gpus=_judge_gpus,
+    collect=judge.collect, check=_check_judge, forget=judge.forget, cost=_judge_cost, remedies=_judge_remedies,
+)  # fmt: skip
+
+OPERATIONS = (LENGTHS, SCORE, LOCAL, TEXT, JUDGE)
