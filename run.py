@@ -53,7 +53,8 @@ def main(composed: DictConfig) -> None:
 
 
 def _run(settings: config.Config, folder: Path) -> None:
-    from lark.runtime.launch import follow  # noqa: PLC0415  # --help and --cfg need none of it
+    from lark.report.run_summary import run_summary  # noqa: PLC0415  # --help and --cfg need none of it
+    from lark.runtime.launch import follow  # noqa: PLC0415
     from lark.runtime.pipeline import Pipeline, check_machine  # noqa: PLC0415
 
     if settings.dry_run:
@@ -61,7 +62,7 @@ def _run(settings: config.Config, folder: Path) -> None:
     elif (machine := check_machine(settings)).node > 0:
         follow(machine)
     else:
-        Pipeline(settings, folder).run()
+        Pipeline(settings, folder).run(summarise=run_summary)
 
 
 def _plan(settings: config.Config, folder: Path) -> None:

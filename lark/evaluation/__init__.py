@@ -1,0 +1,1 @@
+"""Evaluate a student: benchmarks and their prompts, generating answers, grading them, metrics."""

@@ -1,0 +1,1 @@
+"""From a generation to an answer, and from an answer to a grade. Pure, or in processes that may die of it."""

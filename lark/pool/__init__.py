@@ -1,0 +1,1 @@
+"""Candidate pools: read in any format, checked, normalised into one Parquet file."""

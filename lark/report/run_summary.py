@@ -3,8 +3,6 @@
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lark.config import GRADERS, Config
@@ -12,19 +10,10 @@ from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics, average
 from lark.report.tables import markdown_table, text_table
 from lark.runtime.operation import Step
+from lark.runtime.pipeline import Pipeline
 from lark.runtime.store import Artifact, Store, write_text
-from lark.runtime.tracking import Tracker
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A step that was carried out: what it made (nothing if all was there) and how long it took."""
-
-    step: Step
-    made: tuple[Artifact, ...]
-    seconds: float
 
 
 def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetrics:
@@ -33,11 +22,10 @@ def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetric
     return BenchmarkMetrics.from_dict(values)
 
 
-def run_summary(
-    config: Config, store: Store, plan: Sequence[Step], outcomes: Sequence[Outcome], tracker: Tracker, folder: Path
-) -> None:
+def run_summary(run: Pipeline) -> None:
     """Print the table, write it beside the run, and send it to the tracker."""
-    graded = [step for step in plan if step.artifacts[0].kind == METRICS]
+    config, store, outcomes, tracker, folder = run.config, run.store, run.outcomes, run.tracker, run.folder
+    graded = [step for step in run.plan if step.artifacts[0].kind == METRICS]
     header, rows = results_table(config, store, graded)
     if rows:
         decoding = config.benchmark.decoding

@@ -5,7 +5,8 @@ import contextlib
 import logging
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lark.config import Config
@@ -13,7 +14,6 @@ from lark.errors import LarkError
 from lark.models.students import check_student
 from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.planner.report import check_memory
-from lark.report.run_summary import Outcome, run_summary
 from lark.report.tables import text_table
 from lark.runtime.launch import command, run_worker
 from lark.runtime.machine import Machine, resolve
@@ -25,6 +25,19 @@ from lark.runtime.tracking import Tracker
 from lark.scoring.methods import kind_of
 
 log = logging.getLogger(__name__)
+
+
+REPORT = "report"
+"""The stage without an operation: it is written anew at the end of every run that asks for it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A step that was carried out: what it made (nothing if all was there) and how long it took."""
+
+    step: Step
+    made: tuple[Artifact, ...]
+    seconds: float
 
 
 class Pipeline:
@@ -46,7 +59,8 @@ class Pipeline:
         self.outcomes: list[Outcome] = []
         self.leader: Leader | None = None
 
-    def run(self) -> None:
+    def run(self, summarise: Callable[["Pipeline"], None] | None = None) -> None:
+        """Every step in order, and then the summary, if the stage `report` asks for one."""
         if self.machine.nodes > 1:
             self.leader = Leader(self.machine)
         done = False
@@ -57,8 +71,8 @@ class Pipeline:
             if not any(outcome.made for outcome in self.outcomes) and self.tracker.already_tracked:
                 self.tracker.enabled = False  # nothing new to report: a repeated sweep leaves no empty runs behind
             self._track_what_was_there()
-            if "report" in self.config.stages:
-                run_summary(self.config, self.store, self.plan, self.outcomes, self.tracker, self.folder)
+            if summarise is not None and REPORT in self.config.stages:
+                summarise(self)
             done = True
         finally:
             self.tracker.finish()

@@ -1,0 +1,1 @@
+"""Choose trajectories and weight them."""

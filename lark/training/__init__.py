@@ -1,0 +1,1 @@
+"""Weighted fine-tuning: loss, packing, trainer, checkpoints, export."""
