@@ -1,17 +1,26 @@
 """What tests share: where the repository is, real data where it is present beside it, and ways to run the program."""
 
 import fcntl
+import importlib
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 
 from lark import config
 from lark.config import Config
+from lark.models.shapes import DEMO
 from lark.models.students import packaged_file
+from lark.runtime.machine import Machine
+from lark.runtime.operation import Job
+from lark.runtime.pipeline import check_machine, check_steps
+from lark.runtime.plan import make_plan, wanted
+from lark.runtime.store import Checksums
 
 ROOT = Path(__file__).parent.parent
 
@@ -86,3 +95,28 @@ def run_program(*arguments: str, outputs: Path) -> tuple[int, str]:
     process = start_program(*arguments, outputs=outputs)
     output, _ = process.communicate()
     return process.returncode, output
+
+
+ALONE = Machine("cpu", 1, 1, 1)
+
+
+def job_of(config: Config, folder: Path, **parts: Any) -> Job:
+    """A job of one process on the CPU with the demo's student, unless `parts` say otherwise."""
+    defaults = {"operation": "test", "outputs": {}, "inputs": {}, "weights": str(DEMO), "machine": ALONE}
+    return Job(**{**defaults, "folder": folder, "config": config, **parts})
+
+
+def work_here(job: Job, target: str, processes: int | None = None, leader: object = None) -> Any:
+    """In the place of `run_worker`: the same function, in this process."""
+    module, function = target.split(":")
+    return getattr(importlib.import_module(module), function)(job)
+
+
+def checked(*overrides: str) -> Machine:
+    """Everything that is checked before a run of this configuration starts."""
+    config = composed(*overrides)
+    machine = check_machine(config)
+    with tempfile.TemporaryDirectory() as folder:
+        steps = wanted(make_plan(config, Checksums(Path(folder)), elsewhere=True), config.stages)
+    check_steps(config, machine, steps)
+    return machine

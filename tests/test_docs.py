@@ -21,7 +21,7 @@ from lark.pool import trajectories as pools
 from lark.pool.read import read
 from lark.selection.stage import write_selection
 from lark.training.worker import read_examples
-from tests.conftest import ROOT, composed
+from tests.conftest import ROOT, composed, job_of
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 COMMANDS = sorted(
@@ -91,7 +91,7 @@ def train_jsonl(tmp_path: Path) -> Path:
     table.assign(n_tokens=9, n_prompt=1, truncated=False)[
         ["question_id", "candidate_id", "n_tokens", "n_prompt", "truncated"]
     ].to_parquet(tmp_path / "lengths.parquet")
-    write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
+    write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
     return tmp_path / "train.jsonl"
 
 

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.models.head import last_hidden_state
+from lark.models.head import last_hidden_state, logit_rule
 from lark.scoring.forward import batches
 from lark.scoring.learnability import Floats
-from lark.training.loss import NO_TARGET, logit_rule, response_targets, weighted_loss
+from lark.training.loss import NO_TARGET, response_targets, weighted_loss
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

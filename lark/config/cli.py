@@ -69,6 +69,8 @@ def _brought(student: Path) -> str:
 
 def _as_hydra_reads(argument: str) -> str:
     key, _, value = argument.partition("=")
+    if key == "weighting.name":
+        return f"weighting={value}"
     if key == "budget":
         return "budget.size=" + value.replace("'", "")
     if key in ("force", "stages") and re.fullmatch(r"\w+(,\w+)*", value) and value != "null":

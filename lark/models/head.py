@@ -1,9 +1,10 @@
-"""The student's LM head: the last linear map and what the model does to its logits, taken out of the model.
+"""From hidden states to logits: the one rule, used by scoring, training and analysis, and the LM head taken out of a model.
 
-The statistics need the head by itself, because they visit the vocabulary in tiles and never hold all logits at once.
+Statistics and the loss need the head by itself, because they visit the vocabulary or the positions in pieces and never hold all
+logits at once.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,19 +16,100 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PROBE_TOKENS = 8
-"""Length of the sequence on which `Head.of` compares itself with the model."""
+"""Length of the sequence on which `logit_rule` compares a rule with the model."""
+SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier")
+"""What model families call a constant factor on the logits, or a divisor."""
+
+
+@dataclass(frozen=True)
+class LogitRule:
+    """How a model turns head outputs h = W x + b into logits z: z = scale · h, and then z = softcap · tanh(z / softcap)."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, head_output: Tensor) -> Tensor:
+        """z for h, in place."""
+        z = head_output.mul_(self.scale) if self.scale != 1.0 else head_output
+        return z if self.softcap is None else z.div_(self.softcap).tanh_().mul_(self.softcap)
+
+    def slope(self, z: Tensor) -> Tensor | None:
+        """dz/dh at z, or None where it is 1 everywhere."""
+        if self.softcap is not None:
+            return (z / self.softcap).square_().neg_().add_(1.0).mul_(self.scale)
+        return torch.full((), self.scale, dtype=z.dtype, device=z.device) if self.scale != 1.0 else None
+
+
+PLAIN = LogitRule()
+"""The logits are the head's output: Llama, Qwen2 and most others."""
+
+
+@torch.no_grad()
+def logit_rule(model: "PreTrainedModel") -> LogitRule:
+    """The rule of this model, found by comparing its logits with W x + b on a few tokens.
+
+    The config alone does not tell: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X. The comparison is what
+    makes this safe for families nobody here has seen: a model that does something unknown between its last hidden state and its
+    logits is refused, not silently scored or trained wrongly. Ask when the model is on its device: flash attention runs on no
+    other.
+    """
+    weight, bias = _plain_head(model)
+    config = model.config.get_text_config()
+    named = [float(value) for name in SCALES if (value := getattr(config, name, None))]
+    scales = [1.0, *(scale for value in named for scale in (value, 1 / value))]
+    softcap = getattr(config, "final_logit_softcapping", None)
+    ids = torch.arange(PROBE_TOKENS, device=weight.device)[None] % weight.shape[0]
+    training, flash = model.training, "flash" in str(model.config._attn_implementation)
+    model.eval()
+    try:
+        with torch.autocast(weight.device.type, torch.bfloat16, enabled=flash):
+            theirs = model(input_ids=ids, use_cache=False).logits[0]
+            hidden = last_hidden_state(model, ids)[0]
+    finally:
+        model.train(training)
+    ours = hidden.float() @ weight.float().T
+    ours = ours if bias is None else ours + bias.float()
+    rules = [LogitRule(scale, softcap) for scale in scales]
+    errors = [_error(rule.logits(ours.clone()), theirs.float()) for rule in rules]
+    best = min(range(len(rules)), key=lambda i: errors[i])
+    # The model rounds its logits to its own precision, and sums in an order of its own.
+    if not errors[best] <= max(16 * torch.finfo(theirs.dtype).eps, 1e-4):
+        raise LarkError(
+            f"{type(model).__name__} does something to its logits that lark/models/head.py does not know: computed from its last "
+            f"hidden state they are off by {errors[best]:.1e} of the largest. Add the rule to `LogitRule`, or choose another "
+            "student."
+        )
+    return rules[best]
+
+
+def _error(ours: Tensor, theirs: Tensor) -> float:
+    """Largest difference in units of the largest logit; infinite if the shapes differ."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    return float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6))
+
+
+def _plain_head(model: "PreTrainedModel") -> tuple[Tensor, Tensor | None]:
+    """W [V, d] and b [V] of a Hugging Face causal LM."""
+    layer = model.get_output_embeddings()
+    weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
+        raise LarkError(
+            f"{type(model).__name__} has no LM head with a plain floating-point weight matrix, so it cannot be scored. "
+            "Use a causal language model, unquantised."
+        )
+    return weight.detach(), bias.detach() if isinstance(bias, Tensor) else None
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """Logits z = softcap * tanh(scale * (W h + b) / softcap), or scale * (W h + b) where there is no soft cap."""
+    """The last linear map of a model, and the rule by which its output becomes logits."""
 
     weight: Tensor
     """W, [V, d], in the model's own precision."""
     bias: Tensor | None = None
     """b, [V]."""
-    scale: float = 1.0
-    softcap: float | None = None
+    rule: LogitRule = field(default=PLAIN)
 
     @property
     def vocabulary(self) -> int:
@@ -36,36 +118,16 @@ class Head:
 
     @classmethod
     def of(cls, model: "PreTrainedModel") -> "Head":
-        """The head of a Hugging Face causal LM, checked against the model's own logits on a few tokens.
-
-        The check is what makes this safe for families nobody here has seen: a model that does something unknown between
-        its last hidden state and its logits is refused, not silently scored wrongly.
-        """
-        layer = model.get_output_embeddings()
-        name = type(model).__name__
-        weight = getattr(layer, "weight", None)
-        if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
-            raise LarkError(
-                f"{name} has no LM head with a plain floating-point weight matrix, so it cannot be scored. "
-                "Use a causal language model, unquantised."
-            )
-        bias = getattr(layer, "bias", None)
-        config = model.config.get_text_config()
-        head = cls(
-            weight.detach(),
-            bias.detach() if isinstance(bias, Tensor) else None,
-            scale=_scale(config),
-            softcap=getattr(config, "final_logit_softcapping", None),
-        )
-        _compare(head, model)
-        return head
+        """The head of a Hugging Face causal LM, whose logits are the model's own."""
+        weight, bias = _plain_head(model)
+        return cls(weight, bias, logit_rule(model))
 
     def rows(self, tokens: slice | Tensor) -> "Head":
         """The head of a part of the vocabulary. Its weight is ready for `logits`: converted once, not at every use."""
         weight, bias = self.weight[tokens], self.bias
         return replace(
             self,
-            weight=weight if _on_tensor_cores(weight) else weight.float(),
+            weight=weight if mixes(weight) else weight.float(),
             bias=None if bias is None else bias[tokens].float(),
         )
 
@@ -77,17 +139,13 @@ class Head:
         nothing; elsewhere the inputs are converted. (TF32, off by default in PyTorch, would break this for fp32 weights
         on a GPU.)
         """
-        if _on_tensor_cores(self.weight) and hidden.dtype == self.weight.dtype:
+        if mixes(self.weight) and hidden.dtype == self.weight.dtype:
             z = torch.mm(hidden, self.weight.T, out_dtype=torch.float32, out=out)
         else:
             z = torch.mm(hidden.float(), self.weight.float().T, out=out)
         if self.bias is not None:
             z += self.bias
-        if self.scale != 1.0:
-            z *= self.scale
-        if self.softcap is not None:
-            z.div_(self.softcap).tanh_().mul_(self.softcap)
-        return z
+        return self.rule.logits(z)
 
 
 def last_hidden_state(model: "PreTrainedModel", input_ids: Tensor, **inputs: Any) -> Tensor:
@@ -96,39 +154,6 @@ def last_hidden_state(model: "PreTrainedModel", input_ids: Tensor, **inputs: Any
     return hidden
 
 
-def _on_tensor_cores(weight: Tensor) -> bool:
-    """Whether a product in `weight`'s half precision can be accumulated and returned in fp32."""
-    return weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
-
-
-def _scale(config: Any) -> float:
-    """The constant factor on the logits, under the names that model families give it."""
-    if (factor := getattr(config, "logit_scale", None)) is not None:  # Cohere multiplies
-        return float(factor)
-    if (divisor := getattr(config, "logits_scaling", None)) is not None:  # Granite divides
-        return 1.0 / float(divisor)
-    if (factor := getattr(config, "lm_head_multiplier", None)) is not None:  # Falcon-H1 multiplies
-        return float(factor)
-    return 1.0
-
-
-@torch.no_grad()
-def _compare(head: Head, model: "PreTrainedModel") -> None:
-    """Refuse the model if `head` on its last hidden state does not give its logits, up to its precision."""
-    was_training = model.training
-    model.eval()
-    ids = torch.arange(PROBE_TOKENS, device=head.weight.device)[None] % head.vocabulary
-    try:
-        theirs = model(input_ids=ids, use_cache=False).logits[0].float()
-        ours = head.rows(slice(None)).logits(last_hidden_state(model, ids)[0])
-    finally:
-        model.train(was_training)
-    error = (ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6) if ours.shape == theirs.shape else None
-    # The model rounds its logits to its own precision, and sums in an order of its own.
-    tolerance = max(16 * torch.finfo(head.weight.dtype).eps, 1e-4)
-    if error is None or not error <= tolerance:
-        reason = "of another shape" if error is None else f"off by {error:.1e} of the largest"
-        raise LarkError(
-            f"{type(model).__name__} does something to its logits that lark/models/head.py does not know: computed "
-            f"from its last hidden state they are {reason}. Add the rule to `Head`, or choose another student."
-        )
+def mixes(x: Tensor) -> bool:
+    """Whether the device multiplies half-precision factors straight into fp32, and keeps the product there (CUDA only)."""
+    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)

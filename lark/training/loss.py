@@ -7,70 +7,17 @@ chunk's residual π - e_y is at hand: three products with the head in all. Recom
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lark.errors import LarkError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from lark.models.head import PLAIN, LogitRule, mixes
 
 NO_TARGET = -100
 """The target of a position that does not predict a response token."""
-
-
-@dataclass(frozen=True)
-class LogitRule:
-    """How a student turns head outputs h into logits z: z = scale · h, and then z = softcap · tanh(z / softcap)."""
-
-    scale: float = 1.0
-    softcap: float | None = None
-
-    def logits(self, head_output: Tensor) -> Tensor:
-        """z for h, in place."""
-        z = head_output.mul_(self.scale) if self.scale != 1.0 else head_output
-        return z if self.softcap is None else z.div_(self.softcap).tanh_().mul_(self.softcap)
-
-    def slope(self, z: Tensor) -> Tensor | None:
-        """dz/dh at z, or None where it is 1 everywhere."""
-        if self.softcap is not None:
-            return (z / self.softcap).square_().neg_().add_(1.0).mul_(self.scale)
-        return torch.full((), self.scale, dtype=z.dtype, device=z.device) if self.scale != 1.0 else None
-
-
-PLAIN = LogitRule()
-"""The logits are the head's output: Llama, Qwen2 and most others."""
-
-
-@torch.no_grad()
-def logit_rule(model: "PreTrainedModel") -> LogitRule:
-    """The rule of this student, found by comparing its logits with its head's output on a few tokens.
-
-    The config alone does not tell: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X. Ask when the model is
-    where it will train: flash attention runs nowhere else.
-    """
-    config = model.config
-    named = [getattr(config, name, None) for name in ("logits_scaling", "logit_scale", "lm_head_multiplier")]
-    scales = [1.0, *(s for value in named if value for s in (float(value), 1 / float(value)))]
-    softcap = getattr(config, "final_logit_softcapping", None)
-    ids = torch.arange(1, 9, device=model.device).unsqueeze(0)
-    head = model.get_output_embeddings()
-    with torch.autocast(model.device.type, torch.bfloat16, enabled="flash" in config._attn_implementation):
-        head_output = head(model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
-        logits = model(input_ids=ids, use_cache=False).logits
-    tolerance = (1e-4 if logits.dtype == torch.float32 else 2e-2) * float(logits.abs().max())
-    for scale in scales:
-        rule = LogitRule(scale, softcap)
-        if float((rule.logits(head_output.float().clone()) - logits.float()).abs().max()) <= tolerance:
-            return rule
-    raise LarkError(
-        f"The logits of {config.name_or_path or config.model_type} are not its head applied to its last hidden states, so its "
-        "training loss cannot be computed in chunks. Choose a student whose architecture is a plain causal language model."
-    )
 
 
 def response_targets(ids: Sequence[int], prompt_length: int) -> list[int]:
@@ -224,24 +171,19 @@ def _surprisal_and_residual(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor,
     return partition.log() - gold, z, partition
 
 
-def _mixes(x: Tensor) -> bool:
-    """Whether the device multiplies half-precision factors straight into fp32 (torch: CUDA only)."""
-    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
-
-
 def _factor(x: Tensor, precision: torch.dtype) -> Tensor:
     """x rounded to `precision`, and widened again where the device's half-precision products would be rounded."""
     x = x.to(precision)
-    return x if _mixes(x) else x.to(torch.promote_types(precision, torch.float32))
+    return x if mixes(x) else x.to(torch.promote_types(precision, torch.float32))
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    return torch.mm(a, b, out_dtype=torch.float32) if _mixes(a) else torch.mm(a, b)
+    return torch.mm(a, b, out_dtype=torch.float32) if mixes(a) else torch.mm(a, b)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """total += a @ b, without the product as a temporary: for the head that is another [V, d]."""
-    if _mixes(a):
+    if mixes(a):
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:
         total.addmm_(a, b)

@@ -19,9 +19,10 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from lark.config import Config
 from lark.errors import LarkError
+from lark.models.head import LogitRule
 from lark.training.batches import GlobalBatch, GlobalBatches
 from lark.training.checkpoints import Layout, seal
-from lark.training.loss import LogitRule, weighted_loss
+from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch
 from lark.training.zero import deepspeed_config
 

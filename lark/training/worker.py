@@ -18,6 +18,7 @@ from lark.config import Config, Student
 from lark.errors import LarkError
 from lark.models.attention import separate_segments, supports_packing
 from lark.models.chat import ChatFormat
+from lark.models.head import LogitRule, logit_rule
 from lark.models.load import attention, load_chat, load_model
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
@@ -29,7 +30,6 @@ from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, sna
 from lark.training.export import Exporter
 from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters
-from lark.training.loss import LogitRule, logit_rule
 from lark.training.packing import Step, plan_batches
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
 from lark.training.training_set import read_rows

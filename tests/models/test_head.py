@@ -34,6 +34,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2, soft cap": ("Gemma2Config", {"head_dim": 8, "final_logit_softcapping": 3.0}),
     "cohere, multiplies": ("CohereConfig", {"logit_scale": 0.25}),
     "granite, divides": ("GraniteConfig", {"logits_scaling": 8.0}),
+    "hyperclova x, multiplies": ("HyperCLOVAXConfig", {"logits_scaling": 0.25}),
     "olmo2": ("Olmo2Config", {}),
 }
 
@@ -61,9 +62,10 @@ def test_logits_are_the_models_own(family: str) -> None:
 
 
 def test_what_families_do_to_logits_is_found() -> None:
-    assert Head.of(tiny("CohereConfig", logit_scale=0.25)).scale == 0.25
-    assert Head.of(tiny("GraniteConfig", logits_scaling=8.0)).scale == 0.125
-    assert Head.of(tiny("Gemma2Config", head_dim=8, final_logit_softcapping=3.0)).softcap == 3.0
+    assert Head.of(tiny("CohereConfig", logit_scale=0.25)).rule.scale == 0.25
+    assert Head.of(tiny("GraniteConfig", logits_scaling=8.0)).rule.scale == 0.125
+    assert Head.of(tiny("Gemma2Config", head_dim=8, final_logit_softcapping=3.0)).rule.softcap == 3.0
+    assert Head.of(tiny("HyperCLOVAXConfig", logits_scaling=0.25)).rule.scale == 0.25  # where Granite would divide
     assert Head.of(tiny("PhiConfig", num_key_value_heads=4)).bias is not None
     assert Head.of(tiny("LlamaConfig")).bias is None
 

@@ -14,7 +14,7 @@ from lark.models.chat import INSTRUCTION, ChatFormat
 from lark.models.shapes import ARCHITECTURES, Shape, config_of, shape_of
 from lark.models.students import DEMO
 from lark.training.kernels import apply_liger
-from tests.conftest import composed
+from tests.conftest import checked, composed
 
 PARAMETERS = {"qwen7b": 7_615_616_512, "qwen1.5b": 1_543_714_304, "llama3b": 3_212_749_824, "smollm2": 134_515_008}
 TOKENIZERS = {"qwen7b": "qwen2_5", "qwen1.5b": "qwen2_5", "llama3b": "llama3_1"}
@@ -110,14 +110,13 @@ def test_the_fused_kernels_of_the_paper_apply(name: str) -> None:
 
 
 def test_a_context_longer_than_the_models_is_told_before_anything_loads(tmp_path: Path) -> None:
-    from lark.runtime.machine import check
 
     with pytest.raises(LarkError, match=r"student\.max_length=10000 is longer than the model's context of 8192"):
-        check(composed("student=smollm2", "student.max_length=10000", "engine=hf"))
+        checked("student=smollm2", "student.max_length=10000", "engine=hf")
     # Of a folder with a config.json and no weights at all.
     (tmp_path / "config.json").write_text((ARCHITECTURES / "qwen1.5b.json").read_text())
     with pytest.raises(LarkError, match="context of 131072"):
-        check(composed(f"student.path={tmp_path}", "student.max_length=200000"))
+        checked(f"student.path={tmp_path}", "student.max_length=200000")
 
 
 def test_shapes_are_read_from_any_llama_like_config() -> None:

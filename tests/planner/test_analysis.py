@@ -4,23 +4,23 @@ import re
 
 import pytest
 import torch
-from lark.planner.analysis import analysis_estimates, gradient_passes
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.analysis.gradients import Anchor, passes
+from lark.analysis.operations import gradient_passes
 from lark.models.shapes import Shape, shape_of
 from lark.planner.costs import GIB, forward_flops
 from lark.planner.estimates import Estimate
 from lark.planner.lengths import pool_lengths
 from lark.planner.report import report
 from tests.conftest import composed
+from tests.planner.steps import estimated, keys_of, steps_of
 
 
 def planned(name: str, *overrides: str) -> dict[str, Estimate]:
-    return {
-        e.task: e
-        for e in analysis_estimates(composed(f"analysis.name={name}", "student=qwen7b", "hardware=a100x8", *overrides))
-    }
+    """What the stage `analyse` itself takes."""
+    found = estimated(composed(f"analysis.name={name}", "student=qwen7b", "hardware=a100x8", *overrides))
+    return {e.name: e for e in found if e.step.stage == "analyse"}
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -71,13 +71,14 @@ def test_shards_are_dealt_whole() -> None:
 
 def test_a_run_says_what_its_analysis_costs() -> None:
     config = composed("analysis.name=gradients", "student=qwen7b", "hardware=a100x8", "stages=[analyse]")
-    text, refused = report(config)
+    steps = steps_of(config)
+    text, refused = report(config, steps)
     assert re.search(r"analyse +gradients +1,650 trajectories x \d+ passes", text)
     assert refused is not None and "analyse (gradients) needs about" in refused and "analysis.dtype=bfloat16" in refused
-    again, refused = report(config, reused={"gradients"})
+    again, refused = report(config, steps, finished=keys_of(steps, "gradients"))
     assert re.search(r"gradients .* reused", again) and refused is None
 
 
 def test_what_needs_no_model_costs_nothing_worth_planning() -> None:
     assert planned("contamination") == {}
-    assert analysis_estimates(composed()) == []
+    assert [e for e in estimated(composed()) if e.step.stage == "analyse"] == []

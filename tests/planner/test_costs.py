@@ -16,9 +16,9 @@ from lark.config import Lora
 from lark.models.shapes import HERE, Shape
 from lark.planner import costs
 from lark.planner.costs import TrainingSetup
-from lark.planner.estimates import training_setup
 from lark.runtime.machine import Machine
 from lark.training.lora import add_adapters
+from lark.training.operations import training_setup
 from lark.training.worker import _weights_dtype
 from tests.conftest import composed
 

@@ -20,26 +20,28 @@ from lark.models.chat import ChatFormat
 from lark.models.shapes import shape_of
 from lark.models.students import DEMO
 from lark.planner import report
-from lark.planner import throughput as figures
-from lark.planner.estimates import Estimate, estimate, key_of
+from lark.planner.estimates import Estimate, estimate
 from lark.planner.lengths import assumed, pool_lengths
 from lark.planner.remedies import applied
+from lark.planner.throughput import Throughput, core_tflops, efficiency, throughput
 from lark.pool.read import read
 from lark.runtime.machine import Machine
+from lark.runtime.operation import Step
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.plan import make_plan, wanted
 from lark.runtime.store import Checksums
 from tests.conftest import composed
+from tests.planner.steps import estimated, keys_of, steps_of
 
 
-def by_task(*overrides: str) -> dict[str, Estimate]:
-    """By task; of two evaluations the trained student's."""
-    return {e.task: e for e in estimate(composed(*overrides))}
+def by_name(*overrides: str) -> dict[str, Estimate]:
+    """By operation; of two evaluations the trained student's."""
+    return {e.name: e for e in estimated(composed(*overrides))}
 
 
 def test_the_papers_main_run_costs_what_the_paper_says() -> None:
     """App. C.3 and D.1: 3-5 h for 5,000 trajectories on 8 A100, 1.32 s a sample, 15 min a benchmark; within a factor of 1.5."""
-    run = by_task("student=qwen7b", "hardware=a100x8", "budget.size=1")
+    run = by_name("student=qwen7b", "hardware=a100x8", "budget.size=1")
     assert 3.0 <= run["train"].seconds / 3600 <= 5.0
     seconds_a_sample = run["score"].device_hours * 3600 / 165_000
     assert 1.32 / 1.5 <= seconds_a_sample <= 1.32 * 1.5
@@ -60,19 +62,19 @@ def test_the_demo_pools_assumed_lengths_are_its_own() -> None:
 
 def test_graphs_save_time_on_gpus_and_are_planned_with() -> None:
     run = ["student=qwen7b", "hardware=a100x8"]
-    planned, eager = by_task(*run)["generate"], by_task(*run, "engine.eager=true")["generate"]
-    assert planned.seconds == by_task(*run, "engine.eager=false")["generate"].seconds < eager.seconds
+    planned, eager = by_name(*run)["generate"], by_name(*run, "engine.eager=true")["generate"]
+    assert planned.seconds == by_name(*run, "engine.eager=false")["generate"].seconds < eager.seconds
 
 
 def test_a_larger_budget_trains_longer_and_scores_once() -> None:
-    one, three = by_task("student=qwen7b", "hardware=a100x8", "budget.size=1"), by_task("student=qwen7b", "hardware=a100x8")
+    one, three = by_name("student=qwen7b", "hardware=a100x8", "budget.size=1"), by_name("student=qwen7b", "hardware=a100x8")
     assert three["train"].flops == pytest.approx(3 * one["train"].flops)
     assert three["score"].flops == one["score"].flops
 
 
 def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_scores() -> None:
-    judged = by_task("student=qwen7b", "hardware=a100x8", "method=llm_judge")["judge"]
-    scored = by_task("student=qwen7b", "hardware=a100x8", "method=lark")["score"]
+    judged = by_name("student=qwen7b", "hardware=a100x8", "method=llm_judge")["judge"]
+    scored = by_name("student=qwen7b", "hardware=a100x8", "method=lark")["score"]
     assert 2 < judged.seconds / scored.seconds < 8
     assert judged.fits, "on the two GPUs that conf/method/llm_judge.yaml gives it"
     small = [
@@ -82,12 +84,12 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
         "method=llm_judge",
         "method.judge.tensor_parallel=1",
     ]
-    single = [e for e in estimate(composed(*small)) if e.task == "judge"]
+    single = [e for e in estimated(composed(*small)) if e.name == "judge"]
     with pytest.raises(LarkError, match=r"use method\.judge\.tensor_parallel=2"):
         report.refuse(single)
-    whole = estimate(composed(*small[:-1], "engine=hf"))  # which shares no model between GPUs
+    whole = estimated(composed(*small[:-1], "engine=hf"))  # which shares no model between GPUs
     with pytest.raises(LarkError, match=r"use engine=vllm method\.judge\.tensor_parallel=2"):
-        report.refuse([e for e in whole if e.task == "judge"])
+        report.refuse([e for e in whole if e.name == "judge"])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
     ],
 )
 def test_what_cannot_fit_is_refused_with_the_setting_that_would_make_it_fit(overrides: list[str], remedy: str) -> None:
-    planned = estimate(composed("student=qwen7b", *overrides))
+    planned = estimated(composed("student=qwen7b", *overrides))
     with pytest.raises(LarkError, match=r"needs about \d+ GiB on a device that has") as error:
         report.refuse(planned)
     assert remedy in str(error.value)
@@ -153,11 +155,17 @@ def runs(draw: st.DrawFn) -> Config:
         "engine.tensor_parallel": 1 if engine == "hf" else draw(shared),
         "method.name": draw(st.sampled_from(["lark", "llm_judge", "local_naturalness"])),
         "method.judge.tensor_parallel": draw(shared),
+        "training.snapshots": 2,  # which the decay rate cannot do without
         "analysis.name": draw(st.sampled_from(["theory", "kappa"])),
         "analysis.dtype": draw(st.sampled_from(["float32", "bfloat16"])),
         "hardware.gradient_gib": draw(st.sampled_from([1.0, 24.0])),
     }
     return applied(config, settings)
+
+
+def key_of(step: Step) -> str:
+    """Tells it from the other steps of a run, and is the same in another."""
+    return f"{step.operation.name}:{step.model}" if step.model else step.operation.name
 
 
 def typed(config: Config, settings: dict[str, object]) -> Config:
@@ -172,58 +180,62 @@ def typed(config: Config, settings: dict[str, object]) -> Config:
 @given(runs())
 def test_every_remedy_that_names_settings_fits_when_it_is_applied(config: Config) -> None:
     machine = Machine(config.hardware.device, config.hardware.processes, 1, 1)
-    speed = figures.Figures(machine, 1.0, config.hardware.memory_gib, 1.0)
-    for step in report.every_estimate(config, assumed(5000, config.student.max_length), speed):
-        assert (step.remedy is None) == step.fits
-        named = dict(re.findall(r"([a-z_.]+)=([\w.]+)", step.remedy or ""))
+    speed = Throughput(machine, 1.0, config.hardware.memory_gib, 1.0)
+    for e in estimate(config, steps_of(config), assumed(5000, config.student.max_length), speed):
+        assert (e.remedy is None) == e.fits
+        named = dict(re.findall(r"([a-z_.]+)=([\w.]+)", e.remedy or ""))
         if not named:
             continue
         better = typed(config, {key: yaml.safe_load(value) for key, value in named.items()})
-        again = report.every_estimate(better, assumed(5000, better.student.max_length), speed)
-        assert next(e for e in again if e.key == step.key).fits, step.remedy
+        again = estimate(better, steps_of(better), assumed(5000, better.student.max_length), speed)
+        assert next(a for a in again if key_of(a.step) == key_of(e.step)).fits, e.remedy
         assert machine.world > 1 or "hardware.zero" not in named
         shared = int(named.get("engine.tensor_parallel", named.get("method.judge.tensor_parallel", 1)))
         assert shared == 1 or (machine.device == "cuda" and machine.processes % shared == 0)
 
 
 def test_the_remedy_really_fits() -> None:
-    report.refuse(estimate(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=48", "hardware.zero=3")))
+    report.refuse(estimated(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=48", "hardware.zero=3")))
 
 
 def test_counting_tokens_needs_no_other_settings_but_memory() -> None:
-    step = by_task("hardware=cpu", "hardware.memory_gib=0.5")["lengths"]
+    step = by_name("hardware=cpu", "hardware.memory_gib=0.5")["lengths"]
     assert step.remedy == "a smaller student or a machine with more memory (about 1 GiB)"
 
 
 def test_adapters_are_named_with_the_steps_that_they_need() -> None:
-    step = by_task("student=qwen7b", "hardware=a100x1")["train"]
+    step = by_name("student=qwen7b", "hardware=a100x1")["train"]
     assert step.remedy is not None and step.remedy.startswith("training.lora.rank=16 training.learning_rate=0.0001")
 
 
 def test_a_real_run_is_given_no_remedy_for_lengths_that_nobody_has_seen() -> None:
+    config = composed("student=smollm2", "engine=hf", "hardware.memory_gib=2")
     with pytest.raises(LarkError) as error:
-        report.check_memory(composed("student=smollm2", "engine=hf", "hardware.memory_gib=2"), Machine("cpu", 1, 1, 2))
+        report.check_memory(config, Machine("cpu", 1, 1, 2), steps_of(config))
     assert "training.lora.rank=16" in str(error.value) and "max_length" not in str(error.value)
 
 
 def test_a_run_that_is_not_dry_is_refused_only_for_what_is_certain() -> None:
     machine = Machine("cuda", 8, 1, 1)
-    report.check_memory(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40"), machine)
+    config = composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40")
+    report.check_memory(config, machine, steps_of(config))
+    unsharded = composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40", "hardware.zero=0")
     with pytest.raises(LarkError, match="train"):
-        report.check_memory(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=40", "hardware.zero=0"), machine)
+        report.check_memory(unsharded, machine, steps_of(unsharded))
 
 
 def test_a_disk_that_is_too_small_is_told_before_and_does_not_stop_a_run(caplog: pytest.LogCaptureFixture) -> None:
     config, machine = composed("student=qwen7b", "hardware=a100x8", "outputs=/proc"), Machine("cuda", 8, 1, 1)
-    report.check_memory(config, machine)
+    steps = steps_of(config)
+    report.check_memory(config, machine, steps)
     (said,) = caplog.messages
     assert said.startswith(
         "/proc has 0 MiB free, and training leaves 14 GiB, and until it is finished needs up to 340 GiB more"
     )
     caplog.clear()
-    report.check_memory(config, machine, reused={"train"})
+    report.check_memory(config, machine, steps, finished=keys_of(steps, "train"))
     assert not caplog.messages
-    assert "disk      training leaves 14 GiB" in report.report(config)[0]
+    assert "disk      training leaves 14 GiB" in report.report(config, steps)[0]
 
 
 ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "generate:trained", "gradients", "jacobians", "kappa")
@@ -239,21 +251,25 @@ ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "genera
 def test_what_is_estimated_is_what_would_run(asked: list[str], tmp_path: Path) -> None:
     """The steps of the stages and those that they depend on, as the plan itself has them."""
     config = composed(*asked)
-    plan, speed = make_plan(config, Checksums(tmp_path)), figures.Figures(Machine("cpu", 1, 1, 1), 0.1, 16.0, 12.0)
+    plan, speed = make_plan(config, Checksums(tmp_path)), Throughput(Machine("cpu", 1, 1, 1), 0.1, 16.0, 12.0)
     for stages in (*([stage] for stage in STAGES), ["score", "evaluate"], list(STAGES)):
-        keys = [key_of(step) for step in wanted(plan, stages)]
-        estimated = [e.key for e in report.every_estimate(replace(config, stages=stages), hardware=speed)]
-        assert [key for key in estimated if key in ORDER] == [key for key in ORDER if key in keys], stages
+        steps = wanted(plan, stages)
+        keys = [key_of(step) for step in steps]
+        found = [e.step for e in estimate(replace(config, stages=stages), steps, hardware=speed)]
+        assert found == [step for step in steps if step.operation.cost is not None], stages
+        assert [key_of(step) for step in found] == [key for key in ORDER if key in keys], stages
 
 
 def test_a_dependency_that_cannot_fit_is_refused_unless_it_is_there_already() -> None:
     config, machine = composed("student=qwen7b", "hardware=a100x1", "stages=[evaluate]"), Machine("cuda", 1, 1, 1)
+    steps = steps_of(config)
+    trained = keys_of(steps, "train")
     with pytest.raises(LarkError, match=r"train \(train\) needs about 140 GiB"):
-        report.refuse(estimate(config))
+        report.refuse(estimate(config, steps))
     with pytest.raises(LarkError, match=r"train \(train\) needs about 114 GiB"):
-        report.check_memory(config, machine)
-    report.check_memory(config, machine, reused={"train"})
-    text, refused = report.report(config, reused={"train"})
+        report.check_memory(config, machine, steps)
+    report.check_memory(config, machine, steps, finished=trained)
+    text, refused = report.report(config, steps, finished=trained)
     (row,) = (line for line in text.splitlines() if line.startswith("train"))
     assert row.endswith("reused")
     assert refused is None
@@ -262,11 +278,11 @@ def test_a_dependency_that_cannot_fit_is_refused_unless_it_is_there_already() ->
 def test_a_plan_knows_what_is_finished_and_not_to_be_made_again(tmp_path: Path) -> None:
     arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "method=rule_quality", "hardware=cpu")
     run = Pipeline(composed(*arguments), tmp_path / "run")
-    (text,) = (step for step in run.plan if step.task == "text")
-    assert run.reused() == frozenset()
+    (text,) = (step for step in run.plan if step.operation.name == "text")
+    assert run.finished() == frozenset()
     run.store.ensure(text.artifacts, lambda folders: [{}])
-    assert run.reused() == {"text"}
-    assert Pipeline(composed(*arguments, "force=[text]"), tmp_path / "run").reused() == frozenset()
+    assert run.finished() == {text.key}
+    assert Pipeline(composed(*arguments, "force=[text]"), tmp_path / "run").finished() == frozenset()
 
 
 def test_what_cannot_fit_is_said_also_where_the_pool_is_missing(
@@ -277,7 +293,7 @@ def test_what_cannot_fit_is_said_also_where_the_pool_is_missing(
     monkeypatch.chdir(tmp_path)
     caplog.set_level("INFO")
     config = composed("student=qwen7b", "hardware=a100x1", "dry_run=true", f"outputs={tmp_path}")
-    with pytest.raises(LarkError, match=r"use training\.lora\.rank=16 .* And besides: .*data/rsr"):
+    with pytest.raises(LarkError, match=r"use training\.lora\.rank=16 .* Also: .*data/rsr"):
         run._plan(config, tmp_path / "run")
     assert "139.2 !" in caplog.text
     assert "!         more than one device has" in caplog.text
@@ -285,13 +301,13 @@ def test_what_cannot_fit_is_said_also_where_the_pool_is_missing(
 
 def test_the_papers_figures_stand_beside_runs_on_the_papers_hardware_only() -> None:
     paper = "student=qwen7b", "method=lark"
-    assert "1.32 s a sample" in by_task(*paper, "hardware=a100x8")["score"].paper
+    assert "1.32 s per sample" in by_name(*paper, "hardware=a100x8")["score"].paper
     for hardware in (
         ["hardware=a100x1"],
         ["hardware=a100x8", "hardware.processes=4"],
         ["hardware=a100x8", "hardware.tflops=990"],
     ):
-        assert not any(e.paper for e in by_task(*paper, *hardware).values())
+        assert not any(e.paper for e in by_name(*paper, *hardware).values())
 
 
 def test_lengths_are_measured_read_or_assumed_and_it_says_which(tmp_path: Path) -> None:
@@ -316,26 +332,24 @@ def test_a_pool_of_named_questions_has_no_others() -> None:
 
 def test_a_student_that_is_not_here_cannot_be_planned_for() -> None:
     with pytest.raises(LarkError, match=r"its config\.json is not here"):
-        estimate(composed("student.path=nobody/nothing"))
+        estimated(composed("student.path=nobody/nothing"))
 
 
 def test_the_table_names_every_step_and_its_sum() -> None:
     config = composed("student=llama3b", "hardware=a100x8", "method=local_naturalness")
-    planned = estimate(config)
-    assert [e.task for e in planned] == ["lengths", "local", "train", "generate", "generate"]
+    planned = estimated(config)
+    assert [e.name for e in planned] == ["lengths", "local", "train", "generate", "generate"]
     text = report.table(planned)
     assert "all" in text
     assert "GiB a device" in text
 
 
 def test_the_matrix_rate_is_that_of_a_computer() -> None:
-    assert 1e-4 < figures.core_tflops(0.05) < 100
+    assert 1e-4 < core_tflops(0.05) < 100
 
 
 def test_processes_on_a_cpu_share_its_cores_and_its_memory() -> None:
-    one, two = (
-        figures.figures(composed("hardware=cpu", f"hardware.processes={n}"), Machine("cpu", n, 1, 8 // n)) for n in (1, 2)
-    )
+    one, two = (throughput(composed("hardware=cpu", f"hardware.processes={n}"), Machine("cpu", n, 1, 8 // n)) for n in (1, 2))
     shape = shape_of(composed().student)
     assert shape is not None
     assert two.memory_gib == pytest.approx(one.memory_gib / 2)
@@ -345,7 +359,5 @@ def test_processes_on_a_cpu_share_its_cores_and_its_memory() -> None:
 def test_a_narrow_student_gains_little_from_fast_products() -> None:
     narrow, wide = (shape_of(composed(f"student={name}").student) for name in ("demo", "qwen7b"))
     assert narrow is not None and wide is not None
-    gains = [
-        2 * figures.efficiency("cpu", "score", s, 0.2) / figures.efficiency("cpu", "score", s, 0.1) for s in (narrow, wide)
-    ]
+    gains = [2 * efficiency("cpu", "score", s, 0.2) / efficiency("cpu", "score", s, 0.1) for s in (narrow, wide)]
     assert 1 < gains[0] < 1.5 < gains[1] < 2

@@ -21,7 +21,7 @@ from lark.selection import stage as selecting
 from lark.config import Pool
 from lark.scoring.methods import METHODS
 from lark.scoring.text import write_indicators
-from tests.conftest import composed
+from tests.conftest import composed, job_of
 
 folder, questions, candidates = Path(sys.argv[1]), 5000, 33
 with (folder / "pool.jsonl").open("w") as handle:
@@ -33,7 +33,7 @@ with (folder / "pool.jsonl").open("w") as handle:
 
 pool = Pool(name="large", format="rows", path=str(folder / "pool.jsonl"))
 counts = pools.write(read(pool), folder / pools.FILE, pool)
-write_indicators(folder, folder)
+write_indicators(job_of(composed(), folder, inputs={"pool": folder}))
 
 rng = np.random.default_rng(0)
 keys = pd.read_parquet(folder / pools.FILE, columns=["question_id", "candidate_id"])
@@ -48,7 +48,7 @@ lengths.assign(local_naturalness=-rng.random(len(keys))).to_parquet(folder / "lo
 chosen = {}
 for name in set(METHODS) - {"external", "llm_judge"}:
     inputs = {source: folder for source in ("pool", "lengths", "scores", "local", "text")}
-    chosen[name] = selecting.write_selection(composed(f"method={name}"), inputs, folder)["trajectories"]
+    chosen[name] = selecting.write_selection(job_of(composed(f"method={name}"), folder, inputs=inputs))["trajectories"]
 lines = sum(1 for _ in (folder / "train.jsonl").open())
 # Not `ru_maxrss`, which a child inherits from its parent.
 peak = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024

@@ -17,8 +17,8 @@ from lark.pool import trajectories as pools
 from lark.pool.formats import teachers_and_rollouts
 from lark.pool.read import Dropped, Trajectory, read
 from lark.pool.records import BOM, json_array
-from lark.report.run_summary import pool_summary
-from lark.runtime.plan import pool_artifact
+from lark.pool.summary import pool_summary
+from lark.runtime.plan import make_plan
 from lark.runtime.store import Checksums
 from tests.conftest import composed
 
@@ -71,7 +71,7 @@ def test_a_datasets_folder_that_changed_is_another_pool(tmp_path: Path) -> None:
 
     def fingerprint(*rows: dict[str, Any]) -> str:
         write_jsonl(tmp_path / "set" / "data" / "train.jsonl", list(rows))
-        return pool_artifact(pool, Checksums(tmp_path)).fingerprint
+        return make_plan(pool, Checksums(tmp_path))[0].artifacts[0].fingerprint
 
     first = fingerprint(row(1, 1))
     assert fingerprint(row(1, 1), row(1, 2)) != first

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from lark.config import Config, Task
+from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.report import run_summary as summary
 from lark.report.run_summary import details_table, headline, levels_table, run_summary
+from lark.runtime.pipeline import Pipeline
 from lark.runtime.plan import Step, make_plan
 from lark.runtime.store import Artifact, Checksums, Store
-from lark.runtime.tracking import Tracker
 from tests.conftest import composed
 
 
@@ -23,7 +24,7 @@ def evaluated(folder: Path, *overrides: str, path: str | None = None) -> tuple[C
         (folder / path).write_text(json.dumps({"problem": "?", "answer": "5"}) + "\n")
         config.benchmark.tasks = {"mine": Task(label="Mine", path=str(folder / path), answer_format="numeric")}
     store, plan = Store(config.outputs_path), make_plan(config, Checksums(config.outputs_path))
-    (graded,) = (step for step in plan if step.task == "grade")
+    (graded,) = (step for step in plan if step.artifacts[0].kind == METRICS)
 
     def write(folders: list[Path]) -> list[dict[str, int]]:
         metrics = {
@@ -51,7 +52,7 @@ def _inputs(step: Step) -> list[Artifact]:
 ])  # fmt: skip
 def test_the_details_are_of_the_headlines_grader(grader: str, share: str, interval: str, unboxed: str, tmp_path: Path) -> None:
     config, store, plan = evaluated(tmp_path, f"benchmark.grader={grader}")
-    header, (row,) = details_table(config, store, [step for step in plan if step.task == "grade"])
+    header, (row,) = details_table(config, store, [step for step in plan if step.artifacts[0].kind == METRICS])
     cells = dict(zip(header, row, strict=True))
     assert f"({grader} grader)" in headline(config)
     assert (cells[f"Acc@5 ({grader})"], cells["95% interval"], cells["without box"]) == (share, interval, unboxed)
@@ -62,11 +63,11 @@ def test_answers_that_cannot_be_read_explain_an_empty_table(
 ) -> None:
     config, store, plan = evaluated(tmp_path, "benchmark.grader=paper")
     monkeypatch.setattr(summary, "MANY", 20)  # a quarter of them have no box
-    run_summary(config, store, plan, [], Tracker(config, tmp_path), tmp_path)
+    run_summary(Pipeline(config, tmp_path))
     assert "which count as wrong: Base model 25%." in caplog.text and "pool.answer_pattern" in caplog.text
     caplog.clear()
     monkeypatch.undo()
-    run_summary(config, store, plan, [], Tracker(config, tmp_path), tmp_path)
+    run_summary(Pipeline(config, tmp_path))
     assert "count as wrong" not in caplog.text
 
 
@@ -74,7 +75,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     assert "standard deviation over 3 decoding seeds" in headline(composed())
     config, store, plan = evaluated(tmp_path, "benchmark.decoding.seeds=[4]")
     assert headline(config) == "Acc@5 in percent (paper grader), decoding seed 4"
-    _, (row,) = details_table(config, store, [step for step in plan if step.task == "grade"])
+    _, (row,) = details_table(config, store, [step for step in plan if step.artifacts[0].kind == METRICS])
     assert not any("±" in cell for cell in row)
 
 
@@ -83,9 +84,9 @@ def test_levels_are_on_the_console_unless_they_are_the_demos(
     path: str | None, shown: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config, store, plan = evaluated(tmp_path, path=path)
-    header, (row,) = levels_table(config, store, [step for step in plan if step.task == "grade"])
+    header, (row,) = levels_table(config, store, [step for step in plan if step.artifacts[0].kind == METRICS])
     assert (header[-2:], row[-2:]) == (["level 1", "level 2"], ["100.00±0.00", "0.00±0.00"])
     with caplog.at_level(logging.INFO):
-        run_summary(config, store, plan, [], Tracker(config, tmp_path), tmp_path)
+        run_summary(Pipeline(config, tmp_path))
     assert ("Acc@5 by level (paper grader)" in caplog.text) is shown
     assert "level 2" in (tmp_path / "summary.md").read_text()

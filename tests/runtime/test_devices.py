@@ -5,21 +5,27 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
 from lark.errors import LarkError
-from lark.planner.report import every_estimate, refusal
+from lark.evaluation.operations import GENERATE
+from lark.planner.estimates import estimate
+from lark.planner.report import refusal
 from lark.runtime import devices
 from lark.runtime import machine as hardware
-from lark.runtime.launch import JOB, environment
-from lark.runtime.machine import Machine, check, resolve, zero_stage
-from lark.runtime.pipeline import Pipeline
-from lark.runtime.worker import Job
-from tests.conftest import ROOT, composed
+from lark.runtime.launch import JOB, environment, write_job
+from lark.runtime.machine import Machine, resolve
+from lark.runtime.operation import Operation, Step
+from lark.runtime.pipeline import Pipeline, check_machine
+from lark.runtime.plan import make_plan, wanted
+from lark.runtime.store import Checksums
+from lark.scoring.operations import JUDGE, SCORE
+from lark.training.operations import TRAIN
+from lark.training.zero import zero_stage
+from tests.conftest import ROOT, composed, job_of
 
 SMI = """#!/bin/sh
 case "$*" in
@@ -81,25 +87,21 @@ def test_gpus_that_the_user_hid_stay_hidden(gpus: pytest.MonkeyPatch) -> None:
     assert hardware.gpu_ids() == ["GPU-3", "GPU-1"]
 
 
-def step_gpus(operation: str, *overrides: str) -> tuple[int, int | None]:
+def step_gpus(operation: Operation, *overrides: str) -> tuple[int, int | None]:
     """GPUs of each process of a step, and its processes, as the pipeline starts them."""
     pipeline = Pipeline.__new__(Pipeline)
     pipeline.config = composed("student=qwen7b", "hardware=a100x8", "dry_run=true", *overrides)
     pipeline.machine = resolve(pipeline.config.hardware, here=False)
-
-    class Step:
-        task = operation
-
-    return pipeline._gpus(Step()), pipeline._processes(Step())  # type: ignore[arg-type]
+    return operation.gpus(pipeline.config), pipeline._processes(Step(operation, ()))
 
 
 def test_engines_share_a_model_among_their_own_gpus_and_training_sees_its_neighbours() -> None:
-    assert step_gpus("generate") == (1, None)
-    assert step_gpus("generate", "engine.tensor_parallel=2") == (2, 4)
-    assert step_gpus("judge", "method=llm_judge") == (2, 4)
-    assert step_gpus("judge", "method=llm_judge", "engine=hf") == (1, None)
-    assert step_gpus("train") == (0, None)
-    assert step_gpus("score") == (1, None)
+    assert step_gpus(GENERATE) == (1, None)
+    assert step_gpus(GENERATE, "engine.tensor_parallel=2") == (2, 4)
+    assert step_gpus(JUDGE, "method=llm_judge") == (2, 4)
+    assert step_gpus(JUDGE, "method=llm_judge", "engine=hf") == (1, None)
+    assert step_gpus(TRAIN) == (0, None)
+    assert step_gpus(SCORE) == (1, None)
 
 
 PROBE = """
@@ -125,9 +127,9 @@ print(json.dumps({"driver": asked, "nvml": asked_of_nvml, "loaded": [m for m in 
 """
 
 
-@pytest.mark.parametrize(("task", "module"), [("generate", "lark.evaluation.generate"), ("judge", "lark.scoring.judge_worker")])
+@pytest.mark.parametrize("operation", [GENERATE, JUDGE])
 def test_importing_an_engines_worker_never_initialises_cuda(
-    task: str, module: str, tmp_path: Path, gpus: pytest.MonkeyPatch
+    operation: Operation, tmp_path: Path, gpus: pytest.MonkeyPatch
 ) -> None:
     """With flash-attn installed, transformers asks for CUDA's devices as it is imported. The driver, once asked, does not read
     CUDA_VISIBLE_DEVICES again: all engines would start on GPU 0."""
@@ -140,16 +142,14 @@ def test_importing_an_engines_worker_never_initialises_cuda(
     (info / "top_level.txt").write_text("flash_attn\n")
     (info / "RECORD").write_text("flash_attn/__init__.py,,\n")
     machine = Machine("cuda", 8, 1, 1)
-    job = {"task": task, "folder": str(tmp_path), "inputs": {}, "extra": {}, "gpus": 1,
-           "config": asdict(composed("tracking=none")), "machine": asdict(machine)}  # fmt: skip
-    (tmp_path / JOB).write_text(json.dumps(job))
+    write_job(job_of(composed("tracking=none"), tmp_path, machine=machine), str(operation.run))
     env = {**environment(machine, 8, 1), "LOCAL_RANK": "3", "RANK": "3", "WORLD_SIZE": "8"}
     env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(tmp_path / "site")])
     done = subprocess.run(
         [sys.executable, "-c", PROBE, str(tmp_path / JOB)], cwd=ROOT, env=env, capture_output=True, text=True, check=True
     )
     found = json.loads(done.stdout.splitlines()[-1])
-    assert module in found["loaded"]
+    assert str(operation.run).split(":")[0] in found["loaded"]
     assert found["nvml"], "transformers no longer asks: the stand-in shows nothing"
     assert found["driver"] == []
     assert set(found["nvml"]) == {"3"}
@@ -163,15 +163,15 @@ def test_a_worker_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LOCAL_RANK", "5")
     config = composed()
     for gpus_each in (1, 0):
-        job = Job("score", Path(), {}, config, Machine("cuda", 8, 1, 1), {}, rank=13, world=16, gpus=gpus_each)
+        job = job_of(config, Path(), machine=Machine("cuda", 8, 1, 1), rank=13, world=16, gpus=gpus_each)
         assert devices.start_torch(job) == chosen[-1]
     assert chosen == ["cuda:0", "cuda:5"]
-    assert devices.start_torch(Job("score", Path(), {}, config, Machine("cpu", 1, 1, 1), {}, 0, 1)) == "cpu"
+    assert devices.start_torch(job_of(config, Path())) == "cpu"
 
 
 def test_gpus_that_pytorch_cannot_use_are_named_with_the_versions(gpus: pytest.MonkeyPatch) -> None:
     """This PyTorch is built without CUDA, and the stand-in's driver has GPUs."""
-    job = Job("score", Path(), {}, composed(), resolve(composed().hardware), {}, rank=0, world=8)
+    job = job_of(composed(), Path(), machine=resolve(composed().hardware), world=8)
     with pytest.raises(
         LarkError, match=rf"PyTorch {re.escape(torch.__version__)} was built for no CUDA, the driver here is 580\.95\.05"
     ):
@@ -179,14 +179,14 @@ def test_gpus_that_pytorch_cannot_use_are_named_with_the_versions(gpus: pytest.M
 
 
 @pytest.mark.parametrize("student", ["qwen7b", "qwen1.5b", "llama3b"])
-def test_the_papers_students_train_on_the_gpus_of_this_machine(student: str, gpus: pytest.MonkeyPatch) -> None:
+def test_the_papers_students_train_on_the_gpus_of_this_machine(student: str, gpus: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`python run.py method=lark budget=3 student=qwen7b` on 8 x A100, with nothing else said."""
     config = composed(f"student={student}", "method=lark", "budget.size=3")
-    machine = check(config)
+    machine = check_machine(config)
     assert (machine.device, machine.world) == ("cuda", 8)
     assert zero_stage(config, machine.device, machine.world) == 2
-    estimates = every_estimate(config)
-    assert {e.task for e in estimates} >= {"lengths", "score", "train", "generate"}
+    estimates = estimate(config, wanted(make_plan(config, Checksums(tmp_path), elsewhere=True), config.stages))
+    assert {e.name for e in estimates} >= {"lengths", "score", "train", "generate"}
     assert refusal(estimates) is None
 
 

@@ -6,32 +6,37 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lark.errors import LarkError
+from lark.evaluation.operations import GRADE
 from lark.runtime import launch
 from lark.runtime.machine import Machine
-from tests.conftest import ROOT, composed
+from lark.runtime.operation import Operation
+from lark.scoring.operations import LENGTHS
+from tests.conftest import ROOT, composed, job_of
 
 MACHINE = Machine("cpu", 1, 1, 1)
 
 
-def run(task: str, folder: Path, processes: int = 1, **inputs: Path) -> dict[str, object]:
-    return launch.run_worker(task, folder, inputs, composed(), Machine("cpu", processes, 1, 1))
+def run(operation: Operation, folder: Path, processes: int = 1, **parts: Any) -> dict[str, object]:
+    job = job_of(composed(), folder, machine=Machine("cpu", processes, 1, 1), operation=operation.name, **parts)
+    return launch.run_worker(job, str(operation.run))
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_failing_worker_is_quoted_in_its_own_words(processes: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(LarkError, match=r"student\.path=.*its tokenizer cannot be loaded"):
-        run("lengths", tmp_path, processes, student=tmp_path / "nowhere", pool=tmp_path)
+        run(LENGTHS, tmp_path, processes, weights=str(tmp_path / "nowhere"), inputs={"pool": tmp_path})
     assert "Traceback" not in capfd.readouterr().err
     assert "Traceback" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_crash_names_the_log(tmp_path: Path) -> None:
     with pytest.raises(LarkError, match=r"KeyError.*\n.*log\.txt"):
-        run("grade", tmp_path)  # no tasks were given: not an error that a user can make
+        run(GRADE, tmp_path, outputs={"demo_words": tmp_path})  # without its input: not an error that a user can make
 
 
 def test_one_process_is_started_plainly_and_several_by_torchrun(tmp_path: Path) -> None:
@@ -50,6 +55,7 @@ SLEEPER = """
 import subprocess, sys, os
 from lark.runtime.launch import _run
 from pathlib import Path
+from typing import Any
 child = "import subprocess,sys,os,time; p=subprocess.Popen(['sleep','60']); print(os.getpid(), p.pid, flush=True); time.sleep(60)"
 _run([sys.executable, "-c", child], Path(sys.argv[1]), dict(os.environ))
 """

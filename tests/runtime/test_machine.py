@@ -10,10 +10,10 @@ import yaml
 
 from lark.errors import LarkError
 from lark.models import load as models
-from lark.pool import trajectories as pool
+from lark.pool.read import read
 from lark.runtime import machine as hardware
-from lark.runtime.machine import check, memory_gib
-from tests.conftest import ROOT, composed
+from lark.runtime.machine import memory_gib
+from tests.conftest import ROOT, checked, composed
 
 
 @pytest.fixture(autouse=True)
@@ -23,16 +23,16 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_flash_attention_on_a_cpu() -> None:
     with pytest.raises(LarkError, match=r"student\.attention=flash_attention_2 needs a GPU: use student\.attention=auto"):
-        check(composed("student.attention=flash_attention_2"))
+        checked("student.attention=flash_attention_2")
 
 
 def test_eight_gpus_where_there_are_none() -> None:
     with pytest.raises(LarkError, match="asks for 8 GPUs on this machine, which has none"):
-        check(composed("hardware=a100x8"))
+        checked("hardware=a100x8")
 
 
 def test_eight_gpus_can_be_planned_for_where_there_are_none(caplog: pytest.LogCaptureFixture) -> None:
-    machine = check(composed("hardware=a100x8", "dry_run=true"))
+    machine = checked("hardware=a100x8", "dry_run=true")
     assert (machine.device, machine.world) == ("cuda", 8)
     assert "the plan is for hardware=a100x8, elsewhere" in caplog.text
 
@@ -48,7 +48,7 @@ def test_eight_gpus_can_be_planned_for_where_there_are_none(caplog: pytest.LogCa
 )
 def test_a_plan_for_gpus_elsewhere_refuses_what_they_would(asked: list[str], said: str) -> None:
     with pytest.raises(LarkError, match=said):
-        check(composed("hardware=a100x8", "dry_run=true", *asked))
+        checked("hardware=a100x8", "dry_run=true", *asked)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_variable_makes_no_gpus(present: int, visible: str, usable: int, monke
 
 def test_a_scratch_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(LarkError, match=r"hardware\.gradient_scratch=.*there is no such folder"):
-        check(composed("analysis.name=gradients", f"hardware.gradient_scratch={tmp_path / 'none'}"))
+        checked("analysis.name=gradients", f"hardware.gradient_scratch={tmp_path / 'none'}")
 
 
 def test_a_python_without_the_packages_is_told_how_to_get_them() -> None:
@@ -75,12 +75,12 @@ def test_flash_attention_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(hardware, "visible_gpus", lambda: 1)
     monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(LarkError, match=r"pip install flash-attn==2\.\d+\.\d+ --no-build-isolation"):
-        check(composed("student.attention=flash_attention_2", "hardware.device=cuda", "training.bf16=true"))
+        checked("student.attention=flash_attention_2", "hardware.device=cuda", "training.bf16=true")
 
 
 def test_an_engine_that_is_not_installed() -> None:
     with pytest.raises(LarkError, match="engine=sglang, but it is not installed: pip install sglang"):
-        check(composed("engine=sglang"))
+        checked("engine=sglang")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_is_not_installed_is_named_with_the_version_of_the_environment(
     listed = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"][-1]["pip"]
     (version,) = (line for line in listed if line.startswith(f"{package}=="))
     with pytest.raises(LarkError) as error:
-        check(composed(*asked))
+        checked(*asked)
     assert f"pip install {version}" in str(error.value)
 
 
@@ -120,19 +120,8 @@ def test_a_pool_without_a_user_turn(tmp_path: Path) -> None:
     path = tmp_path / "pool.jsonl"
     path.write_text(json.dumps({"messages": [{"role": "assistant", "content": "4"}]}) + "\n")
     with pytest.raises(LarkError, match=r"pool\.jsonl, line 1: `messages` must be .*one user turn.*it has assistant"):
-        list(pool.read(composed("pool=files", f"pool.path={path}").pool))
+        list(read(composed("pool=files", f"pool.path={path}").pool))
 
 
 def test_memory_is_asked_of_the_machine() -> None:
     assert 0.5 < memory_gib("cpu") < 100_000
-
-
-def test_none_of_this_imports_torch() -> None:
-    """run.py must answer in a second; the planner is a part of it."""
-    import subprocess
-
-    code = (
-        "import sys, lark.runtime.pipeline, lark.planner.report; print('torch' in sys.modules, 'transformers' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.split() == ["False", "False"]

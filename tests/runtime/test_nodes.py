@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from lark.errors import LarkError
-from lark.planner.throughput import figures
+from lark.planner.throughput import throughput
 from lark.runtime import launch, nodes
 from lark.runtime import machine as hardware
 from lark.runtime.machine import Machine, first_host, resolve
@@ -165,8 +165,8 @@ def test_a_plan_takes_the_nodes_that_the_launcher_would_ask_for_or_says_that_it_
     assert code == 0, said
     assert "16 GPUs (cuda) on 2 nodes" in said
     config = composed(*asked)  # as a program would have it that is not started by Hydra
-    assert any("planned for 1 node" in note for note in figures(config).notes)
-    assert not figures(composed("hardware=a100x8")).notes
+    assert any("planned for 1 node" in note for note in throughput(config).notes)
+    assert not throughput(composed("hardware=a100x8")).notes
 
 
 RUN = ["pool.questions=4", "training.epochs=1", "training.global_batch=4", "stages=[train]", "tracking=none", "hardware=cpu",

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from lark.errors import LarkError
-from lark.runtime.store import Artifact, Checksums, Store, atomic, damage, write_text
+from lark.runtime.store import Artifact, Checksums, Kind, Store, atomic, damage, write_text
 
 
 def artifact(**depends: Any) -> Artifact:
-    return Artifact("things", "thing", 1, depends or {"a": 1})
+    return Artifact(Kind("things", 1), "thing", depends or {"a": 1})
 
 
 def builder(text: str = "content", calls: list[int] | None = None) -> Any:
@@ -39,17 +39,17 @@ def test_a_finished_artifact_is_reused(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_covers_inputs_configuration_and_version() -> None:
-    base = Artifact("s", "n", 1, {"a": 1})
+    base = Artifact(Kind("s", 1), "n", {"a": 1})
     others = [
-        Artifact("s", "n", 2, {"a": 1}),
-        Artifact("s", "n", 1, {"a": 2}),
-        Artifact("s", "n", 1, {"a": 1}, {"x": base}),
-        Artifact("t", "n", 1, {"a": 1}),
+        Artifact(Kind("s", 2), "n", {"a": 1}),
+        Artifact(Kind("s", 1), "n", {"a": 2}),
+        Artifact(Kind("s", 1), "n", {"a": 1}, {"x": base}),
+        Artifact(Kind("t", 1), "n", {"a": 1}),
     ]
     assert len({a.fingerprint for a in [base, *others]}) == 5
-    assert Artifact("s", "another name", 1, {"a": 1}).fingerprint == base.fingerprint
-    deep = Artifact("s", "n", 1, {}, {"x": Artifact("s", "n", 1, {"a": 2})})
-    assert deep.fingerprint != Artifact("s", "n", 1, {}, {"x": base}).fingerprint
+    assert Artifact(Kind("s", 1), "another name", {"a": 1}).fingerprint == base.fingerprint
+    deep = Artifact(Kind("s", 1), "n", {}, {"x": Artifact(Kind("s", 1), "n", {"a": 2})})
+    assert deep.fingerprint != Artifact(Kind("s", 1), "n", {}, {"x": base}).fingerprint
 
 
 def test_a_started_artifact_is_resumed_from_what_is_there(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from lark.config.cli import sentence
-from lark.pool import trajectories as pool
+from lark.pool.read import read
 from lark.runtime.plan import make_plan
 from lark.runtime.store import Checksums
 from tests.conftest import composed, run_program
@@ -15,7 +15,7 @@ JOBS = ["hydra/launcher=submitit_local", "stages=[select]", "pool.questions=3", 
 
 def test_two_jobs_run_apart_and_a_failure_comes_home_as_a_sentence(tmp_path: Path) -> None:
     """One job brings the scores of another tool, the other a file that is not there."""
-    candidates = [(t.question_id, t.candidate_id) for t in pool.read(composed("pool.questions=3").pool)]
+    candidates = [(t.question_id, t.candidate_id) for t in read(composed("pool.questions=3").pool)]
     scored = [(question, candidate, float(number)) for number, (question, candidate) in enumerate(candidates)]
     scores = pd.DataFrame(scored, columns=["question_id", "candidate_id", "score"])
     scores.to_csv(tmp_path / "scores.csv", index=False)
@@ -40,7 +40,7 @@ def test_other_scores_are_another_selection(tmp_path: Path) -> None:
     def fingerprint(text: str, *overrides: str) -> str:
         path.write_text(text)
         plan = make_plan(composed("method=external", f"method.path={path}", *overrides), Checksums(tmp_path))
-        return next(step.artifacts[0].fingerprint for step in plan if step.task == "select")
+        return next(step.artifacts[0].fingerprint for step in plan if step.artifacts[0].kind.name == "selection")
 
     first = fingerprint("question_id,candidate_id,score\n1,1,1\n")
     assert fingerprint("question_id,candidate_id,score\n1,1,1\n") == first

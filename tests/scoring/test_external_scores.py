@@ -16,8 +16,8 @@ from lark.runtime import pipeline
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.store import Store
 from lark.scoring import external_scores as external
-from lark.selection.stage import write_selection
-from tests.conftest import composed
+from lark.selection.stage import SELECTION, write_selection
+from tests.conftest import composed, job_of
 
 HEADER = "question_id,candidate_id,score\n"
 IDS = {"question_id": ["q1", "q1"], "candidate_id": ["a", "b"]}
@@ -115,7 +115,7 @@ def test_what_does_not_match_the_pool_is_counted_and_said(tmp_path: Path, caplog
     scores.loc[6, "score"] = np.nan
     stranger = pd.DataFrame({"question_id": ["q9"], "candidate_id": ["c9"], "score": [1.0]})
     pd.concat([scores[3:], stranger]).to_csv(path, index=False)
-    counts = write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
+    counts = write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
     assert {key: counts[key] for key in ("unscored", "infinite_scores", "unknown_scores")} == {
         "unscored": 5, "infinite_scores": 1, "unknown_scores": 1,
     }  # fmt: skip
@@ -127,7 +127,7 @@ def test_what_does_not_match_the_pool_is_counted_and_said(tmp_path: Path, caplog
 
 
 def test_scores_of_another_pool_are_told_before_anything_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "run_worker", lambda task, *_, **__: pytest.fail(f"{task} ran"))
+    monkeypatch.setattr(pipeline, "run_worker", lambda job, *_: pytest.fail(f"{job.operation} ran"))
     path = written(tmp_path / "scores.csv", HEADER + "0,terse.0,1\n")
     arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "stages=[select]", "method=external")
     run = Pipeline(composed(*arguments, f"method.path={path}"), tmp_path / "run")
@@ -135,5 +135,5 @@ def test_scores_of_another_pool_are_told_before_anything_is_scored(tmp_path: Pat
         LarkError, match=r"none of its rows is of this pool; its first is 0 / terse\.0, the pool's demo-00000 / "
     ):
         run.run()
-    (choice,) = (step.artifacts[0] for step in run.plan if step.task == "select")
+    (choice,) = (step.artifacts[0] for step in run.plan if step.artifacts[0].kind == SELECTION)
     assert Store(tmp_path).manifest(choice)["status"] == "failed"

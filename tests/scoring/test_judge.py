@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from lark.config import Judge
 from lark.errors import LarkError
-from lark.evaluation import prompts
 from lark.generation.engine import Generation, Request, Sampling
 from lark.generation.journal import read
 from lark.models.students import DEMO
 from lark.pool import trajectories as pools
-from lark.runtime.machine import Machine
-from lark.runtime.worker import Job
+from lark.runtime.operation import Job
 from lark.scoring import judge, judge_worker
+from lark.scoring import judge_prompts as prompts
 from lark.scoring.judge_worker import Asker, judge_pool, load_tokenizer
-from tests.conftest import ROOT, composed
+from lark.scoring.methods import kind_of
+from tests.conftest import ROOT, composed, job_of
 
 BRIEF = Judge(path="demo", style="brief", dtype="float32", max_length=512, max_new_tokens=24)
 
@@ -159,9 +159,9 @@ def pool_job(folder: Path, rows: list[tuple[str, str]], rank: int = 0, world: in
     table = pd.DataFrame(rows, columns=["question", "response"])
     table["question_id"], table["candidate_id"] = table["question"], [f"c{i}" for i in range(len(table))]
     table.to_parquet(pool / pools.FILE)
-    (artifact / "config.yaml").write_text(yaml.safe_dump({"depends": {"judge": asdict(BRIEF)}}))
+    (artifact / "config.yaml").write_text(yaml.safe_dump({"version": 3, "depends": {"judge": asdict(BRIEF)}}))
     config = composed("method=llm_judge")
-    return Job("judge", artifact, {"pool": pool, "student": DEMO}, config, Machine("cpu", 1, 1, 1), {}, rank, world)
+    return job_of(config, artifact, inputs={"pool": pool}, rank=rank, world=world)
 
 
 ROWS = [(f"What is {a} + {b}?", f"It is {a + b + d}.") for a in range(4) for b in range(3) for d in range(2)]
@@ -175,24 +175,24 @@ def test_an_answer_that_is_not_valid_is_asked_for_again_and_then_missing(
     job = pool_job(tmp_path, ROWS)
     job.config.method.judge.retries = 0
     judge_pool(job)
-    counts = judge.collect(job.inputs["pool"], job.folder)
-    table = pd.read_parquet(job.folder / judge.FILE)
+    counts = judge.collect(job, {})
+    table = pd.read_parquet(job.folder / kind_of("judge").file)
     assert list(table.columns) == ["question_id", "candidate_id", "judge", "valid", "cut"]
     assert 0 < counts["invalid"] < 24
     assert table["judge"].isna().sum() == (~table["valid"]).sum() == counts["invalid"]
     judge.forget(job.folder)
     job.config.method.judge.retries = 1
     judge_pool(job)
-    assert judge.collect(job.inputs["pool"], job.folder)["invalid"] == 0
+    assert judge.collect(job, {})["invalid"] == 0
     assert engine.calls[1:] == [(24, 0.0), (counts["invalid"], judge_worker.RETRY_TEMPERATURE)]
 
 
 def test_the_demos_student_judges_and_nothing_is_asked_twice(tmp_path: Path) -> None:
     job = pool_job(tmp_path, ROWS[:10])
     assert judge_pool(job) == {"asked": 10}
-    counts = judge.collect(job.inputs["pool"], job.folder)
+    counts = judge.collect(job, {})
     assert counts == {"trajectories": 10, "invalid": 0, "cut": 0}
-    first = pd.read_parquet(job.folder / judge.FILE)
+    first = pd.read_parquet(job.folder / kind_of("judge").file)
     assert first["judge"].isin(judge.TENTHS).all()
     assert judge_pool(job) == {"asked": 0}
     # Another pool with the same ten, one of them twice, by two processes; a torn line as a kill leaves it.
@@ -200,8 +200,8 @@ def test_the_demos_student_judges_and_nothing_is_asked_twice(tmp_path: Path) -> 
     (next(folder.glob("*.jsonl"))).open("ab").write(b'{"key": "to')
     asked = [judge_pool(pool_job(tmp_path, [*ROWS[:14], ROWS[3]], rank, 2))["asked"] for rank in range(2)]
     assert sum(asked) == 4
-    judge.collect(job.inputs["pool"], job.folder)
-    again = pd.read_parquet(job.folder / judge.FILE)
+    judge.collect(job, {})
+    again = pd.read_parquet(job.folder / kind_of("judge").file)
     pd.testing.assert_frame_equal(again.head(10), first)
     assert again["judge"].iloc[14] == first["judge"].iloc[3]
     keys = [row["key"] for row in read(folder.glob("*.jsonl"))]

@@ -144,7 +144,7 @@ def test_missing_inputs_are_no_scores():
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_method_reads_only_what_it_says_it_needs(name):
     method = METHODS[name]
-    columns = {column for source in method.needs for column in SOURCES[source]}
+    columns = {column for source in method.needs for column in SOURCES[source].columns}
     pool = trajectories()
     np.testing.assert_array_equal(method.score(pool[["question_id", "candidate_id", *sorted(columns)]]), method.score(pool))
     for column in sorted(columns):
@@ -171,19 +171,19 @@ def test_external_takes_its_direction_from_the_configuration():
 
 def test_random_draws_every_candidate_equally_often_and_differs_by_seed():
     pool = trajectories(questions=2000, candidates=5)
-    first, second = (METHODS["random"].score(pool, seed) for seed in (1, 2))
+    first, second = (METHODS["random"].score(pool, {"seed": seed}) for seed in (1, 2))
     assert ((first >= 0) & (first < 1)).all()
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
     chosen = select(first, pool.question_id, pool.candidate_id, 2, "uniform")
     counts = pool.candidate_id.iloc[chosen.row].value_counts()
     # 4,000 draws over 5 candidates: 800 expected each, standard deviation 22 (without replacement)
     assert counts.between(690, 910).all()
-    np.testing.assert_array_equal(first, METHODS["random"].score(pool, 1))
+    np.testing.assert_array_equal(first, METHODS["random"].score(pool, {"seed": 1}))
 
 
 def test_random_is_the_same_in_every_version():
     pool = pd.DataFrame({"question_id": ["q", "q"], "candidate_id": ["a", "b"], "n_tokens": [1, 1]})
-    np.testing.assert_array_equal(METHODS["random"].score(pool, 42), [0.21012578108650581, 0.39335183365442916])
+    np.testing.assert_array_equal(METHODS["random"].score(pool, {"seed": 42}), [0.21012578108650581, 0.39335183365442916])
 
 
 def test_equal_indicators_add_nothing_even_where_rounding_would():

@@ -50,9 +50,8 @@ def write_lengths(folder: Path, rows: int = 40) -> None:
 
 def test_a_local_pass_counts_each_response_token_for_every_context_it_is_in(tmp_path):
     write_lengths(tmp_path)
-    scoring = Scoring(local_context=4)
-    assert Shards.of("score", tmp_path, scoring).tokens[6] == 10 + 7
-    assert Shards.of("local", tmp_path, scoring).tokens[6] == 10 + 5 * 7
+    assert Shards.of(tmp_path, 1000).tokens[6] == 10 + 7
+    assert Shards.of(tmp_path, 1000, blocks=5).tokens[6] == 10 + 5 * 7
 
 
 @settings(deadline=None, max_examples=30)
@@ -73,11 +72,11 @@ def write_shards(folder: Path, whole: Shards, value: float) -> None:
 def test_shards_of_another_size_are_ignored_and_removed(tmp_path):
     """`scoring.shard_tokens` is no part of the fingerprint, so a resumed run may cut the pool differently."""
     write_lengths(tmp_path)
-    before, now = (Shards.of("score", tmp_path, Scoring(shard_tokens=tokens)) for tokens in (10**6, 40))
+    before, now = (Shards.of(tmp_path, tokens) for tokens in (10**6, 40))
     assert before.rows != now.rows
     write_shards(tmp_path, before, value=1.0)
     write_shards(tmp_path, now, value=2.0)
-    counts = shards.finish("local", tmp_path, now)
+    counts = shards.finish("local", tmp_path, now.rows)
     table = pd.read_parquet(tmp_path / "local.parquet")
     assert table["row"].tolist() == list(range(40))
     assert table["local_naturalness"].eq(2.0).all()
@@ -87,16 +86,16 @@ def test_shards_of_another_size_are_ignored_and_removed(tmp_path):
 
 def test_a_run_killed_after_the_merge_computes_nothing_again(tmp_path):
     write_lengths(tmp_path)
-    whole = Shards.of("score", tmp_path, Scoring())
+    whole = Shards.of(tmp_path, Scoring().shard_tokens)
     write_shards(tmp_path, whole, value=1.0)
-    shards.finish("local", tmp_path, whole)
+    shards.finish("local", tmp_path, whole.rows)
     assert all(shards.done("local", tmp_path, rows) for rows in whole.rows)
-    assert shards.finish("local", tmp_path, whole)["trajectories"] == 40
+    assert shards.finish("local", tmp_path, whole.rows)["trajectories"] == 40
 
 
 @pytest.mark.parametrize("output", ["local", "tokens"])
 def test_a_missing_shard_is_an_error_not_a_gap(output, tmp_path):
     write_lengths(tmp_path)
-    whole = Shards.of("score", tmp_path, Scoring())
+    whole = Shards.of(tmp_path, Scoring().shard_tokens)
     with pytest.raises(LarkError, match=f"{len(whole.rows)} of {len(whole.rows)} shards are missing"):
-        shards.finish(output, tmp_path, whole)
+        shards.finish(output, tmp_path, whole.rows)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lark.errors import LarkError
-from lark.models.head import Head
+from lark.models.head import Head, LogitRule
 from lark.scoring.statistics import Backend, Tiling, TokenStatistics, absorb_tile, tiled_statistics, token_statistics
 
 SMALL = Tiling(rows=3, columns=5, absorb=absorb_tile)
@@ -212,7 +212,7 @@ def test_compiled_and_eager_agree() -> None:
     hidden, targets, head = (
         torch.randn(T, d),
         torch.randint(0, V, (T,)),
-        Head(torch.randn(V, d), torch.randn(V), 0.7, 30.0),
+        Head(torch.randn(V, d), torch.randn(V), LogitRule(0.7, 30.0)),
     )
     compiled, eager = (token_statistics(hidden, targets, head, backend) for backend in ("torch", "eager"))
     for name, column in vars(compiled).items():
@@ -273,7 +273,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 def test_without_a_compiler_scoring_goes_on_and_says_so_once(tmp_path: Path) -> None:
     script = (
         "import logging, torch; logging.basicConfig(format='LOG %(message)s')\n"
-        "from lark.models.head import Head; from lark.scoring.statistics import token_statistics\n"
+        "from lark.models.head import Head, LogitRule; from lark.scoring.statistics import token_statistics\n"
         "h, y, head = torch.randn(1500, 4), torch.arange(1500), Head(torch.randn(20_000, 4))\n"
         "for _ in range(2): a, b = token_statistics(h, y, head), token_statistics(h, y, head, 'eager')\n"
         "torch.testing.assert_close(a.residual, b.residual)"

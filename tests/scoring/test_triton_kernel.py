@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lark.models.head import Head
+from lark.models.head import Head, LogitRule
 from lark.scoring.statistics import Tiling, absorb_tile, tiled_statistics, token_statistics
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_statistics_agree_with_pytorch(T: int, V: int, d: int) -> None:
     targets = torch.randint(0, V, (T,), device=DEVICE)
     bias = torch.randn(V, device=DEVICE)
     bias[V // 2 + 1 :: 7] = -torch.inf
-    head = Head(torch.randn(V, d, device=DEVICE), bias, scale=1.5, softcap=20.0 if V == 50 else None)
+    head = Head(torch.randn(V, d, device=DEVICE), bias, LogitRule(1.5, 20.0 if V == 50 else None))
     by_kernel = tiled_statistics(hidden, targets, head, Tiling(4, 32, absorb_with_triton))
     by_pytorch = tiled_statistics(hidden, targets, head, Tiling(4, 32, absorb_tile))
     for name, column in vars(by_kernel).items():

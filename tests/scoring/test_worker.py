@@ -5,7 +5,7 @@ import random
 import signal
 import subprocess
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +19,9 @@ from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
 from lark.pool.trajectories import KEY
 from lark.runtime import launch, pipeline
-from lark.runtime.machine import Machine
-from lark.runtime.worker import Job
 from lark.scoring import shards, worker
-from tests.conftest import composed
-
-ALONE = Machine(device="cpu", processes=1, nodes=1, threads=1)
+from lark.scoring.operations import SCORE
+from tests.conftest import ALONE, composed, job_of, work_here
 
 
 def settings(**scoring: int) -> Config:
@@ -40,14 +37,12 @@ def prepare(folder: Path, shuffled: bool = False) -> dict[str, Path]:
         random.Random(0).shuffle(rows)
     config = settings()
     pools.write(iter(rows), folder / pools.FILE, config.pool)
-    inputs = {"pool": folder, "student": launch.ROOT / "lark" / "demo" / "student"}
-    worker.lengths(job("lengths", folder, inputs, config, {}))
-    return {**inputs, "lengths": folder}
+    worker.lengths(job_of(config, folder, inputs={"pool": folder}))
+    return {"pool": folder, "lengths": folder}
 
 
-def job(task: str, folder: Path, inputs: dict[str, Path], config: Config, tasks: dict[str, Path]) -> Job:
-    extra = {"tasks": {output: str(path) for output, path in tasks.items()}}
-    return Job(task, folder, inputs, config, ALONE, extra, rank=0, world=1)
+def cut(lengths: Path, config: Config) -> list[range]:
+    return shards.Shards.of(lengths, config.scoring.shard_tokens).rows
 
 
 def run_here(task: str, inputs: dict[str, Path], folder: Path, *outputs: str, **scoring: int) -> dict[str, Path]:
@@ -56,10 +51,8 @@ def run_here(task: str, inputs: dict[str, Path], folder: Path, *outputs: str, **
     folders = {output: folder / output for output in outputs}
     for path in folders.values():
         path.mkdir(parents=True, exist_ok=True)
-    getattr(worker, task)(job(task, folder, inputs, config, folders))
-    cut = shards.Shards.of(task, inputs["lengths"], config.scoring)
-    for output, path in folders.items():
-        shards.finish(output, path, cut)
+    job = job_of(config, folder, inputs=inputs, outputs=folders)
+    shards.collect(job, getattr(worker, task)(job))
     return folders
 
 
@@ -139,10 +132,10 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
     config = settings()
     config = replace(config, student=replace(config.student, max_length=5))  # less than any prompt
     inputs = {**pool, "lengths": tmp_path}
-    worker.lengths(job("lengths", tmp_path, inputs, config, {}))
+    worker.lengths(job_of(config, tmp_path, inputs=inputs))
     for task, output, column in (("score", "scores", "nll"), ("local", "local", "local_naturalness")):
         (tmp_path / output).mkdir()
-        getattr(worker, task)(job(task, tmp_path, inputs, config, {output: tmp_path / output}))
+        getattr(worker, task)(job_of(config, tmp_path, inputs=inputs, outputs={output: tmp_path / output}))
         table = pd.concat(map(pd.read_parquet, (tmp_path / output).glob("shard-*")))
         assert len(table) == 99
         assert table["n_tokens"].eq(0).all()
@@ -153,25 +146,23 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
 def test_a_damaged_shard_is_said_so_and_made_again(harm, pool, scored, tmp_path, caplog):
     config = settings()
     tasks = {"scores": tmp_path}
-    worker.score(job("score", tmp_path, pool, config, tasks))
+    worker.score(job_of(config, tmp_path, inputs=pool, outputs=tasks))
     victim, *others = sorted(tmp_path.glob("shard-*"))
     content = bytearray(victim.read_bytes())
     content[len(content) // 4] ^= 1
     victim.write_bytes(content[: len(content) // 2] if harm == "torn" else content)
     before = [path.stat().st_mtime_ns for path in others]
-    worker.score(job("score", tmp_path, pool, config, tasks))
+    worker.score(job_of(config, tmp_path, inputs=pool, outputs=tasks))
     assert caplog.text.count(f"{victim} is damaged") == 1
     assert [path.stat().st_mtime_ns for path in others] == before
-    shards.finish("scores", tmp_path, shards.Shards.of("score", pool["lengths"], config.scoring))
+    shards.finish("scores", tmp_path, cut(pool["lengths"], config))
     assert_same(pd.read_parquet(tmp_path / "scores.parquet"), read(scored, "scores"))
 
 
 def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, scored, tmp_path):
     machine, config = replace(ALONE, processes=2), settings(shard_tokens=300)
-    job_file = {"task": "score", "folder": str(tmp_path), "inputs": {k: str(v) for k, v in pool.items()}}
-    extra = {"tasks": {"scores": str(tmp_path), "tokens": str(tmp_path)}}
-    content = {**job_file, "gpus": 1, "extra": extra, "config": asdict(config), "machine": asdict(machine)}
-    (tmp_path / launch.JOB).write_text(json.dumps(content))
+    job = job_of(config, tmp_path, inputs=pool, outputs={"scores": tmp_path, "tokens": tmp_path}, machine=machine)
+    launch.write_job(job, SCORE.run)
     arguments = launch.command(tmp_path, machine)
     assert "torch.distributed.run" in arguments
     with (tmp_path / "said.txt").open("w") as said:
@@ -182,14 +173,13 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
         assert process.poll() is None, (tmp_path / "said.txt").read_text()
         process.send_signal(signal.SIGKILL)
         process.wait()
-    cut = shards.Shards.of("score", pool["lengths"], config.scoring)
+    rows = cut(pool["lengths"], config)
     time.sleep(0.5)  # the workers die with torchrun
     left = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
-    assert 0 < len(left) < len(cut.rows)
-    launch.run_worker("score", tmp_path, pool, config, machine, **extra)
+    assert 0 < len(left) < len(rows)
+    counts = launch.run_worker(job, SCORE.run)
     assert left.items() <= {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}.items()
-    for output in ("scores", "tokens"):
-        shards.finish(output, tmp_path, cut)
+    shards.collect(job, counts)
     assert_same(pd.read_parquet(tmp_path / "scores.parquet"), read(scored, "scores"))
     tokens = read({"tokens": tmp_path}, "tokens").astype(dict.fromkeys(KEY, str))
     alone = read(scored, "tokens").astype(dict.fromkeys(KEY, str))
@@ -198,9 +188,6 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
 
 def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monkeypatch):
     """The pipeline as it is, with its workers' work done in this process."""
-
-    def work_here(task, folder, inputs, config, machine, processes=None, leader=None, gpus=1, **extra):
-        return getattr(worker, task)(Job(task, folder, inputs, config, ALONE, extra, rank=0, world=1))
 
     def run(*arguments: str) -> dict[str, list[tuple[str, int]]]:
         """What there is after a run: for each kind of artifact, its folders and when they were finished."""

@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from lark import config
 from lark.errors import LarkError
 from lark.scoring.learnability import learnability_score
 from lark.selection.rules import WEIGHTINGS, Selection, check_dropped, select
@@ -263,10 +262,6 @@ def test_nothing_selected_from_nothing():
 def test_mistakes_are_named(arguments, message):
     with pytest.raises(LarkError, match=message):
         select(*arguments)
-
-
-def test_the_configuration_knows_the_same_weightings():
-    assert tuple(WEIGHTINGS) == config.WEIGHTINGS
 
 
 LOSSES = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 20), st.integers(0, 2)), min_size=1, max_size=30)

@@ -12,10 +12,8 @@ from lark.pool import trajectories as pools
 from lark.pool.read import read
 from lark.runtime import pipeline
 from lark.runtime.pipeline import Pipeline
-from lark.runtime.worker import Job
-from lark.scoring import worker
 from lark.selection.stage import find_teacher, write_selection
-from tests.conftest import composed
+from tests.conftest import composed, job_of, work_here
 
 
 def test_a_teacher_is_found_by_name_or_by_number() -> None:
@@ -31,7 +29,7 @@ def test_one_teachers_three_rollouts_share_the_weight_equally(tmp_path: Path) ->
     pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
     pool = pd.read_parquet(tmp_path / pools.FILE)
     pool[["question_id", "candidate_id"]].assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
-    write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
+    write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
     chosen = pd.read_parquet(tmp_path / "selection.parquet")
     assert set(chosen["teacher"]) == {"terse"}
     assert chosen["weight"].tolist() == pytest.approx([1 / 3] * 9)
@@ -44,7 +42,7 @@ def test_a_score_that_decides_nothing_is_counted_and_said(tmp_path: Path, caplog
     decided = pool["question_id"] == "demo-00000"
     pool.assign(score=np.where(decided, np.arange(len(pool)), 1.0)).to_csv(tmp_path / "mine.csv", index=False)
     pool.assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
-    counts = write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
+    counts = write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
     assert counts["tied"] == 3
     assert "for 3 of 4 questions the score is the same just inside and just outside the budget" in caplog.text
 
@@ -57,13 +55,13 @@ def test_a_budget_that_takes_every_candidate_is_said(
     pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
     pool = pd.read_parquet(tmp_path / pools.FILE)
     pool[["question_id", "candidate_id"]].assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
-    counts = write_selection(config, {"pool": tmp_path, "lengths": tmp_path}, tmp_path)
+    counts = write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
     assert counts["budget_takes_all"] == whole
     assert ("for 2 of 2 questions the budget takes every candidate" in caplog.text) == (whole > 0)
 
 
 def test_a_wrong_teacher_is_told_before_anything_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "run_worker", lambda task, *_, **__: pytest.fail(f"{task} ran"))
+    monkeypatch.setattr(pipeline, "run_worker", lambda job, *_: pytest.fail(f"{job.operation} ran"))
     arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "stages=[select]")
     run = Pipeline(composed(*arguments, "method.teacher=nobody"), tmp_path / "run")
     for _ in range(2):  # also when the pool is there already
@@ -85,9 +83,6 @@ def test_scores_that_are_not_there_are_told_before_anything_runs(tmp_path: Path)
 def test_what_the_students_context_cuts_off_is_said_in_one_line(
     longest: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def work_here(task, folder, inputs, config, machine, processes=None, leader=None, gpus=1, **extra):  # type: ignore[no-untyped-def]
-        return worker.lengths(Job(task, folder, inputs, config, machine, extra, rank=0, world=1))
-
     monkeypatch.setattr(pipeline, "run_worker", work_here)
     arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "stages=[score]", "method=random")
     Pipeline(composed(*arguments, f"student.max_length={longest}"), tmp_path / "run").run()

@@ -10,7 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.training.loss import NO_TARGET, PLAIN, LogitRule, logit_rule, response_targets, weighted_loss
+from lark.models.head import PLAIN, LogitRule, logit_rule
+from lark.training.loss import NO_TARGET, response_targets, weighted_loss
 from lark.training.packing import MicroBatch, collate_packed, collate_padded
 
 VOCABULARY = 61
@@ -308,5 +309,5 @@ def test_a_model_whose_head_is_not_plain_is_refused() -> None:
             output.logits = output.logits + torch.arange(VOCABULARY)
             return output
 
-    with pytest.raises(LarkError, match="in chunks"):
+    with pytest.raises(LarkError, match="Shifted does something to its logits"):
         logit_rule(Shifted(tiny_llama(tied=False).config))
