@@ -111,6 +111,7 @@ def test_no_package_hides_code_in_its_init() -> None:
 
 def test_planning_a_run_imports_no_torch() -> None:
     """run.py must answer in a second; the planner is a part of it."""
-    code = "import sys, lark.runtime.pipeline, lark.report.run_summary; print({'torch', 'transformers', 'scipy'} & set(sys.modules))"
+    heavy = "{'torch', 'transformers', 'scipy'}"
+    code = f"import sys, lark.runtime.pipeline, lark.report.run_summary; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "set()"

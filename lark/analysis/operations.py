@@ -124,7 +124,7 @@ def _made(
     """`parts` are dealt to the processes whole; `certain` and `assumed` are bytes beside the weights."""
     machine, dtype = planner.hardware.machine, planner.config.analysis.dtype
     weights = precision_bytes(dtype) * planner.shape.parameters
-    computing = flops / (planner.hardware.rate("train", planner.shape, devices=1) * RATE[machine.device, dtype])
+    computing = flops / (planner.hardware.rate("training", planner.shape, devices=1) * RATE[machine.device, dtype])
     loading = ceil(loads / machine.world) * weights / LOAD_BYTES
     seconds = computing * ceil(parts / machine.world) / parts + loading + START_SECONDS[machine.device]
     known = (weights + certain) / GIB

@@ -151,10 +151,10 @@ class Planner:
         room = engine.kv_cache_gib * GIB if machine.device == "cpu" and kind.continuous else room
         most = CONCURRENT if kind.continuous else engine.batch
         together = max(1.0, min(most, tokens / length / engines, room / (kv * length / 2)))
-        bandwidth = self.hardware.bandwidth * 1e9 * EFFICIENCY["cuda", "generate"]
+        bandwidth = self.hardware.bandwidth * 1e9 * EFFICIENCY["cuda", "decoding"]
         overhead = STEP_SECONDS[engine.is_eager("cuda")] if machine.device == "cuda" else 0.002 * shape.layers
         step = (weights + together * kv * length / 2) / bandwidth + overhead
-        compute = flops / self.hardware.rate("generate", shape)
+        compute = flops / self.hardware.rate("decoding", shape)
         start = START_SECONDS[machine.device] + kind.start_seconds + weights / LOAD_BYTES
         return start + max(compute, 0.0) + tokens / engines / together * step
 

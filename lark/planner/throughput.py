@@ -12,8 +12,8 @@ from lark.models.shapes import Shape
 from lark.runtime.machine import Machine, job_nodes, memory_gib, resolve, usable_cores
 
 EFFICIENCY = {
-    ("cuda", "score"): 0.45, ("cuda", "train"): 0.45, ("cuda", "generate"): 0.7,
-    ("cpu", "score"): 0.79, ("cpu", "train"): 0.92, ("cpu", "generate"): 0.5,
+    ("cuda", "forward"): 0.45, ("cuda", "training"): 0.45, ("cuda", "decoding"): 0.7,
+    ("cpu", "forward"): 0.79, ("cpu", "training"): 0.92, ("cpu", "decoding"): 0.5,
 }  # fmt: skip
 """Share of the peak that is reached. GPU: of bf16 peak, common for 1.5-8 B students at these lengths; of memory bandwidth
 when generating. CPU: of the rate of a large matrix product, measured on this machine, for a wide student."""

@@ -17,7 +17,7 @@ def _pool(job: Job) -> Counts:
 
 
 def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:
-    if made or config.stages == ["pool"]:
+    if made or config.stages == [POOL.stage]:  # nothing else was asked for
         log.info(pool_summary(counts))
 
 

@@ -43,7 +43,7 @@ def _lengths_cost(planner: Planner, step: Step) -> Estimate:
 def _score_cost(planner: Planner, step: Step) -> Estimate:
     lengths = planner.lengths
     flops = costs.forward_flops(planner.shape, lengths.total, lengths.response)
-    own = flops.forward * lengths.repeat / lengths.trajectories / planner.hardware.rate("score", planner.shape, 1)
+    own = flops.forward * lengths.repeat / lengths.trajectories / planner.hardware.rate("forward", planner.shape, 1)
     paper = f"{PAPER_SCORE_SECONDS} s per sample (ours {own:.2f} s of one GPU)" if planner.is_papers else ""
     return _pass_cost(planner, step, flops, paper)
 
@@ -62,7 +62,7 @@ def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "")
     batch = max(planner.config.hardware.score_tokens, int(lengths.total.max()))
     memory = (weights + costs.forward_bytes(shape, batch, element)) / GIB
     work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens"
-    return planner.made(step, work, flops, planner.seconds("score", flops, weights), memory, weights / GIB, paper)
+    return planner.made(step, work, flops, planner.seconds("forward", flops, weights), memory, weights / GIB, paper)
 
 
 def _pass_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
@@ -96,7 +96,7 @@ def _judge_cost(planner: Planner, step: Step) -> Estimate | None:
     written = lengths.trajectories * min(JUDGE_ANSWER, judged.max_new_tokens)
     answering = planner.generation_seconds(engine, shape, written, weights, kv, int(read.mean()), 0.0)
     memory = (weights + kv * judged.max_length) / GIB
-    seconds = flops / planner.hardware.rate("score", shape) + answering
+    seconds = flops / planner.hardware.rate("forward", shape) + answering
     work = f"{lengths.trajectories:,} verdicts of {Path(judged.path).name}"
     return planner.made(step, work, flops, seconds, memory, weights / GIB)
 

@@ -81,7 +81,7 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     flops = forward.training(training.gradient_checkpointing, bool(setup.lora)) * share * training.epochs
     state = costs.state_bytes(shape, setup) / GIB
     memory = state + costs.activation_bytes(shape, setup) / GIB
-    seconds = planner.seconds("train", flops, 4.0 * shape.parameters)
+    seconds = planner.seconds("training", flops, 4.0 * shape.parameters)
     work = f"{chosen:,} trajectories x {training.epochs} epochs"
     low, high = (f"{hours * chosen / 5000:g}" for hours in PAPER_TRAIN_HOURS)
     paper = f"{low}-{high} h" if planner.is_papers else ""

@@ -1,4 +1,4 @@
-"""Sweeps that several tests look at: composing a job takes a tenth of a second, and Table 1 has 48."""
+"""Sweeps that several tests look at: composing a trial takes a tenth of a second, and Table 1 has 48."""
 
 import pytest
 

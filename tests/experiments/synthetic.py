@@ -3,30 +3,33 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from experiments.harness.sweep import Job, Sweep
+from experiments.harness.sweep import Sweep, Trial
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.pool import trajectories as pools
 from lark.pool.read import read
-from lark.runtime.plan import Step
+from lark.runtime.machine import Machine
+from lark.runtime.operation import Job, Step
 from lark.runtime.store import Artifact
 from lark.selection import stage as selecting
 
 KEY = ["question_id", "candidate_id"]
-Wanted = Callable[[Job, Step], bool]
+Wanted = Callable[[Trial, Step], bool]
 
 
-def fill(sweep: Sweep, wanted: Wanted = lambda job, step: True) -> None:
-    """Finish the artifacts of the sweep's jobs that `wanted` names."""
-    for job in sweep.jobs:
-        for step in job.steps:
-            if wanted(job, step):
-                sweep.store.ensure(step.artifacts, lambda folders, job=job, step=step: _build(sweep, job, step, folders))  # type: ignore[misc]
+def fill(sweep: Sweep, wanted: Wanted = lambda trial, step: True) -> None:
+    """Finish the artifacts of the sweep's trials that `wanted` names."""
+    for trial in sweep.trials:
+        for step in trial.steps:
+            if wanted(trial, step):
+                build = partial(_build, sweep, trial, step)
+                sweep.store.ensure(step.artifacts, build)
 
 
 def accuracy_of(artifact: Artifact) -> int:
@@ -34,31 +37,31 @@ def accuracy_of(artifact: Artifact) -> int:
     return int(hashlib.sha256(artifact.fingerprint.encode()).hexdigest(), 16) % 11
 
 
-def _build(sweep: Sweep, job: Job, step: Step, folders: list[Path]) -> Sequence[Mapping[str, Any]]:
+def _build(sweep: Sweep, trial: Trial, step: Step, folders: list[Path]) -> Sequence[Mapping[str, Any]]:
     pending = {sweep.store.path(artifact): artifact for artifact in step.artifacts}
     for folder in folders:
-        _write(sweep, job, pending[folder], folder)
+        _write(sweep, trial, pending[folder], folder)
     return [{"device": "a test", "trajectories": 4, "mean_tokens": 20.0} for _ in folders]
 
 
-def _write(sweep: Sweep, job: Job, artifact: Artifact, folder: Path) -> None:
-    if artifact.stage == "pool":
-        pools.write(read(job.config.pool), folder / pools.FILE, job.config.pool)
-    elif artifact.stage == "lengths":
-        _candidates(sweep, job).assign(n_prompt=10, n_tokens=20, truncated=False).to_parquet(folder / "lengths.parquet")
-    elif artifact.stage == "scores":
-        _statistics(_candidates(sweep, job)).to_parquet(folder / "scores.parquet")
-    elif artifact.stage == "tokens":
-        _tokens(_candidates(sweep, job)).to_parquet(folder / "tokens-00000.parquet")
-    elif artifact.stage == "selection":
-        _select(sweep, job, artifact, folder)
-    elif artifact.stage == "checkpoint":
+def _write(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None:
+    if artifact.kind.name == "pool":
+        pools.write(read(trial.config.pool), folder / pools.FILE, trial.config.pool)
+    elif artifact.kind.name == "lengths":
+        _candidates(sweep, trial).assign(n_prompt=10, n_tokens=20, truncated=False).to_parquet(folder / "lengths.parquet")
+    elif artifact.kind.name == "scores":
+        _statistics(_candidates(sweep, trial)).to_parquet(folder / "scores.parquet")
+    elif artifact.kind.name == "tokens":
+        _tokens(_candidates(sweep, trial)).to_parquet(folder / "tokens-00000.parquet")
+    elif artifact.kind.name == "selection":
+        _select(sweep, trial, artifact, folder)
+    elif artifact.kind.name == "checkpoint":
         lines = [{"step": step, "loss": 2.0 / step, "learning_rate": 1e-3} for step in range(1, 41)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    elif artifact.stage == "metrics":
+    elif artifact.kind.name == "metrics":
         metrics = _metrics(accuracy_of(artifact)).to_dict()
         (folder / "metrics.json").write_text(json.dumps({"paper": metrics, "verify": metrics}))
-    elif artifact.stage == "cost":
+    elif artifact.kind.name == "cost":
         rows = [(m, r, t, 20, 30, s * (1 + t)) for m, s in COSTS.items() for r in range(3) for t in range(4)]
         columns = ["method", "round", "trajectory", "n_tokens", "length", "seconds"]
         pd.DataFrame(rows, columns=columns).to_parquet(folder / "cost.parquet")
@@ -67,8 +70,8 @@ def _write(sweep: Sweep, job: Job, artifact: Artifact, folder: Path) -> None:
 COSTS = {"grape": 0.010, "lark": 0.011, "rsr": 0.025, "local_naturalness": 0.050, "statistics": 0.012}
 
 
-def _candidates(sweep: Sweep, job: Job) -> pd.DataFrame:
-    folder = sweep.folder(job, "pool")
+def _candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame:
+    folder = sweep.folder(trial, pools.POOL)
     assert folder is not None
     return pd.read_parquet(folder / pools.FILE, columns=KEY)
 
@@ -89,14 +92,17 @@ def _tokens(table: pd.DataFrame) -> pd.DataFrame:
     return tokens.assign(**columns)  # type: ignore[arg-type]
 
 
-def _select(sweep: Sweep, job: Job, artifact: Artifact, folder: Path) -> None:
+def _select(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None:
     """LARK's own rule where it is LARK's; for methods that need more than is made here, the first of each question."""
     inputs = {name: sweep.store.path(source) for name, source in artifact.inputs.items()}
     if {"scores", "lengths"} <= set(inputs):
-        selecting.write_selection(job.config, inputs, folder)
+        outputs = {artifact.kind.name: folder}
+        selecting.write_selection(Job("select", folder, outputs, inputs, "", trial.config, Machine("cpu", 1, 1, 1)))
         return
-    chosen = _candidates(sweep, job).groupby("question_id").head(job.config.budget.size).assign(teacher="someone", score=1.0)
-    share = 1.0 / job.config.budget.size
+    chosen = (
+        _candidates(sweep, trial).groupby("question_id").head(trial.config.budget.size).assign(teacher="someone", score=1.0)
+    )
+    share = 1.0 / trial.config.budget.size
     chosen = chosen.assign(rank=chosen.groupby("question_id").cumcount() + 1, weight=share, threshold=0.5, tau=0.1)
     chosen.to_parquet(folder / "selection.parquet")
 

@@ -13,6 +13,8 @@ from experiments.harness import report
 from experiments.harness.sweep import Sweep, compose_sweep
 from lark.analysis import questions as statistics
 from lark.analysis.contamination import CLOSEST, TABLE, summary
+from lark.analysis.operations import CONTAMINATION_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE
+from lark.runtime.store import Kind
 from tests.analysis.questions import made_up
 from tests.experiments.test_rendering import check_latex
 
@@ -24,13 +26,13 @@ def sweep_of(name: str, outputs: Path, *more: str) -> Sweep:
     return compose_sweep(name, ["tracking=none", f"outputs={outputs}", *more])
 
 
-def finish(sweep: Sweep, task: str, write: Callable[[Path, int], None]) -> None:
-    """Make the artifact of a task of every job; `write` gets its folder and the job's budget."""
-    for job in sweep.jobs:
-        artifact = job.artifact(task)
+def finish(sweep: Sweep, kind: Kind, write: Callable[[Path, int], None]) -> None:
+    """Make the artifact of a kind of every trial; `write` gets its folder and the trial's budget."""
+    for trial in sweep.trials:
+        artifact = trial.artifact(kind)
         assert artifact is not None
 
-        def build(folders: list[Path], budget: int = job.config.budget.size) -> list[dict[str, int]]:
+        def build(folders: list[Path], budget: int = trial.config.budget.size) -> list[dict[str, int]]:
             write(folders[0], budget)
             return [{}]
 
@@ -66,13 +68,13 @@ def audit(folder: Path, _: int) -> None:
 def finished(name: str, outputs: Path) -> Sweep:
     sweep = sweep_of(name, outputs)
     if name in ("surrogate", "landscape", "theory"):
-        finish(sweep, "gradients", gradients)
+        finish(sweep, GRADIENTS_TABLE, gradients)
     if name == "theory":
-        finish(sweep, "jacobians", jacobians)
+        finish(sweep, JACOBIANS_TABLE, jacobians)
     if name == "kappa":
-        finish(sweep, "kappa", rates)
+        finish(sweep, KAPPA_TABLE, rates)
     if name == "contamination":
-        finish(sweep, "contamination", audit)
+        finish(sweep, CONTAMINATION_TABLE, audit)
     return sweep
 
 
@@ -96,7 +98,7 @@ def test_reports_are_written_from_nothing_and_from_everything(name: str, tmp_pat
 
 def test_surrogate_landscape_and_theory_share_their_gradients(tmp_path: Path) -> None:
     (one, two, three) = (
-        sweep_of(name, tmp_path).jobs[0].artifact("gradients") for name in ("surrogate", "landscape", "theory")
+        sweep_of(name, tmp_path).trials[0].artifact(GRADIENTS_TABLE) for name in ("surrogate", "landscape", "theory")
     )
     assert one is not None
     assert one == two == three

@@ -16,10 +16,11 @@ from scipy import stats
 from experiments import case_study, loss_reduction, table1, teacher_utility, token_level
 from experiments.harness import report
 from experiments.harness.candidates import candidates
-from experiments.harness.sweep import Job, Sweep, available, compose_sweep, dashed, published
+from experiments.harness.sweep import Sweep, Trial, available, compose_sweep, dashed, published
 from lark.config import Training
+from lark.evaluation.operations import GRADE
 from lark.report.tables import Cell, latex_table
-from lark.runtime.plan import Step
+from lark.runtime.operation import Step
 from lark.runtime.store import Store
 from tests.experiments.synthetic import COSTS, accuracy_of, fill
 
@@ -64,7 +65,7 @@ def test_every_report_has_its_files_says_it_is_the_demo_and_is_written_once(name
     nothing = replace(sweep, store=Store(tmp_path))
     tables = draw(nothing).tables
     assert not tables or "–" in tables[0].markdown()
-    assert len(report.unfinished(nothing)) == len(sweep.jobs)
+    assert len(report.unfinished(nothing)) == len(sweep.trials)
     unfinished = report.write(nothing, draw(nothing))
     assert f"Not run yet: make {dashed(name)}." in (tmp_path / "report" / f"{dashed(name)}.md").read_text()
     assert ".png" not in {path.suffix for path in unfinished}, "no empty figure"
@@ -87,13 +88,13 @@ def test_every_report_has_its_files_says_it_is_the_demo_and_is_written_once(name
 def test_table1_bolds_the_best_and_shows_what_is_missing(tmp_path: Path) -> None:
     sweep = sweep_of("table1", tmp_path)
 
-    def wanted(job: Job, step: Step) -> bool:
-        return job.config.method.name == "lark" or job.config.budget.size == 1 or step.task != "grade"
+    def wanted(trial: Trial, step: Step) -> bool:
+        return trial.config.method.name == "lark" or trial.config.budget.size == 1 or step.operation is not GRADE
 
     fill(sweep, wanted)
     drawn = table1.render(sweep)
-    (job,) = [job for job in sweep.jobs if (job.config.method.name, job.config.budget.size) == ("lark", 3)]
-    (step,) = [s for s in job.plan if s.task == "grade" and "checkpoint" in s.artifacts[0].inputs["generations"].inputs]
+    (trial,) = [t for t in sweep.trials if (t.config.method.name, t.config.budget.size) == ("lark", 3)]
+    (step,) = [s for s in trial.plan if s.operation is GRADE and "checkpoint" in s.artifacts[0].inputs["generations"].inputs]
     ours = drawn.data.query("method == 'lark' and budget == 3").set_index("benchmark")["mean"]
     expected = [10.0 * accuracy_of(artifact) for artifact in step.artifacts]
     assert list(ours.drop("avg")) == pytest.approx(expected)
@@ -111,7 +112,7 @@ def test_table1_bolds_the_best_and_shows_what_is_missing(tmp_path: Path) -> None
 def test_at_the_papers_scale_the_difference_to_its_numbers_is_shown(paper_table1: Sweep) -> None:
     sweep = paper_table1
     assert sweep.like_the_paper
-    fill(sweep, lambda job, step: step.task == "grade" and job.config.student.name == "qwen7b")
+    fill(sweep, lambda trial, step: step.operation is GRADE and trial.config.student.name == "qwen7b")
     data = table1.render(sweep).data
     ours = data.query("student == 'qwen7b' and method == 'rsr' and budget == 3").set_index("benchmark")
     paper = published("table1").query("student == 'qwen7b' and method == 'rsr' and budget == 3").set_index("benchmark")
@@ -123,7 +124,7 @@ def test_at_the_papers_scale_the_difference_to_its_numbers_is_shown(paper_table1
     assert "(paper/index.md)" in (folder / "index.md").read_text()
     assert "Ours minus the paper's" in text
     assert "the demo" not in text
-    assert "48 of 48 jobs are not finished" in text  # their trainings are not there, only what was measured
+    assert "48 of 48 trials are not finished" in text  # their trainings are not there, only what was measured
 
 
 @pytest.mark.parametrize(("name", "column"), [("cost", "difference of ratios"), ("case_study", "weight, difference"),
@@ -152,7 +153,7 @@ def test_teacher_utility_correlates_each_teachers_mean_score_with_its_students(o
     fill(sweep)
     data = teacher_utility.render(sweep).data
     assert list(data["teacher"]) == ["backward", "checker", "lister", "planner"]
-    table = candidates(sweep, sweep.jobs[0])
+    table = candidates(sweep, sweep.trials[0])
     assert table is not None
     by_hand = [table.loc[table["teacher"] == teacher, "g_hat"].mean() for teacher in data["teacher"]]
     assert data["mean_g_hat"].tolist() == pytest.approx(by_hand)
@@ -200,7 +201,7 @@ def test_token_level_compares_the_first_choices_with_all(outputs: Path) -> None:
     sweep = sweep_of("token_level", outputs)
     fill(sweep)
     data = token_level.render(sweep).data.set_index(["statistic", "group"])
-    table = candidates(sweep, sweep.jobs[0])
+    table = candidates(sweep, sweep.trials[0])
     assert table is not None
     first = table.loc[table.groupby("question_id")["g_hat"].idxmax()]
     assert data.loc[("p_gold", "selected"), "mean"] == pytest.approx(first["p_gold"].mean())

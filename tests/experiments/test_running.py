@@ -1,4 +1,4 @@
-"""A sweep as a user runs it: a job that fails is told at the end and stops no other; a second run does nothing."""
+"""A sweep as a user runs it: a trial that fails is told at the end and stops no other; a second run does nothing."""
 
 import re
 import subprocess
@@ -26,16 +26,16 @@ def experiments(command: str, outputs: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_failing_job_is_reported_and_the_others_finish_and_again_nothing_runs(tmp_path: Path) -> None:
+def test_a_failing_trial_is_reported_and_the_others_finish_and_again_nothing_runs(tmp_path: Path) -> None:
     code, said = experiments("run", tmp_path)
     assert code != 0
     last = said.strip().splitlines()[-1]
-    assert "table1: job" in last
+    assert "table1: trial" in last
     assert "method.teacher=nobody: choose one of backward" in last
     assert "Traceback" not in said
     finished = [p.parent for p in tmp_path.glob("selection/*/manifest.json") if '"status": "finished"' in p.read_text()]
     assert len(finished) == 1
-    assert "1 of 2 jobs are not finished" in (tmp_path / "report" / "table1.md").read_text()
+    assert "1 of 2 trials are not finished" in (tmp_path / "report" / "table1.md").read_text()
 
     times = {path: path.stat().st_mtime_ns for path in finished[0].iterdir()}
     code, _ = experiments("run", tmp_path)
@@ -45,7 +45,7 @@ def test_a_failing_job_is_reported_and_the_others_finish_and_again_nothing_runs(
     code, planned = experiments("plan", tmp_path)
     assert code == 0
     assert "nothing: all is reused" in planned
-    assert "2 jobs" in planned
+    assert "2 trials" in planned
 
 
 def test_a_sweep_ends_with_the_command_that_started_it(tmp_path: Path) -> None:

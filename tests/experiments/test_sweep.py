@@ -8,10 +8,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.__main__ import main
-from experiments.harness.planning import describe, kind, planned
+from experiments.harness.planning import describe, planned
 from experiments.harness.report import unfinished
 from experiments.harness.sweep import CONF, Sweep, available, compose_sweep, dashed, find, method_label, published
 from lark.errors import LarkError
+from lark.training.operations import TRAIN
 from tests.conftest import ROOT
 
 SCALES = [
@@ -21,17 +22,17 @@ SCALES = [
     if all((CONF / "student" / f"{student}.yaml").exists() for student in settings.student.split(","))
 ]
 FEW = ["method=lark", "budget=3", "weighting=auto", "method.teacher=1"]
-"""One job of any sweep; all of them are composed below and where reports are rendered."""
+"""One trial of any sweep; all of them are composed below and where reports are rendered."""
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_every_experiment_composes_at_every_scale(name: str, scale: str, tmp_path: Path) -> None:
     few = FEW if name != "cost" else ["method=local_naturalness"]
     sweep = compose_sweep(name, [f"scale={scale}", f"outputs={tmp_path}", *few])
-    assert len(sweep.jobs) == (3 if (name, scale) == ("table1", "paper") else 1)
-    for job in sweep.jobs:
-        assert job.steps
-        assert job.config.tracking.group == f"{name}-{scale}"
+    assert len(sweep.trials) == (3 if (name, scale) == ("table1", "paper") else 1)
+    for trial in sweep.trials:
+        assert trial.steps
+        assert trial.config.tracking.group == f"{name}-{scale}"
 
 
 def test_every_experiment_runs_at_the_demo_and_the_papers_scale() -> None:
@@ -39,20 +40,20 @@ def test_every_experiment_runs_at_the_demo_and_the_papers_scale() -> None:
 
 
 def test_table1_at_paper_scale_is_48_trainings_and_3_base_evaluations(paper_table1: Sweep) -> None:
-    kinds = [kind(p.step) for p in planned(paper_table1)]
-    assert kinds.count("train") == 48
-    assert kinds.count("generate (base model)") == kinds.count("grade (base model)") == 3
-    assert kinds.count("score") == 3  # a pass for each student feeds all its methods and budgets
-    assert kinds.count("pool") == 1
-    chosen = {(j.config.student.name, j.config.method.name, j.config.budget.size) for j in paper_table1.jobs}
+    titles = [p.step.title for p in planned(paper_table1)]
+    assert titles.count("train") == 48
+    assert titles.count("generate (base model)") == titles.count("grade (base model)") == 3
+    assert titles.count("score") == 3  # a pass for each student feeds all its methods and budgets
+    assert titles.count("pool") == 1
+    chosen = {(t.config.student.name, t.config.method.name, t.config.budget.size) for t in paper_table1.trials}
     paper = published("table1").query("method != 'base'")
     assert chosen == set(paper[["student", "method", "budget"]].itertuples(index=False, name=None))
     assert "48 trainings, 3 base evaluations" in describe(paper_table1)
 
 
 def test_table1_at_paper_scale_has_the_papers_settings(paper_table1: Sweep) -> None:
-    for job in paper_table1.jobs:
-        config = job.config
+    for trial in paper_table1.trials:
+        config = trial.config
         assert (config.pool.format, config.pool.questions) == ("rsr", 5000)
         training = config.training
         assert (training.learning_rate, training.epochs, training.global_batch, training.seed) == (1e-5, 5, 64, 42)
@@ -70,7 +71,7 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path) -> None:
         "ablation_weighting": ["weighting=kl,auto"], "budget_scaling": ["budget=1,3,5"],
     }.items():  # fmt: skip
         sweep = compose_sweep(name, [f"outputs={tmp_path}", *few])
-        made[name] = {str(p.step.artifacts[0].folder) for p in planned(sweep) if p.step.task == "train"}
+        made[name] = {str(p.step.artifacts[0].folder) for p in planned(sweep) if p.step.operation is TRAIN}
     assert made["loss_reduction"] < made["table1"]
     assert len(made["ablation_score"] & made["table1"]) == 1
     assert len(made["ablation_weighting"] & made["table1"]) == 1
@@ -79,7 +80,7 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path) -> None:
 
 def test_what_the_user_types_replaces_the_sweeps_values(tmp_path: Path) -> None:
     sweep = compose_sweep("table1", ["method=lark,random", "budget=3", "pool.questions=4", f"outputs={tmp_path}"])
-    assert [(j.config.method.name, j.config.budget.size) for j in sweep.jobs] == [("lark", 3), ("random", 3)]
+    assert [(t.config.method.name, t.config.budget.size) for t in sweep.trials] == [("lark", 3), ("random", 3)]
     assert sweep.overrides == ("method=lark,random", "budget.size=3", "pool.questions=4")
     assert not sweep.like_the_paper
 
@@ -125,7 +126,7 @@ def test_help_is_given_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
     assert "Run as:" in str(main([])), "without a command the usage is the error"
 
 
-def test_a_job_whose_pool_is_missing_says_so(tmp_path: Path) -> None:
+def test_a_trial_whose_pool_is_missing_says_so(tmp_path: Path) -> None:
     sweep = compose_sweep("token_level", ["pool=files", "pool.path=/nowhere/pool.jsonl", f"outputs={tmp_path}"])
     ((_, why),) = unfinished(sweep)
     assert "/nowhere/pool.jsonl" in why
@@ -186,5 +187,5 @@ def test_files_may_lie_elsewhere_at_the_papers_scale(tmp_path: Path) -> None:
     sweep = compose_sweep(
         "table1", ["scale=paper", "method=lark", f"outputs={tmp_path}", "benchmark.tasks.aime24.path=/else/where"]
     )
-    assert {job.config.benchmark.tasks["aime24"].path for job in sweep.jobs} == {"/else/where"}
+    assert {trial.config.benchmark.tasks["aime24"].path for trial in sweep.trials} == {"/else/where"}
     assert sweep.overrides == ("method=lark", "benchmark.tasks.aime24.path=/else/where")

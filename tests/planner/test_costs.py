@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.config import Lora
-from lark.models.shapes import HERE, Shape
+from lark.models.shapes import ARCHITECTURES, Shape
 from lark.planner import costs
 from lark.planner.costs import TrainingSetup
 from lark.runtime.machine import Machine
@@ -128,7 +128,7 @@ def test_deepspeed_reduces_gradients_through_a_bucket_in_float32() -> None:
     assert costs.state_bytes(SHAPE, setup) == pytest.approx((2 + 16 / 8 + 4) * SHAPE.parameters)
 
 
-REAL = Shape.of(json.loads((HERE / "qwen1.5b.json").read_text(encoding="utf-8")))
+REAL = Shape.of(json.loads((ARCHITECTURES / "qwen1.5b.json").read_text(encoding="utf-8")))
 
 
 @given(st.sampled_from([1, 2, 8, 64]), st.sampled_from([128, 4096, 32768]), st.sampled_from([2, 3]))

@@ -353,11 +353,11 @@ def test_processes_on_a_cpu_share_its_cores_and_its_memory() -> None:
     shape = shape_of(composed().student)
     assert shape is not None
     assert two.memory_gib == pytest.approx(one.memory_gib / 2)
-    assert two.rate("train", shape) == pytest.approx(one.rate("train", shape))
+    assert two.rate("training", shape) == pytest.approx(one.rate("training", shape))
 
 
 def test_a_narrow_student_gains_little_from_fast_products() -> None:
     narrow, wide = (shape_of(composed(f"student={name}").student) for name in ("demo", "qwen7b"))
     assert narrow is not None and wide is not None
-    gains = [2 * efficiency("cpu", "score", s, 0.2) / efficiency("cpu", "score", s, 0.1) for s in (narrow, wide)]
+    gains = [2 * efficiency("cpu", "forward", s, 0.2) / efficiency("cpu", "forward", s, 0.1) for s in (narrow, wide)]
     assert 1 < gains[0] < 1.5 < gains[1] < 2

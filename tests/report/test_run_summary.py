@@ -61,7 +61,7 @@ def test_the_details_are_of_the_headlines_grader(grader: str, share: str, interv
 def test_answers_that_cannot_be_read_explain_an_empty_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config, store, plan = evaluated(tmp_path, "benchmark.grader=paper")
+    config, *_ = evaluated(tmp_path, "benchmark.grader=paper")
     monkeypatch.setattr(summary, "MANY", 20)  # a quarter of them have no box
     run_summary(Pipeline(config, tmp_path))
     assert "which count as wrong: Base model 25%." in caplog.text and "pool.answer_pattern" in caplog.text

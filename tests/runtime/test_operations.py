@@ -1,0 +1,185 @@
+"""Operations are objects: what a step is, which model it loads and what it costs is decided in one place."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lark.config import STAGES
+from lark.config.cli import as_hydra_reads
+from lark.errors import LarkError
+from lark.generation import engine
+from lark.models.shapes import DEMO
+from lark.planner.estimates import estimate
+from lark.runtime import pipeline as pipelines
+from lark.runtime.operation import Step
+from lark.runtime.operations import OPERATIONS
+from lark.runtime.pipeline import Pipeline
+from lark.runtime.plan import ANALYSES, FORCEABLE, make_plan, wanted
+from lark.runtime.store import Artifact, Checksums
+from lark.scoring import methods
+from lark.scoring.operations import JUDGE, LENGTHS, SCORE
+from lark.selection import rules
+from tests.conftest import ROOT, composed, work_here
+from tests.operation_names import places
+
+
+def steps(folder: Path, *typed: str) -> list[Step]:
+    config = composed(*as_hydra_reads(list(typed)))
+    return wanted(make_plan(config, Checksums(folder), elsewhere=True), config.stages)
+
+
+def test_code_that_compares_an_operations_name_is_rare_and_in_declarations_or_the_plan() -> None:
+    found = places(ROOT)
+    declared = ("operations.py", "runtime/plan.py", "scoring/methods.py", "config/__init__.py")
+    assert len(found) <= 25
+    assert [place for place in found if not place.split(":")[0].endswith(declared)] == []
+
+
+def test_names_are_unique_and_stages_are_those_that_users_know() -> None:
+    names = [operation.name for operation in OPERATIONS]
+    assert len(set(names)) == len(names)
+    assert {operation.stage for operation in OPERATIONS} <= {*STAGES, "student"}
+
+
+def test_the_judge_has_its_own_weights_whatever_the_student(tmp_path: Path) -> None:
+    """A packaged student's converted weights once took the place of the judge's, under the judge's name."""
+    arguments = ["student=smollm2", "method=llm_judge", "pool=files", "pool.path=pool.jsonl"]
+    (judge,) = (step for step in steps(tmp_path, *arguments) if step.operation is JUDGE)
+    assert judge.weights == "Qwen/Qwen3-32B"
+    plan = steps(tmp_path, *arguments)
+    loaded = [step.weights for step in plan if step.operation in (LENGTHS, SCORE)]
+    assert loaded and all(isinstance(weights, Artifact) and weights.kind.name == "student" for weights in loaded)
+
+
+def test_a_packaged_model_can_judge(tmp_path: Path) -> None:
+    plan = steps(tmp_path, "method=llm_judge", "method.judge.path=smollm2")
+    (judge,) = (step for step in plan if step.operation is JUDGE)
+    assert isinstance(judge.weights, Artifact)
+    assert judge.weights in plan[plan.index(judge) - 1].artifacts
+
+
+def test_verdicts_of_a_judge_with_wrong_weights_are_not_reused(tmp_path: Path) -> None:
+    """Versions 1 and 2 may hold verdicts of another model, in their artifacts and in the cache of verdicts."""
+    from lark.scoring.judge import verdicts_folder
+
+    depends = {"judge": {"weights": "Qwen/Qwen3-32B@main"}, "engine": "vllm"}
+    folders = set()
+    for version in (2, 3):
+        artifact = tmp_path / "judge" / f"v{version}"
+        artifact.mkdir(parents=True)
+        (artifact / "config.yaml").write_text(json.dumps({"version": version, "depends": depends}))
+        folders.add(verdicts_folder(artifact))
+    assert len(folders) == 2
+    assert methods.kind_of("judge").version == 3
+
+
+def test_forcing_an_analysis_forces_its_steps(tmp_path: Path) -> None:
+    arguments = ["analysis.name=theory", "force=theory", f"outputs={tmp_path}", "tracking=none", "dry_run=true"]
+    run = Pipeline(composed(*as_hydra_reads(arguments)), tmp_path)
+    assert [step.operation.name for step in run.steps if run._forced(step)] == ["gradients", "jacobians"]
+
+
+@pytest.mark.parametrize("name", FORCEABLE)
+def test_every_value_of_force_forces_something(name: str, tmp_path: Path) -> None:
+    """In the run that has it."""
+    typed = {
+        "student": ["student=smollm2", "engine=hf"], "local": ["method=local_naturalness"], "text": ["method=rule_quality"],
+        "judge": ["method=llm_judge"], "jacobians": ["analysis.name=theory"], "analyse": ["analysis.name=gradients"],
+    }  # fmt: skip
+    default = [f"analysis.name={name}"] if name in ANALYSES else []
+    extra = ["training.snapshots=2"] if name == "kappa" else []
+    arguments = [*typed.get(name, default), *extra, f"force={name}", f"outputs={tmp_path}", "tracking=none", "dry_run=true"]
+    run = Pipeline(composed(*as_hydra_reads(arguments)), tmp_path)
+    assert any(run._forced(step) for step in run.steps)
+
+
+def test_forcing_what_this_run_does_not_have_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Pipeline(composed("force=[judge]", f"outputs={tmp_path}", "tracking=none", "dry_run=true"), tmp_path)
+    assert "force=[judge] changes nothing: this run has pool, lengths, score, select, train, generate, grade" in caplog.text
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_the_base_model_can_be_analysed_or_says_why_not(name: str, tmp_path: Path) -> None:
+    """`method=base analysis.name=cost` once planned nothing and said nothing."""
+    if name == "kappa":
+        with pytest.raises(LarkError, match="follows a training run, and method=base has none"):
+            steps(tmp_path, "method=base", "analysis.name=kappa")
+    else:
+        found = steps(tmp_path, "method=base", f"analysis.name={name}", "stages=[analyse]")
+        assert found[-1].stage == "analyse"
+        assert {a.fingerprint for s in found for a in s.needs} <= {a.fingerprint for s in found for a in s.artifacts}
+
+
+def test_every_step_is_planned_after_what_it_needs(tmp_path: Path) -> None:
+    for typed in (["method=llm_judge", "student=smollm2", "pool.questions=3"], ["analysis.name=theory"], ["method=base"]):
+        made: set[str] = set()
+        for step in steps(tmp_path, *typed):
+            assert {source.fingerprint for source in step.needs} <= made
+            made |= {artifact.fingerprint for artifact in step.artifacts}
+
+
+def test_an_estimate_is_of_the_plans_own_steps(tmp_path: Path) -> None:
+    for typed in (["student=qwen7b", "hardware=a100x8", "method=llm_judge"], ["method=base"], ["analysis.name=theory"]):
+        plan = steps(tmp_path, *typed)
+        found = estimate(composed(*typed), plan)
+        assert [e.step for e in found] == [step for step in plan if step.operation.cost is not None]
+
+
+def test_a_new_engine_is_planned_without_being_known_to_the_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once ended every run with a KeyError."""
+    monkeypatch.setitem(engine.ENGINES, "mine", engine.EngineKind("my.engine:Engine", start_seconds=7.0))
+    typed = ["student=qwen7b", "hardware=a100x8", "engine.name=mine"]
+    plan = steps(tmp_path, *typed)
+    assert all(e.seconds > 0 for e in estimate(composed(*typed), plan))
+
+
+def test_a_weighting_is_one_function_and_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rules.WEIGHTINGS, "first", lambda top: (top.utility == top.best).astype(float))
+    monkeypatch.setattr(pipelines, "run_worker", work_here)
+    arguments = ["weighting=first", "method=random", "pool.questions=2", "stages=[select]", "tracking=none"]
+    Pipeline(composed(*arguments, f"outputs={tmp_path}"), tmp_path / "run").run()
+    (file,) = tmp_path.glob("selection/*-first-*/selection.parquet")
+    assert sorted(pd.read_parquet(file)["weight"].unique()) == [0.0, 1.0]
+
+
+def shortest(trajectories: pd.DataFrame, *, power: float = 1.0) -> object:
+    return -(trajectories["n_tokens"].to_numpy(dtype=float) ** power)
+
+
+def test_a_methods_options_are_its_functions_arguments_and_in_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = methods.Method("mine", frozenset({"lengths"}), shortest)  # type: ignore[arg-type]
+    monkeypatch.setitem(methods.METHODS, "mine", mine)
+    config = composed("pool.questions=2")
+    found = set()
+    for options in ({}, {"power": 2.0}, {"power": 3}):
+        chosen = replace(config, method=replace(config.method, name="mine", options=options))
+        (selection,) = (s.artifacts[0] for s in make_plan(chosen, Checksums(tmp_path)) if s.stage == "select")
+        found.add(selection.fingerprint)
+    assert len(found) == 3
+    with pytest.raises(LarkError, match=r"method\.options\.power=x: method=mine takes a value of type float"):
+        mine.check({"power": "x"})
+    with pytest.raises(LarkError, match=r"method\.options\.poer=1: method=mine has no such option; it takes power"):
+        mine.check({"poer": 1})
+
+
+def test_benchmarks_are_parsed_once_in_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lark.evaluation import benchmarks
+
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({"question": "1+1?", "answer": "2"}) + "\n")
+    parsed = []
+    real = benchmarks._rows
+    monkeypatch.setattr(benchmarks, "_rows", lambda *arguments: parsed.append(arguments) or real(*arguments))
+    typed = [f"benchmark.tasks.demo_words.path={path}", "benchmark.tasks.demo_words.count=null", "benchmark=demo_words"]
+    typed += ["benchmark.tasks.demo_words.id_field=null", "benchmark.tasks.demo_words.level_field=null"]
+    Pipeline(composed(*typed, f"outputs={tmp_path}", "tracking=none", "dry_run=true"), tmp_path)
+    assert len(parsed) == 1
+
+
+def test_the_demos_student_is_where_students_are_looked_up() -> None:
+    assert (DEMO / "config.json").is_file()
