@@ -4,7 +4,6 @@ A shard for each question (or snapshot), dealt to the processes in turn: a kille
 """
 
 import hashlib
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -96,11 +95,7 @@ def kappa(job: Job) -> dict[str, Any]:
     chat = load_chat(job.weights, job.config.student)
     path = job.inputs["selection"] / TRAINING_SET
     examples = read_examples(path, chat, job.config.student.max_length)
-    with path.open(encoding="utf-8") as handle:  # in the order of `read_examples`
-        names = [
-            row["question_id"] for row in sorted(map(json.loads, handle), key=lambda r: (r["question_id"], r["candidate_id"]))
-        ]
-    weights = corpus_weights(names, [example.weight for example in examples])
+    weights = corpus_weights([example.question_id for example in examples], [example.weight for example in examples])
     encoded = [example.encoded for example in examples]
     missing = _mine(job, len(snapshots))
     total = len(missing) * sum(len(e.ids) for e in encoded)

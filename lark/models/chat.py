@@ -56,10 +56,10 @@ def user_turn(question: str) -> str:
     return question if question.rstrip(" .").endswith(INSTRUCTION) else f"{question}\n{INSTRUCTION}"
 
 
-def conversation(question: str, system: str | None = None) -> list[dict[str, str]]:
-    """The messages before the response."""
+def conversation(question: str, system: str | None = None, complete: bool = False) -> list[dict[str, str]]:
+    """The messages before the response. `complete`: the question is a whole user turn, as a training set has it."""
     opening = [{"role": "system", "content": system}] if system else []
-    return [*opening, {"role": "user", "content": user_turn(question)}]
+    return [*opening, {"role": "user", "content": question if complete else user_turn(question)}]
 
 
 class ChatFormat:
@@ -81,19 +81,21 @@ class ChatFormat:
             )
         self.end_of_turn: int = self._find_end_of_turn()
 
-    def prompt_text(self, question: str, system: str | None = None) -> str:
-        """What is sent to the model before it answers."""
-        return self._render(conversation(question, system), add_generation_prompt=True)
+    def prompt_text(self, question: str, system: str | None = None, complete: bool = False) -> str:
+        """What is sent to the model before it answers (`complete` as in `conversation`)."""
+        return self._render(conversation(question, system, complete), add_generation_prompt=True)
 
-    def prompt(self, question: str, system: str | None = None) -> list[int]:
+    def prompt(self, question: str, system: str | None = None, complete: bool = False) -> list[int]:
         """`prompt_text` as token ids. The template writes the beginning-of-text token itself, if there is one."""
-        return self._tokenise(self.prompt_text(question, system))
+        return self._tokenise(self.prompt_text(question, system, complete))
 
     def encode(self, question: str, response: str, max_length: int, system: str | None = None) -> Encoded:
         """Prompt and response as one sequence of at most `max_length` tokens, cut from the right."""
         return self._join(self.prompt(question, system), self._tokenise(self._without_end(response)), max_length)
 
-    def encode_many(self, rows: Sequence[Mapping[str, Any]], max_length: int, offsets: bool = False) -> list[Encoded]:
+    def encode_many(
+        self, rows: Sequence[Mapping[str, Any]], max_length: int, offsets: bool = False, complete: bool = False
+    ) -> list[Encoded]:
         """`encode` for rows with `question`, `response` and `system`, tokenised together, which is much faster."""
         if offsets and not self.tokenizer.is_fast:
             raise LarkError(
@@ -104,7 +106,7 @@ class ChatFormat:
         for row in rows:
             key = (row["question"], row["system"])
             if key not in prompts:
-                prompts[key] = self.prompt(*key)
+                prompts[key] = self.prompt(*key, complete)
         if not rows:
             return []
         texts = [self._without_end(row["response"]) for row in rows]

@@ -18,6 +18,7 @@ class Example:
     encoded: Encoded
     weight: float
     """w = B_n q."""
+    question_id: str = ""
 
 
 @dataclass(frozen=True)

@@ -176,13 +176,13 @@ def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example
     found: dict[tuple[str, str], Example] = {}
     rows = read_rows(path)
     while some := list(islice(rows, TEXTS_AT_ONCE)):
-        for row, encoded in zip(some, chat.encode_many([vars(row) for row in some], max_length), strict=True):
+        for row, encoded in zip(some, chat.encode_many([vars(row) for row in some], max_length, complete=True), strict=True):
             if encoded.n_response < 1:
                 raise LarkError(
                     f"{path}: nothing of the response of {row.name} is left within student.max_length={max_length}. Raise it, or "
                     "drop this trajectory."
                 )
-            found[row.key] = Example(row.name, encoded, row.weight)
+            found[row.key] = Example(row.name, encoded, row.weight, row.question_id)
     return [found[key] for key in sorted(found)]
 
 
