@@ -1,55 +1,56 @@
-# Two commands do everything, set-up included: `make run` and `make test`. `make help` lists the rest.
+# `make run` and `make test` install what they need and then run. `make help` lists the other targets.
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet -c constraints.txt
 ARGS ?=
 STUDENT ?=
 POOL ?=
 SCALE ?= demo
 EXPERIMENTS := $(subst _,-,$(basename $(notdir $(wildcard conf/experiment/*.yaml))))
 
-# torchvision and its kin come with vLLM, are not used here, and do not load beside a CPU build of torch.
+# vLLM installs these packages. They are not used here, and their builds fail to load next to a CPU build of torch.
 UNUSED := torchvision torchaudio torchcodec
 
-help: ## This list
+help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-run: $(VENV)/$(if $(filter smollm2,$(STUDENT)),.test,.run) ## The demo, pool to table (ARGS="method=rsr budget=1", STUDENT=..., POOL=<file> to change it)
+run: $(VENV)/$(if $(filter smollm2,$(STUDENT)),.test,.run) ## Run the demo, from pool to table (change it with ARGS="method=rsr budget=1", STUDENT=..., POOL=<file>)
 	$(PY) run.py $(if $(STUDENT),student=$(STUDENT)) $(if $(POOL),pool=files 'pool.path=$(POOL)') $(ARGS)
 
-test: $(VENV)/.test ## Lint, types and tests
+test: $(VENV)/.test ## Run the linter, the type checker and the tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	OMP_NUM_THREADS=1 $(PY) -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
-bench: $(VENV)/.test ## Time and memory against the usual ways, in outputs/bench (half an hour; ARGS=--quick for two minutes)
+bench: $(VENV)/.test ## Compare time and memory with common implementations, in outputs/bench (half an hour; ARGS=--quick: two minutes)
 	set -e; for script in $(basename $(notdir $(wildcard experiments/bench/[a-z]*.py))); do $(PY) -m experiments.bench.$$script $(ARGS); done
 
-demo-student: $(VENV)/.run ## Pretrain the shipped demo student again (half an hour on two cores)
+demo-student: $(VENV)/.run ## Pretrain the bundled demo student again (half an hour on two cores)
 	$(PY) -m lark.demo.pretrain
 
-reports: $(VENV)/.run ## Every table and figure of the paper, and outputs/report/index.md (SCALE=demo or paper, as for each of them)
+reports: $(VENV)/.run ## Make every table and figure of the paper, and outputs/report/index.md (SCALE=demo or paper, as for each one)
 	$(PY) -m experiments run all scale=$(SCALE) $(ARGS)
 
-# Each table and figure: conf/experiment/<name>.yaml is its sweep, experiments/<name>.py draws it.
+# One target per table and figure: conf/experiment/<name>.yaml defines the sweep, experiments/<name>.py draws the result.
 table1: ## Table 1: all methods, both budgets, four benchmarks
-ablation-score: ## Figure 2a: which score
-ablation-weighting: ## Figure 2b: which weights
+ablation-score: ## Figure 2a: compare scores
+ablation-weighting: ## Figure 2b: compare weightings
 landscape: ## Figure 3a: the decay rate over the simplex of one question, and LARK's path through it
-loss-reduction: ## Figure 3b: how far the SFT loss falls
-teacher-utility: ## Figure 3c: does a teacher's mean g-hat predict its student
-token-level: ## Figure 4: on which tokens LARK trains
-kappa: ## App. A.3: the decay rate along training, and κ
-theory: ## App. A-B: the constants of the theory, and each inequality in numbers
-surrogate: ## App. B.8: ĝ against the exact g*
+loss-reduction: ## Figure 3b: how much the SFT loss falls
+teacher-utility: ## Figure 3c: whether a teacher's mean g-hat predicts its student's accuracy
+token-level: ## Figure 4: which tokens LARK trains on
+kappa: ## App. A.3: the decay rate during training, and κ
+theory: ## App. A-B: the constants of the theory, and a numerical check of each inequality
+surrogate: ## App. B.8: ĝ compared with the exact g*
 contamination: ## Table 2: benchmark problems in the pool
-cost: ## App. D.1: seconds a trajectory of each scoring method
+cost: ## App. D.1: seconds per trajectory of each scoring method
 budget-scaling: ## App. D.2: accuracy at B = 1, 3, 5, 10, 20
 case-study: ## App. D.3: one question, from scores to weights
-plan-table1: ## The jobs of table1, what is reused and what it costs, without running (plan-<name> for the others)
+plan-table1: ## Show the trials of table1, what is reused and what they cost, without running (plan-<name> for the others)
 
 $(EXPERIMENTS): $(VENV)/.run
 	$(PY) -m experiments run $@ scale=$(SCALE) $(ARGS)
@@ -57,22 +58,22 @@ $(EXPERIMENTS): $(VENV)/.run
 $(EXPERIMENTS:%=plan-%): plan-%: $(VENV)/.run
 	$(PY) -m experiments plan $* scale=$(SCALE) $(ARGS)
 
-clean: ## Remove everything that was produced (keeps .venv)
+clean: ## Delete all outputs (keeps .venv)
 	find outputs -mindepth 1 ! -name .gitkeep -delete
 
-setup: $(VENV)/.test ## Install everything, without running anything
+setup: $(VENV)/.test ## Install everything without running anything
 
-$(VENV)/.run: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=<path of one>")'
+$(VENV)/.run: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is required: make PYTHON=<path>")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
-	$(PIP) install --quiet --group torch
-	$(PIP) install --quiet --group run
+	$(INSTALL) --group torch
+	$(INSTALL) --group run
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(PIP) install --quiet --group test
-	$(PIP) install --quiet --no-deps --group student
+	$(INSTALL) --group test
+	$(INSTALL) --no-deps --group student
 	$(PIP) uninstall --quiet --yes $(UNUSED)
 	touch $@
 

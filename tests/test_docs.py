@@ -1,4 +1,4 @@
-"""The pages under docs/: every command composes, every function they name exists, every example is what the program reads."""
+"""README.md, CONTRIBUTING.md and docs/: commands compose, files and functions exist, links resolve, examples are what is read."""
 
 import ast
 import json
@@ -11,19 +11,22 @@ import pandas as pd
 import pytest
 import torch
 import trl
+import yaml
 from transformers import AutoModelForCausalLM
 
+from experiments.harness.sweep import published
 from lark.config.cli import as_hydra_reads
 from lark.models.chat import conversation
 from lark.models.load import load_chat
 from lark.models.students import location
 from lark.pool import trajectories as pools
 from lark.pool.read import read
+from lark.scoring import methods
 from lark.selection.stage import write_selection
 from lark.training.worker import read_examples
 from tests.conftest import ROOT, composed, job_of
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = sorted(
     {
         match[0].strip("`").split("  #")[0].strip()
@@ -41,7 +44,7 @@ def test_every_command_composes(command: str) -> None:
     sweep = "-m" in words
     overrides = [word for word in words if word != "-m" and not word.startswith("hydra")]
     assert len(overrides) >= 1
-    if sweep:  # the first job of it
+    if sweep:  # its first trial
         overrides = [re.sub(r"^([a-z./_]+=[^\[,]+),.*", r"\1", word) for word in overrides]
     composed(*(re.sub(r"^student=(qwen1\.5b)$", r"student='\1'", word) for word in overrides))
 
@@ -65,14 +68,76 @@ def test_every_function_in_the_maths_exists() -> None:
             scope = found[0].body
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_every_file_that_is_named_exists() -> None:
     for page in PAGES:
-        for link in re.findall(r"\]\(([a-z-]+\.md)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / link).is_file(), f"{page.name}: {link}"
+        for name in re.findall(r"`((?:lark|conf|tests|experiments|docs)/[\w./-]*)`", page.read_text(encoding="utf-8")):
+            assert (ROOT / name).exists() or "surprise_per_rank" in name, f"{page.name}: {name}"
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """(file, anchor) of every relative link."""
+    found = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    parts = [link.partition("#") for link in found if "://" not in link]
+    return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in parts]
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as links name them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_relative_link_resolves() -> None:
+    for page in PAGES:
+        for target, anchor in links(page):
+            assert target.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(target), f"{page.name}: {target.name}#{anchor}"
+
+
+def test_every_page_is_one_click_from_the_readme_and_from_the_index() -> None:
+    pages = {page for page in PAGES if page.parent.name == "docs" and page.name != "README.md"}
+    index = ROOT / "docs" / "README.md"
+    assert {*pages, index} <= {target for target, _ in links(ROOT / "README.md")}
+    assert pages <= {target for target, _ in links(index)}
+
+
+def test_the_page_of_versions_has_every_kind_and_its_version() -> None:
+    declared = {
+        (name, version or "1", path.relative_to(ROOT).as_posix())
+        for path in (ROOT / "lark").rglob("*.py")
+        for name, version in re.findall(r"\bKind\(\"(\w+)\"(?:, (?:version=)?(\d+))?", path.read_text(encoding="utf-8"))
+    }
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \| (\d+) \| `(.+)` \|$", page, re.M)) == declared
+    for name, version, _ in declared:
+        for raised in range(2, int(version) + 1):
+            assert f"**{name} {raised}.**" in page
+
+
+@pytest.mark.parametrize("method", ["random", "rsr", "lark"])
+def test_the_readme_quotes_the_papers_table(method: str) -> None:
+    (row,) = re.findall(rf"^\| \W*{method}\b.*$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.I)
+    paper = (
+        published("table1").query("student == 'qwen7b' and budget == 3 and method == @method").set_index("benchmark")["mean"]
+    )
+    columns = ["aime24", "amc", "gpqa_diamond", "math500", "avg"]
+    assert [float(value) for value in re.findall(r"\d+\.\d+", row)] == paper[columns].tolist()
 
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.S)
+
+
+def test_the_example_of_a_method_is_one_with_an_option() -> None:
+    (function,), (_, settings) = blocks("add-a-method.md", "python")[-1:], blocks("add-a-method.md", "yaml")
+    found: dict[str, Any] = {}
+    exec(function, vars(methods) | {"__name__": "example"}, found)
+    options = yaml.safe_load(settings)["options"]
+    method = methods.Method("surprise_per_rank", frozenset({"statistics"}), found["surprise_per_rank"])
+    method.check(options)
+    row = {"question_id": "q", "candidate_id": "a", "n_tokens": 2, "nll": 6.0, "brier": 1.0, "rank_sum": 2.0}
+    assert method.score(pd.DataFrame([row]), options) == pytest.approx([3.0])
+    assert method.score(pd.DataFrame([row]), {"power": 2.0}) == pytest.approx([1.5])
 
 
 def test_the_example_of_a_pool_is_one_that_is_read(tmp_path: Path) -> None:
