@@ -1,7 +1,7 @@
 """Figure 2b: what each weighting adds, for the same trajectories."""
 
 from experiments.harness import accuracy
-from experiments.harness.report import Report, Table
+from experiments.harness.report import Report
 from experiments.harness.sweep import Sweep
 
 LABELS = {
@@ -12,17 +12,12 @@ LABELS = {
 def render(sweep: Sweep) -> Report:
     data = accuracy.with_paper(accuracy.frame(sweep), sweep, only={"weighting": "chi2"})
     data = data.assign(weights=data["weighting"].map(LABELS))
-    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.size
-    return Report(
-        title="Figure 2b. Weighting ablation",
-        caption=(
-            f"Acc@{samples} in percent of students trained on the top {budget} by ĝ under each weighting; error bars are the "
-            "standard deviation over decoding seeds. The paper finds χ² weights the best throughout, most clearly on AIME and "
-            "MATH-500. KL is not in the paper's figure."
-        ),
-        data=data,
-        tables=[Table(accuracy.header(data, "Weighting"), accuracy.variant_rows(data, "weights"))],
-        figure=accuracy.bars(data, "weights", LABELS["chi2"], samples),
-        notes=accuracy.paper_notes(data, sweep),
-        found=accuracy.any_found(data),
+    return accuracy.ablation(data, sweep, "weights", "Weighting", LABELS["chi2"], "Figure 2b. Weighting ablation", _caption)
+
+
+def _caption(samples: int, budget: int) -> str:
+    return (
+        f"Acc@{samples} in percent of students trained on the top {budget} by ĝ under each weighting; error bars are the "
+        "standard deviation over decoding seeds. The paper finds χ² weights the best throughout, most clearly on AIME and "
+        "MATH-500. KL is not in the paper's figure."
     )

@@ -1,11 +1,15 @@
 """App. A.3: the decay rate ρ_t of the training set along training, for each budget, and its minimum relative to the start."""
 
+from collections.abc import Mapping
+
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
-from lark.analysis.figures import kappa_figure
 from lark.analysis.operations import KAPPA_TABLE
+from lark.report.style import BLACK, BLUE, GREY, panels, powers_of_ten, styled
 from lark.report.tables import MISSING, Cell
 
 TITLE = "Appendix A.3. The decay rate along training, and κ"
@@ -44,3 +48,36 @@ def render(sweep: Sweep) -> Report:
     ]
     data = pd.concat(runs.values(), ignore_index=True) if runs else pd.DataFrame()
     return Report(TITLE, caption, data, [table], kappa_figure(runs) if runs else None, notes, found=bool(runs))
+
+
+@styled
+def kappa_figure(runs: Mapping[int, pd.DataFrame]) -> Figure:
+    """App. A.3: ρ_t along training, a panel for each budget; on the right the same curve reads as ρ_t/ρ_0. runs: step, rate,
+    ratio."""
+    figure, axes = panels(len(runs), width=3.1, height=3.0)
+    for left, (budget, run) in zip(axes, sorted(runs.items()), strict=True):
+        lowest = run.iloc[int(run["ratio"].to_numpy().argmin())]
+        start = float(run["rate"].iloc[0])
+        left.plot(run["step"], run["rate"], color=BLUE, marker="o", markersize=3, label="ρ_t")
+        left.plot(lowest["step"], lowest["rate"], "v", color=BLACK, markersize=6, label="its minimum, κ̂ ρ_0")
+        left.axhline(start, color=GREY, linestyle="--", linewidth=0.9, label="ρ_0")
+        left.set_xlabel("training step t")
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        low, high = 0.6 * run["rate"].min(), 1.6 * run["rate"].max()
+        left.set_yscale("log")
+        left.set_ylim(low, high)
+        right = left.twinx()
+        right.set_yscale("log")
+        right.set_ylim(low / start, high / start)
+        right.grid(visible=False)
+        for side, unit in ((left, 1.0), (right, start)):
+            side.set_yticks(powers_of_ten(low / unit, high / unit))
+            side.yaxis.set_major_formatter("{x:g}")
+            side.yaxis.set_minor_locator(NullLocator())
+        if left is axes[0]:
+            left.set_ylabel("ρ_t = ‖∇L‖² / L (nats per unit², log)")
+        if left is axes[-1]:
+            right.set_ylabel("ρ_t / ρ_0 (no unit, log)")
+        left.set_title(f"B = {budget}: κ̂ = {lowest['ratio']:.3g} at step {int(lowest['step'])}")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure

@@ -1,13 +1,18 @@
 """Figure 3a: Δρ over the simplex of one question, and the path of q̂(B) through it."""
 
+import numpy as np
 import pandas as pd
+from matplotlib.colors import SymLogNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from experiments.harness.exact_gradients import questions_of, sizes
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep
-from lark.analysis.figures import landscape_figure
-from lark.analysis.landscape import landscape, path_gains
+from lark.analysis.landscape import Landscape, landscape, path_gains
 from lark.analysis.questions import Question
+from lark.report.style import BLACK, GREY, panels, powers_of_ten, styled
 from lark.report.tables import Cell
 
 TITLE = "Figure 3a. The landscape of Δρ and the path of LARK's selections"
@@ -56,3 +61,38 @@ def representative(questions: list[Question], gains: pd.DataFrame) -> Question:
     means = gains.groupby("question_id")["relative_gain"].mean().sort_values(kind="stable")
     name = means.index[(len(means) - 1) // 2]
     return next(question for question in questions if question.question_id == name)
+
+
+@styled
+def landscape_figure(scene: Landscape) -> Figure:
+    """Fig. 3a: Δρ on the plane of the path; purple above zero, orange below."""
+    figure, (axes,) = panels(1, width=6.2, height=4.6)
+    top = float(np.nanmax(np.abs([np.nanmax(np.abs(scene.gain)), scene.path["gain"].abs().max()])))
+    linear = max(scene.prior_rate / 10, top * 1e-3)
+    norm = SymLogNorm(linthresh=linear, vmin=-top, vmax=top)
+    mesh = axes.pcolormesh(scene.grid_x, scene.grid_y, scene.gain, cmap="PuOr", norm=norm, shading="nearest", rasterized=True)
+    axes.contour(scene.grid_x, scene.grid_y, scene.gain, levels=[0], colors=[BLACK], linewidths=0.8)
+    axes.plot(scene.vertices["x"], scene.vertices["y"], "x", color=GREY, markersize=4, label="one trajectory alone")
+    outline = [withStroke(linewidth=2.6, foreground="white")]  # black on dark purple cannot be seen
+    axes.plot(scene.path["x"], scene.path["y"], color=BLACK, linewidth=0.9, path_effects=outline)
+    axes.scatter(
+        scene.path["x"], scene.path["y"], c=scene.path["gain"], cmap="PuOr", norm=norm, edgecolors=BLACK, linewidths=0.8, s=28,
+        zorder=3, path_effects=outline, label=f"q̂(B), B = 1..{len(scene.path)}, in its own colour",
+    )  # fmt: skip
+    axes.plot(0, 0, "*", color=BLACK, markersize=10, zorder=4, label="uniform weights p")
+    for budget, offset in ((1, (6, 6)), (len(scene.path), (8, -14))):
+        point = scene.path.set_index("budget").loc[budget]
+        axes.annotate(f"B={budget}", (point["x"], point["y"]), textcoords="offset points", xytext=offset, fontsize=8,
+                      path_effects=outline)  # fmt: skip
+    handles, labels = axes.get_legend_handles_labels()
+    handles.append(Line2D([], [], color=BLACK, linewidth=0.8))
+    axes.legend(handles, [*labels, "Δρ = 0"], loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    axes.set_xlabel("first principal component of q̂(B) − p (weight)")
+    axes.set_ylabel("second principal component (weight)")
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.grid(visible=False)
+    ticks = powers_of_ten(linear, top)
+    bar = figure.colorbar(mesh, ax=axes, label="Δρ(q) = ρ(q) − ρ(p) (symlog)", ticks=[*-ticks[::-1], 0, *ticks], format="{x:g}")
+    bar.ax.minorticks_off()
+    axes.set_title(f"Question {scene.question_id}; the plane holds {scene.explained:.0%} of the path's variance")
+    return figure

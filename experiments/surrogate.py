@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.harness.exact_gradients import questions_of, sizes
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
-from lark.analysis.figures import surrogate_figure
-from lark.analysis.surrogate import agreement
+from lark.analysis.surrogate import Agreement, agreement
+from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, panels, powers_of_ten, styled
 from lark.report.tables import MISSING, Cell
 
 LABELS = {
@@ -83,3 +86,48 @@ def _rows(ours: Mapping[str, float | None], paper: pd.Series, sweep: Sweep) -> l
 
 def _cell(value: float | None) -> Cell:
     return MISSING if value is None or pd.isna(value) else Cell(f"{value:.3f}".replace("-", "−"))
+
+
+@styled
+def surrogate_figure(agreement: Agreement) -> Figure:
+    """App. B.8: (a) g-hat against g*, (b) Recall@B, (c) relative RMS error of each question."""
+    figure, (scatter, recall, histogram) = panels(3, width=3.8, height=3.5)
+    pairs = agreement.pairs
+    values = pairs[["g_star", "g_hat_rescaled"]].to_numpy()
+    linear = float(np.quantile(np.abs(values), 0.5))
+    scatter.axline((0, 0), slope=1, color=BLACK, linewidth=0.8, linestyle="--", label="ĝ = g*")
+    scatter.scatter(pairs["g_star"], pairs["g_hat_rescaled"], s=9, alpha=0.45, color=BLUE, linewidths=0, label="one trajectory")
+    scatter.set_xscale("symlog", linthresh=linear)
+    scatter.set_yscale("symlog", linthresh=linear)
+    scatter.set_xlabel("exact g* (change of ρ per unit of weight, symlog)")
+    scatter.set_ylabel("ĝ, rescaled within each question (symlog)")
+    scatter.set_title(f"(a) Pearson r = {agreement.pearson:.3f}, Spearman ρ = {agreement.spearman:.3f}")
+    decades = powers_of_ten(linear, float(np.abs(values).max()))
+    for axis in (scatter.xaxis, scatter.yaxis):  # the default has ticks within the linear part, one upon the other
+        axis.set_ticks([*-decades[::-1], 0, *decades])
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_locator(NullLocator())
+    scatter.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
+
+    recalls = agreement.recalls
+    recall.errorbar(
+        recalls["budget"], recalls["recall"], yerr=recalls["std"], color=LARK_COLOUR, marker="o", markersize=4, capsize=2,
+        label="ĝ (mean ± std over questions)",
+    )  # fmt: skip
+    recall.plot(recalls["budget"], recalls["random"], color=GREY, linestyle="--", label="random, B/K")
+    recall.set_ylim(-0.02, 1.05)
+    recall.set_xlabel("budget B (trajectories)")
+    recall.set_ylabel("Recall@B (share of the exact top B)")
+    recall.set_title("(b) Agreement of the selections")
+    recall.legend(loc="upper left")
+
+    errors = agreement.questions["error"]
+    histogram.hist(errors, bins=min(20, max(5, len(errors) // 3)), color=BLUE, alpha=0.75, label="questions")
+    histogram.axvline(errors.mean(), color=LARK_COLOUR, label=f"mean {errors.mean():.3f}")
+    histogram.axvline(errors.median(), color=BLACK, linestyle=":", label=f"median {errors.median():.3f}")
+    histogram.set_xlabel("‖ĝ − g*‖ / ‖g*‖ (rescaled ĝ, no unit)")
+    histogram.set_ylabel("questions")
+    histogram.yaxis.set_major_locator(MaxNLocator(integer=True))
+    histogram.set_title("(c) Relative RMS error")
+    histogram.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
+    return figure

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from experiments.harness.exact_gradients import questions_of
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, counted
 from lark.analysis import theory
-from lark.analysis.figures import theory_figure
 from lark.analysis.operations import JACOBIANS_TABLE
 from lark.analysis.questions import JACOBIANS
+from lark.report.style import BLACK, BLUE, LARK_COLOUR, panels, styled
 from lark.report.tables import Cell
 
 TITLE = "Appendices A-B. Constants of the theory, and its inequalities in numbers"
@@ -81,3 +82,26 @@ def render(sweep: Sweep) -> Report:
     long = table.melt("question_id", var_name="constant").assign(table="constants")
     data = pd.concat([checked.assign(table="inequalities"), long], ignore_index=True)
     return Report(TITLE, caption, data, tables, theory_figure(checked), notes)
+
+
+@styled
+def theory_figure(checks: pd.DataFrame) -> Figure:
+    """App. A-B: how far above its left side the right side of each inequality is, at its tightest, for each question."""
+    names = list(dict.fromkeys(checks["inequality"]))
+    figure, (axes,) = panels(1, width=7.0, height=0.26 * len(names) + 1.4)
+    styles = {
+        "untied": (BLUE, "o", -0.17, "the paper's parameters (head apart)"),
+        "tied": (LARK_COLOUR, "x", 0.17, "the tied parameters"),
+    }
+    for kind, (colour, marker, shift, label) in styles.items():
+        rows = checks[(checks["parameters"] == kind) & np.isfinite(checks["margin"]) & (checks["margin"] > 0)]
+        if len(rows):
+            heights = [names.index(name) + shift for name in rows["inequality"]]
+            axes.plot(rows["margin"], heights, marker, color=colour, markersize=4, alpha=0.8, label=label)
+    axes.axvline(1, color=BLACK, linewidth=1, label="left = right")
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel("right side / left side at the tightest place (log; left of the line it is violated)")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.12), ncols=3)
+    return figure

@@ -1,10 +1,11 @@
 """Accuracies of a sweep's trials as rows, and the bars that ablations are drawn as."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial, published, values
 from lark.evaluation.metrics import BenchmarkMetrics, Spread, average
 from lark.report.run_summary import spread
@@ -78,6 +79,25 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
         )
     figure.legend(loc="outside upper center", ncols=len(variants))
     return figure
+
+
+def ablation(
+    data: pd.DataFrame, sweep: Sweep, column: str, heading: str, ours: str, title: str, caption: Callable[[int, int], str]
+) -> Report:
+    """A figure of bars, a group per benchmark and a bar per variant (`column`), with the same as a table.
+
+    `caption` is given the samples per problem and the budget.
+    """
+    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.size
+    return Report(
+        title=title,
+        caption=caption(samples, budget),
+        data=data,
+        tables=[Table(header(data, heading), variant_rows(data, column))],
+        figure=bars(data, column, ours, samples),
+        notes=paper_notes(data, sweep),
+        found=any_found(data),
+    )
 
 
 def any_found(data: pd.DataFrame) -> bool:

@@ -26,6 +26,7 @@ from torch import Tensor
 from lark.errors import LarkError
 from lark.models.chat import Encoded
 from lark.models.head import last_hidden_state, logit_rule
+from lark.models.padding import right_padded
 from lark.scoring.forward import batches
 from lark.scoring.learnability import Floats
 from lark.training.loss import NO_TARGET, response_targets, weighted_loss
@@ -289,12 +290,6 @@ def squared_norm(tensor: Tensor) -> float:
 
 
 def _padded(trajectories: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
-    """Token ids and targets [b, t], padded on the right, where causality keeps padding away from real tokens."""
-    longest = max(len(t.ids) for t in trajectories)
-    ids = torch.zeros(len(trajectories), longest, dtype=torch.long)
-    targets = torch.full_like(ids, NO_TARGET)
-    for row, trajectory in enumerate(trajectories):
-        size = len(trajectory.ids)
-        ids[row, :size] = torch.tensor(trajectory.ids)
-        targets[row, :size] = torch.tensor(response_targets(trajectory.ids, trajectory.prompt_length))
-    return ids, targets
+    """Token ids and targets [b, t]."""
+    targets = [response_targets(trajectory.ids, trajectory.prompt_length) for trajectory in trajectories]
+    return right_padded([trajectory.ids for trajectory in trajectories]), right_padded(targets, NO_TARGET)

@@ -1,7 +1,9 @@
 """The `verify` grader: are two answers the same mathematics? (math-verify, behind a wrapper; offered beside `paper`.)
 
 An answer that the paper's rules accept is accepted. Choices are compared by letter. The rest goes to math-verify, which
-may hang or crash on what a model writes, so each comparison runs in a worker process that dies when its time is up:
+may hang or crash on what a model writes, so each comparison runs in a worker process that dies when its time is up. The processes
+are our own and not those of a pool library (pebble): its time limits are wall-clock time, which depends on the machine's load, and
+its processes inherit their hash seed from the caller, on which sympy's results depend:
     with Verifier(processes=2, timeout=5) as verifier:
         grades = verifier.grade_many([(extract_boxed_list(generation), gold, AnswerFormat.FREE_FORM), …])
 """

@@ -1,15 +1,19 @@
 """How figures look: colours that colour-blind people can tell apart, and the same size and type everywhere."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999", "#000000")
 """Okabe and Ito's palette, the most legible on white first."""
+BLUE, GREY, BLACK = OKABE_ITO[0], OKABE_ITO[7], OKABE_ITO[8]
 LARK_COLOUR = "#D55E00"
 """LARK is vermilion in every figure."""
 METHOD_COLOURS = {
@@ -38,3 +42,26 @@ def save(figure: Figure, path: Path) -> None:
     with mpl.rc_context(STYLE):  # resolution and fonts are those of the moment of saving, whatever was drawn before
         figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
         figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+
+
+P = ParamSpec("P")
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Titles and legends take their size when they are made, so the style must last as long as the drawing."""
+
+    @wraps(draw)
+    def drawn(*arguments: P.args, **options: P.kwargs) -> Figure:
+        with mpl.rc_context(STYLE):
+            return draw(*arguments, **options)
+
+    return drawn
+
+
+def powers_of_ten(low: float, high: float) -> np.ndarray:
+    """Powers of ten from `low` to `high`, with their threefolds if they are few; `low` itself, where there is none."""
+    digits = (1, 3) if high / low < 1000 else (1,)
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.floor(np.log10(high)) + 1)
+    values = np.array([digit * power for power in powers for digit in digits])
+    within = values[(values >= low) & (values <= high)]
+    return within if len(within) else np.array([float(f"{low:.1g}")])

@@ -16,6 +16,7 @@ from lark.errors import LarkError
 from lark.models.attention import assert_packing_separates
 from lark.models.chat import Encoded
 from lark.models.head import Head, last_hidden_state
+from lark.models.padding import right_padded
 from lark.scoring.statistics import TokenStatistics, token_statistics
 
 log = logging.getLogger(__name__)
@@ -75,17 +76,9 @@ def response_statistics(student: Student, batch: Sequence[Encoded]) -> Iterator[
         start = stop
 
 
-def padded_ids(sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-    """[B, longest] the sequences one below the other, filled up on the right with token 0, which no real token sees."""
-    ids = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.long)
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence)] = torch.tensor(sequence)
-    return ids
-
-
 def _padded(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
     """[T, d] the hidden states that predict the response tokens, one trajectory after the other."""
-    ids = padded_ids([encoded.ids for encoded in batch])
+    ids = right_padded([encoded.ids for encoded in batch])
     hidden = last_hidden_state(student.model, ids.to(student.head.weight.device))
     rows = [hidden[row, e.prompt_length - 1 : len(e.ids) - 1] for row, e in enumerate(batch)]
     return torch.cat(rows)

@@ -29,7 +29,8 @@ from transformers import DynamicCache
 from lark.errors import LarkError, first_line
 from lark.models.chat import Encoded
 from lark.models.head import last_hidden_state
-from lark.scoring.forward import Student, batches, padded_ids, response_statistics
+from lark.models.padding import right_padded
+from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.sentences import split_steps, token_steps
 from lark.scoring.statistics import token_statistics
 
@@ -133,7 +134,7 @@ def continued(student: Student, cache: DynamicCache, last: int, sequences: Seque
     own = copy.deepcopy(cache)
     own.batch_repeat_interleave(len(sequences))
     # The last token of a sequence predicts nothing that is scored.
-    ids = padded_ids([[last, *sequence[:-1]] for sequence in sequences])
+    ids = right_padded([[last, *sequence[:-1]] for sequence in sequences])
     return _run_with(student, own, ids.to(student.head.weight.device))
 
 

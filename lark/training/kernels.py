@@ -1,4 +1,8 @@
-"""Liger's fused kernels for the student's family: RoPE, RMSNorm and the gated MLP (paper, App. C.3)."""
+"""Liger's fused kernels for the student's family: RoPE, RMSNorm and the gated MLP (paper, App. C.3).
+
+Not through `TrainingArguments(use_liger_kernel=True)`: the Trainer would put the kernels in after the check that packed
+trajectories do not see each other, and that check is to run on the model as it trains.
+"""
 
 import importlib.util
 import inspect

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from lark.analysis import contamination
 from lark.config import Benchmark, Task
 from lark.evaluation.benchmarks import Problem
+from lark.runtime.machine import Machine
+from lark.runtime.operation import Job
 from lark.runtime.pipeline import Pipeline
 from tests.conftest import composed
 
@@ -136,7 +139,8 @@ def test_planted_problems_are_found_in_the_right_columns(shared_data: Path, tmp_
 def test_a_benchmark_without_its_file_is_a_sentence(tmp_path: Path) -> None:
     from lark.errors import LarkError
 
+    benchmark = Benchmark("x", {"x": Task("X", "nowhere.jsonl", answer_format="numeric")})
+    config, inputs = replace(composed(), benchmark=benchmark), {"pool": tmp_path / "pool"}
+    job = Job("contamination", tmp_path, {"analysis": tmp_path}, inputs, "", config, Machine("cpu", 1, 1, 1))
     with pytest.raises(LarkError, match="there is no such file"):
-        contamination.write_audit(
-            Benchmark("x", {"x": Task("X", "nowhere.jsonl", answer_format="numeric")}), tmp_path / "pool", tmp_path
-        )
+        contamination.write_audit(job)

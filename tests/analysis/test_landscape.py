@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from experiments.landscape import landscape_figure
 from lark.analysis import learnability as rates
-from lark.analysis.figures import landscape_figure
 from lark.analysis.landscape import landscape, lift, principal_plane
 from lark.errors import LarkError
 from tests.analysis.questions import made_up

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from experiments.surrogate import surrogate_figure
 from lark.analysis import questions as statistics
 from lark.analysis import surrogate
-from lark.analysis.figures import surrogate_figure
 from lark.analysis.gradients import Gram
 from lark.analysis.questions import Question
 from tests.analysis.questions import made_up

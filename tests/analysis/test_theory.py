@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.theory import theory_figure
 from lark.analysis import theory
-from lark.analysis.figures import theory_figure
 from lark.analysis.gradients import Anchor
 from lark.analysis.jacobian import head_norm, jacobian_norm2
 from lark.analysis.questions import Question

@@ -12,7 +12,7 @@ from lark.config import Pool, Scoring
 from lark.models.chat import Encoded
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
-from lark.runtime.worker import Job
+from lark.runtime.operation import Job
 from lark.scoring.forward import Student
 
 
@@ -22,7 +22,7 @@ def test_every_way_of_scoring_gives_the_same_numbers() -> None:
                         num_key_value_heads=1, max_position_embeddings=64)  # fmt: skip
     student = Student.of(LlamaForCausalLM(shape).eval())
     trajectory = Encoded(torch.randint(0, 211, (30,)).tolist(), 9, truncated=False)
-    job = Job("cost", None, {}, _Config(), None, {}, 0, 1)  # type: ignore[arg-type]
+    job = Job("cost", None, {}, {}, "", _Config(), None)  # type: ignore[arg-type]
     ours = cost.statistics(student, trajectory, job)
     loss = ours["nll"] / trajectory.n_response
     assert -cost.grape(student, trajectory, job) == pytest.approx(loss, rel=1e-5)

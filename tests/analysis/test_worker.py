@@ -12,14 +12,15 @@ from safetensors.torch import load_file, save_file
 from lark.analysis import questions as statistics
 from lark.analysis import shards, worker
 from lark.errors import LarkError
+from lark.models.chat import conversation
 from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
 from lark.runtime.machine import resolve
+from lark.runtime.operation import Job
 from lark.runtime.plan import make_plan
 from lark.runtime.store import Checksums
-from lark.runtime.worker import Job
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.methods import METHODS
 from lark.scoring.worker import summarise
@@ -32,7 +33,7 @@ RESPONSES = ["3 + 4 = 7. \\boxed{7}", "The sum is \\boxed{7}", "We add 3 and 4 a
 def job(folder: Path, inputs: dict[str, Path], *overrides: str) -> Job:
     folder.mkdir(parents=True, exist_ok=True)
     config = composed("tracking=none", "hardware=cpu", *overrides)
-    return Job("", folder, {"student": DEMO, **inputs}, config, resolve(config.hardware), {}, 0, 1)
+    return Job("", folder, {"analysis": folder}, inputs, str(DEMO), config, resolve(config.hardware))
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_decay_rates_along_training_are_of_the_papers_weighted_loss(tmp_path: Pa
     selection.mkdir()
     with (selection / "train.jsonl").open("w") as handle:
         for question, candidate, weight, response in [("a", "x/1", 1.5, 0), ("a", "x/0", 0.5, 1), ("b", "y", 1.0, 2)]:
-            turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": RESPONSES[response]}]
+            turns = [*conversation(QUESTION), {"role": "assistant", "content": RESPONSES[response]}]
             row = {"messages": turns, "weight": weight, "question_id": question, "candidate_id": candidate}
             handle.write(json.dumps(row) + "\n")
     for step in (0, 4):
@@ -133,18 +134,18 @@ def test_decay_rates_along_training_are_of_the_papers_weighted_loss(tmp_path: Pa
 
 
 def test_what_is_asked_for_is_planned_and_nothing_else(tmp_path: Path) -> None:
-    def tasks(*overrides: str) -> list[str]:
+    def operations(*overrides: str) -> list[str]:
         config = composed(f"outputs={tmp_path}", *overrides)
-        return [step.task for step in make_plan(config, Checksums(tmp_path)) if step.stage == "analyse"]
+        return [step.operation.name for step in make_plan(config, Checksums(tmp_path)) if step.stage == "analyse"]
 
-    assert tasks() == []
-    assert tasks("analysis.name=gradients") == ["gradients"]
-    assert tasks("analysis.name=theory") == ["gradients", "jacobians"]
-    assert tasks("analysis.name=kappa", "training.snapshots=2") == ["kappa"]
+    assert operations() == []
+    assert operations("analysis.name=gradients") == ["gradients"]
+    assert operations("analysis.name=theory") == ["gradients", "jacobians"]
+    assert operations("analysis.name=kappa", "training.snapshots=2") == ["kappa"]
     with pytest.raises(LarkError, match=r"add training\.snapshots=11"):
-        tasks("analysis.name=kappa")
-    assert tasks("analysis.name=contamination", "method=base") == ["contamination"]
+        operations("analysis.name=kappa")
+    assert operations("analysis.name=contamination", "method=base") == ["contamination"]
     with pytest.raises(LarkError, match="follows a training run"):
-        tasks("analysis.name=kappa", "method=base")
+        operations("analysis.name=kappa", "method=base")
     with pytest.raises(LarkError, match="choose one of gradients"):
-        tasks("analysis.name=gradient")
+        operations("analysis.name=gradient")

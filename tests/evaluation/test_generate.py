@@ -1,23 +1,22 @@
 """Generation survives `kill -9`: the same answers in the end, and none asked for twice."""
 
-import json
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lark.evaluation import grade as grading
 from lark.evaluation.generate import generate
+from lark.evaluation.operations import GENERATE
 from lark.generation.journal import Journal, read
 from lark.models.students import DEMO
-from lark.runtime.launch import environment
+from lark.runtime.launch import environment, read_job, write_job
 from lark.runtime.machine import Machine
-from lark.runtime.worker import Job, read_job
+from lark.runtime.operation import Job
 from tests.conftest import ROOT, composed
 
 SETTINGS = composed(
@@ -29,19 +28,17 @@ MACHINE = Machine("cpu", 1, 1, 1)
 
 def job_file(folder: Path) -> Path:
     folder.mkdir()
-    job: dict[str, Any] = {"task": "generate", "folder": str(folder), "inputs": {"student": str(DEMO)}}
-    job |= {"gpus": 1, "extra": {"tasks": {"demo_words": str(folder)}}, "config": asdict(SETTINGS), "machine": asdict(MACHINE)}
-    (folder / "job.json").write_text(json.dumps(job))
-    return folder / "job.json"
+    assert isinstance(GENERATE.run, str)
+    return write_job(Job("generate", folder, {"demo_words": folder}, {}, str(DEMO), SETTINGS, MACHINE), GENERATE.run)
 
 
 def finish(path: Path, ranks: int = 1) -> str:
     """The rest of the work in this process, as `ranks` processes one after the other, put together."""
-    job = read_job(path)
+    job, _ = read_job(path)
     for rank in range(ranks):
-        generate(Job(**{**vars(job), "rank": rank, "world": ranks}))
+        assert generate(replace(job, rank=rank, world=ranks)) == {"demo_words": {"problems": 12}}
     assert grading.merge_generations(path.parent) == {"generations": 12 * 2 * 2}
-    return (path.parent / grading.GENERATIONS).read_text()
+    return (path.parent / grading.GENERATIONS.file).read_text()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +62,7 @@ def test_killed_while_generating_it_ends_with_the_same_answers_and_asks_for_none
     assert 3 <= len(kept) < 24
     with shard.open("ab") as handle:
         handle.write(b'{"problem": "demo_words-0')  # what a kill in the middle of a write leaves
-    job = read_job(path)
+    job, _ = read_job(path)
     generate(job)
     rows = list(read([shard]))
     assert rows[: len(kept)] == kept
@@ -75,8 +72,8 @@ def test_killed_while_generating_it_ends_with_the_same_answers_and_asks_for_none
 
 def test_the_number_of_processes_changes_nothing_and_may_change_in_between(tmp_path: Path, undisturbed: str) -> None:
     path = job_file(tmp_path / "run")
-    job = read_job(path)
-    generate(Job(**{**vars(job), "rank": 1, "world": 2}))
+    job, _ = read_job(path)
+    generate(replace(job, rank=1, world=2))
     assert len(list(read([path.parent / grading.shard(1)]))) == 12
     assert finish(path, ranks=3) == undisturbed
 
@@ -84,8 +81,9 @@ def test_the_number_of_processes_changes_nothing_and_may_change_in_between(tmp_p
 def test_a_run_that_is_killed_while_merging_generates_nothing_again(tmp_path: Path, undisturbed: str) -> None:
     path = job_file(tmp_path / "run")
     (path.parent / "problems.jsonl").write_text("")
-    (path.parent / grading.GENERATIONS).write_text(undisturbed)
-    generate(read_job(path))
+    (path.parent / grading.GENERATIONS.file).write_text(undisturbed)
+    job, _ = read_job(path)
+    generate(job)
     assert not list(path.parent.glob(grading.SHARDS))
     assert grading.merge_generations(path.parent) == {"generations": 48}
 

@@ -19,7 +19,7 @@ def generations(tmp_path: Path) -> Path:
     problem = {"id": "a", "question": "?", "answer": "7", "level": 1, "options": []}
     (tmp_path / "problems.jsonl").write_text(json.dumps(problem) + "\n")
     rows = [{"problem": "a", "seed": 0, "sample": i, "text": t, "finish_reason": "stop"} for i, t in enumerate(TEXTS)]
-    (tmp_path / GENERATIONS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / GENERATIONS.file).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
 
 

@@ -6,7 +6,7 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 
-from lark.analysis.figures import kappa_figure
+from experiments.kappa import kappa_figure
 from lark.report import style as figures
 
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,12 @@ from transformers import TrainerCallback
 
 from lark.errors import LarkError
 from lark.runtime import launch
-from lark.runtime.worker import Job
+from lark.runtime.operation import Job
 from lark.training import curves as curves_module
 from lark.training import trainer as trainer_module
 from lark.training.checkpoints import COMPLETE, Layout, damage, newest_checkpoint, remove_unusable, seal
 from lark.training.export import Exporter
+from lark.training.operations import TRAIN
 from lark.training.worker import CURVE, DONE, prepare, train
 from tests.training.tiny import CrashAt, direct_loss, make_job, write_student, write_training_set
 
@@ -42,16 +42,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def start(job: Job) -> subprocess.Popen[str]:
     """The worker, as the pipeline starts it."""
-    text = {
-        "task": job.task,
-        "folder": str(job.folder),
-        "inputs": {k: str(v) for k, v in job.inputs.items()},
-        "extra": {},
-        "gpus": 0,
-    }
-    (job.folder / launch.JOB).write_text(json.dumps({**text, "config": asdict(job.config), "machine": asdict(job.machine)}))
+    assert isinstance(TRAIN.run, str)
+    launch.write_job(job, TRAIN.run)
     return subprocess.Popen(
-        launch.command(job.folder, job.machine), cwd=launch.ROOT, env=launch.environment(job.machine), text=True,
+        launch.command(job.folder, job.machine), cwd=launch.ROOT, env=launch.environment(job.machine, gpus=job.gpus), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 

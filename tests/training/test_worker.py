@@ -16,21 +16,23 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, TrainingArguments, get_scheduler
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
-from lark.config import HeldOut, Lora
+from lark.config import Config, HeldOut, Lora
 from lark.errors import LarkError
 from lark.models.chat import ChatFormat
 from lark.models.load import generation_stops
 from lark.models.students import DEMO
-from lark.runtime.machine import check, zero_stage
-from lark.runtime.plan import make_plan
+from lark.runtime.machine import Machine
+from lark.runtime.pipeline import check_machine, check_steps
+from lark.runtime.plan import make_plan, wanted
 from lark.runtime.store import Checksums
 from lark.training import trainer as trainer_module
 from lark.training.curves import keep_steps, read_curve, snapshot_steps
 from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, merged, transposed_layers
+from lark.training.operations import TRAIN
 from lark.training.trainer import arguments, save_steps, trains_nothing
 from lark.training.worker import prepare, read_examples, train
-from lark.training.zero import deepspeed_config
+from lark.training.zero import deepspeed_config, zero_stage
 from tests.conftest import composed
 from tests.training.tiny import make_job, write_student, write_training_set
 
@@ -156,6 +158,13 @@ def test_one_process_has_nothing_to_shard() -> None:
     assert (zero_stage(config, "cpu", 1), zero_stage(config, "cpu", 2)) == (0, 2)
 
 
+def check(config: Config, folder: Path) -> Machine:
+    """What a run is asked before anything of it runs."""
+    machine = check_machine(config)
+    check_steps(config, machine, wanted(make_plan(config, Checksums(folder)), config.stages))
+    return machine
+
+
 @pytest.mark.parametrize(
     ("overrides", "missing", "said"),
     [
@@ -165,14 +174,14 @@ def test_one_process_has_nothing_to_shard() -> None:
     ],
 )
 def test_what_cannot_train_is_refused_before_anything_loads(
-    overrides: list[str], missing: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+    overrides: list[str], missing: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from importlib.util import find_spec
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else find_spec(name))
     with pytest.raises(LarkError, match=said):
-        check(composed("hardware=cpu", *overrides))
-    check(composed("hardware=cpu", "hardware.zero=2"))
+        check(composed("hardware=cpu", *overrides), tmp_path)
+    check(composed("hardware=cpu", "hardware.zero=2"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -192,11 +201,11 @@ def test_lora_must_leave_the_head_alone_and_name_linear_layers(targets: str, sai
 
 
 @pytest.mark.parametrize("overrides", [["stages=[score]"], ["stages=[analyse]", "analysis.name=theory"], ["method=base"]])
-def test_a_run_that_does_not_train_is_not_asked_for_a_batch(overrides: list[str]) -> None:
-    assert check(composed("hardware=cpu", "hardware.processes=3", "training.lora.rank=8", *overrides)).world == 3
-    for trains in (["stages=[evaluate]"], ["stages=[analyse]", "analysis.name=kappa"]):
+def test_a_run_that_does_not_train_is_not_asked_for_a_batch(overrides: list[str], tmp_path: Path) -> None:
+    assert check(composed("hardware=cpu", "hardware.processes=3", "training.lora.rank=8", *overrides), tmp_path).world == 3
+    for trains in (["stages=[evaluate]"], ["stages=[analyse]", "analysis.name=kappa", "training.snapshots=2"]):
         with pytest.raises(LarkError, match="cannot be divided among 3 processes"):
-            check(composed("hardware=cpu", "hardware.processes=3", *trains))
+            check(composed("hardware=cpu", "hardware.processes=3", *trains), tmp_path)
 
 
 def test_lora_adapts_the_layers_it_is_told_to() -> None:
@@ -242,7 +251,7 @@ def test_a_checkpoint_without_the_curve_or_snapshots_that_are_asked_for_is_not_r
             training=replace(config.training, **nested, **training),
             hardware=replace(config.hardware, zero=zero, train_tokens=999),
         )
-        (train,) = [step for step in make_plan(changed, Checksums(tmp_path)) if step.task == "train"]
+        (train,) = [step for step in make_plan(changed, Checksums(tmp_path)) if step.operation is TRAIN]
         return train.artifacts[0].fingerprint
 
     file.write_text("1\n")
@@ -292,3 +301,16 @@ def test_a_family_that_liger_does_not_know_is_said_so(caplog: pytest.LogCaptureF
     model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=32))
     assert not apply_liger(model, "cuda:0")
     assert "Liger has no kernels for the family gpt2" in caplog.text
+
+
+def test_the_user_turns_of_a_training_set_are_trained_on_as_they_are(tmp_path: Path) -> None:
+    """Nothing is appended that the file does not say, and nothing is recognised by its ending."""
+    chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
+    messages = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
+    line = {"messages": messages, "weight": 1.0, "question_id": "q", "candidate_id": "c"}
+    (tmp_path / "train.jsonl").write_text(json.dumps(line) + "\n")
+    (example,) = read_examples(tmp_path / "train.jsonl", chat, 200)
+    assert example.question_id == "q"
+    prompt = chat.tokenizer.decode(list(example.encoded.ids[: example.encoded.prompt_length]))
+    assert "1 + 1?" in prompt and "reason step by step" not in prompt
+    assert "reason step by step" in chat.prompt_text("1 + 1?")

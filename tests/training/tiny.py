@@ -24,7 +24,8 @@ from lark.config import Config
 from lark.models.chat import ChatFormat
 from lark.models.students import DEMO
 from lark.runtime.machine import Machine
-from lark.runtime.worker import Job
+from lark.runtime.operation import Job
+from lark.training.operations import CHECKPOINT
 from lark.training.worker import read_examples
 from tests.conftest import composed
 
@@ -71,7 +72,8 @@ def make_job(student: Path, selection: Path, folder: Path, *overrides: str, rank
     folder.mkdir(parents=True, exist_ok=True)
     config = tiny_config(*overrides)
     machine = Machine("cpu", world, 1, 1)
-    return Job("train", folder, {"student": student, "selection": selection}, config, machine, {}, rank, world)
+    outputs, inputs = {CHECKPOINT.name: folder}, {"selection": selection}
+    return Job("train", folder, outputs, inputs, str(student), config, machine, gpus=0, rank=rank, world=world)
 
 
 def tiny_config(*overrides: str) -> Config:
