@@ -13,8 +13,8 @@ To add one, called `loss-reduction` on the command line and loss_reduction in fi
    and shares artifacts with all others, so name the trials as table1 does and they cost nothing twice. `stages: [select]`
    stops early; `analysis.name` adds a measurement that needs the model, an artifact like any other (stage analyse).
 2. experiments/loss_reduction.py with `render(sweep: Sweep) -> Report`. It reads finished artifacts and draws: no model
-   code. `sweep.trials` are the trials, `sweep.folder(trial, "scores")` is the folder of a trial's finished artifact or None (by
-   stage or by task: pool, scores, selection, checkpoint, cost, ...),
+   code. `sweep.trials` are the trials, `sweep.folder(trial, SELECTION)` is the folder of a trial's finished artifact of a kind, or
+   None (kinds are declared beside the code that makes them: POOL, SELECTION, CHECKPOINT, …),
    `sweep.metrics(trial)` its accuracies; what is not there yet must show as missing, and `found=False` says that nothing is.
    `published("table1")` is the paper's numbers, experiments/paper/table1.csv. See table1.py for a table and
    ablation_score.py for a figure.

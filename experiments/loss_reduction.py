@@ -14,7 +14,7 @@ from lark.config import Training
 from lark.pool.trajectories import KEY
 from lark.report.style import METHOD_COLOURS, panels
 from lark.report.tables import MISSING, Cell
-from lark.training.operations import CHECKPOINT
+from lark.training.checkpoints import CHECKPOINT
 
 WINDOW = 0.05
 """Of all steps: over so many the differences of single batches are averaged."""

@@ -79,8 +79,11 @@ def main() -> None:
         loss.backward()
         model.zero_grad()
 
-    work = {"score": (score, flops.forward), "train": (train, flops.training(recompute=False, frozen=False))}
-    for task, (function, operations) in work.items():
+    work = {
+        "score": ("forward", score, flops.forward),
+        "train": ("training", train, flops.training(recompute=False, frozen=False)),
+    }
+    for name, (kind, function, operations) in work.items():
         function()
         rates, taken = [matrix_rate()], []
         for _ in range(1 if arguments.quick else REPEATS):
@@ -88,10 +91,10 @@ def main() -> None:
             function()
             taken.append(time.process_time() - before)
         rates.append(matrix_rate())
-        predicted = operations / (max(rates) * figures.efficiency("cpu", task, shape, max(rates) / 1e12))
+        predicted = operations / (max(rates) * figures.efficiency("cpu", kind, shape, max(rates) / 1e12))
         log.info(
             "%-6s predicted %.2f s, took %.2f s (%.0f tokens/s): ratio %.2f; matrix product %.1f GFLOP/s",
-            task, predicted, min(taken), count * length / min(taken), predicted / min(taken), max(rates) / 1e9,
+            name, predicted, min(taken), count * length / min(taken), predicted / min(taken), max(rates) / 1e9,
         )  # fmt: skip
 
 

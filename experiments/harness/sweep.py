@@ -38,7 +38,7 @@ class Trial:
     """One run of run.py within a sweep."""
 
     overrides: tuple[str, ...]
-    """What the sweep chose for this trial: `student=demo`, `method=lark`, `budget='3'`."""
+    """What the sweep chose for this trial: `student=demo`, `method=lark`, `budget.size=3`."""
     config: Config
     plan: tuple[Step, ...]
     """All its steps."""

@@ -2,5 +2,5 @@
 naming a setting that makes it fit.
 
 Operations and bytes are counted from the student's shape (costs.py) and the pool's lengths (lengths.py); how fast a machine does
-them is assumed or, on CPU, measured (figures.py). Imports no model code.
+them is assumed or, on CPU, measured (throughput.py). Imports no model code.
 """

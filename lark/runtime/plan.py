@@ -45,7 +45,8 @@ from lark.scoring.operations import JUDGE, LENGTHS, LOCAL, SCORE, TEXT
 from lark.selection.operations import SELECT
 from lark.selection.rules import WEIGHTINGS
 from lark.selection.stage import SELECTION
-from lark.training.operations import CHECKPOINT, TRAIN
+from lark.training.checkpoints import CHECKPOINT
+from lark.training.operations import TRAIN
 
 VERDICTS = 2
 """Version of lark/pool/trajectories.py:verdict. Only a pool that is filtered by verdicts depends on it."""

@@ -8,9 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lark.errors import LarkError
-from lark.runtime.store import checksum, write_text
+from lark.runtime.store import Kind, checksum, write_text
 
 log = logging.getLogger(__name__)
+
+CHECKPOINT = Kind("checkpoint", 1)
+CURVE = "metrics.jsonl"
+"""The numbers of every training step, beside the trained student."""
 
 COMPLETE = "complete"
 """Written last. A checkpoint without it was not written to its end, and is never resumed from. It lists the others' sizes."""

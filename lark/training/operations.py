@@ -12,14 +12,12 @@ from lark.planner.costs import GIB, TrainingSetup
 from lark.planner.estimates import Estimate, Planner, precision_bytes
 from lark.runtime.machine import Machine, pinned
 from lark.runtime.operation import Operation, Settings, Step
-from lark.runtime.store import Kind
+from lark.training.checkpoints import CURVE
 from lark.training.training_set import read_rows
 from lark.training.zero import half_weights, zero_stage
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT = Kind("checkpoint", 1)
-CURVE = "metrics.jsonl"
 DEMO_RECIPE = (
     "training=demo is the recipe of the demo's student, which has a million parameters and a learning rate of %g: for "
     "student.name=%s choose student=own, which brings the paper's, training=lora or settings of your own"

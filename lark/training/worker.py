@@ -25,7 +25,7 @@ from lark.runtime.operation import Job
 from lark.runtime.store import write_text
 from lark.selection.stage import TRAINING_SET
 from lark.training.batches import Example, GlobalBatches
-from lark.training.checkpoints import Layout, newest_checkpoint, remove_unusable
+from lark.training.checkpoints import CURVE, Layout, newest_checkpoint, remove_unusable
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
 from lark.training.export import Exporter
 from lark.training.kernels import apply_liger
@@ -37,7 +37,6 @@ from lark.training.zero import half_weights, start_deepspeed, zero_stage
 
 log = logging.getLogger(__name__)
 
-CURVE = "metrics.jsonl"
 TEXTS_AT_ONCE = 512
 DONE = "training.json"
 """Counts; written when the export is complete. A run that is killed after it has nothing left to do."""
