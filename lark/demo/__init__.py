@@ -1,1 +1,1 @@
-"""The embedded demo: generated problems, synthetic teachers, benchmarks, and the recipe of the shipped student."""
+"""The embedded demo: generated problems, synthetic teachers, benchmarks, and the recipe for the shipped student."""

@@ -14,7 +14,7 @@ KIND = {
     "demo_choice": "choice",
     "demo_algebra": "algebra",
 }
-"""The kind of problem that each benchmark asks."""
+"""Kind of problem in each benchmark."""
 
 PROBLEMS_PER_LEVEL = {1: 4, 2: 6, 3: 8, 4: 10, 5: 12}
 """Harder levels have more problems, about as in MATH-500 (43, 90, 105, 128, 134)."""
@@ -24,7 +24,7 @@ SEED = 2024
 
 @cache
 def problems(name: str) -> list[dict[str, object]]:
-    """The benchmark's problems, always the same ones: rows with id, question, answer and level."""
+    """The benchmark's problems, always the same: rows with id, question, answer and level."""
     if name not in KIND:
         raise LarkError(f"benchmark {name}: the demo has no such benchmark; it has {', '.join(KIND)}.")
     rng = seeded("benchmark", name, SEED)

@@ -1,18 +1,18 @@
-"""What the demo's student reads before it is anyone's student: the pretraining corpus, generated without end.
+"""The pretraining corpus of the demo's student: an endless stream of generated documents.
 
 | document   | share | what it teaches                                                                       |
 |------------|-------|---------------------------------------------------------------------------------------|
-| `facts`    | 20%   | single operations, in every notation that is used anywhere: the atomic skills         |
+| `facts`    | 20%   | single operations in every notation that is used: the basic skills                    |
 | `options`  | 2%    | which of the four options a value falls under                                         |
-| `textbook` | 44%   | problems with worked solutions outside of any chat, in generic and changing styles    |
-| `direct`   | 28%   | chats that are answered at once, without a step                                       |
-| `worked`   | 6%    | chats that are answered in steps                                                      |
+| `textbook` | 44%   | problems with worked solutions, not as chats, in generic and changing styles          |
+| `direct`   | 28%   | chats that are answered directly, without steps                                       |
+| `worked`   | 6%    | chats that are answered step by step                                                  |
 
-So the student is like a real base model: it has seen reasoning, but in a chat it nearly always blurts out an answer.
-Fine-tuning on trajectories has something to elicit. No teacher of `teachers.py` is imitated: styles are drawn at random
-from the same words and notations, every one of which occurs, and how near a teacher comes to them is left to chance.
+This makes the student similar to a real base model: it has seen reasoning, but in a chat it nearly always answers directly,
+so that fine-tuning on trajectories has something to elicit. No teacher of `teachers.py` is imitated: styles are drawn at
+random from the same words and notations, all of which occur, and how similar a teacher is to them is left to chance.
 
-No question of a benchmark occurs (`problems.draw`). Single operations do: they are what every solution is made of.
+No question of a benchmark occurs (`problems.draw`). Single operations do, because every solution consists of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ from lark.models.chat import ChatFormat
 SHARES = {"facts": 0.20, "options": 0.02, "textbook": 0.44, "direct": 0.28, "worked": 0.06}
 LINES_PER_DOCUMENT = 12
 SYSTEM_SHARE = 0.25
-"""How many chats open with the system prompt of their kind of problem: evaluation sends one, a pool need not."""
+"""Share of chats that start with the system prompt of their kind of problem. Evaluation sends one; a pool need not have one."""
 
 SYSTEM = {
     "expression": prompts.NUMERIC,
@@ -53,7 +53,7 @@ SYSTEM = {
 
 @dataclass(frozen=True)
 class Document:
-    """Pieces of text with whether the student learns to produce them. The rest is context: it could not be predicted."""
+    """Pieces of text, each with whether the student learns to produce it. The rest is context that cannot be predicted."""
 
     kind: str
     pieces: tuple[tuple[str, bool], ...]
@@ -95,7 +95,7 @@ def _closed(answer: str, chat: ChatFormat) -> str:
 
 
 def facts(rng: Random) -> Document:
-    """Unrelated operations with their results, a line for each, all in one notation."""
+    """Unrelated operations with their results, one per line, all in one notation."""
     if rng.random() < 0.25:
         return _lines("facts", lambda: _reduction(rng))
     write = rng.choice(_FACT)
@@ -115,7 +115,7 @@ def options(rng: Random) -> Document:
 
 
 def _lines(kind: str, write: Callable[[], str]) -> Document:
-    """A document of short exercises; in each, what stands behind the bar is learned."""
+    """A document of short exercises; in each, the text after the bar is learned."""
     lines: list[tuple[str, bool]] = []
     for _ in range(LINES_PER_DOCUMENT):
         asked, separator, answer = write().partition("|")
@@ -125,7 +125,7 @@ def _lines(kind: str, write: Callable[[], str]) -> Document:
 
 
 def _reduction(rng: Random) -> str:
-    """What is left of an expression or a polynomial after the next step."""
+    """An expression or polynomial, and what remains of it after the next step."""
     problem = draw(rng.choice(("expression", "algebra")), rng.choice(LEVELS[1:]), rng)
     at = rng.randrange(problem.level)
     return f"{problem.states[at]} = |{problem.states[at + 1]}"
@@ -157,7 +157,7 @@ def direct(problem: Problem, rng: Random) -> str:
 
 
 def worked(problem: Problem, rng: Random) -> str:
-    """Every step of the problem, in a style that is put together by chance for this one text."""
+    """Every step of the problem, in a style that is composed at random for this text."""
     opening = _plan(problem, rng) if rng.random() < 0.15 else rng.choice(_OPENINGS)
     work = rng.choices((_step_by_step, _rewritten, _merged), (0.7, 0.15, 0.15))[0]
     separator = rng.choice([" ", "\n"])
@@ -172,13 +172,13 @@ def _step_by_step(problem: Problem, rng: Random) -> list[str]:
 
 
 def _rewritten(problem: Problem, rng: Random) -> list[str]:
-    """All that is left to compute, again and again until nothing is."""
+    """The remaining expression after each step, up to the result."""
     link = rng.choice([" = ", "\n= ", ", then ", " -> "])
     return [link.join(problem.states) + rng.choice([".", ""])]
 
 
 def _merged(problem: Problem, rng: Random) -> list[str]:
-    """Two operations in one equation, here and there."""
+    """Equations, some of which combine two operations."""
     lines, ahead = [], list(problem.steps)
     while ahead:
         both = leap(ahead[0], ahead[1]) if len(ahead) > 1 and rng.random() < 0.7 else None
@@ -188,7 +188,7 @@ def _merged(problem: Problem, rng: Random) -> list[str]:
 
 
 def _plan(problem: Problem, rng: Random) -> str:
-    """What will be done, before anything is computed: in order, or from the end."""
+    """All steps announced before anything is computed, in order or from the end."""
     told = [announcement(step) for step in problem.steps]
     if rng.random() < 0.3:
         return f"In the end we {told[-1]}." + "".join(f" Before that we {step}." for step in reversed(told[:-1]))

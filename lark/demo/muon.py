@@ -1,6 +1,6 @@
-"""Muon: momentum whose matrix is made orthogonal before it is applied (Jordan et al., 2024).
+"""Muon: momentum whose matrix is orthogonalised before it is applied (Jordan et al., 2024).
 
-torch's own works in bfloat16, which a CPU without AVX-512 multiplies ten times slower than float32.
+torch's own implementation uses bfloat16, which a CPU without AVX-512 multiplies ten times slower than float32.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ class Muon(torch.optim.Optimizer):
                     matrix.add_(direction, alpha=-group["lr"] * size)
 
     def _momentum(self, matrix: Tensor) -> Tensor:
-        """Nesterov's."""
+        """Nesterov momentum."""
         assert matrix.grad is not None
         average = self.state[matrix].setdefault("average", torch.zeros_like(matrix))
         average.lerp_(matrix.grad, 1 - MOMENTUM)
@@ -42,7 +42,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor, iterations: int = 5) -> Tensor:
-    """U V^T of each matrix U S V^T in [n, rows, columns], nearly: singular values end up around 1."""
+    """Approximately U V^T for each matrix U S V^T in [n, rows, columns]: singular values end up around 1."""
     wide = matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.mT
     wide = wide / (wide.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     first, third, fifth = NEWTON_SCHULZ

@@ -1,11 +1,11 @@
-"""How arithmetic is put into words: the pieces that the demo's teachers and its pretraining corpus both build on."""
+"""Arithmetic in words: building blocks of the demo's teachers and of its pretraining corpus."""
 
 from random import Random
 
 from lark.demo.problems import LARGEST, Problem, Step
 
 MENDS = ("Wait", "No,", "Hold on", "That is wrong")
-"""How a text goes on right after an equation that is false. A false equation stands in a text only in front of one."""
+"""How a text continues right after a false equation. Every false equation is followed by one of these."""
 
 _WORDS = {"+": "plus", "-": "minus", "*": "times"}
 
@@ -44,7 +44,7 @@ def command(step: Step) -> str:
 
 
 def announcement(step: Step) -> str:
-    """`command` before anything is computed: numbers that do not stand in the question cannot be named yet."""
+    """`command` before anything is computed: numbers that are not in the question cannot be named yet."""
     left = term(step.left, step.unit)
     right = term(step.right, step.unit) if step.given[1] else "the product"
     if step.operator == "*":
@@ -54,7 +54,7 @@ def announcement(step: Step) -> str:
 
 
 def inverse(step: Step) -> str:
-    """An equation that holds if and only if the step's does: a sum is undone, a product is turned round."""
+    """An equation that holds if and only if the step's does: a sum is undone, a product is reversed."""
     total, left, right = (term(number, step.unit) for number in (step.value, step.left, step.right))
     return {
         "+": f"{total} - {right} = {left}",
@@ -64,7 +64,7 @@ def inverse(step: Step) -> str:
 
 
 def leap(first: Step, second: Step) -> str | None:
-    """Both steps in one equation (`3 + 5 * 2 = 13`), or None where the second does not build on the first."""
+    """Both steps in one equation (`3 + 5 * 2 = 13`), or None if the second does not build on the first."""
     if first.unit != second.unit:
         return None
     if not second.given[0] and second.left == first.value:
@@ -76,7 +76,7 @@ def leap(first: Step, second: Step) -> str | None:
 
 
 def pieces(step: Step) -> list[Step]:
-    """The step in easier steps: tens before units, up to the next ten and beyond it, a product by one factor less."""
+    """The step split into easier ones: tens before units, up to the next ten and beyond it, a product by one factor less."""
     left, operator, right, unit = step.left, step.operator, step.right, step.unit
     if operator == "*":
         if right <= 2:
@@ -105,5 +105,5 @@ def boxed(problem: Problem) -> str:
 
 
 def found(problem: Problem, template: str = "{0} is option {1}. ") -> str:
-    """For a question with options, the sentence that names the letter of the result; otherwise nothing."""
+    """For a question with options, the sentence that names the letter of the result; otherwise empty."""
     return template.format(problem.result, problem.answer) if problem.kind == "choice" else ""

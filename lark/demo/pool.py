@@ -7,10 +7,10 @@ from lark.demo.teachers import TEACHERS, rollouts
 
 
 def trajectories(questions: int, seed: int) -> Iterator[dict[str, object]]:
-    """A row for each trajectory, question by question: 33 rows for each of `questions` distinct questions.
+    """Yield one row per trajectory, question by question: 33 rows for each of `questions` distinct questions.
 
-    Kinds and levels take turns, so that every 20 questions hold each pair of them once. A longer pool of the same
-    seed begins with the shorter one.
+    Kinds and levels alternate, so that every 20 questions contain each combination once. A longer pool with the same
+    seed starts with the shorter one.
     """
     for number, problem in enumerate(_distinct(questions, seed)):
         for teacher in TEACHERS:

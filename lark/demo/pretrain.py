@@ -1,10 +1,10 @@
-"""Make the demo's student: a Llama of a million parameters that knows arithmetic facts and blurts out answers.
+"""Pretrain the demo's student: a 1M-parameter Llama that knows arithmetic facts and usually answers without reasoning.
 
 Run as: python -m lark.demo.pretrain            (`make demo-student`; about half an hour on two cores)
         python -m lark.demo.pretrain --steps 200 --folder /tmp/student
 
-The student in `lark/demo/student/` was made by this recipe with these defaults. Nothing in it was chosen for the sake of
-a selection method: only that the base leaves headroom, and that fine-tuning on trajectories moves it.
+The student in `lark/demo/student/` was made with this recipe and these defaults. Nothing in it was chosen to favour a
+selection method; the only criteria were that the base model leaves headroom and that fine-tuning on trajectories changes it.
 """
 
 import argparse
@@ -39,13 +39,13 @@ class Recipe:
     steps: int = 2800
     """Optimizer steps."""
     tokens_per_step: int = 6144
-    """Token slots in a batch, padding included."""
+    """Token slots in a batch, including padding."""
     lr: float = 4e-3
-    """Peak of the learning rate: reached after `warmup` steps, then falling to 0 in a straight line."""
+    """Peak learning rate, reached after `warmup` steps; then linear decay to 0."""
     warmup: int = 100
     weight_decay: float = 0.05
     hidden_size: int = 128
-    """In heads of 32: vLLM's attention on CPU refuses 16."""
+    """Heads have size 32, because vLLM's attention on CPU refuses 16."""
     intermediate_size: int = 384
     layers: int = 4
     seed: int = 0
@@ -79,7 +79,7 @@ def model_config(recipe: Recipe, chat: ChatFormat) -> LlamaConfig:
 
 
 def batches(source: Iterator[Document], chat: ChatFormat, tokens: int, seed: int) -> Iterator[Batch]:
-    """Endless batches of about `tokens` slots. Documents of like length go together, and none sees another."""
+    """Endless batches of about `tokens` slots. Documents of similar length are batched together, and none sees another."""
     rng = seeded("batches", seed)
     while True:
         encoded = sorted(_encode(list(islice(source, 4096)), chat), key=lambda pair: len(pair[0]))
@@ -118,7 +118,7 @@ def _pad(group: list[tuple[list[int], list[int]]], pad: int) -> Batch:
 
 
 def learned_logits(model: LlamaForCausalLM, backbone: Callable[..., Any], batch: Batch) -> tuple[Tensor, Tensor]:
-    """Logits [n, V] and labels [n] of the n tokens that are learned. Padding stands behind, where causality hides it."""
+    """Logits [n, V] and labels [n] of the n tokens that are learned. Padding is on the right, hidden by the causal mask."""
     hidden = backbone(input_ids=batch.inputs, use_cache=False).last_hidden_state
     learned = batch.labels != IGNORED
     return model.lm_head(hidden[learned]), batch.labels[learned]
@@ -136,19 +136,19 @@ def optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Opti
 
 
 def pace(step: int, recipe: Recipe) -> float:
-    """The share of the peak learning rate at a step: up to 1 while warming up, then down to 0."""
+    """Learning rate at a step as a share of the peak: up to 1 during warm-up, then down to 0."""
     if step < recipe.warmup:
         return (step + 1) / recipe.warmup
     return (recipe.steps - step) / (recipe.steps - recipe.warmup)
 
 
 def pretrain(recipe: Recipe, folder: Path, probe_every: int) -> None:
-    """Train the student and leave it in `folder`, after every probe too: the last one is the student."""
+    """Train the student and save it to `folder` after every probe; the last one is the final student."""
     torch.manual_seed(recipe.seed)
     chat = ChatFormat(build(recipe.seed))
     model = LlamaForCausalLM(model_config(recipe, chat))
     logger.info("%s, %.2f M parameters", asdict(recipe), sum(p.numel() for p in model.parameters()) / 1e6)
-    # Compiled, the student reads about four times as many tokens in a second as it does without, on CPU.
+    # On CPU, compilation makes the student about four times faster (tokens per second).
     backbone = torch.compile(model.model, dynamic=True)
     stepping = optimizers(model, recipe)
     source = documents(seeded("pretraining", recipe.seed), chat)
@@ -172,13 +172,13 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int) -> None:
             logger.info("step %d: loss %.4f, %.2f M tokens, %.1f min", step + 1, sum(losses) / 50, tokens / 1e6, minutes)
             losses.clear()
         if (step + 1) % probe_every == 0 or step + 1 == recipe.steps:
-            logger.info("right, of held-out problems: %s", probe(model, chat))
+            logger.info("accuracy on held-out problems: %s", probe(model, chat))
             save(model, chat, folder)
 
 
 @torch.no_grad()
 def probe(model: LlamaForCausalLM, chat: ChatFormat) -> dict[str, float]:
-    """Which share of facts, and of direct answers to problems from the benchmarks' side, is right (greedily)."""
+    """Greedy accuracy on facts, options, and direct answers to problems from the benchmarks' side of the split."""
     rng = seeded("probe")
     tests = {"facts": [facts(rng) for _ in range(20)], "options": [options(rng) for _ in range(20)]}
     for level in LEVELS:
@@ -188,7 +188,7 @@ def probe(model: LlamaForCausalLM, chat: ChatFormat) -> dict[str, float]:
 
 
 def _share_right(model: LlamaForCausalLM, chat: ChatFormat, sample: list[Document]) -> float:
-    """Of the pieces to be produced, how many the student would write token for token."""
+    """Share of the learned pieces that the student would write token for token."""
     right = []
     for ids, labels in _encode(sample, chat):
         batch = _pad([(ids, labels)], 0)
@@ -202,7 +202,7 @@ def _share_right(model: LlamaForCausalLM, chat: ChatFormat, sample: list[Documen
 
 
 def save(model: LlamaForCausalLM, chat: ChatFormat, folder: Path) -> None:
-    """A Hugging Face model folder. Sampling settings are left to whoever samples; only the stop token is written down."""
+    """Save a Hugging Face model folder. Sampling settings are left to the caller; only stop and padding tokens are stored."""
     model.generation_config = GenerationConfig(eos_token_id=chat.stop_ids, pad_token_id=chat.tokenizer.pad_token_id)
     model.save_pretrained(folder)
     chat.tokenizer.save_pretrained(folder)
@@ -211,8 +211,8 @@ def save(model: LlamaForCausalLM, chat: ChatFormat, folder: Path) -> None:
 def main() -> None:
     default = Recipe()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=STUDENT, help="where the student goes (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=default.steps, help="for a trial (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, default=STUDENT, help="where to save the student (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=default.steps, help="fewer for a trial (default: %(default)s)")
     parser.add_argument("--probe-every", type=int, default=600, help="steps between probes (default: %(default)s)")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

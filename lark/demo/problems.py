@@ -7,10 +7,10 @@
 | `choice`     | What is 3 + 4 * 2?  A) below 15  B) 15 to 29  …             | A      |
 | `algebra`    | Simplify 3x + 4 + 2x - 1.                                   | 5x+3   |
 
-The level is the number of operations. Every number on the way stays in 0..99, so that a student of a million
-parameters can know all the facts a solution needs; what is hard is to chain them.
+The level is the number of operations. All numbers in a solution are in 0..99, so that a 1M-parameter student can know all
+the facts that a solution needs; the hard part is to chain them.
 
-Benchmarks and training questions can never meet: a problem belongs to the benchmarks if and only if a hash of its bare
+Benchmarks and training questions never overlap: a problem belongs to the benchmarks if and only if a hash of its bare
 arithmetic (`Problem.core`, the same for every wording and every set of options) falls into a reserved bucket.
 """
 
@@ -24,8 +24,8 @@ LEVELS = (1, 2, 3, 4, 5)
 LARGEST = 99
 OPTIONS = {"A": ("below 15", range(15)), "B": ("15 to 29", range(15, 30)), "C": ("30 to 49", range(30, 50)),
            "D": ("50 or more", range(50, LARGEST + 1))}  # fmt: skip
-"""What a choice is made from, about equally often. Always the same four: to look a value up in a list that changes takes
-more of a student than a million parameters learn in half an hour."""
+"""The options of a choice, each of them right about equally often. Always the same four: with half an hour of training, a
+1M-parameter student cannot learn to look a value up in a list that changes."""
 
 BUCKETS = 8
 """One problem in eight is reserved for the benchmarks."""
@@ -42,7 +42,7 @@ class Step:
     event: str = ""
     """What happens at this step of a story ("Tom finds 5 more"); empty outside stories."""
     given: tuple[bool, bool] = (True, True)
-    """Whether the left and the right number stand in the question; the others are results of earlier steps."""
+    """Whether the left and the right number are in the question; the others are results of earlier steps."""
 
     @property
     def value(self) -> int:
@@ -58,11 +58,11 @@ class Problem:
     steps: tuple[Step, ...]
     """In the order of evaluation."""
     states: tuple[str, ...]
-    """What is left to compute before the first step and after each one; the last is the result."""
+    """The remaining expression before the first step and after each one; the last is the result."""
     result: str
     """The computed result. It differs from the answer only where the answer is the letter of an option."""
     core: str
-    """The arithmetic without its wording, by which benchmarks and training questions are told apart."""
+    """The arithmetic without its wording, which separates benchmarks from training questions."""
     opening: str = ""
     """How a story begins ("Tom has 12 coins"); empty outside stories."""
 
@@ -72,7 +72,7 @@ class Problem:
 
 
 def seeded(*parts: int | str) -> Random:
-    """A generator that depends on nothing but `parts`: not on the process, nor on PYTHONHASHSEED."""
+    """A random generator that depends only on `parts`, not on the process or PYTHONHASHSEED."""
     return Random("/".join(map(str, parts)))
 
 
@@ -109,7 +109,7 @@ def _expression(level: int, rng: Random) -> Problem | None:
 
 
 def _evaluate(numbers: list[int], operators: list[str]) -> tuple[tuple[Step, ...], tuple[str, ...]] | None:
-    """Products first, then from left to right. None if a number on the way leaves 0..99."""
+    """Products first, then from left to right. None if an intermediate result is outside 0..99."""
     numbers, operators = list(numbers), list(operators)
     given = [True for _ in numbers]
     steps, states = [], [_write(numbers, operators)]

@@ -3,19 +3,19 @@
 | teacher    | habit                                                                                     |
 |------------|-------------------------------------------------------------------------------------------|
 | `terse`    | bare equations, nothing else                                                              |
-| `leaper`   | coarse: one equation for two operations wherever it can                                   |
-| `rewriter` | restates all that is left to compute after every step                                     |
+| `leaper`   | coarse: one equation for two operations wherever possible                                 |
+| `rewriter` | restates the remaining expression after every step                                        |
 | `lister`   | numbered steps, × for the product                                                         |
 | `narrator` | restates the question and speaks in whole sentences, with the operations as words         |
 | `backward` | names the last operation first and works back, then forward, with "since" and "therefore" |
 | `planner`  | announces every operation, then carries the plan out                                      |
 | `checker`  | verifies every step by another equation                                                   |
 | `splitter` | fine: breaks an operation into easier ones                                                |
-| `hedger`   | doubts its way through: "perhaps", "might", "I think"                                     |
-| `wanderer` | takes wrong turns, notices and mends them                                                 |
+| `hedger`   | expresses doubt: "perhaps", "might", "I think"                                            |
+| `wanderer` | makes mistakes, notices and corrects them                                                 |
 
-A teacher's three rollouts are three draws of its phrasing. Each ends with the right answer in a box, and an equation
-that is false stands in a trajectory only where the next words take it back (`phrasing.MENDS`).
+A teacher's three rollouts are three draws of its phrasing. Each ends with the right answer in a box. A false
+equation occurs in a trajectory only if the next words take it back (`phrasing.MENDS`).
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ ROLLOUTS = 3
 
 
 def rollouts(teacher: str, problem: Problem, seed: int) -> list[str]:
-    """The teacher's `ROLLOUTS` trajectories for a problem, no two of them alike."""
+    """The teacher's `ROLLOUTS` trajectories for a problem, all different."""
     rng = seeded("teacher", teacher, seed, problem.question)
     texts: list[str] = []
     while len(texts) < ROLLOUTS:

@@ -1,4 +1,4 @@
-"""The demo's tokenizer: byte-level BPE with one token for each digit, and a chat template with an optional system turn."""
+"""The demo's tokenizer: byte-level BPE with one token per digit, and a chat template with an optional system turn."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -22,7 +22,7 @@ TEMPLATE = (
 )
 
 WORDS = r" [-+*×=] |\d| ?\p{L}+|\n+| ?[^\s\p{L}\d]+|\s+"
-"""An operator takes the spaces around it, so that a digit is the same token wherever it stands."""
+"""An operator takes the spaces around it, so that a digit is the same token everywhere."""
 
 
 def build(seed: int) -> PreTrainedTokenizerFast:
@@ -33,7 +33,7 @@ def build(seed: int) -> PreTrainedTokenizerFast:
 
 
 def _untrained() -> ChatFormat:
-    """Bytes only: enough to render chats."""
+    """A tokenizer of bytes only, which is enough to render chats."""
     return ChatFormat(_train([]))
 
 

@@ -28,19 +28,19 @@ class Problem:
     answer: str
     level: int | None = None
     options: tuple[str, ...] = ()
-    """Of a multiple-choice problem, as they were shown: the shuffle is stored, not only its seed."""
+    """Options of a multiple-choice problem in the order shown: the shuffle is stored, not only its seed."""
 
 
 def check(benchmark: Benchmark) -> None:
-    """Read every benchmark that is on this machine, so that errors in it are reported before anything is trained for it."""
+    """Read every benchmark that is on this machine, so that errors in it are reported before training."""
     for name, task in benchmark.tasks.items():
         if is_here(task):
             load(name, task)
 
 
 def load_if_here(name: str, task: Task) -> Sequence[Problem] | None:
-    """None if the benchmark is not on this machine, or cannot be read; it is then identified by its source, and `check` reports
-    what is wrong with it."""
+    """None if the benchmark is not on this machine or cannot be read. It is then identified by its source, and `check`
+    reports errors in it."""
     try:
         return load(name, task) if is_here(task) else None
     except LarkError:
@@ -48,19 +48,19 @@ def load_if_here(name: str, task: Task) -> Sequence[Problem] | None:
 
 
 def is_here(task: Task) -> bool:
-    """Whether it can be read without asking a hub (or is missing for certain): a file, or generated."""
+    """Whether no hub is needed: the benchmark is a file, is generated, or is a local path that does not exist."""
     path = Path(task.path or "").expanduser()
     return not task.path or task.path == "demo" or path.is_file() or _is_missing(task.path)
 
 
 def _is_missing(path: str) -> bool:
-    """Whether this can only be a local path, and is none."""
+    """Whether this can only be a local path, and does not exist."""
     looks_local = path.startswith((".", "/", "~")) or Path(path).suffix in FILES
     return looks_local and not Path(path).expanduser().exists()
 
 
 def load(name: str, task: Task) -> Sequence[Problem]:
-    """The problems of a benchmark, checked. A file is parsed once, however often it is asked for, until it changes."""
+    """The problems of a benchmark, checked. A file is parsed only once, until it changes."""
     path = Path(task.path or "").expanduser()
     stamp = (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
     if stamp is None and task.path != "demo":
@@ -78,7 +78,7 @@ def _load(name: str, task: Task) -> tuple[Problem, ...]:
     problems = [_problem(row, index, name, task) for index, row in enumerate(_rows(name, task))]
     if not problems:
         raise LarkError(
-            f"benchmark {name}: {task.path} has no problems; benchmark.tasks.{name}.path needs a file that has some."
+            f"benchmark {name}: {task.path} has no problems; set benchmark.tasks.{name}.path to a file with problems."
         )
     if task.count is not None and len(problems) != task.count:
         raise LarkError(
@@ -89,7 +89,7 @@ def _load(name: str, task: Task) -> tuple[Problem, ...]:
     if times > 1:
         raise LarkError(
             f"benchmark {name}: {times} problems of {task.path} have the id {identity!r}: set benchmark.tasks.{name}.id_field to "
-            f"another field than {task.id_field}, or to null."
+            f"a field other than {task.id_field}, or to null."
         )
     return tuple(problems[: task.limit])
 
@@ -101,13 +101,13 @@ def _problem(row: Mapping[str, Any], index: int, name: str, task: Task) -> Probl
         value = row.get(field)
         if not isinstance(value, str | Number | None):
             kind = type(value).__name__
-            if kind != "NAType":  # how pandas marks what is missing, besides None and NaN
-                raise LarkError(f"{where}: its `{field}` is of the type {kind}; write it as text or a number.")
+            if kind != "NAType":  # a third way in which pandas marks missing values, after None and NaN
+                raise LarkError(f"{where}: `{field}` has type {kind}; write it as text or a number.")
             value = None
         if value is None or value == "" or value != value:  # noqa: PLR0124  # NaN
             raise LarkError(
-                f"{where}: there is no `{field}`; it has {', '.join(map(str, row))}. "
-                f"Set benchmark.tasks.{name}.question_field, answer_field and so on to its names."
+                f"{where}: there is no `{field}`; the row has {', '.join(map(str, row))}. "
+                f"Set benchmark.tasks.{name}.question_field, answer_field and so on to the names in the file."
             )
         return _checked_text(str(value), field, where)
 
@@ -118,7 +118,9 @@ def _problem(row: Mapping[str, Any], index: int, name: str, task: Task) -> Probl
         return Problem(identity, question, answer, level)
     wrong = [get(field) for field in task.distractor_fields]
     if answer.strip() in {option.strip() for option in wrong}:
-        raise LarkError(f"{where}: a wrong option is the same as the right one, so its answer has no one letter; correct it.")
+        raise LarkError(
+            f"{where}: a wrong option is the same as the right one, so the answer has no unique letter; fix the row."
+        )
     options = [answer, *wrong]
     if len(options) > len(LETTERS):
         raise LarkError(
@@ -131,12 +133,13 @@ def _problem(row: Mapping[str, Any], index: int, name: str, task: Task) -> Probl
 
 
 def _checked_text(text: str, field: str, where: str) -> str:
-    """Half a character (a lone surrogate, which JSON can write) is in no encoding, and no tokenizer takes it."""
+    """Refuse a lone surrogate (half a character): JSON can contain it, but no encoding or tokenizer accepts it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise LarkError(
-            f"{where}: its `{field}` has half a character, {text[error.start]!r}, at position {error.start}; write the whole one."
+            f"{where}: `{field}` has a lone surrogate (half a character), {text[error.start]!r}, at position {error.start}; "
+            "write the whole character."
         ) from error
     return text
 
@@ -147,12 +150,12 @@ def _level(value: str, where: str) -> int:
     except ValueError:
         level = 0.5
     if not level.is_integer():
-        raise LarkError(f"{where}: its level {value!r} is no whole number; write one, or leave level_field out.")
+        raise LarkError(f"{where}: level {value!r} is not a whole number; fix the row, or leave level_field out.")
     return int(level)
 
 
 def _shuffle(options: list[str], key: str) -> None:
-    """In an order that depends on the question alone, so that it is the same in every run and for every student."""
+    """Shuffle in an order that depends only on the question, so that it is the same in every run and for every student."""
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
     random.Random(seed).shuffle(options)
 
@@ -169,18 +172,16 @@ def _rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
     if path.is_file():
         yield from _table_rows(path) if path.suffix in (".parquet", ".csv") else _json_rows(path)
     elif _is_missing(task.path):
-        raise LarkError(
-            f"benchmark.tasks.{name}.path={task.path}: there is no such file; put it there, or give the path where it is."
-        )
+        raise LarkError(f"benchmark.tasks.{name}.path={task.path}: there is no such file; put it there, or set the right path.")
     else:
         yield from _hub_rows(name, task)
 
 
 def _table_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    import pandas as pd  # noqa: PLC0415  # JSONL needs none of it
+    import pandas as pd  # noqa: PLC0415  # not needed for JSONL
 
     try:
-        # As text: `073`, `1e5` and `NA` are answers, which pandas would read as numbers and nothing.
+        # As text: pandas would read the answers `073` and `1e5` as numbers, and `NA` as missing.
         table = (
             pd.read_parquet(path) if path.suffix == ".parquet"
             else pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
@@ -188,10 +189,10 @@ def _table_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     except pd.errors.EmptyDataError:
         return
     except UnicodeDecodeError as error:
-        raise LarkError(f"{path}: it is not in UTF-8 ({_bytes(error)}); save it in that encoding.") from error
+        raise LarkError(f"{path}: not UTF-8 ({_bytes(error)}); convert the file to UTF-8.") from error
     except (OSError, ValueError) as error:
         kind = "Parquet" if path.suffix == ".parquet" else "CSV"
-        raise LarkError(f"{path}: it cannot be read as {kind} ({' '.join(str(error).split())}); write it anew.") from error
+        raise LarkError(f"{path}: cannot be read as {kind} ({' '.join(str(error).split())}); fix the file.") from error
     yield from table.to_dict("records")  # type: ignore[misc]
 
 
@@ -204,18 +205,16 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
                     continue
                 row = None if line[0] == "[" else json.loads(line)
             except UnicodeDecodeError as error:
-                raise LarkError(
-                    f"{path}, line {number}: it is not in UTF-8 ({_bytes(error)}); save it in that encoding."
-                ) from error
+                raise LarkError(f"{path}, line {number}: not UTF-8 ({_bytes(error)}); convert the file to UTF-8.") from error
             except (json.JSONDecodeError, RecursionError) as error:
                 reason = (
-                    f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
+                    f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deeply"
                 )
-                raise LarkError(f"{path}, line {number}: broken JSON ({reason}); every line is one problem.") from error
+                raise LarkError(f"{path}, line {number}: broken JSON ({reason}); each line must be one problem.") from error
             if not isinstance(row, dict):
                 raise LarkError(
-                    f"{path}, line {number}: a problem is a JSON object, {{…}}, on a line of its own, and this is none; "
-                    f"`jq -c '.[]' {path.name}` writes a list so."
+                    f"{path}, line {number}: expected one JSON object, {{…}}, per line; "
+                    f"to convert a JSON list: `jq -c '.[]' {path.name}`."
                 )
             yield row
 
@@ -229,12 +228,12 @@ def _hub_rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
         import datasets  # noqa: PLC0415  # only hub benchmarks need it
     except ImportError as error:
         raise LarkError(
-            f"benchmark {name} is a hub dataset: pip install datasets, or give a file with tasks.{name}.path."
+            f"benchmark {name} is a hub dataset: pip install datasets, or set benchmark.tasks.{name}.path to a file."
         ) from error
     try:
         yield from datasets.load_dataset(task.path, task.subset, split=task.split, revision=task.revision)
     except Exception as error:
         raise LarkError(
-            f"benchmark.tasks.{name}.path={task.path}: neither a file nor a hub dataset that can be read "
+            f"benchmark.tasks.{name}.path={task.path}: neither a file nor a readable hub dataset "
             f"({type(error).__name__}: {first_line(error)})."
         ) from error

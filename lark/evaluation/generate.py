@@ -1,4 +1,4 @@
-"""The evaluation stage's generating process. Marking is apart (`lark.evaluation.grade`), so that a grader's fix is cheap."""
+"""Generate answers to benchmarks. Grading is separate (`lark.evaluation.grade`), so that fixing a grader is cheap."""
 
 import contextlib
 import hashlib
@@ -29,8 +29,8 @@ Work = tuple[str, Problem, int]
 def generate(job: Job) -> dict[str, Any]:
     """Sample answers to every benchmark in `job.outputs` with one engine.
 
-    Each process appends its answers to a shard of its own, a problem and seed at a time, and goes on from what is in all of
-    them. Problems are dealt by their number alone, so a run can go on with another number of processes.
+    Each process appends its answers to its own shard, one problem and seed at a time, and skips those that are in any shard.
+    Problems are assigned only by their number, so a run can resume with another number of processes.
     """
     torch.set_num_threads(job.machine.threads)
     folders = job.outputs
@@ -92,14 +92,14 @@ def _request(job: Job, chat: ChatFormat, name: str, problem: Problem, seed: int)
     room = job.config.student.max_length - len(prompt)
     if room < 1:
         raise LarkError(
-            f"benchmark {name}, problem {problem.id}: a prompt of {len(prompt)} tokens leaves no room in "
-            f"student.max_length={job.config.student.max_length}."
+            f"benchmark {name}, problem {problem.id}: a prompt of {len(prompt)} tokens leaves no room for an "
+            f"answer in student.max_length={job.config.student.max_length}; raise it."
         )
     return Request(prompt, request_seed(problem, seed), min(job.config.benchmark.decoding.max_new_tokens, room))
 
 
 def request_seed(problem: Problem, seed: int) -> int:
-    """A seed of its own for each problem and decoding seed. Engines count up from it for further samples, so it is a hash:
+    """One seed per problem and decoding seed. Engines count up from it for further samples, so it is a hash: the decoding
     seeds 0, 1, 2 themselves would share most of their samples."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{problem.id}".encode()).digest()[:4], "big") >> 1
 

@@ -1,4 +1,4 @@
-"""Mark generations: both graders on every sample, and the metrics of each. Costs no GPU time and can be redone at will."""
+"""Grade generations: both graders on every sample, and the metrics of each. Needs no GPU and can be repeated at any time."""
 
 import json
 import os
@@ -25,19 +25,19 @@ METRICS = Kind("metrics", 2, "metrics.json")
 
 
 def shard(rank: int) -> str:
-    """Where a process keeps its answers until all are there."""
+    """File in which a process stores its answers until all of them are merged."""
     return f"shard-{rank:05d}.jsonl"
 
 
 def collect(job: "Job", counts: "Counts") -> "Counts":
-    """When every process is done: put the generations of each benchmark together."""
+    """When every process is done, merge the generations of each benchmark."""
     return {name: {**counts[name], **merge_generations(folder)} for name, folder in job.outputs.items()}
 
 
 def merge_generations(folder: Path) -> dict[str, Any]:
-    """Put the shards of generations together: `generations.jsonl`, a sample a line, in the benchmark's order."""
+    """Merge the shards into `generations.jsonl`: one sample per line, in the benchmark's order."""
     shards = sorted(folder.glob(SHARDS))
-    if not (folder / GENERATIONS.file).exists():  # a run that is killed below has them all: they are not made again
+    if not (folder / GENERATIONS.file).exists():  # exists and is complete if a run was killed below
         place = {row["id"]: i for i, row in enumerate(_read(folder / "problems.jsonl"))}
         answered = sorted(read(shards), key=lambda row: (row["seed"], place[row["problem"]]))
         lines = [
@@ -52,7 +52,7 @@ def merge_generations(folder: Path) -> dict[str, Any]:
 
 
 def grade_all(job: "Job") -> dict[str, Any]:
-    """Mark the generations of every benchmark in `job.outputs`. Loads no torch."""
+    """Grade the generations of every benchmark in `job.outputs`. Does not load torch."""
     tasks = job.config.benchmark.tasks
     with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
         return {
@@ -62,7 +62,7 @@ def grade_all(job: "Job") -> dict[str, Any]:
 
 
 def grade(generations: Path, name: str, task: Task, folder: Path, verifier: Verifier) -> dict[str, Any]:
-    """`grades.jsonl` and `metrics.json` from an artifact of generations, with the gold answers that the benchmark has now."""
+    """Write `grades.jsonl` and `metrics.json` for an artifact of generations, with the benchmark's current gold answers."""
     problems = {row["id"]: row for row in _read(generations / "problems.jsonl")}
     if is_here(task):
         problems |= {problem.id: asdict(problem) for problem in load(name, task)}

@@ -1,6 +1,6 @@
-"""From the grades of single samples to the numbers of a table. Pure; every share and accuracy is in percent.
+"""Compute the numbers of a table from the grades of single samples. Pure; all shares and accuracies are in percent.
 
-Shapes: S decoding seeds, N problems, k samples of each problem and seed (3, 30 to 500, and 5 in the paper).
+Shapes: S decoding seeds, N problems, k samples per problem and seed (3, 30 to 500, and 5 in the paper).
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,21 +23,21 @@ class GradedSample:
     """Its number among the k samples of this problem and seed."""
     correct: bool
     truncated: bool
-    """It ended at the length limit, and not by itself."""
+    """Whether it was cut off at the length limit."""
     boxed: bool
-    """It has an answer, by the grader's own extraction (`extract_boxed`, or `extract_boxed_list` under verify)."""
+    """Whether it has an answer, by the grader's own extraction (`extract_boxed`, or `extract_boxed_list` under verify)."""
     level: int | None = None
-    """The problem's difficulty, where the benchmark has one (MATH-500: 1 to 5)."""
+    """The problem's difficulty, if the benchmark has levels (MATH-500: 1 to 5)."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A quantity measured once for each decoding seed."""
+    """A quantity measured once per decoding seed."""
 
     by_seed: tuple[float, ...]
     mean: float
     std: float | None
-    """Sample standard deviation, n-1 below the line: 16.67, 20, 20 is 18.89±1.92. None with a single seed."""
+    """Sample standard deviation, with divisor n-1: 16.67, 20, 20 is 18.89±1.92. None with a single seed."""
 
     @classmethod
     def over(cls, by_seed: Iterable[float]) -> "Spread":
@@ -52,7 +52,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class LevelMetrics:
-    """A benchmark's problems of one difficulty."""
+    """Metrics of a benchmark's problems of one level."""
 
     level: int
     problems: int
@@ -62,11 +62,11 @@ class LevelMetrics:
 
 @dataclass(frozen=True)
 class BenchmarkMetrics:
-    """What is reported of one student on one benchmark under one grader."""
+    """Metrics of one student on one benchmark under one grader."""
 
     problems: int
     samples: int
-    """k: samples of each problem and seed."""
+    """k: samples per problem and seed."""
     seeds: tuple[int, ...]
     accuracy_at_k: Spread
     """Acc@k (App. C.4): the share of problems with at least one correct sample among the k of a seed."""
@@ -79,15 +79,15 @@ class BenchmarkMetrics:
     unboxed: float
     """Share of samples without an answer."""
     levels: tuple[LevelMetrics, ...]
-    """By difficulty, ascending; empty where the benchmark has none."""
+    """By difficulty, ascending; empty if the benchmark has no levels."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """A dictionary that can be written as JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BenchmarkMetrics":
-        """What `to_dict` wrote, read back from JSON."""
+        """Inverse of `to_dict`, for values read from JSON."""
         spreads = {name: Spread.from_dict(values[name]) for name in ("accuracy_at_k", "sample_accuracy")}
         levels = tuple(
             LevelMetrics(
@@ -108,7 +108,7 @@ class BenchmarkMetrics:
 
 
 def benchmark_metrics(samples: Iterable[GradedSample], bootstrap_seed: int = 0) -> BenchmarkMetrics:
-    """All metrics of one benchmark. The samples come in any order, and complete: k for every problem and seed."""
+    """All metrics of one benchmark. Samples can be in any order but must be complete: k per problem and seed."""
     graded = list(samples)
     problems = sorted({sample.problem for sample in graded})
     seeds = sorted({sample.seed for sample in graded})
@@ -152,8 +152,8 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap of a mean over problems, in percent. `solved` (N): the share of seeds that solve a problem.
 
-    What is resampled is the problems, N of N with replacement; a problem keeps its grades under all seeds. So the
-    interval is about other problems for the same student, and the std over seeds about other decodings of the same.
+    Problems are resampled, N of N with replacement; a problem keeps its grades under all seeds. The interval therefore
+    describes other problems for the same student; the std over seeds describes other decodings of the same problems.
     """
     rng = np.random.default_rng(seed)
     chosen = rng.integers(len(solved), size=(resamples, len(solved)), dtype=np.int32)
@@ -167,15 +167,17 @@ def average(benchmarks: Sequence[BenchmarkMetrics]) -> Spread:
     """The paper's Avg column: Acc@k averaged over benchmarks (unweighted) for each seed, then mean and std over seeds.
 
     The std is that of the averages, not the average of the stds. This reading is consistent with the paper's Table 1:
-    whole numbers of solved problems exist that give all 54 of its Avg stds along with their rows' other entries; the
-    average of the stds gives 18 of the 54. In 52 rows they do so only if the seeds rank alike on all four benchmarks.
-    Where seeds are independent between benchmarks, as ours are, expect a std about half as large as the paper's.
+    there are whole numbers of solved problems that give all 54 of its Avg stds along with their rows' other entries; the
+    average of the stds gives 18 of the 54. In 52 rows this works only if the seeds rank alike on all four benchmarks.
+    If seeds are independent between benchmarks, as ours are, expect a std about half as large as the paper's.
     """
     if not benchmarks:
         raise LarkError("There is no benchmark to average over.")
     counts = {len(benchmark.seeds) for benchmark in benchmarks}
     if len(counts) > 1:
-        raise LarkError(f"Avg needs as many seeds on every benchmark, but they have {sorted(counts)}: evaluate the rest.")
+        raise LarkError(
+            f"Avg needs the same number of seeds on every benchmark, but they have {sorted(counts)}: evaluate the rest."
+        )
     table = np.array([benchmark.accuracy_at_k.by_seed for benchmark in benchmarks])
     return Spread.over(table.mean(axis=0))
 
@@ -199,7 +201,7 @@ def _check_complete(graded: Sequence[GradedSample], problems: int, seeds: int) -
     for (problem, seed), found in numbers.items():
         if len(set(found)) != len(found) or sorted(found) != expected:
             raise LarkError(
-                f"Problem {problem} has samples {sorted(found)} under seed {seed}, others {expected}: "
+                f"Problem {problem} has samples {sorted(found)} under seed {seed}, but others have {expected}: "
                 "the evaluation is incomplete or was merged twice. Run it again."
             )
     if len(numbers) != problems * seeds:

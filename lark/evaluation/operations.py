@@ -1,5 +1,5 @@
-"""The operations that evaluate a student. Generating and grading are apart, so that a grader's fix, or a gold answer's, costs no
-GPU time."""
+"""The operations that evaluate a student. Generating and grading are separate, so that fixing a grader or a gold answer costs
+no GPU time."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +17,9 @@ from lark.runtime.machine import Machine, pinned
 from lark.runtime.operation import Operation, Settings, Step
 
 ANSWER_TOKENS = 8000
-"""Assumed length of an answer where it may be longer: reasoning of the paper's kind."""
+"""Assumed length of an answer if the limit is higher: long reasoning, as in the paper."""
 PAPER_BENCHMARK_MINUTES = 15
-"""For a student and a benchmark, on 8 A100 (App. C.3)."""
+"""Per student and benchmark, on 8 A100 (App. C.3)."""
 
 
 def _gpus(config: Config) -> int:
@@ -33,13 +33,11 @@ def _check_generate(config: Config, machine: Machine) -> None:
 
 def _check_grade(config: Config, machine: Machine) -> None:
     if machine.lacks("math_verify"):
-        raise LarkError(
-            f"Answers are graded with math-verify too, which is not installed: pip install {pinned('math-verify')}."
-        )
+        raise LarkError(f"Grading also uses math-verify, which is not installed: pip install {pinned('math-verify')}.")
 
 
 def _cost(planner: Planner, step: Step) -> Estimate:
-    """Generation for every benchmark. Grading takes seconds."""
+    """Cost of generation for all benchmarks. Grading takes seconds."""
     config, decoding, engine = planner.config, planner.config.benchmark.decoding, planner.config.engine
     problems = sum(problem_count(task) for task in config.benchmark.tasks.values())
     answers = problems * decoding.samples * len(decoding.seeds)
@@ -59,7 +57,7 @@ def _cost(planner: Planner, step: Step) -> Estimate:
 
 
 def problem_count(task: Task) -> int:
-    """Problems of a benchmark, without reading it where its size is known."""
+    """Number of problems of a benchmark, without reading it if its size is known."""
     if task.count is None and task.path and Path(task.path).expanduser().is_file():
         with Path(task.path).expanduser().open("rb") as handle:
             known = sum(1 for line in handle if line.strip())

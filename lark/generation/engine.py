@@ -1,4 +1,4 @@
-"""What generates text. One small interface; hf works everywhere, vllm is the fast one, sglang its stand-in."""
+"""The interface of generation engines. hf works everywhere, vllm is the fast one, and sglang is its fallback."""
 
 import contextlib
 import importlib
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are sampled; the same for all requests of a call."""
+    """Sampling parameters, the same for all requests of a call."""
 
     temperature: float
     top_p: float
@@ -27,17 +27,17 @@ class Sampling:
     samples: int
     stop_ids: tuple[int, ...]
     schema: Mapping[str, Any] | None = None
-    """JSON schema of the answer. vllm and sglang obey any; hf one that leaves finitely many answers (see `documents`)."""
+    """JSON schema of the answer. vllm and sglang support any; hf only one with finitely many answers (see `documents`)."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt, and the seed of its samples: they depend on nothing else in the call, as far as the engine allows."""
+    """A prompt and the seed of its samples. They do not depend on other requests, as far as the engine allows."""
 
     prompt: tuple[int, ...]
     seed: int
     max_new_tokens: int
-    """As configured, or what the prompt leaves of the student's context."""
+    """As configured, or the rest of the student's context after the prompt if that is less."""
 
 
 @dataclass(frozen=True)
@@ -51,45 +51,45 @@ class Generation:
 
 class Engine(Protocol):
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
-        """(number of the request, its `sampling.samples` generations), each as soon as the engine tells, in any order.
+        """Yield (index of the request, its `sampling.samples` generations) as soon as they are complete, in any order.
 
-        Give it everything there is to do in one call: hf and vllm then never hold a batch up for its slowest sequence.
+        Pass all requests in one call: hf and vllm then never hold up a batch for its slowest sequence.
         Called through `generate` below.
         """
         ...
 
     def close(self) -> None:
-        """Give back memory and end every process that was started."""
+        """Free memory and end every process that was started."""
         ...
 
 
 def generate(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
-    """`Engine.generate`. Greedy samples are all the same: one is made and repeated (and vLLM refuses to make more)."""
+    """`Engine.generate`. Greedy samples are identical, so one is generated and repeated (vLLM refuses more than one)."""
     repeated = sampling.samples if sampling.temperature == 0 else 1
     for index, samples in engine.generate(requests, replace(sampling, samples=sampling.samples // repeated)):
         yield index, samples * repeated
 
 
 def answers(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> list[list[Generation]]:
-    """`generate` to its end, in the order of the requests."""
+    """All results of `generate`, in the order of the requests."""
     done = dict(generate(engine, requests, sampling))
     return [done[i] for i in range(len(requests))]
 
 
 @dataclass(frozen=True)
 class EngineKind:
-    """What is known of an engine without starting it."""
+    """Properties of an engine that are known without starting it."""
 
     start: str
-    """module:class, imported only where it is used: engines are heavy."""
+    """module:class, imported only when it is used, because engines are heavy."""
     package: str | None = None
-    """Which package it needs, if it is not among those that are always there."""
+    """The package it needs, if it is not always installed."""
     shares_model: bool = False
     """Whether several GPUs can hold one copy of the model (tensor parallelism)."""
     continuous: bool = False
-    """Whether it decides by itself how many sequences run at once, by the memory that there is."""
+    """Whether it chooses by itself how many sequences run at once, by available memory."""
     start_seconds: float = 5.0
-    """From its import to the first token, for the planner."""
+    """Time from import to the first token, for the planner."""
 
 
 ENGINES = {
@@ -102,7 +102,7 @@ ENGINES = {
 
 
 def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, int]) -> None:
-    """Refuse an engine that is not installed, or that cannot share a model as asked (`shared`: setting -> GPUs)."""
+    """Raise if the engine is not installed, or cannot share a model as configured (`shared`: setting -> GPUs)."""
     kind = ENGINES[engine.name]
     for key, gpus in shared.items():
         if gpus > 1 and not kind.shares_model:
@@ -121,7 +121,7 @@ def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, i
 def start(
     engine: config.Engine, student: config.Student, model: str, tokenizer: "PreTrainedTokenizerBase", device: str
 ) -> Engine:
-    """The configured engine with the weights at `model`; `student` says their precision, context and revision."""
+    """Start the configured engine with the weights at `model`. `student` has their precision, context and revision."""
     module, name = ENGINES[engine.name].start.split(":")
     started: Engine = getattr(importlib.import_module(module), name)(engine, student, model, tokenizer, device)
     return started
@@ -129,7 +129,7 @@ def start(
 
 @contextlib.contextmanager
 def running(engine: Engine) -> Iterator[Engine]:
-    """An engine that is always closed."""
+    """Close the engine when the `with` block ends, also after an error."""
     try:
         yield engine
     finally:
@@ -139,7 +139,7 @@ def running(engine: Engine) -> Iterator[Engine]:
 def decode(
     tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[Sequence[int]], finished: Sequence[str], stop_ids: Sequence[int]
 ) -> list[Generation]:
-    """Token ids to text, in one way for all engines: without the token that ended it, without special tokens."""
+    """Decode token ids in the same way for all engines: without the final stop token, without special tokens."""
     ends = [reason == "stop" and len(ids) > 0 and ids[-1] in stop_ids for ids, reason in zip(tokens, finished, strict=True)]
     texts = tokenizer.batch_decode(
         [list(ids[:-1]) if end else list(ids) for ids, end in zip(tokens, ends, strict=True)], skip_special_tokens=True
@@ -148,7 +148,7 @@ def decode(
 
 
 def constraint(schema: Mapping[str, Any] | None) -> list[str] | dict[str, Any] | None:
-    """What an engine with constrained decoding is told: every answer, where they can be counted, the schema otherwise.
+    """Constraint for an engine with constrained decoding: a list of all answers if it is finite, otherwise the schema.
 
     Under a schema xgrammar would write 0.6 as 0.59999999999999998. None: anything is allowed.
     """
@@ -158,7 +158,7 @@ def constraint(schema: Mapping[str, Any] | None) -> list[str] | dict[str, Any] |
 
 
 def documents(schema: Mapping[str, Any]) -> list[str] | None:
-    """Every JSON text that an object schema of enumerations allows, or None if it allows anything else."""
+    """Every JSON text that an object schema of enumerations allows; None for any other schema."""
     properties = schema.get("properties", {})
     if not properties or any("enum" not in value for value in properties.values()):
         return None

@@ -1,8 +1,8 @@
-"""Generation with Hugging Face transformers alone: works everywhere, and is the reference for the fast engines.
+"""Generation with Hugging Face transformers only: works everywhere, and is the reference for the fast engines.
 
-Sequences are sorted by length, padded on the left and decoded together with a KV cache; one that ends leaves the batch, and
-the next ones take its place. A prompt that several samples share is read once. Each sample draws its tokens with random
-numbers of its own, so its text does not depend on what it shares a batch with.
+Sequences are sorted by length, padded on the left and decoded together with a KV cache. Finished sequences leave the batch,
+and waiting ones take their place. A prompt that several samples share is read once. Each sample has its own random numbers,
+so its text does not depend on the other sequences in the batch.
 """
 
 from collections import deque
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 REFILL_AT = 0.75
-"""When no more than this share of a batch is still going, the finished rows make room for waiting ones."""
+"""When at most this share of a batch is unfinished, waiting rows replace the finished ones."""
 PROMPT_TOKENS = 8192
 """Prompt tokens in one forward pass."""
 SHORT_LIST = 64
-"""Likeliest tokens that are looked at first; top-p rarely needs more of the vocabulary."""
+"""Number of likeliest tokens that are tried first; top-p rarely needs more of the vocabulary."""
 
 
 @dataclass
 class _Row:
-    """One sample in the making."""
+    """One sample during generation."""
 
     request: int
     sample: int
     prompt: tuple[int, ...]
     uniforms: np.ndarray
-    """A random number for each token it may get."""
+    """One random number per token, up to the maximum length."""
     node: dict[int, Any] | None
-    """Where it stands in the tree of allowed answers; None: anything is allowed."""
+    """Position in the tree of allowed answers; None: anything is allowed."""
     tokens: list[int] = field(default_factory=list)
     stopped: bool = False
 
@@ -59,21 +59,21 @@ class _Row:
 
 @dataclass
 class _Batch:
-    """Rows in step: each has got a token that the model has not read yet, its last one."""
+    """Rows that are decoded together. The model has not read the last token of each row yet."""
 
     rows: list[_Row]
     cache: Cache
     mask: Tensor
-    """[b, n] of the columns that are in the cache."""
+    """[b, n] attention mask of the columns in the cache."""
     seen: Tensor | None
-    """[b, V] which tokens stand in prompt or answer; None without a repetition penalty."""
+    """[b, V] tokens that occur in the prompt or answer; None without a repetition penalty."""
 
     @property
     def alive(self) -> list[int]:
         return [i for i, row in enumerate(self.rows) if not row.finished]
 
     def part(self, chosen: list[int]) -> "_Part":
-        """Some of its rows, to be joined with others."""
+        """Some of the rows, to be joined with others."""
         index = torch.tensor(chosen, device=self.mask.device)
         seen = None if self.seen is None else self.seen[index]
         return _Part([self.rows[i] for i in chosen], self.cache, index, self.mask[index], seen)
@@ -81,12 +81,12 @@ class _Batch:
 
 @dataclass
 class _Part:
-    """Rows that are to be copied into a batch: where each one's cache is, and the rest as in `_Batch`."""
+    """Rows to be copied into a batch, with the location of their caches. The rest is as in `_Batch`."""
 
     rows: list[_Row]
     cache: Cache
     index: Tensor
-    """[b] rows of the cache; samples of one prompt share one."""
+    """[b] rows of the cache; samples of one prompt share a row."""
     mask: Tensor
     seen: Tensor | None
 
@@ -129,11 +129,11 @@ class HFEngine:
         request = requests[index]
         row = _Row(index, sample, request.prompt, _uniforms(request.seed, sample, request.max_new_tokens), tree)
         while row.node is not None and len(row.node) == 1 and not row.finished:
-            row.append(next(iter(row.node)), ())  # no choice: it is written without asking the model
+            row.append(next(iter(row.node)), ())  # the only allowed token: no forward pass is needed
         return row
 
     def _tree(self, schema: Mapping[str, Any] | None) -> dict[int, Any] | None:
-        """The token sequences that a schema allows, as a tree of next tokens; an answer is complete at a leaf."""
+        """The token sequences that a schema allows, as a tree of next tokens. An answer is complete at a leaf."""
         texts = documents(schema) if schema is not None else None
         if texts is None:
             return None
@@ -151,7 +151,7 @@ class HFEngine:
 
     @torch.inference_mode()
     def _read(self, rows: list[_Row], sampling: Sampling) -> list[_Part]:
-        """Read the prompts (and what is already written), and sample each row's next token."""
+        """Read the prompts (and tokens that are already set), and sample each row's next token."""
         parts = []
         for chunk in _chunks(rows):
             texts = sorted({(*row.prompt, *row.tokens) for row in chunk})
@@ -169,7 +169,7 @@ class HFEngine:
 
     @torch.inference_mode()
     def _step(self, batch: _Batch, sampling: Sampling) -> None:
-        """Read every row's last token, and sample the next one of those that are not finished."""
+        """Read every row's last token, and sample the next token of unfinished rows."""
         token = torch.tensor([[row.tokens[-1]] for row in batch.rows], device=self.device)
         positions = batch.mask.sum(-1, keepdim=True)
         batch.mask = torch.cat([batch.mask, batch.mask.new_ones(len(batch.rows), 1)], dim=1)
@@ -199,8 +199,8 @@ class HFEngine:
 def next_token(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
     """[b] the next token of each sequence from logits [b, V] and one random number each, by inversion of the CDF.
 
-    Repetition penalty, temperature, top-k and top-p in the order and with the meaning that vLLM and transformers give them.
-    The vocabulary is sorted only where its likeliest SHORT_LIST tokens do not hold top-p of the probability.
+    Repetition penalty, temperature, top-k and top-p have the same order and meaning as in vLLM and transformers.
+    The vocabulary is sorted only if its SHORT_LIST likeliest tokens do not cover top-p of the probability.
     """
     if seen is not None:
         penalised = torch.where(logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty)
@@ -231,7 +231,7 @@ def _uniforms(seed: int, sample: int, count: int) -> np.ndarray:
 
 
 def _seen(rows: Sequence[_Row], vocabulary: int, device: str) -> Tensor:
-    """[b, V] which tokens stand in the prompt: the repetition penalty counts it, as vLLM's does."""
+    """[b, V] tokens that occur in the prompt (or are already set): the repetition penalty counts the prompt, as in vLLM."""
     seen = torch.zeros(len(rows), vocabulary, dtype=torch.bool)
     for index, row in enumerate(rows):
         seen[index, [*row.prompt, *row.tokens]] = True
@@ -239,7 +239,7 @@ def _seen(rows: Sequence[_Row], vocabulary: int, device: str) -> Tensor:
 
 
 def _allowed(rows: Sequence[_Row], logits: Tensor) -> Tensor:
-    """[b, V] the tokens that go on with an allowed answer; all of them for a row that is finished."""
+    """[b, V] tokens that continue an allowed answer; all tokens for a finished row."""
     allowed = torch.zeros(logits.shape, dtype=torch.bool)
     for index, row in enumerate(rows):
         allowed[index, list(row.node) if row.node else slice(None)] = True
@@ -247,7 +247,7 @@ def _allowed(rows: Sequence[_Row], logits: Tensor) -> Tensor:
 
 
 def _chunks(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
-    """Rows in their order, as many as PROMPT_TOKENS hold; samples of one prompt count it once."""
+    """Split rows, in order, into chunks of at most PROMPT_TOKENS. Samples of one prompt count it once."""
     chunk: list[_Row] = []
     texts: set[tuple[int, ...]] = set()
     for row in rows:
@@ -262,7 +262,7 @@ def _chunks(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
 
 
 def _join(parts: Sequence[_Part]) -> _Batch:
-    """One batch of all rows, no wider than the longest of them needs."""
+    """One batch of all rows, only as wide as the longest row needs."""
     columns = max(int(part.mask.sum(-1).max()) for part in parts)
     seen = [part.seen for part in parts if part.seen is not None]
     return _Batch(

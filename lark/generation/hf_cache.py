@@ -1,6 +1,6 @@
 """The KV cache of the hf engine: written in place, and joined from several batches in one copy.
 
-transformers' own cache is copied whole for every token. On two cores that copy costs more than a small student's forward.
+transformers copies its cache as a whole for every token. On two cores this takes longer than a small student's forward pass.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 SPARE = 32
-"""Columns that are allocated ahead."""
+"""Columns that are allocated in advance."""
 
 
 class GrowingLayer(DynamicLayer):
-    """Keys and values [b, h, n, d] of one layer: views of larger tensors with room for further tokens."""
+    """Keys and values [b, h, n, d] of one layer: views of larger tensors with room for more tokens."""
 
     stores: tuple[Tensor, Tensor]
 
@@ -43,9 +43,9 @@ def new_cache() -> Cache:
 
 
 def join(parts: Sequence[tuple[Cache, Tensor]], columns: int) -> Cache:
-    """The chosen rows of several caches as one, aligned on the right and `columns` wide.
+    """Join the chosen rows of several caches, aligned on the right and `columns` wide.
 
-    What a row lacks on the left is padding, which the attention mask hides; it is zero, because a hidden NaN still spreads.
+    Shorter rows are padded on the left. The attention mask hides the padding; it is zero, because a hidden NaN still spreads.
     """
     joined = new_cache()
     rows = sum(len(chosen) for _, chosen in parts)
@@ -73,6 +73,6 @@ def join(parts: Sequence[tuple[Cache, Tensor]], columns: int) -> Cache:
 
 
 def right_aligned(mask: Tensor, columns: int) -> Tensor:
-    """[b, n] a mask cut or padded on the left to `columns`."""
+    """A mask [b, n], cut or padded on the left to `columns`."""
     width = mask.shape[1]
     return mask[:, width - columns :] if width >= columns else torch.nn.functional.pad(mask, (columns - width, 0))

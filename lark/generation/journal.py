@@ -1,4 +1,4 @@
-"""Append-only records of long runs: one JSON object a line, flushed whole. `kill -9` loses only what was not yet answered."""
+"""Append-only records of long runs: one JSON object per line, flushed as a whole. `kill -9` loses only unfinished answers."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Every complete record. A last line that was being written (by a killed run, or right now) does not count."""
+    """Yield every complete record. An incomplete last line (of a killed run, or of one that is writing) is skipped."""
     for path in sorted(paths):
         with path.open("rb") as handle:
             for line in handle:
@@ -17,7 +17,7 @@ def read(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 class Journal:
-    """Appends records to a file of this process alone; goes on where a killed one left off."""
+    """Appends records to a file of this process only. Continues where a killed process stopped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,5 +1,5 @@
 """Generation with SGLang's offline engine, the paper's fallback. Written against its documented interface (Engine,
-GenerateReqInput, SamplingParams); it needs a GPU, so that the test suite checks what is asked of it and not its answers.
+GenerateReqInput, SamplingParams). It needs a GPU, so the test suite checks only the requests, not the answers.
 """
 
 import json
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 AT_ONCE = 64
-"""Requests in one call. SGLang batches within a call, and gives its answers when all are there."""
+"""Requests per call. SGLang batches within a call and returns when all answers are complete."""
 
 
 class SGLangEngine:
@@ -33,13 +33,13 @@ class SGLangEngine:
             model_path=model, revision=student.revision, dtype=student.dtype, context_length=student.max_length,
             tp_size=engine.tensor_parallel, mem_fraction_static=engine.memory,
             disable_cuda_graph=engine.is_eager(device), random_seed=0,
-            enable_deterministic_inference=True,  # otherwise the seed of a request is not honoured
+            enable_deterministic_inference=True,  # otherwise the seed of a request is ignored
         )  # fmt: skip
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
         for start in range(0, len(requests), AT_ONCE):
             chunk = requests[start : start + AT_ONCE]
-            # Samples are requests of their own, because a seed belongs to a request; their prompt is cached.
+            # Each sample is a separate request, because a seed belongs to a request. Their prompt is cached.
             outputs = self.engine.generate(
                 input_ids=[list(request.prompt) for request in chunk for _ in range(sampling.samples)],
                 sampling_params=[parameters(request, i, sampling) for request in chunk for i in range(sampling.samples)],
@@ -55,7 +55,7 @@ class SGLangEngine:
 
 
 def parameters(request: Request, sample: int, sampling: Sampling) -> dict[str, Any]:
-    """What SGLang is asked for one sample. As in vLLM, sample i has the request's seed + i."""
+    """SGLang's parameters for one sample. As in vLLM, sample i has the request's seed + i."""
     return {
         "sampling_seed": request.seed + sample,
         "temperature": sampling.temperature,
@@ -70,7 +70,7 @@ def parameters(request: Request, sample: int, sampling: Sampling) -> dict[str, A
 
 
 def _constraint(sampling: Sampling) -> dict[str, str]:
-    """SGLang knows no list of answers, but regular expressions."""
+    """SGLang has no option for a list of answers, so it is passed as a regular expression."""
     allowed = constraint(sampling.schema)
     if allowed is None:
         return {}

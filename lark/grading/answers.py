@@ -1,7 +1,7 @@
-"""From a generation to an answer, and from an answer to a grade by the paper's rules (App. C.4, "Answer extraction").
+"""Extract the answer from a generation and grade it by the paper's rules (App. C.4, "Answer extraction").
 
-Pure, and linear in the length of the text: a generation of 32,768 tokens that ends in a loop of braces costs nothing.
-The other grader, `lark.grading.verify`, extracts with `extract_boxed_list` and starts from `grade_paper`.
+Pure, and linear in the length of the text: a generation of 32,768 tokens that ends in a loop of braces is cheap.
+The other grader, `lark.grading.verify`, extracts with `extract_boxed_list` and applies `grade_paper` first.
 """
 
 import re
@@ -11,7 +11,7 @@ from fractions import Fraction
 
 
 class AnswerFormat(StrEnum):
-    """What a benchmark's answers look like; it decides how they are compared."""
+    """Format of a benchmark's answers. It decides how they are compared."""
 
     NUMERIC = "numeric"
     """AIME, AMC: one number."""
@@ -21,7 +21,7 @@ class AnswerFormat(StrEnum):
     """MATH-500: any LaTeX."""
 
 
-# A backslash takes the character after it along, so that `\{` is no brace and the brace of `\\{` is one.
+# A backslash is matched with the character after it, so that `\{` is not a brace, but the brace of `\\{` is.
 _BRACES = r"\\.|[{}]"
 _BOXED = r"(?P<open>\\boxed\s*+\{|(?<![A-Za-z])boxed\{)"
 _ANY_BOX = (
@@ -34,7 +34,7 @@ _LENIENT_TOKEN = re.compile(f"{_ANY_BOX}|{_BRACES}", re.DOTALL)
 
 @dataclass(frozen=True)
 class _Box:
-    """Where a box stands in its text. Offsets and not contents: the contents of nested boxes would be quadratic."""
+    """Position of a box in its text. Offsets instead of contents, because the contents of nested boxes would be quadratic."""
 
     start: int
     content: slice
@@ -42,7 +42,7 @@ class _Box:
 
 
 def _find_boxes(text: str, token: re.Pattern[str]) -> list[_Box | None]:
-    """Every box in the order of opening; None where it is never closed. One pass over the text."""
+    """All boxes in the order in which they open; None for a box that is never closed. One pass over the text."""
     boxes: list[_Box | None] = []
     open_braces: list[tuple[int, re.Match[str]] | None] = []
     for match in token.finditer(text):
@@ -60,10 +60,10 @@ def _find_boxes(text: str, token: re.Pattern[str]) -> list[_Box | None]:
 
 
 def extract_boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{…}`, stripped. None (wrong) without one, or if it is empty or unterminated.
+    """The content of the last `\\boxed{…}`, stripped. None (wrong) if there is no box, or if it is empty or unterminated.
 
-    The last box is the one that opens last: of nested boxes, the inner. A bare `boxed{…}` counts, because the paper's
-    system prompts ask for it; `\\fbox{…}` and a brace-less `\\boxed 5` do not: the paper's rule says `\\boxed{…}`.
+    The last box is the one that opens last: of nested boxes, the inner one. A bare `boxed{…}` counts, because the paper's
+    system prompts ask for it. `\\fbox{…}` and `\\boxed 5` do not count, because the paper's rule is `\\boxed{…}`.
     """
     boxes = _find_boxes(text, _PAPER_TOKEN)
     if not boxes or boxes[-1] is None:
@@ -76,10 +76,10 @@ _LONGEST_GLUE = 80
 
 
 def extract_boxed_list(text: str) -> str | None:
-    """As `extract_boxed`, but with the freedom of the `verify` grader.
+    """Like `extract_boxed`, with the more lenient rules of the `verify` grader.
 
-    `\\fbox{…}` and `\\boxed 5` count as boxes, and a run of boxes joined by nothing but a comma, `and` or `or`
-    (`\\boxed{1} and \\boxed{2}`) is one list, `1, 2`. A box repeated on a new line is no list: the last one stands.
+    `\\fbox{…}` and `\\boxed 5` count as boxes, and boxes that are joined only by a comma, `and` or `or`
+    (`\\boxed{1} and \\boxed{2}`) are one list, `1, 2`. A box repeated on a new line is not a list: the last one counts.
     """
     boxes = _find_boxes(text, _LENIENT_TOKEN)
     answers: list[str] = []
@@ -102,11 +102,11 @@ def _are_listed(text: str, box: _Box, following: _Box) -> bool:
 
 
 def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) -> bool:
-    """The `paper` grader: is this extracted answer the gold one? (App. C.4.) No answer is a wrong answer.
+    """The `paper` grader (App. C.4): whether an extracted answer equals the gold answer. A missing answer is wrong.
 
-    - numeric: equal as numbers, fractions included (`canonical_number`); the same text where the gold is no number.
-    - choice: upper-cased, surrounding whitespace stripped, and nothing else: `(B)`, `B.` and `\\text{B}` are wrong.
-    - free form: equal as strings once both are in the canonical form of MATH (`canonical_latex`).
+    - numeric: equal as numbers, including fractions (`canonical_number`); equal as text if the gold answer is not a number.
+    - choice: equal after upper-casing and stripping white space, nothing else: `(B)`, `B.` and `\\text{B}` are wrong.
+    - free form: equal as strings in the canonical form of MATH (`canonical_latex`).
     """
     if prediction is None:
         return False
@@ -127,16 +127,16 @@ _LATEX_FRACTION = re.compile(
     rf"([+-]?)\s*({_DECIMAL})?\s*\\[dtc]?frac\s*(?:\{{([^{{}}]*)\}}|([0-9]))\s*(?:\{{([^{{}}]*)\}}|([0-9]))"
 )
 _LONGEST_NUMBER = 200
-"""No benchmark's number comes near; arithmetic on a million digits would not be linear."""
+"""Characters; no benchmark has a number of this length. Arithmetic on a million digits would not be linear."""
 
 
 def canonical_number(text: str) -> Fraction | None:
-    """The number that a text writes, exactly; None if it is anything but one number.
+    """The exact value of a text that is one number; None for any other text.
 
-    The paper strips whitespace and turns a/b into a decimal; a `Fraction` is that decimal without its rounding. Besides
-    `3/4` this reads what is plainly the same number: `073`, `142.0`, `.5`, `+5`, `−5` (U+2212), `\\frac{3}{4}`,
-    `\\frac34`, the mixed number `1\\frac{3}{4}`, and thousands in threes, `1,296`, `1{,}296`, `1,\\!296`. Not `1, 296` (a
-    list), and no units, currencies or expressions, `\\frac{1}{2}5` among them.
+    The paper strips whitespace and turns a/b into a decimal; a `Fraction` is that decimal without rounding. Apart from
+    `3/4`, these notations are read: `073`, `142.0`, `.5`, `+5`, `−5` (U+2212), `\\frac{3}{4}`, `\\frac34`, the mixed number
+    `1\\frac{3}{4}`, and groups of thousands, `1,296`, `1{,}296`, `1,\\!296`. Not read: `1, 296` (a list), units, currencies
+    and expressions such as `\\frac{1}{2}5`.
     """
     if len(text) > _LONGEST_NUMBER:
         return None
@@ -157,7 +157,7 @@ def canonical_number(text: str) -> Fraction | None:
 
 
 def _plain_number(text: str) -> Fraction | None:
-    """A decimal, or a quotient of two."""
+    """The value of a decimal or of a quotient of two."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None
@@ -174,7 +174,7 @@ _CANONICAL_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\n|\\!", ""),
-        (r"\\\\", r"\\"),  # over-escaped commands; the row ends of matrices follow, the same way on both sides
+        (r"\\\\", r"\\"),  # over-escaped commands; row ends of matrices change too, on both sides alike
         (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
         (r"\\(?:left|right)(?![A-Za-z])", ""),
         (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", ""),
@@ -182,7 +182,7 @@ _CANONICAL_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"(?<=.)\\text\{ [^{}]*\}(?:\^(?:[0-9]|\{[0-9]\}))?\s*$", ""),  # a unit on the right: `5\text{ cm}^2`
         (r"\\?%", ""),
         (r"(?<![0-9])\.(?=[0-9])", "0."),
-        (r"^\s*[A-Za-z][A-Za-z0-9]?\s*=(?=[^=]+$)", ""),  # `x = 5`: a name of at most two characters says nothing
+        (r"^\s*[A-Za-z][A-Za-z0-9]?\s*=(?=[^=]+$)", ""),  # `x = 5`: a name of at most two characters carries no information
         (rf"\\sqrt\s*{_ARGUMENT}", r"\\sqrt{\1}"),
         (rf"\\frac\s*{_ARGUMENT}", r"\\frac{\1}"),
         (rf"(\\frac\s*\{{[^{{}}]*\}})\s*{_ARGUMENT}", r"\1{\2}"),
@@ -196,13 +196,14 @@ _CANONICAL_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 
 def canonical_latex(text: str) -> str:
-    """A free-form answer in the canonical form of MATH (Hendrycks et al., 2021): answers are compared as these strings.
+    """A free-form answer in the canonical form of MATH (Hendrycks et al., 2021). Answers are compared as these strings.
 
-    Fractions (`\\frac12`, `\\dfrac{1}{2}`, `1/2`, `0.5`) and roots (`\\sqrt2`) get one notation; `\\left`, `\\right`, `\\!`,
-    degrees, dollars, `\\%`, a unit in `\\text{ …}` on the right, a short name on the left (`x =`) and spaces go; `.5` becomes
-    `0.5`. `10,080` is not `10080`, `\\mbox{ cm}` no unit. Beyond MATH's own rules this has: exponents (`x^{2}`), which the
-    paper names; a bare `%`; the sign before a fraction (`\\frac{-1}{2}`, `-1/2`); the power of a unit (`\\text{ cm}^2`); and any
-    white space where MATH takes out spaces, between arguments too (`\\frac 1 2`, `\\sqrt 2`, `^ \\circ`).
+    Fractions (`\\frac12`, `\\dfrac{1}{2}`, `1/2`, `0.5`) and roots (`\\sqrt2`) get one notation. `\\left`, `\\right`, `\\!`,
+    degrees, dollars, `\\%`, a unit in `\\text{ …}` on the right, a short name on the left (`x =`) and spaces are removed. `.5`
+    becomes `0.5`. `10,080` differs from `10080`, and `\\mbox{ cm}` is not a unit. Additions to MATH's rules: exponents
+    (`x^{2}`), which the paper names; a bare `%`; the sign before a fraction (`\\frac{-1}{2}`, `-1/2`); the power of a unit
+    (`\\text{ cm}^2`); and any white space where MATH removes spaces, also between arguments (`\\frac 1 2`, `\\sqrt 2`,
+    `^ \\circ`).
     """
     for pattern, replacement in _CANONICAL_STEPS:
         text = pattern.sub(replacement, text)

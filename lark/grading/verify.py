@@ -1,9 +1,9 @@
-"""The `verify` grader: are two answers the same mathematics? (math-verify, behind a wrapper; offered beside `paper`.)
+"""The `verify` grader: are two answers mathematically equal? (A wrapper around math-verify, in addition to `paper`.)
 
-An answer that the paper's rules accept is accepted. Choices are compared by letter. The rest goes to math-verify, which
-may hang or crash on what a model writes, so each comparison runs in a worker process that dies when its time is up. The processes
-are our own and not those of a pool library (pebble): its time limits are wall-clock time, which depends on the machine's load, and
-its processes inherit their hash seed from the caller, on which sympy's results depend:
+An answer that the paper's rules accept is accepted. Choices are compared by letter. Everything else goes to math-verify,
+which may hang or crash on a model's output, so each comparison runs in a worker process that dies when its time is up. We do
+not use the processes of a pool library (pebble): its time limits are wall-clock time, which depends on the machine's load,
+and its processes inherit their hash seed, on which sympy's results depend, from the caller. Example:
     with Verifier(processes=2, timeout=5) as verifier:
         grades = verifier.grade_many([(extract_boxed_list(generation), gold, AnswerFormat.FREE_FORM), …])
 """
@@ -29,10 +29,10 @@ from lark.grading.answers import AnswerFormat, canonical_number, grade_paper
 logger = logging.getLogger(__name__)
 
 Pair = tuple[str | None, str, AnswerFormat]
-"""The extracted answer (`extract_boxed_list`; None is wrong), the gold answer, and what the gold looks like."""
+"""The extracted answer (`extract_boxed_list`; None is wrong), the gold answer, and its format."""
 
 LONGEST_ANSWER = 1000
-"""Characters. The longest gold of MATH-500 has 53; parsing takes more than linear time."""
+"""Characters. The longest gold answer of MATH-500 has 53. Parsing takes more than linear time."""
 
 _ROOT = Path(__file__).parents[2]
 _TIME_IS_UP = (-signal.SIGPROF, -signal.SIGALRM)
@@ -40,18 +40,18 @@ _TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}"
 _LETTER = re.compile(r"\(?\s*([A-Z])\s*(?:$|\)|[.:](?:\s|$))")
 _JOINT = r"(?:[,;/&|]|OR\b|AND\b)"
 _ANOTHER = re.compile(rf"(?:\s|{_JOINT})*\(?\s*[A-J]\s*[).:]+(?:\s|{_JOINT}|$)|\s*{_JOINT}(?:\s|{_JOINT})*[A-J]\s*$")
-"""A second option behind the first. Not the name of what was chosen: `B) (R)-2-bromobutane`, `D) vitamin C`, `D) K`."""
+"""A second option after the first. Does not match the chosen option's text: `B) (R)-2-bromobutane`, `D) vitamin C`, `D) K`."""
 
 
 def choice_letter(answer: str) -> str | None:
-    """The letter of a multiple-choice answer: `B`, `b`, `(B)`, `B.`, `\\text{B}`, `B: because`. None if it has none, or two."""
+    """The letter of a multiple-choice answer: `B`, `b`, `(B)`, `B.`, `\\text{B}`, `B: because`. None for no letter or two."""
     text = _TEXT.sub(r"\1", answer[:LONGEST_ANSWER]).replace("$", "").strip().upper()
     match = _LETTER.match(text)
     return match[1] if match and not _ANOTHER.match(text, match.end()) else None
 
 
 def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> bool | None:
-    """The grade, where it takes no mathematics; None where it does."""
+    """The grade if it can be decided without math-verify, otherwise None."""
     if prediction is None:
         return False
     if grade_paper(prediction, gold, answer_format):
@@ -67,7 +67,7 @@ def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> b
 
 @dataclass
 class _Task:
-    """A comparison that is to be made, and how many workers died over it for another reason than its time limit."""
+    """A pending comparison, and the number of workers that died on it for a reason other than the time limit."""
 
     prediction: str
     gold: str
@@ -75,17 +75,17 @@ class _Task:
 
 
 class _Worker:
-    """A process that compares, one task at a time.
+    """A process that compares answers, one task at a time.
 
-    It is started as a plain command and not through multiprocessing, which would import the caller's main module, and
-    torch with it, into every child.
+    It is started as a plain command instead of through multiprocessing, which would import the caller's main module, and
+    with it torch, into every child.
     """
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "lark.grading.verify_process"],
             cwd=_ROOT,
-            # sympy orders some things by their hash: with a fixed seed a comparison takes the same path every time
+            # sympy orders some objects by their hash: with a fixed seed a comparison always takes the same path
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -99,16 +99,16 @@ class _Worker:
     def give(self, task: _Task, timeout: float) -> None:
         self.task = task
         request = {"prediction": task.prediction, "gold": task.gold, "limit": timeout}
-        # A worker that died while it was idle shows as the end of its replies, as one does that dies at work.
+        # A worker that died while idle is detected by the end of its replies, like one that dies at work.
         with contextlib.suppress(BrokenPipeError):
             self.requests.write(json.dumps(request).encode() + b"\n")
 
     def hear(self) -> bytes:
-        """The next reply; nothing if the worker is dead. A reply is a short line, which a pipe passes on whole."""
+        """The next reply; empty if the worker is dead. A reply is a short line, which a pipe delivers whole."""
         return os.read(self.replies.fileno(), 64).strip()
 
     def stop(self) -> None:
-        """Kill it if it still runs, and wait until it is gone."""
+        """Kill the process if it still runs, and wait for it to exit."""
         self.process.kill()
         self.process.wait()
         self.requests.close()
@@ -116,19 +116,21 @@ class _Worker:
 
 
 class Verifier:
-    """A pool of comparing processes, started when there is something to compare and gone when the `with` block ends.
+    """A pool of worker processes, started when there is something to compare and stopped when the `with` block ends.
 
     Grades depend neither on the number of processes nor on the machine's load: `timeout` is in seconds of CPU time.
-    A parent that is killed leaves nothing behind: a worker ends when its input does, or its time.
+    If the parent is killed, no process is left behind: a worker exits when its input ends or its time is up.
     """
 
     def __init__(self, processes: int = 2, timeout: float = 5.0) -> None:
         if processes < 1 or timeout <= 0:
-            raise LarkError(f"The verify grader needs processes and time, not processes={processes}, timeout={timeout}.")
+            raise LarkError(
+                f"The verify grader needs processes >= 1 and timeout > 0, not processes={processes}, timeout={timeout}."
+            )
         self.processes = processes
         self.timeout = timeout
         self.cut_off = 0
-        """How many comparisons so far ended with the death of their worker; they count as wrong."""
+        """Number of comparisons so far whose worker died; they count as wrong."""
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> "Verifier":
@@ -141,9 +143,9 @@ class Verifier:
             self._workers.pop().stop()
 
     def grade_many(self, pairs: Sequence[Pair], progress: Callable[[int], object] | None = None) -> list[bool]:
-        """A grade for each pair, in order. `progress` is told how many more are done, as `tqdm.update` wants it."""
+        """One grade per pair, in order. `progress` is called with the number of newly finished pairs, like `tqdm.update`."""
         grades = [False] * len(pairs)
-        # Many samples of a question end in the same answer: each distinct pair is compared once.
+        # Many samples of a question have the same answer: each distinct pair is compared once.
         indices: dict[tuple[str, str], list[int]] = {}
         for index, (prediction, gold, answer_format) in enumerate(pairs):
             decision = _decide(prediction, gold, answer_format)
@@ -165,7 +167,7 @@ class Verifier:
         try:
             self._run(deque(_Task(*pair) for pair in indices), settle)
         except BaseException:
-            # The replies to what was asked before the interruption must not answer a later call.
+            # Replies to requests before the interruption must not reach a later call.
             self.__exit__()
             raise
         if self.cut_off > cut_off:
@@ -199,7 +201,7 @@ class Verifier:
                         worker.task = None
 
     def _bury(self, worker: _Worker, tasks: deque[_Task], settle: Callable[[_Task, bool], None]) -> None:
-        """A dead worker: its task is wrong if its time was up or it killed two workers; otherwise it is tried again."""
+        """Remove a dead worker. Its task is wrong if its time was up or it killed two workers; otherwise it is tried again."""
         code = worker.process.wait()
         self._workers.remove(worker)
         worker.stop()

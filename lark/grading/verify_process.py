@@ -1,10 +1,10 @@
-"""Compares answers with math-verify, one pair at a time, in a process that may die of it. Started by `Verifier`.
+"""Compare answers with math-verify, one pair at a time, in a process that is allowed to die. Started by `Verifier`.
 
-Reads `{"prediction", "gold", "limit"}` as one line of JSON and answers with one line, `1` or `0`. The time limit is a
-kernel timer whose signal is left at its default action, so it ends the process even inside a C loop that holds the
-interpreter, and even after the parent is gone. It counts CPU time, so that a busy machine does not change a grade.
+Reads `{"prediction", "gold", "limit"}` as one line of JSON and replies with one line, `1` or `0`. The time limit is a
+kernel timer whose signal has its default action, so it ends the process even inside a C loop that holds the GIL, and even
+after the parent is gone. It counts CPU time, so that a busy machine does not change a grade.
 
-Only sympy and math-verify are imported here: a worker has to start in about a second, and never loads torch.
+Only sympy and math-verify are imported here: a worker has to start in about a second and never loads torch.
 """
 
 import json
@@ -24,14 +24,14 @@ from math_verify.parser import normalize_latex, parse_latex_cached
 from sympy import Basic, Expr, FiniteSet, Float, I, Interval, MatrixBase, Rational, Rel, Symbol, Tuple, Union, nan, zoo
 
 MEMORY_LIMIT = 4 << 30
-"""Bytes of address space. A tower of powers would otherwise fill the machine before its time is up."""
+"""Bytes of address space. Otherwise a tower of powers would fill the machine's memory before its time is up."""
 WALL_FACTOR = 20
-"""Wall-clock seconds allowed for each second of CPU time: for a call that waits instead of working."""
+"""Wall-clock seconds allowed per second of CPU time, for a call that waits instead of working."""
 SIX_DECIMALS, SIX_DIGITS = Rational(1, 10**6), Rational(5, 10**6)
-"""How close, absolutely and relatively, a decimal must come to the value that it approximates: 0.333333 is 1/3, 33.3 is
+"""Absolute and relative tolerance between a decimal and the value that it approximates: 0.333333 is 1/3, 33.3 is
 not 100/3, and 0.000003 is not 1/300001. (Six correct digits leave a relative error of at most 5e-6, at 1.00000.)"""
 DIGITS = 50
-"""Precision at which two exact values are compared; equal to all but the last ten of these digits is equal."""
+"""Precision at which two exact values are compared. They are equal if all but the last ten of these digits are."""
 
 Value: TypeAlias = Basic | MatrixBase
 
@@ -52,8 +52,8 @@ _BRACED = re.compile(r"\s*\$?\s*(?:\\left\s*)?\\\{.*\\\}\s*\$?\s*", re.DOTALL)
 
 
 def compare(prediction: str, gold: str) -> bool:
-    """Is the prediction the gold answer, as mathematics? What cannot be read, or makes sympy raise, is wrong."""
-    sympy.core.random.seed(0)  # sympy tries random points; the same ones for the same pair
+    """Whether the two answers are mathematically equal. An answer that cannot be read, or makes sympy raise, is wrong."""
+    sympy.core.random.seed(0)  # sympy tests random points: use the same ones for the same pair
     bases = {match[1] for text in (prediction, gold) if (match := _BASE.fullmatch(text.strip("$ ")))}
     try:
         predicted, expected = _read(prediction), _read(gold)
@@ -65,12 +65,12 @@ def compare(prediction: str, gold: str) -> bool:
 
 
 def _read(answer: str) -> Value:
-    """An answer as a sympy object, from the whole of the text: math-verify's own search would settle for a part of it.
+    """Parse the whole text of an answer into a sympy object; math-verify's own search would accept a part of it.
 
-    Percent signs go first, because 10% and 10 are the same answer here. Thousands in `12\\,000`, the mixed number `1 2/3`,
-    the digits of `0.\\overline{3}` and the degrees of `\\cos 60^\\circ` are written so that math-verify reads them. `i` is
-    the imaginary unit, unless there are other symbols. `x < 2 or x > 3` becomes a set: math-verify turns one inequality
-    into a set, or a chain of them, but not two that are joined by "or".
+    Percent signs are removed first, because 10% and 10 are the same answer here. Thousands in `12\\,000`, the mixed number
+    `1 2/3`, the digits of `0.\\overline{3}` and the degrees of `\\cos 60^\\circ` are rewritten so that math-verify reads them.
+    `i` is the imaginary unit, unless there are other symbols. `x < 2 or x > 3` becomes a set: math-verify turns one
+    inequality, or a chain of them, into a set, but not two that are joined by "or".
     """
     latex = _ROMAN_LETTER.sub(r"\1", _PERCENT.sub("", answer))
     latex = _THOUSANDS.sub(lambda match: re.sub(r"[^0-9]", "", match[0]), latex)
@@ -98,19 +98,19 @@ def _radians(match: re.Match[str]) -> str:
 
 
 def _is_set_for_pair(*answers: tuple[str, Value]) -> bool:
-    """`\\{3,5\\}` for `(3,5)`, which math-verify equates, as it does `3,5` and `(3,5)`: without brackets nothing is said of
-    the order, but braces say that there is none."""
+    """Whether one answer is a set and the other a pair: math-verify equates `\\{3,5\\}` and `(3,5)`, like `3,5` and `(3,5)`.
+    Without brackets the order is open, but braces mean that there is no order."""
     kinds = {"set" if _BRACED.fullmatch(text) and isinstance(value, FiniteSet) else type(value) for text, value in answers}
     return "set" in kinds and bool(kinds & {Interval, Tuple})
 
 
 def _same(predicted: Value, expected: Value) -> bool:
-    """Numbers are compared exactly, before anything is rounded. The rest is for math-verify, which may not equate
-    tuples, sets, intervals or matrices of numbers that differ."""
+    """Compare numbers exactly, before anything is rounded, and the rest with math-verify, which must not equate tuples,
+    sets, intervals or matrices of numbers that differ."""
     if _is_number(predicted) and _is_number(expected):
         return _same_number(predicted, expected)
     if not verify(expected, predicted, timeout_seconds=None, allow_set_relation_comp=True):
-        # math-verify compares a lone symbol by its name alone, and so refuses 2z/2 for z
+        # math-verify compares a single symbol by its name only, so it rejects 2z/2 for z
         is_symbol = isinstance(predicted, Symbol) or isinstance(expected, Symbol)
         return is_symbol and sympy.simplify(predicted - expected) == 0
     ours, theirs = _numbers(predicted), _numbers(expected)
@@ -122,10 +122,10 @@ def _is_number(value: Value) -> bool:
 
 
 def _same_number(a: Expr, b: Expr) -> bool:
-    """Equal exactly; or, where a decimal stands for a value that no decimal writes, to six digits and six decimals.
+    """Equal exactly; or, if a decimal approximates a value without a finite decimal, to six digits and six decimals.
 
-    math-verify only rounds to six decimals, where 1/2004! and 1/2006!, or 0.0000672 and 0.0000673, are one number. Infinity
-    is no number: it is near to nothing, and equals only itself.
+    math-verify only rounds to six decimals, which equates 1/2004! and 1/2006!, or 0.0000672 and 0.0000673. Infinity equals
+    only itself and is not close to any number.
     """
     is_approximation = a.has(Float) != b.has(Float)
     a, b = (x.replace(lambda part: part.is_Float, lambda part: Rational(str(part))).doit() for x in (a, b))
@@ -145,12 +145,12 @@ def _same_number(a: Expr, b: Expr) -> bool:
 
 
 def _is_decimal(value: Expr) -> bool:
-    """Whether finitely many digits write it."""
+    """Whether the value is a finite decimal."""
     return isinstance(value, Rational) and 10**DIGITS % value.q == 0
 
 
 def _numbers(value: Value) -> list[Expr]:
-    """The numbers that a tuple, set, interval or matrix is made of, in an order that two equal ones share."""
+    """The numbers in a tuple, set, interval or matrix, in an order that equal values share."""
     if _is_number(value):
         return [value]
     if isinstance(value, MatrixBase):
@@ -183,12 +183,12 @@ def _serve(requests: IO[str], replies: IO[str]) -> None:
 def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard), hard))
-    # What the parent ignores or blocks, a child inherits: the timers must be able to end this process.
+    # A child inherits ignored and blocked signals, but the timers must be able to end this process.
     timers = {signal.SIGPROF, signal.SIGALRM}
     for number in timers:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, timers)
-    # What math-verify logs about its own time limit being off, and what a parser prints, must not reach the replies.
+    # math-verify's warning that its own time limit is off, and output of a parser, must not get into the replies.
     logging.disable(logging.CRITICAL)
     with (
         os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as replies,

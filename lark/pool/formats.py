@@ -1,6 +1,6 @@
-"""The layouts that pools come in: each reader yields raw records, one at a time, that know where they stand.
+"""Readers for the layouts of pools. Each yields raw records, one at a time, with their location.
 
-Nothing here holds more than a batch of records; what is wrong with a file is said with its name and the line or item.
+Readers hold at most one batch of records in memory. Errors name the file and the line or item.
 """
 
 import json
@@ -16,16 +16,16 @@ from lark.pool.records import Record, hash64, json_array, json_rows, jsonl_rows,
 
 
 def turns(row: Record, pool: conf.Pool) -> tuple[str | None, str, str]:
-    """System, question and response, from `messages` or from columns of their own."""
+    """System, question and response, from `messages` or from separate columns."""
     messages = row.get("messages", pool)
     if messages is None:
         system, question, response = (row.get(name, pool) for name in ("system", "question", "response"))
         for name, value in (("question", question), ("response", response)):
             if value is not None and not isinstance(value, str):
-                raise LarkError(f"{row.where}: `{name}` must be a text, not {value!r:.40}.")
+                raise LarkError(f"{row.where}: `{name}` must be a string, not {value!r:.40}.")
             if value is None:
                 raise LarkError(
-                    f"{row.where}: there is no `{name}` (nor `messages`); it has {', '.join(row.values)}. "
+                    f"{row.where}: there is no `{name}` and no `messages`; the row has {', '.join(row.values)}. "
                     f"Name the column with pool.fields.{name}=<column>."
                 )
         if not isinstance(system, str | None):
@@ -41,7 +41,7 @@ def _roles(row: Record, messages: Any) -> tuple[Any, Any, Any]:
         try:
             messages = json.loads(messages)
         except json.JSONDecodeError as error:
-            raise LarkError(f"{row.where}: `messages` is a text, but broken as JSON ({error.msg}).") from error
+            raise LarkError(f"{row.where}: `messages` is a string but not valid JSON ({error.msg}).") from error
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise LarkError(f"{row.where}: `messages` must be a list of objects with `role` and `content`.")
     roles = [message.get("role") for message in messages]
@@ -57,7 +57,7 @@ def _roles(row: Record, messages: Any) -> tuple[Any, Any, Any]:
 
 
 def source_files(pool: conf.Pool) -> list[Path]:
-    """The files that a local pool is made of; what its fingerprint is taken from. None for a dataset of the hub."""
+    """The files of a local pool, used for its fingerprint. Empty for the demo and for a dataset on the hub."""
     if pool.format == "demo" or pool.path is None:
         return []
     path = Path(pool.path).expanduser()
@@ -102,7 +102,7 @@ def _hub_rows(pool: conf.Pool) -> Iterator[Record]:
 
 
 def _rsr_rows(pool: conf.Pool) -> Iterator[Record]:
-    """The paper's layout. Every file must hold the same questions in the same order."""
+    """The paper's layout. All files must have the same questions in the same order."""
     first: list[int] = []
     files = source_files(pool)
     names = teachers_and_rollouts([path.stem for path in files])
@@ -118,17 +118,22 @@ def _rsr_rows(pool: conf.Pool) -> Iterator[Record]:
             if number == 0:
                 first.append(key)
             elif index >= len(first) or first[index] != key:
-                raise LarkError(f"{where}: not the question that stands there in {files[0].name}; the files are not aligned.")
+                raise LarkError(
+                    f"{where}: the question differs from the one at this position in {files[0].name}; "
+                    "all files must have the same questions in the same order."
+                )
             yield row
         if index + 1 != len(first):
-            raise LarkError(f"{path}: {index + 1} items, but {files[0].name} has {len(first)}; the files are not aligned.")
+            raise LarkError(
+                f"{path}: {index + 1} items, but {files[0].name} has {len(first)}; all files must have the same questions."
+            )
 
 
 def teachers_and_rollouts(stems: Sequence[str]) -> list[tuple[str, int]]:
-    """What the names of a folder's files say: `qwq-32b_rollout2` -> ("qwq-32b", 2), `phi-4` -> ("phi-4", 0).
+    """Teachers and rollouts from file names: `qwq-32b_rollout2` -> ("qwq-32b", 2), `phi-4` -> ("phi-4", 0).
 
-    A number at the end is the rollout if a word says so, or if several files differ in nothing else and their numbers count
-    up from 0 or 1 (qwq-32b_1, qwq-32b_2, qwq-32b_3). Otherwise it is a part of the teacher's name, and the rollout is 0.
+    A number at the end is the rollout if a word marks it as one, or if several files differ in nothing else and their numbers
+    count up from 0 or 1 (qwq-32b_1, qwq-32b_2, qwq-32b_3). Otherwise it is part of the teacher's name, and the rollout is 0.
     """
     matches = [re.fullmatch(r"(.+?)[._-]+(?:(rollout|run|sample|seed)|r|v)?[._-]?(\d+)", stem) for stem in stems]
     numbers: defaultdict[str, list[int]] = defaultdict(list)

@@ -1,6 +1,6 @@
-"""Records of JSONL, JSON and Parquet files, one at a time, each with the place it comes from, for error messages.
+"""Read records of JSONL, JSON and Parquet files one at a time, each with its location for error messages.
 
-Nothing here holds more than a batch of records. Pools and training sets are read through this.
+At most one batch of records is in memory. Used for pools and training sets.
 """
 
 import hashlib
@@ -18,31 +18,31 @@ from lark import config as conf
 from lark.errors import LarkError
 
 SPACE = " \t\r\n"
-"""What JSON takes for white space."""
+"""White space in JSON."""
 BOM = b"\xef\xbb\xbf"
 ALIASES = {
     "question_id": ("question_id", "problem_id"),
     "question": ("question", "problem"),
     "response": ("response", "completion"),
 }
-"""Column names that are taken for ours when `pool.fields` does not say otherwise."""
+"""Accepted names of a column, unless `pool.fields` sets another."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A raw record and where it stands, for error messages."""
+    """A raw record and its location, for error messages."""
 
     values: Mapping[str, Any]
     where: str
 
     def get(self, name: str, pool: conf.Pool) -> Any:
-        """The value of one of our columns, whatever the record calls it."""
+        """The value of our column `name`, which may have another name in the record."""
         names = (pool.fields[name],) if name in pool.fields else ALIASES.get(name, (name,))
         return next((self.values[n] for n in names if self.values.get(n) is not None), None)
 
 
 def json_rows(path: Path) -> Iterator[Record]:
-    """A JSON list, or, where the first character says otherwise, JSON lines."""
+    """Records of a JSON list, or of JSON Lines if the file does not start with `[`."""
     with path.open("rb") as handle:
         is_list = handle.read(1024).removeprefix(BOM).lstrip().startswith(b"[")
     if not is_list:
@@ -51,12 +51,12 @@ def json_rows(path: Path) -> Iterator[Record]:
     for number, values in enumerate(json_array(path), start=1):
         where = f"{path}, item {number}"
         if not isinstance(values, dict):
-            raise LarkError(f"{where}: a JSON object is expected, one trajectory an item.")
+            raise LarkError(f"{where}: a JSON object is expected, one trajectory per item.")
         yield Record(values, where)
 
 
 def jsonl_rows(path: Path) -> Iterator[Record]:
-    """Its lines; empty ones are passed over."""
+    """Records of a JSON Lines file. Empty lines are skipped."""
     with path.open("rb") as handle:
         for number, line in enumerate(handle, start=1):
             where = f"{path}, line {number}"
@@ -71,31 +71,31 @@ def jsonl_rows(path: Path) -> Iterator[Record]:
             except json.JSONDecodeError as error:
                 raise LarkError(f"{where}: broken JSON ({error.msg} at column {error.colno}).") from error
             if not isinstance(values, dict):
-                raise LarkError(f"{where}: a JSON object is expected, one trajectory a line.")
+                raise LarkError(f"{where}: a JSON object is expected, one trajectory per line.")
             yield Record(values, where)
 
 
 def parquet_rows(path: Path) -> Iterator[Record]:
     number = 0
     try:
-        # Small batches: the row groups of a file that others wrote may be of any size.
+        # Small batches, because row groups of other writers can have any size.
         for batch in pq.ParquetFile(path, pre_buffer=False).iter_batches(256):
             for values in batch.to_pylist():
                 number += 1
                 yield Record(values, f"{path}, row {number}")
     except (pa.ArrowException, OSError) as error:
-        raise LarkError(f"{path}, after row {number}: not a Parquet file that can be read ({error}).") from error
+        raise LarkError(f"{path}, after row {number}: cannot be read as Parquet ({error}).") from error
 
 
 def json_array(path: Path, chunk: int = 1 << 20) -> Iterator[Any]:
-    """The items of a JSON list, one at a time: such files are too large to load whole."""
+    """Yield the items of a JSON list one at a time. These files are too large to load as a whole."""
     decoder = json.JSONDecoder()
     try:
         with path.open(encoding="utf-8-sig") as handle:
             text = handle.read(chunk)
             at, number = _skip_space(text, 0), 0
             if not text.startswith("[", at):
-                raise LarkError(f"{path}: a JSON list is expected, one item a question.")
+                raise LarkError(f"{path}: a JSON list is expected, one item per question.")
             at += 1
             while True:
                 at = _skip_space(text, at)
@@ -120,11 +120,11 @@ def json_array(path: Path, chunk: int = 1 << 20) -> Iterator[Any]:
 
 
 def _require_end(path: Path, handle: TextIO, rest: str, items: int) -> None:
-    """Nothing may follow the list: a second one, as when files are put one behind the other, would be lost."""
+    """Raise if anything follows the list: a second list, as in concatenated files, would be lost."""
     while True:
         if rest.strip(SPACE):
             raise LarkError(
-                f"{path}: after the list of {items} items stands {rest.lstrip(SPACE)[:20]!r}. Make one list of the whole file."
+                f"{path}: unexpected {rest.lstrip(SPACE)[:20]!r} after the list of {items} items. Put all items into one list."
             )
         rest = handle.read(1 << 20)
         if not rest:

@@ -1,4 +1,4 @@
-"""A pool at a glance: what one wants to know of it before spending hours on it."""
+"""Summary of a pool, to check before spending hours on it."""
 
 from array import array
 from collections import Counter, defaultdict
@@ -11,7 +11,7 @@ from lark.report.tables import text_table
 
 
 class Summary:
-    """What one wants to know of a pool before spending hours on it."""
+    """Statistics of a pool, collected one trajectory at a time."""
 
     def __init__(self, pool: conf.Pool) -> None:
         self.pool = pool
@@ -47,7 +47,7 @@ class Summary:
         }
 
     def _part(self, teachers: list[str]) -> dict[str, Any]:
-        """Number, lengths in characters and share of correct ones, of some teachers' trajectories together."""
+        """Number, lengths in characters and share of correct trajectories of some teachers together."""
         lengths = sorted(length for teacher in teachers for length in self.lengths[teacher])
         right, wrong = (sum(self.verdicts[teacher, v] for teacher in teachers) for v in (True, False))
         return {
@@ -62,7 +62,7 @@ class Summary:
 
 
 def pool_summary(counts: Mapping[str, Any]) -> str:
-    """A pool at a glance: a line for each teacher, and one for all."""
+    """The summary as text: one line per teacher, and one for all."""
     sizes = counts["candidates"]
     each = f"{sizes['min']} candidates each"
     if sizes["min"] != sizes["max"]:
@@ -81,17 +81,17 @@ def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
 
 
 def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
-    """What is likely to surprise its owner later."""
+    """Properties of the pool that often cause problems later."""
     hints = []
     if "dropped" in counts:
         hints.append(
-            f"pool.correct_only dropped {counts['dropped']['trajectories']:,} trajectories that are wrong, and "
-            f"{counts['dropped']['questions']:,} questions with no other."
+            f"pool.correct_only dropped {counts['dropped']['trajectories']:,} wrong trajectories, and "
+            f"{counts['dropped']['questions']:,} questions without a correct one."
         )
     if counts["boxed"] < 0.5:
         hints.append(
-            f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, which is all that evaluation reads: a student "
-            "that learns from them may score 0. If answers stand in another form, a pattern boxes them, such as "
+            f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, and evaluation reads nothing else: "
+            "a student trained on them may score 0. If answers are marked in another way, box them with a pattern, such as "
             "\"pool.answer_pattern='<answer>(.*?)</answer>'\" (with both kinds of quotes)."
         )
     correct = counts["all"]["correct"]

@@ -17,10 +17,10 @@ from lark.runtime.store import Kind, atomic
 POOL = Kind("pool", 3, "trajectories.parquet")
 FILE = POOL.file
 KEY = ["question_id", "candidate_id"]
-"""What identifies a trajectory."""
+"""Columns that identify a trajectory."""
 ROWS_IN_MEMORY = 2000
 CHARACTERS_IN_MEMORY = 8_000_000
-"""A row group of the normalised pool has at most so many rows and, by a trajectory, characters: what readers hold at once."""
+"""Limits of a row group; one trajectory may exceed the character limit. Readers hold one row group in memory."""
 SCHEMA = pa.schema(
     [
         ("question_id", pa.string()), ("candidate_id", pa.string()), ("teacher", pa.string()), ("rollout", pa.int32()),
@@ -47,7 +47,7 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, dropp
             writer.write_batch(_record_batch(batch))
     if summary.trajectories == 0:
         filtered = " that pool.correct_only=true would keep" if pool.correct_only else ""
-        filtered += f" of the questions {', '.join(pool.ids)}" if pool.ids else ""
+        filtered += f" for the questions {', '.join(pool.ids)}" if pool.ids else ""
         raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path or 'the demo'}{filtered}.")
     return {**summary.to_dict(), **({"dropped": dropped.to_dict()} if dropped is not None and pool.correct_only else {})}
 
@@ -66,7 +66,7 @@ def row_groups(path: Path, columns: list[str] | None = None) -> Iterator[list[di
 
 
 def iterate(path: Path, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of a normalised pool, one after the other."""
+    """The rows of a normalised pool, one at a time."""
     for rows in row_groups(path, columns):
         yield from rows
 

@@ -1,1 +1,1 @@
-"""What people see: tables, the style of figures, the summary at the end of a run."""
+"""Tables, the style of figures, and the summary at the end of a run."""

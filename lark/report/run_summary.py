@@ -1,4 +1,4 @@
-"""What the user sees at the end of a run: the table, where everything is, and how long it took."""
+"""The summary at the end of a run: results, where everything is saved, and how long it took."""
 
 import json
 import logging
@@ -17,20 +17,20 @@ log = logging.getLogger(__name__)
 
 
 def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetrics:
-    """What metrics.json says under one grader."""
+    """The metrics of an artifact under one grader."""
     values = json.loads((store.path(artifact) / METRICS.file).read_text(encoding="utf-8"))[grader]
     return BenchmarkMetrics.from_dict(values)
 
 
 def run_summary(run: Pipeline) -> None:
-    """Print the table, write it beside the run, and send it to the tracker."""
+    """Print the tables, write them to the run's folder, and send them to the tracker."""
     config, store, outcomes, tracker, folder = run.config, run.store, run.outcomes, run.tracker, run.folder
     graded = [step for step in run.plan if step.artifacts[0].kind == METRICS]
     header, rows = results_table(config, store, graded)
     if rows:
         decoding = config.benchmark.decoding
         title = headline(config)
-        note = "These are the demo's numbers: a miniature that shows the method at work, not the paper's results.\n"
+        note = "These are the demo's numbers, not the paper's results: the demo only exercises the code.\n"
         note = note if config.student.name == "demo" else ""
         log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
         detail_header, details = details_table(config, store, graded)
@@ -39,7 +39,7 @@ def run_summary(run: Pipeline) -> None:
             log.warning(unread)
         level_header, levels = levels_table(config, store, graded)
         by_level = f"Acc@{decoding.samples} by level ({config.benchmark.grader} grader)"
-        if levels and any(task.path != "demo" for task in config.benchmark.tasks.values()):  # the demo's are in the file
+        if levels and any(task.path != "demo" for task in config.benchmark.tasks.values()):  # the demo's: only in the file
             log.info("%s\n\n%s\n", by_level, text_table(level_header, levels, right=3))
         text = f"{title}\n\n{markdown_table(header, rows)}\n{note}"
         text += f"\n{DETAILS.format(k=decoding.samples)}\n\n{markdown_table(detail_header, details)}"
@@ -61,7 +61,7 @@ def run_summary(run: Pipeline) -> None:
 
 
 def headline(config: Config) -> str:
-    """What the table shows."""
+    """Title of the results table."""
     decoding = config.benchmark.decoding
     title = f"Acc@{decoding.samples} in percent ({config.benchmark.grader} grader), "
     if len(decoding.seeds) == 1:
@@ -70,7 +70,7 @@ def headline(config: Config) -> str:
 
 
 def results_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
-    """A row for the base model and one for the trained student."""
+    """One row for the base model and one for the trained student."""
     tasks = config.benchmark.tasks
     header = ["student", "method", "B", *(task.label for task in tasks.values()), "Avg"]
     rows = []
@@ -82,11 +82,11 @@ def results_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple
     return header, rows
 
 
-DETAILS = "Each benchmark: Acc@{k}, the headline's 95% interval over problems, the other grader, and single samples, in percent"
+DETAILS = "By benchmark, in percent: Acc@{k} and its 95% interval over problems, the other grader, and single samples"
 
 
 def details_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
-    """A row for each model and benchmark: what the headline leaves out."""
+    """One row per model and benchmark, with numbers that the headline leaves out."""
     k = config.benchmark.decoding.samples
     main = config.benchmark.grader
     (other,) = (grader for grader in GRADERS if grader != main)
@@ -106,7 +106,7 @@ def details_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple
 
 
 def _unread(config: Config, store: Store, graded: Sequence[Step]) -> str | None:
-    """Why a table is all but empty: answers that nobody could read."""
+    """A warning if most answers of a model have no box, which explains an accuracy near 0."""
     found = {
         " B=".join(model).removesuffix(" B=–"): [values[config.benchmark.grader].unboxed for values in by_grader.values()]
         for model, by_grader in _evaluated(config, store, graded)
@@ -116,17 +116,17 @@ def _unread(config: Config, store: Store, graded: Sequence[Step]) -> str | None:
         return None
     said = ", ".join(f"{name} {share:.0f}%" for name, share in worst.items())
     return (
-        f"Answers without a \\boxed{{}}, which count as wrong: {said}. If they were cut, raise benchmark.decoding.max_new_tokens; "
-        "if the pool's own answers are not boxed, see pool.answer_pattern (docs/own-pool.md).\n"
+        f"Answers without a \\boxed{{}}, which count as wrong: {said}. If they were cut off, raise "
+        "benchmark.decoding.max_new_tokens; if the pool's answers are not boxed, see pool.answer_pattern (docs/own-pool.md).\n"
     )
 
 
 MANY = 80
-"""Percent of answers without a box that explain an accuracy by themselves."""
+"""Percentage of answers without a box above which they explain a low accuracy."""
 
 
 def levels_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
-    """A row for each model and benchmark that has levels of difficulty (MATH-500: 1 to 5)."""
+    """One row per model and benchmark with levels of difficulty (MATH-500: 1 to 5)."""
     found = [
         (model, name, {level.level: level for level in values[config.benchmark.grader].levels})
         for model, by_grader in _evaluated(config, store, graded)
@@ -145,7 +145,7 @@ def levels_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[
 def _evaluated(
     config: Config, store: Store, graded: Sequence[Step]
 ) -> list[tuple[list[str], dict[str, dict[str, BenchmarkMetrics]]]]:
-    """Each model that has been evaluated (method and budget), and its metrics by benchmark and grader."""
+    """Each evaluated model (method and budget), with its metrics by benchmark and grader."""
     found = []
     for step in graded:
         finished = {t: a for t, a in zip(step.labels, step.artifacts, strict=True) if store.state(a) == "finished"}

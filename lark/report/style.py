@@ -1,4 +1,4 @@
-"""How figures look: colours that colour-blind people can tell apart, and the same size and type everywhere."""
+"""Style of figures: colours that colour-blind readers can distinguish, and the same sizes and fonts everywhere."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ METHOD_COLOURS = {
     "rule_quality": "#56B4E9", "token_length": "#999999", "random": "#000000", "base": "#BBBBBB",
 }  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
-"""Beside colours, so that figures can be read in grey too."""
+"""Used together with colours, so that figures can also be read in greyscale."""
 STYLE = {
     "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8, "ytick.labelsize": 8,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6,
@@ -30,16 +30,16 @@ STYLE = {
 
 
 def panels(count: int = 1, width: float = 5.2, height: float = 3.4) -> tuple[Figure, Sequence[Axes]]:
-    """A figure of `count` panels side by side. Made without pyplot: nothing is shown, nothing has to be closed."""
+    """A figure with `count` panels side by side. It does not use pyplot, so nothing is shown or has to be closed."""
     mpl.rcParams.update(STYLE)
     figure = Figure(figsize=(width * count, height), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As PNG for the screen and PDF for paper, the same bytes from the same figure."""
+    """Save as PNG (for the screen) and PDF (for print). The same figure gives the same bytes."""
     logging.getLogger("fontTools").setLevel(logging.WARNING)
-    with mpl.rc_context(STYLE):  # resolution and fonts are those of the moment of saving, whatever was drawn before
+    with mpl.rc_context(STYLE):  # resolution and fonts are read here, not when the figure is drawn
         figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
         figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
 
@@ -48,7 +48,7 @@ P = ParamSpec("P")
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Titles and legends take their size when they are made, so the style must last as long as the drawing."""
+    """Draw with STYLE in effect, because titles and legends take their size when they are created."""
 
     @wraps(draw)
     def drawn(*arguments: P.args, **options: P.kwargs) -> Figure:
@@ -59,7 +59,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def powers_of_ten(low: float, high: float) -> np.ndarray:
-    """Powers of ten from `low` to `high`, with their threefolds if they are few; `low` itself, where there is none."""
+    """Powers of ten from `low` to `high`, and 3 times each if high/low < 1000; `low` to one digit if there are none."""
     digits = (1, 3) if high / low < 1000 else (1,)
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.floor(np.log10(high)) + 1)
     values = np.array([digit * power for power in powers for digit in digits])

@@ -8,7 +8,7 @@ Row = Sequence[str]
 
 
 def text_table(header: Row, rows: Sequence[Row], right: int = 1) -> str:
-    """For the terminal: columns aligned, those from `right` on to the right."""
+    """A table for the terminal. Columns from index `right` on are right-aligned."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row: Row) -> str:
@@ -24,7 +24,7 @@ def markdown_table(header: Row, rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """An entry of a table that goes into a paper."""
+    """A cell of a table for a paper."""
 
     text: str
     best: bool = False
@@ -41,7 +41,7 @@ class Cell:
 
 
 MISSING = Cell("–")
-"""Not there yet."""
+"""A result that does not exist yet."""
 
 LATEX = {
     "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
@@ -60,14 +60,14 @@ def _latex(letter: re.Match[str]) -> str:
 
 
 WIDE = 8
-"""Columns; a table with more is shrunk to the line's width."""
+"""Columns. A table with more is scaled down to the line width."""
 
 
 def latex_table(
     header: Row, rows: Sequence[Sequence[Cell]], caption: str, label: str, labels: int = 1, columns: str | None = None
 ) -> str:
-    """A `table` environment (booktabs, graphicx); the first `labels` columns are to the left. With more than one, rows that
-    share the first are a group: its name stands once, and a line parts it from the next. `columns` replaces the column types."""
+    """A `table` environment (booktabs, graphicx). The first `labels` columns are left-aligned. If there are several, rows with
+    the same first cell form a group: its name is printed once, and a rule separates groups. `columns` sets the column types."""
     lines = [r"\begin{table}[t]", r"\centering", r"\small", rf"\caption{{{Cell(caption).latex}}}", rf"\label{{tab:{label}}}"]
     wide = len(header) > WIDE
     lines += [r"\resizebox{\linewidth}{!}{%"] if wide else []

@@ -1,4 +1,4 @@
-"""Arithmetic that shares no code with `lark.demo`: what its problems and trajectories are checked against."""
+"""Arithmetic that shares no code with `lark.demo`, to check its problems and trajectories."""
 
 import ast
 import operator

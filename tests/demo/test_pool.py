@@ -1,4 +1,4 @@
-"""The pool: 33 correct trajectories a question, the same in every process, with no false claim left standing."""
+"""The pool: 33 correct trajectories per question, the same in every process, in which every false equation is corrected."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Problems: right by an independent evaluation, within their numbers, and split so that benchmarks stay unseen."""
+"""Problems are right by an independent evaluation, stay within 0 to 99, and are split so that benchmarks stay unseen."""
 
 import re
 
@@ -33,7 +33,7 @@ def test_the_states_are_what_the_question_asks(problem: Problem) -> None:
 
 
 @given(any_problem())
-def test_every_number_on_the_way_stays_between_0_and_99(problem: Problem) -> None:
+def test_every_intermediate_result_is_between_0_and_99(problem: Problem) -> None:
     assert len(problem.states) == len(problem.steps) + 1 == problem.level + 1
     for step in problem.steps:
         assert all(0 <= number <= LARGEST for number in (step.left, step.right, step.value))

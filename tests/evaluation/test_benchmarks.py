@@ -1,4 +1,4 @@
-"""Benchmarks load as they are published, with the right number of problems; a new one is one YAML file."""
+"""Benchmarks load as published, with the right number of problems; a new one is one YAML file."""
 
 import csv
 import json
@@ -135,9 +135,9 @@ def test_a_folder_or_hub_id_is_read_with_datasets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "changes", "said"),
     [
-        ({"problem": "?"}, {}, "there is no `answer`; it has problem"),
+        ({"problem": "?"}, {}, "there is no `answer`; the row has problem"),
         ({"problem": "?", "answer": "1"}, {"id_field": "name"}, "there is no `name`"),
-        ({"problem": "?", "answer": "1", "level": "Level 5"}, {"level_field": "level"}, "is no whole number"),
+        ({"problem": "?", "answer": "1", "level": "Level 5"}, {"level_field": "level"}, "'Level 5' is not a whole number"),
     ],
 )
 def test_a_missing_field_is_named(row: dict[str, str], changes: dict[str, str], said: str, tmp_path: Path) -> None:
@@ -154,22 +154,26 @@ ROW = b'{"problem": "?", "answer": "5"}\n'
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("a.jsonl", b'[{"problem": "?", "answer": "5"}]', "line 1: a problem is a JSON object"),
-        ("a.json", b'[\n  {"problem": "?", "answer": "5"}\n]', "line 1: a problem is a JSON object"),
-        ("a.jsonl", ROW + b"5\n", "line 2: a problem is a JSON object"),
+        ("a.jsonl", b'[{"problem": "?", "answer": "5"}]', "line 1: expected one JSON object, {…}, per line"),
+        ("a.json", b'[\n  {"problem": "?", "answer": "5"}\n]', "line 1: expected one JSON object, {…}, per line"),
+        ("a.jsonl", ROW + b"5\n", "line 2: expected one JSON object, {…}, per line"),
         ("a.jsonl", ROW + b'{"problem": "?"', "line 2: broken JSON"),
-        ("a.jsonl", ROW + "{'problem': 'naïve?'}".encode("latin-1"), "line 2: it is not in UTF-8 .byte 0xef"),
-        ("a.jsonl", b'{"problem": "half \\ud83d", "answer": "5"}', "problem 1 of .*`problem` has half a character, .* 5;"),
-        ("a.jsonl", b'{"problem": "?", "answer": ["5", "6"]}', "`answer` is of the type list; write it as text or a number"),
+        ("a.jsonl", ROW + "{'problem': 'naïve?'}".encode("latin-1"), "line 2: not UTF-8 .byte 0xef"),
+        (
+            "a.jsonl",
+            b'{"problem": "half \\ud83d", "answer": "5"}',
+            "problem 1 of .*`problem` has a lone surrogate .half a character., .* 5;",
+        ),
+        ("a.jsonl", b'{"problem": "?", "answer": ["5", "6"]}', "`answer` has type list; write it as text or a number"),
         ("a.jsonl", b"", "has no problems"),
         ("a.csv", b"", "has no problems"),
         ("a.csv", b"problem,answer\n", "has no problems"),
-        ("a.csv", "problem,answer\nnaïve?,5\n".encode("latin-1"), "not in UTF-8"),
+        ("a.csv", "problem,answer\nnaïve?,5\n".encode("latin-1"), "not UTF-8"),
         ("a.csv", b'problem,answer\n"?,5\n', "cannot be read as CSV"),
         ("a.parquet", b"PAR1", "cannot be read as Parquet"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_sentence(file: str, content: bytes, said: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_in_one_line(file: str, content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / file).write_bytes(content)
     with pytest.raises(LarkError, match=said) as error:
         load("mine", replace(MINE, path=str(tmp_path / file)))
@@ -178,7 +182,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(file: str, content: bytes, s
 
 
 @pytest.mark.parametrize(("file", "content"), [("a.jsonl", ROW), ("a.csv", b"problem,answer\n?,5\n")])
-def test_a_byte_order_mark_is_just_read(file: str, content: bytes, tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(file: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / file).write_bytes(b"\xef\xbb\xbf" + content)
     assert [p.answer for p in load("mine", replace(MINE, path=str(tmp_path / file)))] == ["5"]
 
@@ -201,7 +205,7 @@ def test_lists_and_missing_values_in_parquet_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     task = replace(MINE, path=str(path))
     pd.DataFrame({"problem": ["?"], "answer": [["5", "6"]]}).to_parquet(path)
-    with pytest.raises(LarkError, match="`answer` is of the type ndarray"):
+    with pytest.raises(LarkError, match="`answer` has type ndarray"):
         load("mine", task)
     pd.DataFrame({"problem": ["?", "?"], "answer": pd.array([5, None], dtype="Int64")}).to_parquet(path)
     with pytest.raises(LarkError, match=r"problem 2 of .*there is no `answer`"):
@@ -216,7 +220,7 @@ def test_the_id_that_occurs_twice_is_named(tmp_path: Path) -> None:
 
 
 def own_benchmark(folder: Path, rows: list[dict[str, str]], *overrides: str, **changes: Any) -> Config:
-    """A run that is evaluated on these rows."""
+    """Configuration of a run that is evaluated on these rows."""
     (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = composed(f"outputs={folder / 'out'}", "tracking=none", *overrides)
     task = Task(label="Mine", path=str(folder / "mine.jsonl"), answer_format="numeric", id_field="id")
@@ -228,7 +232,7 @@ ROWS = [{"id": str(i), "problem": f"{i}+1?", "answer": str(i + 1)} for i in rang
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_benchmark_that_cannot_be_read_is_told_before_any_stage_runs(dry_run: bool, tmp_path: Path) -> None:
+def test_errors_in_a_benchmark_are_reported_before_any_stage_runs(dry_run: bool, tmp_path: Path) -> None:
     dry = f"dry_run={str(dry_run).lower()}"
     Pipeline(own_benchmark(tmp_path, ROWS, dry), tmp_path)
     wrong: list[tuple[list[dict[str, str]], dict[str, Any], str]] = [
@@ -241,13 +245,13 @@ def test_a_benchmark_that_cannot_be_read_is_told_before_any_stage_runs(dry_run: 
     for rows, changes, said in wrong:
         with pytest.raises(LarkError, match=said):
             Pipeline(own_benchmark(tmp_path, rows, dry, **changes), tmp_path)
-        Pipeline(own_benchmark(tmp_path, rows, dry, "stages=[select]", **changes), tmp_path)  # which needs no benchmark
+        Pipeline(own_benchmark(tmp_path, rows, dry, "stages=[select]", **changes), tmp_path)  # needs no benchmark
     Pipeline(own_benchmark(tmp_path, ROWS, dry, path="somebody/dataset"), tmp_path)  # a hub is not asked
 
 
-def test_only_what_can_change_an_answer_is_generated_again(tmp_path: Path) -> None:
+def test_answers_are_generated_again_only_if_they_can_change(tmp_path: Path) -> None:
     def fingerprints(rows: list[dict[str, str]], *overrides: str, **changes: Any) -> list[str]:
-        """Of the base model's generations and metrics."""
+        """Fingerprints of the base model's generations and metrics."""
         plan = make_plan(own_benchmark(tmp_path, rows, "method=base", *overrides, **changes), Checksums(tmp_path))
         return [step.artifacts[0].fingerprint for step in plan if step.stage == "evaluate"]
 
@@ -282,7 +286,7 @@ def test_answers_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
         load("mine", Task(label="Mine", path=str(path), answer_format="free_form"))
 
 
-def test_a_missing_file_is_one_sentence() -> None:
+def test_a_missing_file_is_reported() -> None:
     with pytest.raises(LarkError, match="no such file"):
         load("mine", Task(label="Mine", path="nowhere.jsonl", answer_format="numeric"))
     with pytest.raises(LarkError, match="needs its file"):

@@ -1,4 +1,4 @@
-"""Generation survives `kill -9`: the same answers in the end, and none asked for twice."""
+"""Generation survives `kill -9`: the answers are the same in the end, and none is generated twice."""
 
 import signal
 import subprocess
@@ -33,7 +33,7 @@ def job_file(folder: Path) -> Path:
 
 
 def finish(path: Path, ranks: int = 1) -> str:
-    """The rest of the work in this process, as `ranks` processes one after the other, put together."""
+    """Generate the rest in this process, as `ranks` processes one after the other, and return the merged file."""
     job, _ = read_job(path)
     for rank in range(ranks):
         assert generate(replace(job, rank=rank, world=ranks)) == {"demo_words": {"problems": 12}}
@@ -46,9 +46,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return finish(job_file(tmp_path_factory.mktemp("undisturbed") / "run"))
 
 
-def test_killed_while_generating_it_ends_with_the_same_answers_and_asks_for_none_twice(
-    tmp_path: Path, undisturbed: str
-) -> None:
+def test_killed_while_generating_it_ends_with_the_same_answers_and_repeats_none(tmp_path: Path, undisturbed: str) -> None:
     path = job_file(tmp_path / "run")
     shard = path.parent / grading.shard(0)
     process = subprocess.Popen([sys.executable, "-m", "lark.runtime.worker", str(path)], cwd=ROOT, env=environment(MACHINE))
@@ -61,7 +59,7 @@ def test_killed_while_generating_it_ends_with_the_same_answers_and_asks_for_none
     kept = list(read([shard]))
     assert 3 <= len(kept) < 24
     with shard.open("ab") as handle:
-        handle.write(b'{"problem": "demo_words-0')  # what a kill in the middle of a write leaves
+        handle.write(b'{"problem": "demo_words-0')  # left by a kill in the middle of a write
     job, _ = read_job(path)
     generate(job)
     rows = list(read([shard]))
@@ -88,7 +86,7 @@ def test_a_run_that_is_killed_while_merging_generates_nothing_again(tmp_path: Pa
     assert grading.merge_generations(path.parent) == {"generations": 48}
 
 
-def test_a_journal_goes_on_behind_its_last_complete_line(tmp_path: Path) -> None:
+def test_a_journal_continues_after_its_last_complete_line(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     for n in range(3):
         with Journal(path) as journal:

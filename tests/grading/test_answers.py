@@ -1,4 +1,4 @@
-"""Extraction and the paper's grader: one long table of cases, and what must hold for any text."""
+"""Extraction and the paper's grader: a long table of cases, and properties that hold for any text."""
 
 import json
 import time
@@ -215,7 +215,7 @@ def test_a_box_at_the_end_is_found_behind_any_text(before: str, content: str) ->
 
 
 def reference_last_box(text: str) -> str | None:
-    """An independent formulation: from the last opening, walk on until the depth is back at zero."""
+    """An independent formulation: from the last opening, scan until the depth is back at zero."""
     if "\\boxed{" not in text:
         return None
     depth, position = 1, (start := text.rfind("\\boxed{") + len("\\boxed{"))
@@ -232,7 +232,7 @@ def reference_last_box(text: str) -> str | None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "\\{", "\\}", "a", " ", "1"]), max_size=30).map("".join))
-def test_extraction_agrees_with_walking_on_from_the_last_box(text: str) -> None:
+def test_extraction_agrees_with_a_scan_from_the_last_box(text: str) -> None:
     assert extract_boxed(text) == reference_last_box(text)
 
 
@@ -287,5 +287,5 @@ def seconds_to_grade(text: str) -> float:
 
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_a_million_characters_take_linear_time(name: str) -> None:
-    """CPU seconds. Quadratic work on a million characters would take hours; what is measured is 0.1 to 2."""
+    """CPU seconds. Quadratic work on a million characters would take hours; 0.1 to 2 seconds are measured."""
     assert seconds_to_grade(ADVERSARIAL[name]) < 6

@@ -19,7 +19,7 @@ from lark.grading.verify import Pair, Verifier, choice_letter
 NUMERIC, CHOICE, FREE_FORM = AnswerFormat.NUMERIC, AnswerFormat.CHOICE, AnswerFormat.FREE_FORM
 ROOT = Path(__file__).parents[2]
 HANGING = "9^{9^{9^{9}}}"
-"""An integer of 10^369693099 digits, which sympy sets out to write down."""
+"""An integer with 10^369693099 digits, which sympy tries to compute."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ CASES = [
     (r"1\frac{2}{3}", "4", False),
     (r"1\frac{2}{2}", "6", False),
     (r"\frac{1}{2}5", r"\frac{1}{25}", False),
-    # what is not finite equals nothing but itself
+    # infinite values equal only themselves
     (r"\infty", "204", False),
     (r"\infty", r"-\infty", False),
     (r"+\infty", r"\infty", True),
@@ -264,7 +264,7 @@ def test_no_process_is_left_behind_even_after_an_error_in_the_middle() -> None:
 
 
 def worker_processes(parent: int) -> list[int]:
-    """The comparing processes that a parent has now."""
+    """The current worker processes of a parent."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -329,7 +329,7 @@ def test_grading_loads_no_torch() -> None:
 
 
 def test_a_caller_is_not_imported_again_by_its_workers(tmp_path: Path) -> None:
-    """A script that is started as torchrun starts one, with no `if __name__` guard, from another folder."""
+    """A script without an `if __name__` guard, started like torchrun does, from another folder."""
     script = tmp_path / "caller.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\nprint('imported')\n" + CALLER.replace("time.sleep(60)", "")
@@ -343,5 +343,5 @@ def test_a_caller_is_not_imported_again_by_its_workers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [{"processes": 0}, {"timeout": 0}])
 def test_a_grader_without_processes_or_time_is_refused(arguments: dict[str, int]) -> None:
-    with pytest.raises(LarkError, match="needs processes and time"):
+    with pytest.raises(LarkError, match="needs processes >= 1 and timeout > 0"):
         Verifier(**arguments)

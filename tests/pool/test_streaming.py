@@ -1,4 +1,4 @@
-"""A pool of the paper's size goes through reading, every selection and writing in little memory."""
+"""A pool of the paper's size is read, selected from with every method, and written in little memory."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-import lark.runtime.pipeline  # what run.py holds in memory too
+import lark.runtime.pipeline  # also in memory in run.py
 from lark.pool import trajectories as pools
 from lark.pool.read import read
 from lark.selection import stage as selecting

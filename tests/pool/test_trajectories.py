@@ -1,4 +1,4 @@
-"""Pools of every layout are read; whatever is wrong with one is said with file and line."""
+"""Pools of every layout are read; errors name the file and line."""
 
 import json
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_a_hugging_face_dataset_folder_is_read(tmp_path: Path) -> None:
 
 
 def test_a_datasets_folder_that_changed_is_another_pool(tmp_path: Path) -> None:
-    """Also a file further down, and not its time alone."""
+    """Also if the file is in a subfolder; its content counts, not only its time."""
     (tmp_path / "set" / "data").mkdir(parents=True)
     pool = replace(composed(), pool=Pool(name="h", format="hub", path=str(tmp_path / "set")))
 
@@ -114,7 +114,7 @@ def test_misaligned_files_are_refused(tmp_path: Path) -> None:
     pool = write_rsr(tmp_path / "rsr")
     items = [{"messages": chat(f"Question {q}?", "x")} for q in (0, 2, 1)]
     (tmp_path / "rsr" / "zz_1.json").write_text(json.dumps(items))
-    with pytest.raises(LarkError, match=r"zz_1\.json, item 2: not the question"):
+    with pytest.raises(LarkError, match=r"zz_1\.json, item 2: the question differs from the one at this position"):
         list(read(pool))
 
 
@@ -140,7 +140,7 @@ def test_ragged_pools_and_pools_without_ids_are_normal(tmp_path: Path) -> None:
     assert len({t.question_id for t in found}) == 2
 
 
-def test_white_space_around_a_question_makes_no_other_question(tmp_path: Path) -> None:
+def test_white_space_around_a_question_does_not_make_it_another(tmp_path: Path) -> None:
     rows = [{"question": text, "response": "x"} for text in ("A?", " A?\n", "A ?")]
     assert [t.candidate_id for t in read(write_jsonl(tmp_path / "a.jsonl", rows))] == ["0", "1", "0"]
 
@@ -173,18 +173,18 @@ def test_fields_can_be_renamed(tmp_path: Path) -> None:
         (b'{"messages": [{"role": "assistant", "content": "x"}]}\n', r"one user turn"),
         (b'{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null}]}\n', r"must be a string"),
         (b'{"messages": [{"role": "user", "content": "x"}]}\n', r"it has user\."),
-        (b'{"messages": "[{"}\n', r"line 1: `messages` is a text, but broken as JSON"),
+        (b'{"messages": "[{"}\n', r"line 1: `messages` is a string but not valid JSON"),
         (b'{"messages": {"role": "user"}}\n', r"line 1: `messages` must be a list"),
-        (b'{"question": "A?", "response": "half \\ud83d"}\n', r"line 1: half a character"),
+        (b'{"question": "A?", "response": "half \\ud83d"}\n', r"line 1: lone surrogate .* \(half a character\)"),
         (b'{"question": "A?", "response": "x", "rollout": "first"}\n', r"line 1: `rollout` must be a whole number"),
         (b'{"question": "A?", "response": "x", "rollout": 1.7}\n', r"line 1: `rollout` must be a whole number, not 1\.7"),
-        (b'{"question": 7, "response": "x"}\n', r"line 1: `question` must be a text, not 7"),
+        (b'{"question": 7, "response": "x"}\n', r"line 1: `question` must be a string, not 7"),
         (b'{"question": "A?", "response": "x", "correct": "maybe"}\n', r"line 1: `correct` must be true or false"),
         (b'{"question": "A?", "response": "x", "system": ["be brief"]}\n', r"line 1: `system` must be a string"),
         ('{"question": "A?", "response": "x"}\n'.encode("utf-16"), r"line 1: not UTF-8"),
     ],
 )
-def test_whatever_is_wrong_is_said_with_file_and_line(content: bytes, said: str, tmp_path: Path) -> None:
+def test_errors_name_the_file_and_line(content: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "pool.jsonl"
     path.write_bytes(content)
     with pytest.raises(LarkError, match=said) as error:
@@ -200,7 +200,7 @@ def test_a_verdict_may_be_written_in_several_ways(value: object, meant: bool | N
     assert next(read(pool)).correct is meant
 
 
-def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_data(tmp_path: Path) -> None:
     rows = [row(q, 0) for q in range(2)]
     plain = list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
     (tmp_path / "b.jsonl").write_bytes(BOM + (tmp_path / "a.jsonl").read_bytes())
@@ -240,9 +240,9 @@ def test_a_list_that_is_not_json_is_refused_where_it_breaks(broken: str, tmp_pat
 
 @pytest.mark.parametrize("rest", [']\n[{"a": 3}]', "] {}", "]" + " " * 3000 + "end", "]]"])
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
-def test_what_follows_a_list_is_refused_not_lost(rest: str, chunk: int, tmp_path: Path) -> None:
+def test_text_after_a_list_is_refused(rest: str, chunk: int, tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('[{"a": 1}, {"a": 2}' + rest)
-    with pytest.raises(LarkError, match=r"list\.json: after the list of 2 items stands '.+'\. Make one list"):
+    with pytest.raises(LarkError, match=r"list\.json: unexpected '.+' after the list of 2 items\. Put all items into one list"):
         list(json_array(tmp_path / "list.json", chunk))
 
 
@@ -250,12 +250,12 @@ def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> Non
     pd.DataFrame([row(q, 0) for q in range(2000)]).to_parquet(tmp_path / "a.parquet")
     content = (tmp_path / "a.parquet").read_bytes()
     (tmp_path / "a.parquet").write_bytes(content[: len(content) // 2])
-    with pytest.raises(LarkError, match=r"a\.parquet, after row 0: not a Parquet file"):
+    with pytest.raises(LarkError, match=r"a\.parquet, after row 0: cannot be read as Parquet"):
         list(read(Pool(name="p", format="rows", path=str(tmp_path / "a.parquet"))))
 
 
 def test_one_id_for_two_questions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LarkError, match=r"a\.jsonl, line 2: candidate '1' of question '7' answers another question"):
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 2: candidate '1' of question '7' has another question text"):
         list(read(write_jsonl(tmp_path / "a.jsonl", [row(7, 0), {**row(7, 1), "question": "What is 8?"}])))
 
 
@@ -272,7 +272,7 @@ def test_duplicate_candidates_are_refused(tmp_path: Path) -> None:
         list(read(write_jsonl(tmp_path / "a.jsonl", [row(1, 1), row(1, 2), row(1, 1)])))
 
 
-def test_a_missing_file_is_a_sentence() -> None:
+def test_a_missing_file_is_reported() -> None:
     with pytest.raises(LarkError, match="there is no such file"):
         list(read(Pool(name="p", format="rows", path="nowhere/pool.jsonl")))
 
@@ -300,7 +300,7 @@ def test_the_pools_own_verdict_counts_where_there_is_no_answer_or_no_box(tmp_pat
 
 @pytest.mark.parametrize("layout", ["rows", "rsr"])
 def test_wrong_trajectories_go_before_the_sample_is_taken_and_are_counted(layout: str, tmp_path: Path) -> None:
-    """Ten questions of two trajectories; five have a right one, and in the paper's layout it is never in the first file."""
+    """Ten questions with two trajectories; five have a right one, which in the paper's layout is never in the first file."""
 
     def answer(question: int, candidate: int) -> str:
         return f"\\boxed{{{question if candidate and question % 2 else -1}}}"
@@ -317,7 +317,7 @@ def test_wrong_trajectories_go_before_the_sample_is_taken_and_are_counted(layout
     counts = pools.write(read(pool, dropped), tmp_path / pools.FILE, pool, dropped)
     assert (counts["questions"], counts["trajectories"]) == (4, 4)
     assert counts["dropped"] == {"trajectories": 15, "questions": 5}
-    said = "pool.correct_only dropped 15 trajectories that are wrong, and 5 questions with no other."
+    said = "pool.correct_only dropped 15 wrong trajectories, and 5 questions without a correct one."
     assert said in pool_summary(counts)
     with pytest.raises(LarkError, match="has only 5 with a correct trajectory"):
         list(read(replace(pool, questions=6)))

@@ -1,4 +1,4 @@
-"""What the console says at the end: the headline by its grader, and what stands behind it."""
+"""The summary at the end of a run: the headline with its grader, and the details behind it."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from tests.conftest import composed
 
 
 def evaluated(folder: Path, *overrides: str, path: str | None = None) -> tuple[Config, Store, list[Step]]:
-    """A base model whose four problems of levels 1 and 2 are all right under verify and half right under paper."""
+    """A base model that solves all of four problems (levels 1 and 2) under verify, and half of them under paper."""
     config = composed("method=base", "tracking=none", "benchmark=demo_words", f"outputs={folder}", *overrides)
     if path is not None:
         (folder / path).write_text(json.dumps({"problem": "?", "answer": "5"}) + "\n")

@@ -1,4 +1,4 @@
-"""A picture is the same whatever was drawn before it."""
+"""A figure does not depend on figures that were drawn before it."""
 
 from pathlib import Path
 
