@@ -2,7 +2,6 @@
 no GPU time."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -39,7 +38,7 @@ def _check_grade(config: Config, machine: Machine) -> None:
 def _cost(planner: Planner, step: Step) -> Estimate:
     """Cost of generation for all benchmarks. Grading takes seconds."""
     config, decoding, engine = planner.config, planner.config.benchmark.decoding, planner.config.engine
-    problems = sum(problem_count(task) for task in config.benchmark.tasks.values())
+    problems = sum(problem_count(name, task) for name, task in config.benchmark.tasks.items())
     answers = problems * decoding.samples * len(decoding.seeds)
     longest = min(decoding.max_new_tokens, config.student.max_length)
     tokens = answers * min(longest, ANSWER_TOKENS)
@@ -56,13 +55,12 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     return planner.made(step, work, flops, seconds, needed, weights / GIB, paper)
 
 
-def problem_count(task: Task) -> int:
-    """Number of problems of a benchmark, without reading it if its size is known."""
-    if task.count is None and task.path and Path(task.path).expanduser().is_file():
-        with Path(task.path).expanduser().open("rb") as handle:
-            known = sum(1 for line in handle if line.strip())
-    else:
-        known = task.count or 100
+def problem_count(name: str, task: Task) -> int:
+    """Problems of a benchmark: those it has, where it can be read here, or those it should have."""
+    problems = benchmarks.load_if_here(name, task)
+    if problems is not None:
+        return len(problems)
+    known = task.count or 100
     return known if task.limit is None else min(known, task.limit)
 
 

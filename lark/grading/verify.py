@@ -25,6 +25,7 @@ from pathlib import Path
 
 from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, canonical_number, grade_paper
+from lark.runtime.machine import pinned
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class Verifier:
 
     def __enter__(self) -> "Verifier":
         if importlib.util.find_spec("math_verify") is None:
-            raise LarkError("The verify grader needs math-verify: `pip install math-verify==0.9.0`.")
+            raise LarkError(f"The verify grader needs math-verify: pip install {pinned('math-verify')}.")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -172,7 +173,7 @@ class Verifier:
             raise
         if self.cut_off > cut_off:
             count, limit = self.cut_off - cut_off, self.timeout
-            logger.warning("%d of %d comparisons were cut off after %g s and count as wrong.", count, len(indices), limit)
+            logger.warning("%d of %d comparisons took more than %g s or crashed, and count as wrong.", count, len(indices), limit)
         return grades
 
     def _run(self, tasks: deque[_Task], settle: Callable[[_Task, bool], None]) -> None:

@@ -272,7 +272,7 @@ def worker_processes(parent: int) -> list[int]:
             owner = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
         except (OSError, ValueError):
             continue
-        if owner == parent and b"verify_worker" in command:
+        if owner == parent and b"verify_process" in command:
             found.append(int(folder.name))
     return sorted(found)
 
