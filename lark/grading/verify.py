@@ -173,7 +173,9 @@ class Verifier:
             raise
         if self.cut_off > cut_off:
             count, limit = self.cut_off - cut_off, self.timeout
-            logger.warning("%d of %d comparisons took more than %g s or crashed, and count as wrong.", count, len(indices), limit)
+            logger.warning(
+                "%d of %d comparisons took more than %g s or crashed, and count as wrong.", count, len(indices), limit
+            )
         return grades
 
     def _run(self, tasks: deque[_Task], settle: Callable[[_Task, bool], None]) -> None:

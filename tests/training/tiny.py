@@ -25,7 +25,7 @@ from lark.models.chat import ChatFormat, conversation
 from lark.models.students import DEMO
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Job
-from lark.training.operations import CHECKPOINT
+from lark.training.checkpoints import CHECKPOINT
 from lark.training.worker import read_examples
 from tests.conftest import composed
 
