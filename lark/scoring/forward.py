@@ -1,8 +1,8 @@
 """The student's forward pass over trajectories: hidden states at response positions, and from them every statistic.
 
 Batches hold trajectories of similar length. On CPU they are padded on the right without a mask: attention is causal, so
-no real token sees the padding. With FlashAttention they are packed into one row, and position ids that start again at
-each trajectory keep them apart.
+no real token sees the padding. With FlashAttention they are packed into one row, and position ids that restart at each
+trajectory keep them apart.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Student:
-    """A loaded model with its head taken out."""
+    """A loaded model and its LM head."""
 
     model: PreTrainedModel
     head: Head
@@ -37,7 +37,7 @@ class Student:
 
 @torch.no_grad()
 def _packs(model: PreTrainedModel) -> bool:
-    """Whether packed trajectories are kept apart, tried once: a model that mixes them is scored in padded batches."""
+    """Whether the model keeps packed trajectories apart, tested once. One that mixes them is scored in padded batches."""
     try:
         assert_packing_separates(model)
     except LarkError as error:
@@ -47,7 +47,7 @@ def _packs(model: PreTrainedModel) -> bool:
 
 
 def batches(lengths: Sequence[int], budget: int, padded: bool) -> list[list[int]]:
-    """Indices of trajectories, longest first, in batches of at most `budget` tokens (padding counted), one at least."""
+    """Indices of trajectories, longest first, in batches of at most `budget` tokens with padding (at least one trajectory)."""
     result: list[list[int]] = []
     tokens = longest = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
@@ -85,7 +85,7 @@ def _padded(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
 
 
 def _packed(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
-    """The same from one row in which position ids tell the trajectories apart."""
+    """The same states from one row in which position ids separate the trajectories."""
     device = student.head.weight.device
     ids = torch.tensor([token for encoded in batch for token in encoded.ids], device=device)[None]
     positions = torch.cat([torch.arange(len(encoded.ids)) for encoded in batch]).to(device)[None]

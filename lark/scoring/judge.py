@@ -1,7 +1,7 @@
-"""LLM-judged quality (paper, App. C.2): what the judge is told, what it may answer, and where its verdicts are kept.
+"""LLM-judged quality (paper, App. C.2): the judge's prompt, the schema of its answers, and where its verdicts are stored.
 
-A verdict depends on the judge, the question and the response alone. It is kept under their hash in a folder of the judge's own,
-so that neither another pool nor a run that was killed asks for it twice. Imports no model code; the judge's process is
+A verdict depends only on the judge, the question and the response. It is stored under their hash in a folder of this judge, so
+that neither another pool nor a resumed run asks for it twice. Imports no model code; the judge runs in
 `lark.scoring.judge_worker`.
 """
 
@@ -35,13 +35,13 @@ CRITERIA = (
 TENTHS = [round(i / 10, 1) for i in range(11)]
 NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
 BARE_SCORE = re.compile(rf"""(?<!\\)(["'])overall_score\1\s*:\s*(["']?)(?P<number>{NUMBER})\2\s*[,}}\n]""")
-"""The score in broken JSON. Something must follow the number: one that ends an answer may have lost its last digits."""
+"""The score in broken JSON. Something must follow the number: at the end of an answer, its last digits may be cut off."""
 LONGEST_VERDICT = 20_000
 """Characters of an answer that are searched for JSON."""
 
 
 def user_turn(style: str, question: str, response: str) -> str:
-    """What the judge is asked."""
+    """The judge's prompt."""
     template = prompts.JUDGE if style == "paper" else prompts.JUDGE_BRIEF
     before, _, rest = template.partition("{question}")
     between, _, after = rest.partition("{reasoning_to_evaluate}")
@@ -49,10 +49,10 @@ def user_turn(style: str, question: str, response: str) -> str:
 
 
 def schema(style: str, longest_text: int = 400) -> dict[str, Any]:
-    """The JSON that the prompt asks for. `longest_text`: characters of a justification, so that an answer always ends."""
+    """The JSON that the prompt asks for. `longest_text` limits a justification (in characters), so that every answer ends."""
     if style == "brief":
         return _object({"overall_score": {"enum": TENTHS}})
-    # A pattern and not `maxLength`: under the latter xgrammar lets control characters into a string, and JSON does not.
+    # A pattern instead of `maxLength`: with the latter, xgrammar allows control characters in a string, which JSON does not.
     text = {"type": "string", "pattern": rf'^[^\x00-\x1f"\\]{{0,{longest_text}}}$'}
     score = {"type": "number", "minimum": 0, "maximum": 1}
     criterion = _object({"score": score, "justification": text})
@@ -70,15 +70,15 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def overall_score(answer: str) -> float | None:
-    """s_judge in [0, 1] (App. C.2) from the first JSON object that has one, whatever stands around it; None: not valid.
+    """s_judge in [0, 1] (App. C.2) from the first JSON object that has one, ignoring the text around it. None if not valid.
 
-    Where there is no such object, because LaTeX's backslashes, quotes or commas break it or its end is cut off, the score is
-    what follows its key, provided that it is whole and that no other place says otherwise.
+    If there is no such object, because LaTeX's backslashes, quotes or commas break it or its end is cut off, the score is the
+    number after its key, provided that the number is complete and all such places agree.
     """
     before, end, after = answer.partition("</think>")
     answer = (after if end else before)[:LONGEST_VERDICT]
     if answer.lstrip().startswith("<think>"):
-        return None  # it never came to an answer
+        return None  # it never reached an answer
     for brace in re.finditer(r"\{", answer):
         try:
             value, _ = json.JSONDecoder(strict=False).raw_decode(answer, brace.start())
@@ -98,13 +98,13 @@ def _in_range(score: Any) -> float | None:
 
 
 def key(question: str, response: str) -> str:
-    """What identifies a verdict among those of one judge."""
+    """Identifies a verdict among those of one judge."""
     lengths = f"{len(question)},{len(response)};"
     return hashlib.sha256((lengths + question + response).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def verdicts_folder(artifact: Path) -> Path:
-    """Where this judge's verdicts are kept: beside the artifacts, named by everything that its artifact depends on."""
+    """Folder of this judge's verdicts: next to the artifacts, named after everything that its artifact depends on."""
     config = yaml.safe_load((artifact / "config.yaml").read_text(encoding="utf-8"))
     identity = {"version": config["version"], **config["depends"]}
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
@@ -112,7 +112,7 @@ def verdicts_folder(artifact: Path) -> Path:
 
 
 def known_verdicts(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Every verdict of this judge so far, by `key`. Answers are read anew: what was not understood once may be now."""
+    """All verdicts of this judge so far, by `key`. Answers are parsed again: newer code may understand more of them."""
     return {row["key"]: {**row, "score": overall_score(row["answer"])} for row in read(folder.glob("*.jsonl"))}
 
 

@@ -1,4 +1,4 @@
-"""What the judge of method=llm_judge is asked."""
+"""Prompts of the judge (method=llm_judge)."""
 
 JUDGE = """\
 You are a meticulous and highly critical evaluator of AI reasoning. Your primary goal is to identify and quantify subtle \

@@ -1,4 +1,4 @@
-"""The judge's process: asks a model for its verdict on every trajectory of a pool that it has not judged before."""
+"""The judge's process: asks a model for a verdict on every trajectory of a pool that it has not judged before."""
 
 import logging
 import os
@@ -26,11 +26,11 @@ from lark.scoring import judge
 log = logging.getLogger(__name__)
 
 RETRY_TEMPERATURE = 0.6
-"""Of a second attempt: greedy decoding would repeat the answer that was not valid."""
+"""Lowest temperature of a retry: greedy decoding would repeat the invalid answer."""
 
 
 class Asker:
-    """How one judge is asked: its prompt as tokens, its schema, its stop tokens."""
+    """Asks one judge, with its prompt as tokens, its schema and its stop tokens."""
 
     def __init__(self, settings: Judge, tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int]) -> None:
         self.settings, self.tokenizer, self.stop_ids = settings, tokenizer, tuple(stop_ids)
@@ -49,12 +49,12 @@ class Asker:
         if len(tokens) > room:
             raise LarkError(
                 f"method.judge.max_length={self.settings.max_length}: the judge's prompt and question alone take {len(tokens)} "
-                f"tokens, and max_new_tokens={self.settings.max_new_tokens}. Set method.judge.style=brief or a longer context."
+                f"tokens, and max_new_tokens={self.settings.max_new_tokens}. Set method.judge.style=brief or raise max_length."
             )
         return tuple(tokens), True
 
     def _tokens(self, question: str, response: str) -> list[int]:
-        """In non-thinking mode (App. C.2), where the template knows one."""
+        """The prompt as tokens, in non-thinking mode (App. C.2) if the template has one."""
         message = {"role": "user", "content": judge.user_turn(self.settings.style, question, response)}
         text = render(self.tokenizer, [message], add_generation_prompt=True, enable_thinking=False)
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -64,7 +64,7 @@ class Asker:
         return Sampling(temperature, 1.0, -1, 1.0, 1, self.stop_ids, self.schema)
 
     def ask(self, engine: Engine, rows: Mapping[str, Mapping[str, Any]], verdicts: Journal, bar: tqdm) -> None:
-        """Write a verdict for each row (key -> question and response) as it comes; ask again where it is not valid."""
+        """Write a verdict for each row (key -> question and response) as it arrives; ask again if it is not valid."""
         prompts = {name: self.prompt(row["question"], row["response"]) for name, row in rows.items()}
         pending = list(rows)
         for attempt in range(self.settings.retries + 1):
@@ -85,12 +85,12 @@ class Asker:
 
 
 def judge_pool(job: Job) -> dict[str, Any]:
-    """Ask for this process's share of the verdicts that are missing; `lark.scoring.judge.collect` puts them together."""
+    """Ask for this process's share of the missing verdicts; `lark.scoring.judge.collect` merges them."""
     torch.set_num_threads(job.machine.threads)
     settings, path = job.config.method.judge, job.inputs["pool"] / pools.FILE
     if settings.path == "demo" and job.is_main:
         log.warning(
-            "The judge is the demo's student with a short prompt: its scores show that the method runs, and mean nothing."
+            "The judge is the demo's student with a short prompt: its scores show only that the method runs; they mean nothing."
         )
     folder = judge.verdicts_folder(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def _count_missing(file: pq.ParquetFile, job: Job, known: set[str]) -> int:
 
 
 def load_tokenizer(path: str, settings: Judge) -> tuple[PreTrainedTokenizerBase, list[int]]:
-    """The judge's tokenizer, and every token that ends its answer: its end of text, and what its generation config says."""
+    """The judge's tokenizer, and every token that ends its answer: its end-of-text token and those of its generation config."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=settings.revision)
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """LARK's score (paper, Section 4.2), and sums over the trajectories of each question. Pure functions, no I/O.
 
-Rows are trajectories in any order; a label for each row says which question it belongs to. No result depends on the order of the
-rows, not even in the last bit: sums are taken over rows sorted by value.
+Rows are trajectories in any order; a label per row names its question. Results do not depend on the order of the rows, not even
+in the last bit: sums are taken over rows sorted by value.
 """
 
 import numpy as np
@@ -13,14 +13,14 @@ from lark.errors import LarkError
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Labels = npt.ArrayLike
-"""Integers or strings, one for each row."""
+"""Integers or strings, one per row."""
 
 
 def learnability_score(loss: npt.ArrayLike, rho: npt.ArrayLike, question: Labels) -> Floats:
     """g-hat, Algorithm 1 line 7: l_k / L (2 rho_k - sum_i rho_i l_i / L), L = sum_i l_i over the question's candidates.
 
     loss [R]: length-normalised cross-entropy l_k. rho [R]: residual over surprisal, rho-hat_k. question [R]: labels.
-    A row without a positive loss and a finite rho is no candidate: its score is NaN and it enters no sum.
+    A row without a positive loss and a finite rho is not a candidate: its score is NaN and it is left out of all sums.
     """
     losses, rhos = np.asarray(loss, dtype=np.float64), np.asarray(rho, dtype=np.float64)
     codes, labels = encode(question)

@@ -1,18 +1,18 @@
 """Local Naturalness, exactly (paper, App. C.2; decision 14): each step's likelihood given the prompt and the m steps before it.
 
-Blocks. Step j is scored in a sequence of its own, the prompt and steps j-m ... j, with positions as if nothing had been left
-out. Sorted by j modulo m+1 these blocks are the m+1 partitions of the response in the paper's account: each partition has
-every token once, each step is the last of one block, and only that last step is projected to the vocabulary. The first
-m+1 steps have all that precedes them in their context, so one block scores them all. A response of n tokens so costs
-less than (m+1) n, and its prompt is run once.
+Blocks. Step j is scored in a separate sequence, the prompt and steps j-m ... j, with positions as if nothing had been left
+out. Sorted by j modulo m+1, these blocks are the m+1 partitions of the response in the paper's account: each partition
+contains every token once, each step is the last of one block, and only that last step is projected to the vocabulary. The
+context of the first m+1 steps contains everything before them, so one block scores them all. A response of n tokens therefore
+costs less than (m+1) n, and its prompt is run once.
 
-The prompt's keys and values are the same in all blocks, of all candidates of a question: they are computed once for those in
-one shard, and every batch of blocks goes on from a copy of them. Whether a model can go on so is tried at start-up; for one
-that cannot, each block is run after a prompt of its own, which is slower and gives the same numbers.
+The prompt's keys and values are the same in all blocks of all candidates of a question. They are computed once for the
+candidates in a shard, and every batch of blocks continues from a copy of them. A test at start-up decides whether a model can
+do this; if it cannot, each block is run after the full prompt, which is slower and gives the same numbers.
 
 Steps and tokens. The response is tokenised once, as for every other method, and split into steps by its characters
-(lark/scoring/sentences.py); every token belongs to exactly one step (`token_steps`), the end of the turn to the last. What
-truncation cuts off belongs to none.
+(lark/scoring/sentences.py). Every token belongs to exactly one step (`token_steps`), the end of the turn to the last. Text that
+truncation cuts off belongs to no step.
 """
 
 import copy
@@ -69,7 +69,7 @@ class LocalScorer:
     """Runs blocks through a student."""
 
     def __init__(self, student: Student, m: int, budget: int) -> None:
-        """`m`: steps of context. `budget`: tokens in one batch, prompts and padding counted."""
+        """`m`: steps of context. `budget`: tokens in one batch, including prompts and padding."""
         self.student = student
         self.m = m
         self.budget = budget
@@ -80,7 +80,7 @@ class LocalScorer:
     ) -> list[np.ndarray]:
         """Each response token's surprisal in its local context, for trajectories that share their prompt.
 
-        `advance` is told, after each batch, what share of the group's tokens it was.
+        `advance` is called after each batch with the batch's share of the group's tokens.
         """
         prompt = group[0].ids[: group[0].prompt_length]
         found = [np.full(encoded.n_response, np.nan) for encoded in group]
@@ -122,7 +122,7 @@ class LocalScorer:
 
 @torch.no_grad()
 def prompt_cache(student: Student, prompt: Sequence[int]) -> DynamicCache:
-    """Keys and values of the prompt but for its last token, whose hidden state the first response token needs."""
+    """Keys and values of the prompt without its last token, whose hidden state predicts the first response token."""
     cache = DynamicCache(config=student.model.config)
     ids = torch.tensor([prompt[:-1]], device=student.head.weight.device)
     _run_with(student, cache, ids)
@@ -130,7 +130,7 @@ def prompt_cache(student: Student, prompt: Sequence[int]) -> DynamicCache:
 
 
 def continued(student: Student, cache: DynamicCache, last: int, sequences: Sequence[Sequence[int]]) -> Tensor:
-    """[sequences, longest, d] Hidden states of the prompt's last token and each sequence, padded on the right, after it."""
+    """[sequences, longest, d] Hidden states of the prompt's last token followed by each sequence, padded on the right."""
     own = copy.deepcopy(cache)
     own.batch_repeat_interleave(len(sequences))
     # The last token of a sequence predicts nothing that is scored.
@@ -146,14 +146,14 @@ def _run_with(student: Student, cache: DynamicCache, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def can_continue(student: Student) -> bool:
-    """Whether blocks that go on from the prompt's keys get the hidden states they get after a prompt of their own."""
+    """Whether blocks that continue from the prompt's keys get the same hidden states as after the full prompt."""
     device, vocabulary = student.head.weight.device, student.head.vocabulary
     prompt = [i % vocabulary for i in range(9)]
     sequences = [[(7 * i + j) % vocabulary for i in range(size)] for j, size in enumerate((6, 11, 1))]
     try:
         hidden = continued(student, prompt_cache(student, prompt), prompt[-1], sequences)
     except (AttributeError, LarkError, RuntimeError, TypeError, ValueError) as error:
-        log.warning("Every block is run after a prompt of its own, which is slower: %s", first_line(error))
+        log.warning("Every block is run after the full prompt, which is slower: %s", first_line(error))
         return False
     off = 0.0
     for row, sequence in enumerate(sequences):
@@ -162,6 +162,6 @@ def can_continue(student: Student) -> bool:
         off = max(off, float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6)))
     tolerance = 1e-4 if student.head.weight.dtype in (torch.float32, torch.float64) else 5e-2
     if not off <= tolerance:
-        log.warning("Every block is run after a prompt of its own, which is slower: going on from its keys is off by %.1e", off)
+        log.warning("Every block is run after the full prompt, which is slower: continuing from its keys is off by %.1e", off)
         return False
     return True

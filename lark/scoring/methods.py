@@ -1,7 +1,7 @@
-"""The registry of selection methods: how each turns what is known of a trajectory into one score.
+"""The registry of selection methods. Each turns what is known about a trajectory into one score.
 
 A method is data plus one function. To add one: write its function here, add it to `METHODS`, and add
-`conf/method/<name>.yaml`. Options of its own are keyword arguments of the function (`options:` in the YAML file). Functions see
+`conf/method/<name>.yaml`. A method's options are keyword arguments of its function (`options:` in the YAML file). Functions see
 only candidates with at least one response token, in any order:
 
     question_id, candidate_id   always
@@ -31,7 +31,7 @@ from lark.scoring.learnability import Floats, encode, group_sum, learnability_sc
 
 @dataclass(frozen=True)
 class Source:
-    """Something that is known of every trajectory: the artifact that holds it (None: a file of the user's) and its columns."""
+    """Data about every trajectory: the artifact that contains it (None: a file of the user) and its columns."""
 
     kind: Kind | None
     columns: tuple[str, ...]
@@ -45,13 +45,13 @@ SOURCES: dict[str, Source] = {
     "external": Source(None, ("external",)),
     "text": Source(Kind("text", 1, "text.parquet"), ("words", "self_verification", "exploration", "granularity")),
 }
-"""What a method can need."""
+"""The possible values of `Method.needs`."""
 TOKENS = Kind("tokens", 1)
-"""Statistics of every token, which the scoring pass leaves where it is asked for them."""
+"""Statistics of every token, which the scoring pass writes if `scoring.tokens` is set."""
 
 
 def kind_of(source: str) -> Kind:
-    """The artifact of a source that has one."""
+    """The kind of artifact of a source that has one."""
     kind = SOURCES[source].kind
     assert kind is not None
     return kind
@@ -63,13 +63,13 @@ class Method:
 
     name: str
     needs: frozenset[str]
-    """Names of SOURCES. Always lengths or statistics: a trajectory without a response token is not a candidate (decision 13)."""
+    """Keys of SOURCES. Includes lengths or statistics: a candidate has at least one response token (decision 13)."""
     function: Callable[..., Floats]
-    """Candidates, and the method's options as keyword arguments, to one score per row; NaN or infinite where there is none."""
+    """Takes candidates, and options as keyword arguments. Returns one score per row, NaN or infinite where it is undefined."""
     higher_is_better: bool = True
 
     def score(self, trajectories: pd.DataFrame, options: Mapping[str, Any] | None = None) -> Floats:
-        """[R] One score for each row; NaN where the trajectory has no response token or the score is undefined."""
+        """[R] One score per row; NaN where the trajectory has no response token or the score is undefined."""
         wanted = {"question_id", "candidate_id", *(column for source in self.needs for column in SOURCES[source].columns)}
         missing = sorted(wanted - set(trajectories.columns))
         if missing:
@@ -126,7 +126,7 @@ def brier(trajectories: pd.DataFrame) -> Floats:
 def random(trajectories: pd.DataFrame, *, seed: int = 42) -> Floats:
     """Uniform in [0, 1): the top B are B candidates drawn without replacement (App. C.2).
 
-    A hash of (seed, question, candidate) and not a generator's stream, so that a trajectory's draw depends neither on
+    A hash of (seed, question, candidate) instead of a generator's stream, so that a trajectory's draw depends neither on
     the order of the rows nor on which other questions are in the pool.
     """
     keys = zip(trajectories["question_id"].tolist(), trajectories["candidate_id"].tolist(), strict=True)
@@ -146,20 +146,20 @@ def rule_quality(trajectories: pd.DataFrame) -> Floats:
     length, check, explore, granularity = (
         z_score(_column(trajectories, name), trajectories["question_id"]) for name in SOURCES["text"].columns
     )
-    # Written out: a matrix product may round a row differently wherever it stands, and so break ties by position.
+    # Written out: a matrix product may round a row differently depending on its position, which would then break ties.
     return 0.30 * length + 0.20 * check + 0.25 * explore + 0.25 * granularity
 
 
 def z_score(values: Floats, question: pd.Series) -> Floats:
     """[R] (x - mean) / std within each question, 0 where all candidates are equal.
 
-    The population's standard deviation: the sample's would scale a question's scores by one factor and select the same.
+    This is the population standard deviation. The sample's would scale a question's scores by one factor and select the same.
     """
     codes, labels = encode(question)
     order = np.lexsort((values, codes))
     values, codes = values[order], codes[order]
     count = np.bincount(codes, minlength=len(labels))
-    # From the smallest value, not from 0: rounding in the mean would else give equal values a spread.
+    # Relative to the smallest value: otherwise, rounding in the mean would give equal values a spread.
     values = values - values[np.cumsum(count) - count][codes]
     deviation = values - (group_sum(values, codes, len(labels)) / count)[codes]
     spread = np.sqrt(group_sum(deviation**2, codes, len(labels)) / count)[codes]
@@ -189,7 +189,7 @@ def rsr(trajectories: pd.DataFrame) -> Floats:
 
 
 def external(trajectories: pd.DataFrame) -> Floats:
-    """Another tool's score; method.higher_is_better says its direction."""
+    """Another tool's score; method.higher_is_better sets its direction."""
     return _column(trajectories, "external")
 
 
@@ -213,7 +213,7 @@ METHODS: dict[str, Method] = {
 
 
 def find_method(name: str, higher_is_better: bool = True) -> Method:
-    """The method called `name`; `higher_is_better` counts for `external` only, the others know their direction."""
+    """The method called `name`. `higher_is_better` applies only to `external`; the direction of the others is fixed."""
     if name not in METHODS:
         raise LarkError(f"method={name}: choose one of {', '.join(METHODS)}.")
     return replace(METHODS[name], higher_is_better=higher_is_better) if name == "external" else METHODS[name]

@@ -1,5 +1,5 @@
-"""The operations that find out what methods need to know of a trajectory: its length, its statistics under the student, what its
-text says, what a judge thinks of it."""
+"""The operations that compute what methods need to know about a trajectory: its length, its statistics under the student,
+indicators of its text, a judge's verdict."""
 
 import logging
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 TOKENISE = 400_000
 """Tokens per second of one process."""
 JUDGE_TOKENS, JUDGE_ANSWER = 450, 120
-"""Assumed of a judge: its prompt without the question and the response, and its JSON."""
+"""Assumed tokens of a judge's prompt without the question and the response, and of its JSON."""
 PAPER_SCORE_SECONDS = 1.32
-"""Per sample, on 8 A100 (App. D.1)."""
+"""Seconds per sample on 8 A100 (App. D.1)."""
 CUT = "%d of %d trajectories are cut at student.max_length=%d; %d of them have no response left and cannot be selected"
 
 
@@ -54,7 +54,7 @@ def _local_cost(planner: Planner, step: Step) -> Estimate:
 
 
 def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "") -> Estimate:
-    """A pass of the student over the pool."""
+    """Cost of one pass of the student over the pool."""
     lengths, shape = planner.lengths, planner.shape
     flops = operations.forward * lengths.repeat
     element = precision_bytes(planner.config.student.dtype)
@@ -82,7 +82,7 @@ def _check_judge(config: Config, machine: Machine) -> None:
 
 
 def _judge_cost(planner: Planner, step: Step) -> Estimate | None:
-    """The judge reads every trajectory behind its prompt, and answers in a few lines. None if its shape is not known."""
+    """The judge reads every trajectory after its prompt and answers in a few lines. None if its shape is unknown."""
     judged, lengths = planner.config.method.judge, planner.lengths
     gpus, shape = _judge_gpus(planner.config), shape_of(judged.model)
     if shape is None:

@@ -1,16 +1,16 @@
-"""Sentence-level steps of a response, for Local Naturalness (paper, App. C.2). The paper does not say how it splits.
+"""Sentence-level steps of a response, for Local Naturalness (paper, App. C.2). The paper does not specify how it splits.
 
 Steps partition the text: `"".join(split_steps(text)) == text`. A step ends
 - after a newline outside formulas; the blank lines that follow belong to it too;
 - after `.`, `!`, `?` or an ellipsis, with the quotes and brackets that close there, when a space follows and it ends a
   sentence: not after an abbreviation, the label of a list item, or a factorial;
 - after `。`, `！`, `？`, which need no space.
-The space between two sentences opens the second, as it does in the tokens of most vocabularies: were it the end of the
-first, the token " Then" would be scored as its last word.
+The space between two sentences belongs to the second, as in the tokens of most vocabularies. If it belonged to the first,
+the token " Then" would be scored as the first sentence's last word.
 
 Nothing is split inside `$...$`, `$$...$$`, `\\(...\\)`, `\\[...\\]` and `\\begin...\\end`. A delimiter that is never
-closed opens no formula, and neither dollars nor `\\(` reach over a blank line, as in TeX: a stray `$` costs at most its
-paragraph.
+closed opens no formula, and neither dollars nor `\\(` extend across a blank line, as in TeX: a stray `$` affects at most
+its paragraph.
 
 Every pattern is anchored or bounded, so time is linear in the length of the text.
 """
@@ -34,7 +34,7 @@ END_OF_FORMULA = re.compile(r"\s*(?:\$\$?|\\[)\]])")
 AFTER_FORMULA = re.compile(CLOSERS)
 
 CONTINUES = frozenset("=+/<>^,;:)]}&|%×÷≤≥≠≈·→")
-"""What no sentence begins with: `x = ? + 3`, `(yes!), so`."""
+"""Characters that no sentence begins with: `x = ? + 3`, `(yes!), so`."""
 
 LABEL = re.compile(
     r"[-+>#(\[*_ \t]{0,8}"  # markdown before it
@@ -51,7 +51,7 @@ NEVER_LAST = frozenset(
     | {"eqns", "thm", "lem", "prop", "cor", "def", "ch", "vol", "pp"}
 )
 NUMBERED = frozenset({"no", "nos", "sec", "ex", "p"})
-"""Abbreviations before a number, words of their own otherwise."""
+"""Abbreviations before a number, ordinary words otherwise."""
 PERHAPS_LAST = frozenset({"etc", "al", "jr", "sr", "inc"})
 
 FORMULA_TOKEN = re.compile(
@@ -63,7 +63,7 @@ OPENER_OF = {r"\)": r"\(", r"\]": r"\["}
 
 
 def split_steps(text: str) -> list[str]:
-    """The sentence-level steps of a response, none of them only whitespace unless the whole text is."""
+    """The sentence-level steps of a response. No step is only whitespace unless the whole text is."""
     if not text:
         return []
     starts, filled = [0], False
@@ -76,10 +76,10 @@ def split_steps(text: str) -> list[str]:
 
 
 def token_steps(offsets: Sequence[tuple[int, int]], steps: Sequence[str]) -> list[int]:
-    """For each token of the response (its characters, from the tokenizer's offsets) the number of its step.
+    """The step number of each token of the response; `offsets` are the tokens' characters, from the tokenizer.
 
-    A token belongs to the step of its first character. Tokens without characters belong to the last step where they end
-    the response (the end of the turn), and to the step of the token before them elsewhere. Numbers never fall and run
+    A token belongs to the step of its first character. Tokens without characters belong to the last step if they end
+    the response (the end of the turn), and otherwise to the step of the token before them. Numbers never decrease and run
     0, 1, 2, ... without gaps: a step in which no token begins is merged into the one before and has no number.
     """
     if not len(offsets):
@@ -94,7 +94,7 @@ def token_steps(offsets: Sequence[tuple[int, int]], steps: Sequence[str]) -> lis
 
 
 def _cuts(text: str) -> list[int]:
-    """Where a step ends, ascending."""
+    """Positions at which a step ends, ascending."""
     cuts: list[int] = []
     formulas = iter([*_formulas(text), (len(text) + 1, len(text) + 1)])
     formula_begin, formula_end = next(formulas)
@@ -133,7 +133,7 @@ def _ends_sentence(text: str, match: re.Match[str], end: int, step_start: int) -
 
 
 def _is_factorial(text: str, at: int) -> bool:
-    """Whether a number, a bracket or a single letter stands before the exclamation mark at `at`."""
+    """Whether a number, a bracket or a single letter precedes the exclamation mark at `at`."""
     last, before_last = text[at - 1 : at], text[max(at - 2, 0) : at - 1]
     return last.isdigit() or last in tuple(")]}$") or (last.isalpha() and not before_last.isalpha())
 
@@ -142,7 +142,7 @@ def _is_full_stop(text: str, at: int, following: str, step_start: int) -> bool:
     """Whether the single period at `at` ends a sentence; `following` is the next character that is not a space.
 
     A single letter before it is a variable ("the point A. Then"), not the initial of a name. A step that so far is only
-    a label ("1", "Step 2") goes on.
+    a label ("1", "Step 2") continues.
     """
     if at - step_start <= LONGEST_LABEL and LABEL.fullmatch(text, step_start, at):
         return False
@@ -159,7 +159,7 @@ def _is_full_stop(text: str, at: int, following: str, step_start: int) -> bool:
 
 
 def _formulas(text: str) -> list[tuple[int, int]]:
-    """Where the outermost formulas and environments begin and end, ascending and disjoint."""
+    """Begin and end of the outermost formulas and environments, ascending and disjoint."""
     found: list[tuple[int, int]] = []
     opened: dict[str, int] = {}
     environments: defaultdict[str, list[int]] = defaultdict(list)
@@ -189,7 +189,7 @@ def _formulas(text: str) -> list[tuple[int, int]]:
 
 
 def _close(opener: str, end: int, opened: dict[str, int]) -> tuple[int, int]:
-    """The formula from `opener` to `end`; what was opened inside it and not closed opens nothing."""
+    """The formula from `opener` to `end`. Delimiters that were opened inside it and not closed are dropped."""
     begin = opened[opener]
     for inner in [inner for inner, at in opened.items() if at >= begin]:
         del opened[inner]
@@ -211,9 +211,9 @@ def _dollars(text: str, token: str, at: int, opened: dict[str, int], found: list
 
 
 def _closes_inline(text: str, begin: int, at: int, after: int) -> bool:
-    """Whether the dollar at `at` can close the formula that one at `begin` opened, or is the price of something.
+    """Whether the dollar at `at` can close the formula opened at `begin`, rather than belong to a price.
 
-    `$x$`: no space inside on either side, no digit behind, no bracket just opened. `$ x $`: a space inside on both
+    `$x$`: no space inside on either side, no digit after it, no bracket just opened. `$ x $`: a space inside on both
     sides, on one line. So in "from $5 to $6" neither dollar closes anything.
     """
     if text[after : after + 1].isdigit() or text[begin + 1].isspace() != text[at - 1].isspace():
@@ -234,7 +234,7 @@ def _skip_space(text: str, at: int) -> int:
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Where a match of a pattern that also matches nothing ends."""
+    """End of the match of a pattern that also matches the empty string."""
     match = pattern.match(text, at)
     assert match is not None
     return match.end()

@@ -1,8 +1,8 @@
-"""How a pass over the pool is cut into shards, dealt to processes, and put together again. No model code.
+"""Cut a pass over the pool into shards, assign them to processes, and merge their results. No model code.
 
-A shard is a run of neighbouring rows of the pool, so that it can be read without reading the rest, and shards are of
-about equal cost. They do not depend on the number of processes: a run that was started on one GPU goes on with eight.
-A shard's file is named after its rows: if `scoring.shard_tokens` has changed since, it is ignored, never misread.
+A shard is a range of consecutive rows of the pool, so that it can be read without reading the rest. Shards have about equal
+cost and do not depend on the number of processes: a run that was started on one GPU can resume on eight. A shard's file is
+named after its rows: if `scoring.shard_tokens` has changed since, the file is ignored, never misread.
 """
 
 import logging
@@ -29,7 +29,7 @@ QUADRATIC = 1 / 20_000
 """Cost of a trajectory of n tokens is n + n²/20,000: attention costs as much as the rest at about 20,000 tokens."""
 
 FILES = {kind.name: kind.file for kind in (kind_of("statistics"), kind_of("local"), TOKENS)}
-"""What a pass can leave, and the table that its shards become; every token's statistics are too many for one table."""
+"""The outputs of a pass, and the file that their shards are merged into; per-token statistics are too large for one file."""
 
 
 def cost(length: np.ndarray) -> np.ndarray:
@@ -38,7 +38,7 @@ def cost(length: np.ndarray) -> np.ndarray:
 
 
 def cut(costs: np.ndarray, shard_tokens: int) -> list[range]:
-    """Runs of rows of about equal cost: at least LEAST_SHARDS (or as many as there are rows)."""
+    """Ranges of rows of about equal cost: at least LEAST_SHARDS (or as many as there are rows)."""
     wanted = min(len(costs), max(LEAST_SHARDS, int(np.ceil(costs.sum() / shard_tokens))))
     edges = np.searchsorted(np.cumsum(costs), np.arange(1, wanted) * costs.sum() / max(wanted, 1), side="right")
     bounds = [0, *np.unique(edges).tolist(), len(costs)]
@@ -57,7 +57,7 @@ class Shards:
 
     @classmethod
     def of(cls, lengths: Path, shard_tokens: int, blocks: int = 1) -> "Shards":
-        """From the folder of the pool's token counts. `blocks`: how often a response is run in short pieces (Local Naturalness)."""
+        """`lengths`: folder of the pool's token counts. `blocks`: runs of each response in short pieces (Local Naturalness)."""
         kind = kind_of("lengths")
         table = pd.read_parquet(lengths / kind.file, columns=["n_prompt", "n_tokens"])
         tokens = table["n_prompt"].to_numpy() + blocks * table["n_tokens"].to_numpy()
@@ -65,7 +65,7 @@ class Shards:
         return cls(cut(costs, shard_tokens), tokens, costs)
 
     def deal(self, processes: int) -> list[list[range]]:
-        """Shards for each process, the costliest first to whoever has the least."""
+        """The shards of each process: the costliest first, each to the process with the least work so far."""
         costs = {rows: float(self.costs[rows.start : rows.stop].sum()) for rows in self.rows}
         hands: list[list[range]] = [[] for _ in range(processes)]
         loads = [0.0] * processes
@@ -85,7 +85,7 @@ def name(output: str, rows: range) -> str:
 
 
 def done(output: str, folder: Path, rows: range) -> bool:
-    """Whether a shard need not be made: it is there, or was put together with the others before the run was killed."""
+    """Whether a shard need not be computed: it exists, or was merged with the others before the run was killed."""
     whole = FILES[output]
     there = _intact(folder / name(output, rows), _read_to_the_end)
     return there or (bool(whole) and _intact(folder / whole, pq.read_metadata))
@@ -96,20 +96,20 @@ def _read_to_the_end(path: Path) -> object:
 
 
 def _intact(path: Path, look: Callable[[Path], object]) -> bool:
-    """Whether a table is there and can be read. One that a disk has damaged is removed: it is as good as missing."""
+    """Whether a table exists and can be read. A damaged one is removed and counts as missing."""
     if not path.exists():
         return False
     try:
         look(path)
     except (pa.ArrowException, OSError) as error:
-        log.warning("%s is damaged (%s): making it again", path, first_line(error))
+        log.warning("%s is damaged (%s): computing it again", path, first_line(error))
         path.unlink(missing_ok=True)
         return False
     return True
 
 
 def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any]]:
-    """Some neighbouring rows of a pool, reading only the row groups they lie in."""
+    """A range of rows of a pool. Reads only the row groups that contain them."""
     file = pq.ParquetFile(path, pre_buffer=False)
     found: list[dict[str, Any]] = []
     start = 0
@@ -124,14 +124,14 @@ def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any
 
 
 def collect(job: Job, counts: Counts) -> Counts:
-    """When every process is done: put the shards of each output together. `counts` has the rows of each shard."""
+    """Merge the shards of each output when all processes have finished. `counts` has the rows of each shard."""
     rest = {key: value for key, value in counts.items() if key != "shards"}
     rows = [range(*bounds) for bounds in counts["shards"]]
     return {output: {**rest, **finish(output, folder, rows)} for output, folder in job.outputs.items()}
 
 
 def finish(output: str, folder: Path, rows: list[range]) -> dict[str, int]:
-    """Put the shards together, remove those of other cuts, and count."""
+    """Merge the shards, remove those of other cuts, and count."""
     parts = [folder / name(output, part) for part in rows]
     whole = FILES[output]
     if whole and not (folder / whole).exists():
@@ -144,7 +144,7 @@ def finish(output: str, folder: Path, rows: list[range]) -> dict[str, int]:
         return {"tokens": sum(pq.read_metadata(part).num_rows for part in parts), "files": len(parts)}
     table = pd.read_parquet(folder / whole, columns=["n_tokens", "truncated"])
     if len(table) != rows[-1].stop:
-        raise LarkError(f"{folder / whole} has {len(table)} rows, but the pool {rows[-1].stop}. Remove {folder}.")
+        raise LarkError(f"{folder / whole} has {len(table)} rows, but the pool has {rows[-1].stop}. Remove {folder}.")
     return {
         "trajectories": len(table),
         "tokens": int(table["n_tokens"].sum()),
@@ -155,7 +155,7 @@ def finish(output: str, folder: Path, rows: list[range]) -> dict[str, int]:
 def _present(parts: list[Path]) -> list[Path]:
     missing = [part.name for part in parts if not part.exists()]
     if missing:
-        raise LarkError(f"{parts[0].parent}: {len(missing)} of {len(parts)} shards are missing ({missing[0]}…). Run it again.")
+        raise LarkError(f"{parts[0].parent}: {len(missing)} of {len(parts)} shards are missing ({missing[0]}…). Run again.")
     return parts
 
 

@@ -1,28 +1,28 @@
-"""Per-token statistics of the student's predictions, exact over the whole vocabulary, without ever holding all logits.
+"""Per-token statistics of the student's predictions, exact over the whole vocabulary, without holding all logits in memory.
 
 With z the logits at a position, y the token of the trajectory there (the gold token) and π = softmax(z), one sweep over
 the vocabulary gives everything that any forward-pass method needs: surprisal, residual ||π - e_y||², rank, and their
 relatives.
 
-Tiles. Tokens × vocabulary is visited in tiles of a size that stays in cache, vocabulary outside and tokens inside, so
-that each part of the head is read from memory once. A tile is one matrix product and one reduction, which keeps six
-numbers for each token. The reduction has three implementations behind one signature, `Absorb`: plain PyTorch, the same
-compiled, and a CUDA kernel.
+Tiles. Tokens × vocabulary is processed in tiles that fit in cache. The outer loop is over the vocabulary and the inner one
+over tokens, so that each part of the head is read from memory once. A tile is one matrix product and one reduction, which
+keeps six numbers per token. The reduction has three implementations behind one signature, `Absorb`: plain PyTorch, the
+same compiled, and a CUDA kernel.
 
 No cancellation. The sums run over the wrong tokens v != y only, relative to *their* running maximum m:
 
     s1 = Σ exp(z_v - m),  s2 = Σ exp(2 (z_v - m)),  ω = m - z_y + log s1  (the log odds of "wrong" against "gold"),
     surprisal = log(1 + e^ω),  π_y = 1/(1 + e^ω),  1 - π_y = 1/(1 + e^-ω),  Σ_{v != y} π_v² = (1 - π_y)² s2/s1²,
 
-to full precision whether π_y is 1 - 1e-7 or 1e-30. A sum over all v would lose 1 - π_y, on which the residual of a
-token that the student knows well depends.
+to full precision whether π_y is 1 - 1e-7 or 1e-30. A sum over all v would lose 1 - π_y, which determines the residual of
+a token that the student predicts well.
 
 The gold logit. The rank compares z_y with logits in tiles that may come before y's own, so z_y is needed first; but a
 dot product h·w_y rounds differently from the tile's matrix product (90% of the time), which turns exact ties into
 differences. So z_y is first taken from the diagonal of a matrix product of the same kind, tokens × their own gold rows,
-which rounds as the tile does. When y's tile comes by, its own value is read and compared bit for bit; a block of tokens
-where any differs (never seen beyond single-token calls) is swept again with the values read. Ranks and ties are thus
-those of the tile's logits, always.
+which rounds as the tile does. When y's tile is processed, its value is read and compared bit for bit; a block of tokens
+in which any value differs (seen only in single-token calls) is swept again with the values read. Ranks and ties are
+therefore always those of the tile's logits.
 """
 
 import logging
@@ -44,26 +44,26 @@ Backend = Literal["auto", "torch", "eager", "triton"]
 Absorb = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 """(logits [R, C], targets [R], gold [R], state [6, R]): add a tile to the state in place.
 
-`targets` count from the tile's first word and may lie outside it. `gold` is what the rank compares with. The state
-is (m, s1, s2, #{v != y: z_v > gold}, #{v != y: z_v = gold}, z_y), in fp64 so that rounding does not add up over
+`targets` count from the tile's first word and may be outside the tile. `gold` is the logit that the rank compares with.
+The state is (m, s1, s2, #{v != y: z_v > gold}, #{v != y: z_v = gold}, z_y), in fp64 so that rounding does not add up over
 tiles."""
 
 CPU_TILE = 1024
 """Tokens and words of a tile on a CPU: 4 MiB of logits, which stay in cache, and a matrix product as fast as the whole
-one. Of nine shapes from 256 × 1,024 to 2,048 × 1,024 the fastest, within noise, with and without a compiler."""
+one. The fastest of nine shapes from 256 × 1,024 to 2,048 × 1,024, within noise, compiled and not compiled."""
 
 CPU_GOLD = 256
-"""Tokens × gold rows in the product whose diagonal is z_y. With 1,024 it would be 2% of the head of 49,152 words."""
+"""Tokens × gold rows in the product whose diagonal is z_y. With 1,024 it would cost 2% of a head of 49,152 words."""
 
 COMPILE_FROM = 16_384
-"""Smallest vocabulary for which "auto" compiles: below, the head is so cheap that compiling (up to 20 s once) costs
-more. A call with less than one tile of tokens is not compiled either: a compiled tile has a fixed shape, and the
-padding would cost more."""
+"""Smallest vocabulary for which "auto" compiles: below it, the head is so cheap that compiling (up to 20 s once) costs
+more. A call with fewer tokens than one tile is not compiled either: a compiled tile has a fixed shape, and the padding
+would cost more."""
 
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """One number for each of T tokens."""
+    """Statistics of T tokens: each tensor has one number per token."""
 
     surprisal: Tensor
     """-log π_y, fp32. Infinite where the model gives the token probability zero (a masked logit)."""
@@ -78,12 +78,12 @@ class TokenStatistics:
     rank: Tensor
     """1 + #{v: z_v > z_y}, int32."""
     ties: Tensor
-    """#{v != y: z_v = z_y}, int32: the rank under another tie rule lies between rank and rank + ties."""
+    """#{v != y: z_v = z_y}, int32: the rank under another tie rule is between rank and rank + ties."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How tiles are cut and what reduces them. `fixed`: the reduction was compiled for exactly this shape."""
+    """The size of tiles and their reduction. `fixed`: the reduction was compiled for exactly this shape."""
 
     rows: int
     columns: int
@@ -115,7 +115,7 @@ def token_statistics(hidden: Tensor, targets: Tensor, head: Head, backend: Backe
 
 
 def tiled_statistics(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling) -> TokenStatistics:
-    """`token_statistics` with tiles of your own."""
+    """`token_statistics` with a given tiling."""
     _check_inputs(hidden, targets, head)
     tiling = tiling.fitted(len(targets), head.vocabulary)
     blocks = [slice(i, min(i + tiling.rows, len(targets))) for i in range(0, len(targets), tiling.rows)]
@@ -136,7 +136,7 @@ def tiled_statistics(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling
 
 
 def absorb_tile(logits: Tensor, targets: Tensor, gold: Tensor, state: Tensor) -> None:
-    """`Absorb` in plain PyTorch. The gold logits leave the tile for the state, so that only wrong ones are reduced."""
+    """`Absorb` in plain PyTorch. Gold logits are moved from the tile to the state, so that only wrong ones are reduced."""
     _absorb(_reduce, logits, targets, gold, state)
 
 
@@ -248,18 +248,18 @@ def _check_inputs(hidden: Tensor, targets: Tensor, head: Head) -> None:
     if targets.shape != (T,) or d != head.weight.shape[1]:
         raise LarkError(
             f"Hidden states {list(hidden.shape)}, targets {list(targets.shape)} and LM head {list(head.weight.shape)} "
-            "do not fit: [T, d], [T] and [V, d] are expected."
+            "do not match: expected [T, d], [T] and [V, d]."
         )
     lowest, highest = (int(targets.min()), int(targets.max())) if T else (0, 0)
     if lowest < 0 or highest >= head.vocabulary:
         raise LarkError(
-            f"Token ids from {lowest} to {highest} do not fit the LM head's {head.vocabulary} words. "
+            f"Token ids from {lowest} to {highest} do not fit the LM head's vocabulary of {head.vocabulary}. "
             "Check that the tokenizer belongs to the student, and that only response tokens are scored."
         )
 
 
 def _check_bounds(statistics: TokenStatistics, head: Head) -> None:
-    """What must hold whatever the model says; NaN fails every comparison."""
+    """Check bounds that hold for any model. NaN fails every comparison."""
     ok = (
         (statistics.surprisal >= 0)
         & (statistics.residual >= 0)

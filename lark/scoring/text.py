@@ -1,7 +1,7 @@
-"""What can be said of a response from its text alone, one number for each indicator: `text.parquet`. No model code.
+"""Indicators of a response that need only its text, one number each: `text.parquet`. No model code.
 
-Computed a row group of the pool at a time, so that no method has to hold the texts of a whole pool. A method that looks
-at the text in another way adds its indicator here.
+Computed one row group of the pool at a time, so that no method has to hold the texts of a whole pool. A method that uses
+the text in another way adds its indicator here.
 """
 
 import re
@@ -21,8 +21,8 @@ KEYWORDS = {
     "exploration": ("perhaps", "might"),
     "granularity": ("therefore", "since"),
 }
-"""Rule-based quality's groups (App. C.2)."""
-# A pattern that begins with its word is searched for like a string, six times as fast as one that begins with \b.
+"""Keyword groups of rule-based quality (App. C.2)."""
+# A pattern that begins with its word is searched like a plain string, six times as fast as one that begins with \b.
 PATTERNS = [[re.compile(rf"{word}(?<=\b{word})\b") for word in group] for group in KEYWORDS.values()]
 INDICATORS = ("words", *KEYWORDS)
 SCHEMA = pa.schema(

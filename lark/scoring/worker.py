@@ -1,7 +1,7 @@
 """The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once and `local` over blocks.
 
-The passes share all but what they do with a shard's rows: shards are dealt to the processes, those that an earlier run
-finished are skipped, and each is written when it is complete. The pipeline puts them together (lark/scoring/shards.py).
+The passes differ only in what they do with a shard's rows. Shards are assigned to processes, those that an earlier run
+finished are skipped, and each is written when it is complete. The pipeline merges them (lark/scoring/shards.py).
 """
 
 import contextlib
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 TEXT = [*KEY, "system", "question", "response"]
 Rows = Sequence[Mapping[str, Any]]
 Advance = Callable[[float], object]
-"""Tells the progress bar how many more tokens are done."""
+"""Advances the progress bar by a number of tokens."""
 ShardScorer = Callable[[Rows, Sequence[Encoded], Advance], Mapping[str, pa.Table]]
-"""A shard's rows and their tokens to the table of each output."""
+"""Maps a shard's rows and their tokens to one table per output."""
 
 
 def lengths(job: Job) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def lengths(job: Job) -> dict[str, Any]:
 
 
 def score(job: Job) -> dict[str, Any]:
-    """Every statistic of every trajectory, and of every token where `scoring.tokens` asks for it (paper, Alg. 1 lines 1-5)."""
+    """Every statistic of every trajectory, and of every token if `scoring.tokens` is set (paper, Alg. 1 lines 1-5)."""
     wants_tokens = TOKENS.name in job.outputs
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
 
@@ -76,7 +76,7 @@ def score(job: Job) -> dict[str, Any]:
 
 def local(job: Job) -> dict[str, Any]:
     """Local Naturalness of every trajectory (lark/scoring/local.py)."""
-    # Every step is run once for itself and as the context of m others; such sequences are short.
+    # Every step is run once for itself and as context of m others. These sequences are short.
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens, blocks=job.config.scoring.local_context + 1)
 
     def scorer(student: Student) -> ShardScorer:
@@ -89,7 +89,7 @@ def local(job: Job) -> dict[str, Any]:
 def _run_shards(
     job: Job, cut: Shards, label: str, scorer: Callable[[Student], ShardScorer], offsets: bool = False
 ) -> dict[str, Any]:
-    """This process's shards of the pool, but for those that are there."""
+    """Score this process's shards of the pool, except those that already exist."""
     bounds = [(rows.start, rows.stop) for rows in cut.rows]
     mine = cut.deal(job.world)[job.rank]
     missing = [rows for rows in mine if not all(shards.done(output, folder, rows) for output, folder in job.outputs.items())]
@@ -115,7 +115,7 @@ def _run_shards(
 def _score_rows(
     student: Student, job: Job, rows: Rows, encoded: Sequence[Encoded], advance: Advance, wants_tokens: bool
 ) -> dict[str, pa.Table]:
-    """A row of statistics for each trajectory, in the pool's order; NaN where truncation left no response token."""
+    """One row of statistics per trajectory, in the pool's order; NaN where truncation left no response token."""
     results: list[dict[str, float]] = [{} for _ in rows]
     kept: dict[int, TokenStatistics] = {}
     usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
@@ -133,7 +133,7 @@ def _score_rows(
 
 
 def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, pa.Table]:
-    """A row for each trajectory, in the pool's order; those that share a prompt are run together."""
+    """One row per trajectory, in the pool's order. Trajectories that share a prompt are run together."""
     score, n_steps = np.full(len(rows), np.nan), np.zeros(len(rows), dtype=np.int64)
     groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, e in enumerate(encoded):
@@ -156,7 +156,7 @@ SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")
 
 
 def summarise(statistics: TokenStatistics, rank_clip: int) -> dict[str, float]:
-    """A trajectory's statistics from its tokens', summed in float64."""
+    """A trajectory's statistics from those of its tokens, summed in float64."""
     values = {
         name: getattr(statistics, name).double().cpu().numpy()
         for name in ("surprisal", "residual", "p_gold", "wrong_p2", "sum_p2")
@@ -172,7 +172,7 @@ def summarise(statistics: TokenStatistics, rank_clip: int) -> dict[str, float]:
 
 
 def _token_table(rows: Rows, encoded: Sequence[Encoded], kept: Mapping[int, TokenStatistics]) -> pa.Table:
-    """A row for each response token, in the pool's order; `position` counts from the response's first token, 0."""
+    """One row per response token, in the pool's order; `position` is 0 at the response's first token."""
     order = sorted(kept)
     sizes = [encoded[i].n_response for i in order]
     positions = [np.arange(size, dtype=np.int32) for size in sizes]
@@ -188,7 +188,7 @@ def _token_table(rows: Rows, encoded: Sequence[Encoded], kept: Mapping[int, Toke
 
 
 def _repeated(values: list[str], counts: list[int]) -> pa.Array:
-    """Each value as often as its count, stored once."""
+    """Each value repeated `count` times, but stored once."""
     distinct = list(dict.fromkeys(values))
     code = {value: index for index, value in enumerate(distinct)}
     indices = np.repeat(np.array([code[value] for value in values], dtype=np.int32), counts)
@@ -197,13 +197,13 @@ def _repeated(values: list[str], counts: list[int]) -> pa.Array:
 
 @contextlib.contextmanager
 def _naming(rows: Rows, chosen: Sequence[int]) -> Iterator[None]:
-    """Says in which trajectories an error happened."""
+    """Add the names of the trajectories to an error."""
     try:
         yield
     except LarkError as error:
         named = ", ".join(f"{rows[i]['question_id']}/{rows[i]['candidate_id']}" for i in chosen[:5])
         more = "…" if len(chosen) > 5 else "."
-        raise LarkError(f"{error} It happened in a batch of {len(chosen)} trajectories: {named}{more}") from error
+        raise LarkError(f"{error} This occurred in a batch of {len(chosen)} trajectories: {named}{more}") from error
 
 
 def _table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:

@@ -1,8 +1,8 @@
-"""Scores and a budget become chosen trajectories and their weights (paper, Section 4.3). Pure functions, no I/O.
+"""Select trajectories by score and budget, and weight them (paper, Section 4.3). Pure functions, no I/O.
 
-Rows are trajectories in any order; a label for each row says which question it belongs to. Questions may have different
-numbers of candidates K. Nothing loops over questions: rows are sorted once, and a question is a run of sorted rows.
-No result depends on the order of the rows, not even in the last bit: sums are taken over rows sorted by value.
+Rows are trajectories in any order; a label per row names its question. Questions may have different numbers of
+candidates K. There is no loop over questions: rows are sorted once, and a question is a range of sorted rows.
+Results do not depend on the order of the rows, not even in the last bit: sums are taken over rows sorted by value.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from lark.scoring.learnability import Floats, Integers, Labels, encode, group_su
 
 @dataclass(frozen=True)
 class Selection:
-    """The chosen trajectories. Arrays have one entry for each of them, ordered by question label, then rank."""
+    """The chosen trajectories. Arrays have one entry per trajectory, ordered by question label, then rank."""
 
     row: Integers
     """Index into the input's rows."""
@@ -30,9 +30,9 @@ class Selection:
     threshold: Floats
     """The question's score of rank B+1; NaN where the budget takes every candidate."""
     tau: Floats
-    """The question's temperature tau*(B) of Lemma 3, whatever the weighting; NaN without a threshold."""
+    """The question's temperature tau*(B) of Lemma 3, for any weighting; NaN without a threshold."""
     size: Integers
-    """B_n: how many trajectories of this question were chosen."""
+    """B_n: the number of trajectories chosen for this question."""
     n_questions: int
     """Questions in the input, dropped ones included."""
     n_whole: int
@@ -47,7 +47,7 @@ class Selection:
 
     @property
     def n_tied(self) -> int:
-        """Questions whose last chosen score equals the first one left out: there the candidate's id decided."""
+        """Questions whose last chosen score equals the first one left out, so that the candidate's id decided."""
         return int(np.sum((self.rank == self.size) & (self.score == self.threshold)))
 
 
@@ -62,19 +62,19 @@ def select(
 ) -> Selection:
     """The `budget` best trajectories of each question, weighted.
 
-    Candidates with a NaN or infinite score never win and do not count in K. Equal scores are ordered by candidate_id.
+    Candidates with a NaN or infinite score are never chosen and do not count in K. Equal scores are ordered by candidate_id.
     Where lower is better, ranking, weights and tau act on the negated score; `score` and `threshold` keep their sign.
     """
     if weighting not in WEIGHTINGS:
         raise LarkError(f"weighting={weighting}: choose one of {', '.join(WEIGHTINGS)}.")
     if budget < 1:
-        raise LarkError(f"budget.size={budget}: select at least 1 trajectory a question.")
+        raise LarkError(f"budget.size={budget}: select at least 1 trajectory per question.")
     scores = np.asarray(score, dtype=np.float64)
     codes, labels = encode(question)
     candidate, names = encode(candidate_id)
     _require_distinct(codes, labels, candidate, names)
 
-    # A dropped question is a run of length 0: the arrays by question keep one entry for each of them.
+    # A dropped question is an empty range: arrays by question keep an entry for it.
     sign = 1.0 if higher_is_better else -1.0
     utility = sign * scores
     valid = np.flatnonzero(np.isfinite(scores))
@@ -111,7 +111,7 @@ def select(
 
 
 def check_dropped(selection: Selection, limit: float = 0.01) -> None:
-    """More than `limit` of the questions without a valid candidate is an error (decision 5)."""
+    """Raise an error if more than `limit` of the questions have no valid candidate (decision 5)."""
     if len(selection.dropped) > limit * selection.n_questions:
         named = ", ".join(map(str, selection.dropped[:10])) + (", ..." if len(selection.dropped) > 10 else "")
         raise LarkError(
@@ -173,7 +173,7 @@ WEIGHTINGS: dict[str, Callable[[_TopB], Floats]] = {
     "kl": _kl,
     "chi2": _chi2,
 }
-"""Each gives the mass of the top B up to a factor for each question; a question without mass gets uniform weights."""
+"""Each gives the mass of the top B up to a factor per question; a question without mass gets uniform weights."""
 
 
 def _exponential(top: _TopB, temperature: Floats) -> Floats:

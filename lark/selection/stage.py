@@ -1,4 +1,4 @@
-"""The select stage: scores and a budget become `selection.parquet` and `train.jsonl`. The maths is in rules.py."""
+"""The select stage: writes `selection.parquet` and `train.jsonl` from scores and a budget. The maths is in rules.py."""
 
 import json
 import logging
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 SELECTION = Kind("selection", 1, "selection.parquet")
 TRAINING_SET = "train.jsonl"
-UNDECIDED = "the score is the same just inside and just outside the budget: the candidate's id decided, not the method"
+UNDECIDED = "the scores just inside and just outside the budget are equal: the candidate's id decided, not the method"
 
-ALL_TAKEN = "the budget takes every candidate, so that nothing is selected there and their weights are equal"
+ALL_TAKEN = "the budget takes every candidate: nothing is left out, and their weights are equal"
 
 
 def write_selection(job: Job) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def write_selection(job: Job) -> dict[str, Any]:
 
 
 def find_teacher(wanted: str, teachers: Iterable[str]) -> str:
-    """The teacher of that name, or of that number in alphabetical order."""
+    """The teacher with that name, or with that number in alphabetical order."""
     names = sorted(set(teachers))
     if wanted in names:
         return wanted
@@ -99,7 +99,7 @@ def check_choice(config: Config, inputs: Mapping[str, Path]) -> None:
 
 
 def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
-    """A row for each trajectory of the pool, in its order, with the columns of the inputs."""
+    """One row per trajectory of the pool, in the pool's order, with the columns of the inputs."""
     table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=[*KEY, "teacher"])
     for source in SOURCES.values():
         if source.kind is not None and source.kind.name in inputs:
@@ -109,7 +109,7 @@ def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
 
 
 def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
-    """The selection as rows for people: who was chosen, why, and with what weight."""
+    """The selection as a readable table: what was chosen, why, and with what weight."""
     return pd.DataFrame(
         {
             **{name: table[name].to_numpy()[selection.row] for name in [*KEY, "teacher"]},
@@ -125,7 +125,7 @@ def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
 
 def _write_training_set(selection: Selection, pool: Path, path: Path) -> None:
     """Chat messages and a weight, readable by any trainer, in the pool's order. `weight` is B_n q: 1 where weights are uniform
-    (decision 3). Rows of the selection are rows of the pool, so of the texts only the chosen ones become Python objects."""
+    (decision 3). Rows of the selection are rows of the pool, so only the chosen texts become Python objects."""
     order = np.argsort(selection.row)
     chosen, weights = selection.row[order], selection.training_weight[order].tolist()
     start = done = 0

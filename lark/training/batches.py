@@ -1,4 +1,4 @@
-"""The steps of a training run as a data set: one item is one global batch, as one process sees it."""
+"""The steps of a training run as a dataset: one item is one process's view of a global batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class Example:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """One optimisation step, as one process sees it."""
+    """One training step, as one process sees it."""
 
     micro: list[MicroBatch]
     own: list[list[str]]
     """The names of the trajectories in each micro-batch."""
     names: list[str]
-    """Of all its trajectories, over all processes."""
+    """The names of all its trajectories, over all processes."""
 
     @property
     def size(self) -> int:

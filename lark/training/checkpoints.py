@@ -1,4 +1,4 @@
-"""Checkpoints to resume from: complete, or not there."""
+"""Checkpoints to resume from. Only complete ones count."""
 
 import json
 import logging
@@ -17,21 +17,21 @@ CURVE = "metrics.jsonl"
 """The numbers of every training step, beside the trained student."""
 
 COMPLETE = "complete"
-"""Written last. A checkpoint without it was not written to its end, and is never resumed from. It lists the others' sizes."""
+"""Written last. A checkpoint without it is incomplete and never resumed from. It lists the sizes of the other files."""
 SMALL = 2**26
-"""Bytes of a file that is worth a checksum."""
+"""Largest file, in bytes, that gets a checksum."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a checkpoint is spread over files. Optimizer states that DeepSpeed sharded fit the same number of processes only."""
+    """How a checkpoint is spread over files. Optimizer states sharded by DeepSpeed need the same number of processes."""
 
     zero: int
     world: int
 
 
 def seal(checkpoint: Path, layout: Layout) -> None:
-    """Every file is on disk: from now on the checkpoint counts, as long as its files stay what they are."""
+    """Mark a checkpoint as complete when all its files are on disk. It stays valid as long as they do not change."""
     files = {}
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file():
@@ -42,7 +42,7 @@ def seal(checkpoint: Path, layout: Layout) -> None:
 
 
 def newest_checkpoint(folder: Path, layout: Layout) -> Path | None:
-    """The last complete checkpoint. Ask when `remove_unusable` has been there."""
+    """The newest complete checkpoint. Call `remove_unusable` first."""
     complete = [path for path in _checkpoints(folder) if (path / COMPLETE).exists()]
     if not complete:
         return None
@@ -50,17 +50,16 @@ def newest_checkpoint(folder: Path, layout: Layout) -> Path | None:
     written = Layout(said["zero"], said["world"])
     if written.zero != layout.zero or (layout.zero and written.world != layout.world):
         raise LarkError(
-            f"{complete[-1]} was written by {written.world} processes with hardware.zero={written.zero}, and cannot be "
-            f"continued by {layout.world} with hardware.zero={layout.zero}: use that hardware again, or force=[train] to start "
-            "anew."
+            f"{complete[-1]} was written by {written.world} processes with hardware.zero={written.zero}; {layout.world} "
+            f"with hardware.zero={layout.zero} cannot resume it. Use the same hardware again, or start over with force=[train]."
         )
     return complete[-1]
 
 
 def remove_unusable(folder: Path) -> None:
-    """Those of a run that was killed while it wrote, and those that were damaged since, down to the newest whole one.
+    """Remove checkpoints that are incomplete (the run was killed while writing) or damaged, down to the newest intact one.
 
-    For one process alone to do.
+    Call it from one process only.
     """
     damaged = False
     for path in reversed(_checkpoints(folder)):
@@ -71,14 +70,14 @@ def remove_unusable(folder: Path) -> None:
         damaged = damaged or (path / COMPLETE).exists()
         shutil.rmtree(path)
     if damaged:
-        log.warning("No checkpoint is whole: training starts anew")
+        log.warning("No checkpoint is intact: training starts over")
 
 
 def damage(checkpoint: Path) -> str | None:
     """Why a checkpoint cannot be resumed from, or None."""
     complete = checkpoint / COMPLETE
     if not complete.exists():
-        return "was not written to its end"
+        return "is incomplete"
     try:
         files = dict(json.loads(complete.read_text(encoding="utf-8"))["files"])
     except (ValueError, KeyError, TypeError):
@@ -95,7 +94,7 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def _digest(path: Path) -> str | None:
-    """SHA-256; None for a large file, of which the size must do: to read a 7B student's optimizer takes minutes."""
+    """SHA-256; None for a large file, for which only the size is checked: reading a 7B student's optimizer takes minutes."""
     return checksum(path) if path.stat().st_size <= SMALL else None
 
 

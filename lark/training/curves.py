@@ -1,4 +1,4 @@
-"""What is followed during training: every step's numbers in `metrics.jsonl`, the held-out loss, snapshots of the weights."""
+"""What is recorded during training: every step's numbers in `metrics.jsonl`, the held-out loss, snapshots of the weights."""
 
 import json
 import logging
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class Curves(TrainerCallback):
-    """One line of `metrics.jsonl` for each step: loss, gradient norm, learning rate, speed, and the held-out loss when it is due.
+    """One line of `metrics.jsonl` per step: loss, gradient norm, learning rate, speed, and the held-out loss when it is due.
 
-    The pipeline mirrors the file to W&B. All processes take part (the held-out loss is shared work), the main one writes.
+    The pipeline mirrors the file to W&B. All processes take part (the held-out loss is shared work); only the main one writes.
     """
 
     def __init__(self, trainer: "WeightedTrainer", path: Path, epochs: int, held_out: "HeldOutLoss | None" = None) -> None:
@@ -34,13 +34,13 @@ class Curves(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.writes:
-            keep_steps(self.path, state.global_step or -1)  # what begins anew measures step 0 again
+            keep_steps(self.path, state.global_step or -1)  # a run from the start measures step 0 again
             self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
         if self.held_out is not None and state.global_step == 0:
             self._write({"step": 0, "epoch": 0.0, "held_out_loss": self.held_out()})
 
     # The clock runs from here to the end of the step. Snapshots (a callback after this one), the held-out loss and checkpoints
-    # come between two steps, and it begins anew after each.
+    # happen between two steps; the clock restarts after each of them.
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.begun = time.perf_counter()
@@ -92,7 +92,7 @@ class Curves(TrainerCallback):
 
 
 class HeldOutLoss:
-    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the weights of now: the training objective, of another set."""
+    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the current weights: the training objective on another set."""
 
     def __init__(self, trainer: "WeightedTrainer", batch: GlobalBatch, every: int) -> None:
         """`batch` is this process's share."""
@@ -113,7 +113,7 @@ class HeldOutLoss:
 
 
 class Snapshots(TrainerCallback):
-    """Keeps the student at some steps, step 0 among them."""
+    """Saves the student at given steps, which may include step 0."""
 
     def __init__(self, steps: Sequence[int], save: Callable[[int], None]) -> None:
         self.steps, self.save = frozenset(steps), save
@@ -128,18 +128,18 @@ class Snapshots(TrainerCallback):
 
 
 def snapshot_steps(count: int, steps: int) -> list[int]:
-    """`count` evenly spaced steps from 0 to `steps`, both among them; fewer where there are not so many."""
+    """`count` evenly spaced steps from 0 to `steps`, both included; fewer if there are not enough steps."""
     return sorted({round(k * steps / (count - 1)) for k in range(count)}) if count else []
 
 
 def keep_steps(path: Path, last: int) -> None:
-    """Forget what was logged after the checkpoint that training goes on from."""
+    """Remove what was logged after the checkpoint that training resumes from."""
     if path.exists():
         write_text(path, "".join(json.dumps(line) + "\n" for line in read_curve(path) if line["step"] <= last))
 
 
 def read_curve(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`, without a last one that was not written to its end."""
+    """The lines of a `metrics.jsonl`, without an incomplete last line."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)

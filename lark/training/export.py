@@ -1,4 +1,4 @@
-"""The trained student as a plain Hugging Face folder: the last one (the artifact), and snapshots on the way."""
+"""Write the trained student as a plain Hugging Face folder: the final one (the artifact), and snapshots during training."""
 
 import copy
 import logging
@@ -22,24 +22,24 @@ SNAPSHOTS = "snapshots"
 
 
 class Exporter:
-    """Writes what the model is now. All processes call it together: ZeRO-3's weights are gathered from all of them."""
+    """Writes the current model. All processes must call it together: ZeRO-3's weights are gathered from all of them."""
 
     def __init__(
         self, trainer: Trainer, student: PreTrainedModel, chat: ChatFormat, config: Config, zero: int, folder: Path
     ) -> None:
-        """`student` is the model itself, inside whatever wraps it."""
+        """`student` is the model itself, without wrappers."""
         self.trainer, self.student, self.chat = trainer, student, chat
         self.config, self.zero, self.folder = config, zero, folder
 
     def export(self) -> None:
-        """Into the artifact's folder, each file with its final name only when all are complete."""
+        """Write into the artifact's folder. Files get their final names only when all are complete."""
         draft = self.folder / "checkpoints" / "export"
         if self._write(draft):
             for file in sorted(draft.iterdir()):
                 file.replace(self.folder / file.name)
 
     def snapshot(self, step: int) -> None:
-        """Into snapshots/step-000123; a step that is there already (of a run that was killed after it) is left alone."""
+        """Write into snapshots/step-000123. A step that already exists (from a run that was killed later) is left alone."""
         final = self.folder / SNAPSHOTS / f"step-{step:06d}"
         if final.is_dir():
             return
@@ -48,7 +48,7 @@ class Exporter:
             draft.replace(final)
 
     def _write(self, folder: Path) -> bool:
-        """Whether this process was the one that wrote."""
+        """Write the model. Returns whether this process was the one that wrote."""
         writes = self.trainer.is_world_process_zero()
         state = self.state(writes)
         if writes:
@@ -58,7 +58,7 @@ class Exporter:
         return writes
 
     def state(self, needed: bool) -> dict[str, Tensor]:
-        """The weights of now by name, those of adapters among them, on the processes that say they are needed."""
+        """The current weights (including adapters) by name; empty on processes with `needed=False`."""
         if self.zero == 3:  # a collective, whether or not this process writes
             return dict(self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped) or {})
         return cast(nn.Module, self.trainer.model).state_dict() if needed else {}
@@ -69,19 +69,19 @@ class Exporter:
         dtype = getattr(torch, self.config.student.dtype)
         config = copy.deepcopy(self.student.config)
         config.use_cache = True
-        with torch.device("meta"):  # of the plain class and dtype, without adapters; its weights are those in `state`
+        with torch.device("meta"):  # the plain class and dtype, without adapters; its weights are those in `state`
             shell = type(self.student)(config).to(dtype)
         shell.generation_config = self._generation_config()
         shell.save_pretrained(folder, state_dict=_copies(state, dtype))
         self.chat.tokenizer.save_pretrained(folder)
-        mode = (folder / "config.json").stat().st_mode  # an ordinary file's; safetensors writes for the owner alone
+        mode = (folder / "config.json").stat().st_mode  # that of an ordinary file; only the owner can read safetensors
         for file in folder.iterdir():
             file.chmod(mode)
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
 
     def _generation_config(self) -> GenerationConfig:
-        """Both stop tokens, and none of the sampling defaults that came with the student: engines would take them up."""
+        """Both stop tokens, without the student's sampling defaults, which engines would apply."""
         tokenizer, stops = self.chat.tokenizer, self.chat.stop_ids
         pad = cast("int | None", tokenizer.pad_token_id)
         return GenerationConfig(
@@ -90,7 +90,7 @@ class Exporter:
 
 
 def _copies(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """On the CPU, in `dtype`, and out of DeepSpeed's flat buffers. Names that share a weight (a tied head) still share it."""
+    """Copies on the CPU, in `dtype`, outside DeepSpeed's flat buffers. Names that share a weight (a tied head) still do."""
     copies: dict[tuple[int, torch.Size], Tensor] = {}
     result = {}
     for name, value in state.items():

@@ -1,7 +1,7 @@
 """Liger's fused kernels for the student's family: RoPE, RMSNorm and the gated MLP (paper, App. C.3).
 
-Not through `TrainingArguments(use_liger_kernel=True)`: the Trainer would put the kernels in after the check that packed
-trajectories do not see each other, and that check is to run on the model as it trains.
+Not through `TrainingArguments(use_liger_kernel=True)`: the Trainer would apply the kernels after the check that packed
+trajectories do not see each other, and that check must run on the model as it is trained.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def apply_liger(model: PreTrainedModel, device: str) -> bool:
-    """Put Liger's kernels into the model; False where there are none for it, and the log says why.
+    """Apply Liger's kernels to the model. Returns False, and logs why, if that is not possible.
 
     Its losses stay off: ours (`training.loss`) has the weights, and knows where packed trajectories end.
     """

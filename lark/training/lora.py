@@ -1,4 +1,4 @@
-"""LoRA (`training.lora`): adapters beside frozen weights, for those who cannot afford full fine-tuning. Merged on export."""
+"""LoRA (`training.lora`): adapters next to frozen weights, for when full fine-tuning is too expensive. Merged on export."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 ADAPTER = "default"
 PREFIX = "base_model.model."
-"""What PEFT puts before the student's own names."""
+"""Prefix that PEFT adds to the student's names."""
 ALL_LINEAR = "all-linear"
 
 
 def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
-    """The student inside PEFT's wrapper, its adapters the only trainable weights. Calls go straight to the student's forward."""
-    from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # needed by nobody else, and costs a second
+    """The student in PEFT's wrapper, with adapters as the only trainable weights. Calls go to the student's own forward."""
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # not needed elsewhere, and takes a second
 
     targets = ALL_LINEAR if lora.targets == [ALL_LINEAR] else list(lora.targets)
     if targets != ALL_LINEAR:
@@ -40,7 +40,7 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
 
 
 def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
-    """Each must name linear layers, the only ones that `merged` knows; PEFT would pass over a name that no layer has."""
+    """Check that each target names linear layers, the only ones `merged` supports; PEFT would ignore a name without a layer."""
     head = model.get_output_embeddings()
     layers = dict(model.named_modules())
     linear = {name for name, layer in layers.items() if isinstance(layer, nn.Linear | Conv1D) and layer is not head}
@@ -58,9 +58,10 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
 
 
 def merged(state: Mapping[str, Tensor], transposed: frozenset[str], lora: Lora) -> dict[str, Tensor]:
-    """The student's own state dict: W + alpha/rank · B A for each adapted layer (LoRA, eq. 3), nothing of the adapters left.
+    """The student's own state dict: W + alpha/rank · B A for each adapted layer (LoRA, eq. 3), without the adapters.
 
-    Out of place and from names alone: a snapshot leaves the model in training as it is, and ZeRO-3's gathered state will do.
+    Works out of place and from names alone: a snapshot does not change the model in training, and ZeRO-3's gathered state
+    is enough.
     `transposed`: layers whose weight is [in, out] (GPT-2's).
     """
     student = {name.removeprefix(PREFIX): value for name, value in state.items()}

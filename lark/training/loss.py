@@ -1,9 +1,9 @@
-"""The weighted SFT objective (paper, eq. (1); decision 3) without ever holding the logits of a whole batch.
+"""The weighted SFT objective (paper, eq. (1); decision 3) without holding the logits of a whole batch.
 
 A 32,768-token pack of a student with 151,936 words has 20 GB of fp32 logits. Here the head is applied to a chunk of response
-positions at a time, and the gradients of the hidden states and of the head are finished in the forward pass, while the
-chunk's residual π - e_y is at hand: three products with the head in all. Recomputing the logits in the backward pass
-(checkpointed chunks) needs four, and holds no less at the peak, which is when the gradient of the head exists.
+positions at a time, and the gradients of the hidden states and of the head are computed in the forward pass, while the
+chunk's residual π - e_y is available: three products with the head in total. Recomputing the logits in the backward pass
+(checkpointed chunks) needs four, and does not reduce the peak memory, which occurs when the gradient of the head exists.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ NO_TARGET = -100
 
 
 def response_targets(ids: Sequence[int], prompt_length: int) -> list[int]:
-    """What each position of one trajectory predicts: position t the token t+1 if that is a response token, else -100.
+    """The target of each position of one trajectory: for position t the token t+1 if that is a response token, else -100.
 
     There are exactly `len(ids) - prompt_length` targets, and the last position has none, so the targets of trajectories that
-    are joined (packed) or padded never reach into one another.
+    are joined (packed) or padded never extend into one another.
     """
     if not 1 <= prompt_length < len(ids):
         raise LarkError(
@@ -53,7 +53,8 @@ def weighted_loss(
 
     `batch_trajectories` is |batch|, the trajectories of the *global* batch over all micro-batches and processes, so gradients
     must be *summed* over both: where a wrapper averages over processes (DDP, DeepSpeed), multiply the loss by their number
-    before `backward`. Nothing is divided by the sum of the weights: a trajectory alone in its micro-batch would lose its weight.
+    before `backward`. There is no division by the sum of the weights: a trajectory alone in its micro-batch would lose its
+    weight.
 
     hidden       [T, d]  the student's last hidden states, packed, or a padded [b, t, d] flattened
     head_weight  [V, d]  of the LM head; may be tied to the embedding, may be frozen
@@ -62,15 +63,15 @@ def weighted_loss(
     weights      [S]     w_i = B q_i, constants
     lengths      [S]     |a_i|, the number of targets of each trajectory
     head_bias    [V]     or None
-    chunk                response positions that have logits at a time: chunk × V fp32 numbers are the extra memory
+    chunk                response positions with logits in memory at a time: chunk × V fp32 numbers are the extra memory
     precision            of the factors of the products with the head; None: autocast's, or that of hidden and head_weight
 
     Returns the loss, a scalar with gradients (fp32; fp64 for fp64 inputs), and ℓ [S] without. Only positions with a target are
-    projected. With none at all the loss is 0 and still reaches every parameter, which distributed backward passes need.
+    projected. Without any, the loss is 0 and still reaches every parameter, which distributed backward passes need.
 
     Products are accumulated *and kept* in fp32: fp32 accumulation alone would round each logit to bf16 in the end, and
-    between 16 and 32 those are 0.125 apart. Only the factors have `precision`, as in any bf16 training; float32
-    here makes the head exact whatever the backbone is.
+    between 16 and 32 bf16 numbers are 0.125 apart. Only the factors have `precision`, as in any bf16 training; float32
+    here makes the head exact for any backbone.
     """
     if precision is None:
         device = hidden.device.type
@@ -99,7 +100,7 @@ def weighted_loss(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """(Σ_t shares_t · nll_t, nll [R]) of the R positions, with the gradients made on the way.
+    """(Σ_t shares_t · nll_t, nll [R]) of the R positions. The gradients are computed in the forward pass.
 
     With the residual r = (π - e_y) ⊙ dz/dh: ∂/∂hidden = shares ⊙ (r W), ∂/∂W = rᵀ (shares ⊙ hidden), ∂/∂bias = rᵀ shares.
     """
@@ -142,8 +143,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     grad_hidden[positions[part]] = (_product(residual, head) * share).to(hidden.dtype)
                 if grad_weight is not None:
                     _add_product(grad_weight, residual.T, _factor(states * share, precision))
-                del z, residual, slope  # or the next chunk's logits would be made beside these
-        # Not save_for_backward: these are used once and then given away, so that autograd need not copy the head's gradient.
+                del z, residual, slope  # or the next chunk's logits would be allocated next to these
+        # Not save_for_backward: these are used once and then handed over, so that autograd need not copy the head's gradient.
         ctx.gradients = (grad_hidden, grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll)
         return (nll * shares).sum(), nll  # not `@`, which autocast would round
@@ -160,8 +161,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _surprisal_and_residual(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """-log π_y [c], the unnormalised residual Z (π - e_y) [c, V] and Z [c], for the logits z [c, V], which are overwritten.
 
-    Z = Σ_v e^(z_v - max z) is left to be divided out of [c] numbers: on a GPU, passes over [c, V] are what the head costs
-    besides its products.
+    Z = Σ_v e^(z_v - max z) is divided out later, from [c] numbers: on a GPU, passes over [c, V] are the head's main cost
+    apart from its products.
     """
     rows = torch.arange(len(z), device=z.device)
     top = z.amax(dim=1, keepdim=True)

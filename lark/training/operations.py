@@ -19,20 +19,20 @@ from lark.training.zero import half_weights, zero_stage
 log = logging.getLogger(__name__)
 
 DEMO_RECIPE = (
-    "training=demo is the recipe of the demo's student, which has a million parameters and a learning rate of %g: for "
-    "student.name=%s choose student=own, which brings the paper's, training=lora or settings of your own"
+    "training=demo is the recipe of the demo's student (1M parameters), with a learning rate of %g: for student.name=%s choose "
+    "student=own (the paper's recipe), training=lora or your own settings"
 )
 LORA_RANK, LORA_RATE = 16, 1e-4
 """Adapters start at zero and need larger steps (conf/training/lora.yaml)."""
 PAPER_TRAIN_HOURS = (3, 5)
-"""For 5,000 trajectories on 8 A100 (App. C.3)."""
+"""Hours for 5,000 trajectories on 8 A100 (App. C.3)."""
 
 
 def _check(config: Config, machine: Machine) -> None:
     training, zero = config.training, zero_stage(config, machine.device, machine.world)
     if config.student.attention == "flash_attention_2" and not training.bf16:
         raise LarkError(
-            "student.attention=flash_attention_2 has no float32, and training.bf16=false asks for it: set training.bf16=true or "
+            "student.attention=flash_attention_2 has no float32, which training.bf16=false needs: set training.bf16=true or "
             "student.attention=sdpa."
         )
     _check_batch(config, machine)
@@ -89,7 +89,7 @@ def _cost(planner: Planner, step: Step) -> Estimate:
 
 
 def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSetup:
-    """What decides the memory of training on one device."""
+    """Settings that determine the memory of training on one device."""
     training, hardware = config.training, config.hardware
     capacity = max(hardware.train_tokens, config.student.max_length)
     tokens = min(capacity, -(-training.global_batch // machine.world) * longest)  # a pack holds no more than the step's share
@@ -122,7 +122,7 @@ def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settin
 
 
 def _together(config: Config) -> int:
-    """Training's processes reach each other's GPUs."""
+    """0: training processes see each other's GPUs (`Job.gpus`)."""
     return 0
 
 

@@ -1,8 +1,8 @@
-"""Which trajectories meet in which micro-batch, and the tensors of one micro-batch. Pure functions.
+"""Assign trajectories to micro-batches, and build the tensors of a micro-batch. Pure functions.
 
-The paper's global batch is 64 *trajectories* (App. C.3), not tokens, so what is a global batch is settled first, by the seeded
-shuffle of the epoch alone. Only then are its trajectories arranged over processes and micro-steps: packed or padded, on one
-GPU or sixty-four, a step sums the same 64 terms. A run resumes from the number of its step, with no other state.
+The paper's global batch is 64 *trajectories* (App. C.3), not tokens, so global batches are fixed first, by the seeded shuffle
+of the epoch alone. Only then are their trajectories distributed over processes and micro-steps: packed or padded, on one GPU
+or sixty-four, a step sums the same 64 terms. A run resumes from its step number, with no other state.
 """
 
 import heapq
@@ -25,14 +25,14 @@ PADDING = 0
 
 @dataclass(frozen=True)
 class Step:
-    """One global batch, and who does what in it."""
+    """One global batch, and how it is distributed over processes."""
 
     trajectories: tuple[int, ...]
-    """The global batch. Its real size, also that of an incomplete last one, is the |batch| of `weighted_loss`."""
+    """The global batch. Its actual size, also if the last one is incomplete, is the |batch| of `weighted_loss`."""
     micro: tuple[tuple[tuple[int, ...], ...], ...]
-    """micro[rank][k]: the trajectories of that process in micro-step k. All processes have equally many micro-steps, because
-    each backward pass is a collective (DDP, ZeRO). An empty one stands where there was nothing left to do: it is collated to
-    a single token without target, whose loss is 0 and whose backward pass is as good as any."""
+    """micro[rank][k]: the trajectories of that process in micro-step k. All processes have the same number of micro-steps,
+    because each backward pass is a collective (DDP, ZeRO). A micro-step with nothing left to do is empty: it is collated to
+    a single token without target, whose loss is 0 and whose backward pass is like any other."""
 
 
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -59,7 +59,7 @@ def utilisation(packs: Sequence[Sequence[int]], lengths: Sequence[int], capacity
 
 
 def global_batches(trajectories: int, global_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
-    """The epoch's shuffle, cut into global batches. A last incomplete batch is kept: every trajectory is seen once an epoch."""
+    """The epoch's shuffle, cut into global batches. An incomplete last one is kept: every trajectory is seen once per epoch."""
     order = np.random.default_rng([seed, epoch]).permutation(trajectories).tolist()
     return [tuple(order[start : start + global_batch]) for start in range(0, trajectories, global_batch)]
 
@@ -83,7 +83,7 @@ def plan_batches(
     _check_fits(lengths, capacity)
     if min(global_batch, processes, micro_batch) < 1:
         raise LarkError(
-            f"A global batch of {global_batch} over {processes} processes by {micro_batch}: all must be at least 1."
+            f"global_batch={global_batch}, processes={processes}, micro_batch={micro_batch}: all must be at least 1."
         )
     steps = []
     for batch in global_batches(len(lengths), global_batch, seed, epoch):
@@ -97,7 +97,7 @@ def _packed(lengths: Sequence[int], processes: int, capacity: int) -> list[list[
     """As few packs as possible, rounded up to a multiple of `processes`, all about equally full.
 
     The rounding leaves room, so filling the emptiest pack first usually succeeds, and no process waits for a fuller one.
-    Where it does not (one process, hardly any room left), the packs are those of best-fit decreasing.
+    If it does not (one process, hardly any room left), the packs are those of best-fit decreasing.
     """
     tight = pack(lengths, capacity)
     count = ceil(len(tight) / processes) * processes
@@ -115,7 +115,7 @@ def _packed(lengths: Sequence[int], processes: int, capacity: int) -> list[list[
 
 def _padded(lengths: Sequence[int], processes: int, capacity: int, micro_batch: int) -> list[list[int]]:
     """Neighbours in the order of length, in as few groups as the two limits allow. To make their number a multiple of
-    `processes` the costliest are halved, as long as there is one to halve."""
+    `processes`, the costliest groups are halved; if none can be halved, empty groups are added."""
 
     def cost(group: list[int]) -> tuple[int, list[int]]:
         """Sorts the costliest first."""
@@ -140,7 +140,7 @@ def _padded(lengths: Sequence[int], processes: int, capacity: int, micro_batch: 
 
 
 def _deal(groups: list[list[int]], processes: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """micro[rank][k] of groups that come costliest first. Groups of similar cost share a micro-step, at whose end processes may
+    """micro[rank][k] from groups sorted costliest first. Groups of similar cost share a micro-step, at whose end processes may
     wait for each other; every second micro-step is dealt in reverse, so that no process always gets the costliest."""
     rounds = [groups[start : start + processes] for start in range(0, len(groups), processes)]
     rounds = [dealt if k % 2 == 0 else dealt[::-1] for k, dealt in enumerate(rounds)]
@@ -164,8 +164,8 @@ def _check_fits(lengths: Sequence[int], capacity: int) -> None:
 class MicroBatch:
     """One micro-batch: [1, t] packed or [b, t] padded, with S trajectories.
 
-    Neither needs an attention mask. Packed, restarting positions separate the trajectories (`training.attention`); padded,
-    causality does: the padding is on the right, where no real token looks.
+    Neither needs an attention mask. Packed, restarting positions separate the trajectories (`lark.models.attention`); padded,
+    causality does: the padding is on the right, where no real token attends to it.
     """
 
     input_ids: Tensor
@@ -173,7 +173,7 @@ class MicroBatch:
     segment: Tensor
     """The trajectory of each position."""
     targets: Tensor
-    """The token that each position predicts, -100 where none."""
+    """The token that each position predicts, -100 if none."""
     weights: Tensor
     """[S] fp32."""
     lengths: Tensor
@@ -190,7 +190,7 @@ def collate_packed(trajectories: Sequence[Encoded], weights: Sequence[float]) ->
 
 
 def collate_padded(trajectories: Sequence[Encoded], weights: Sequence[float]) -> MicroBatch:
-    """A row for each trajectory, padded on the right."""
+    """One row per trajectory, padded on the right."""
     return _collate([[trajectory] for trajectory in trajectories] or [[]], weights)
 
 
@@ -216,7 +216,7 @@ def _collate(rows: list[list[Encoded]], weights: Sequence[float]) -> MicroBatch:
         segment.append(owners + [max(0, len(lengths) - 1)] * padding)
         targets.append(expected + [NO_TARGET] * padding)
     if len(weights) != len(lengths):
-        raise LarkError(f"{len(lengths)} trajectories came with {len(weights)} weights: each needs one.")
+        raise LarkError(f"{len(lengths)} trajectories, but {len(weights)} weights: each trajectory needs one.")
     return MicroBatch(
         torch.tensor(input_ids),
         torch.tensor(position_ids),

@@ -1,4 +1,4 @@
-"""Weighted SFT on the Hugging Face Trainer. What is ours: which trajectories meet in a step, and the normalisation.
+"""Weighted SFT on the Hugging Face Trainer, with our own global batches and normalisation.
 
 One batch of our data loader is one *global* batch; `training_step` runs this process's share of it in micro-batches and
 sums their gradients. So the Trainer never accumulates and never rescales: the loss of a step is Σ w_i l_i / |batch| on any
@@ -35,7 +35,7 @@ MOST_SKIPPED = 5
 def return_weighted_loss(model: PreTrainedModel, rule: LogitRule) -> None:
     """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ of each of its trajectories).
 
-    Wrappers (DDP, DeepSpeed) call the model as they always do, and the head's weight is used inside the head's own
+    Wrappers (DDP, DeepSpeed) call the model as usual, and the head's weight is used inside the head's own
     forward, where ZeRO-3 has gathered it.
     """
     head, backbone = model.get_output_embeddings(), model.base_model
@@ -62,18 +62,18 @@ class _HeadLoss:
 
 
 class WeightedTrainer(Trainer):
-    """The Hugging Face Trainer with our batches, our normalisation, and checkpoints that are complete or not there."""
+    """The Hugging Face Trainer with our batches, our normalisation, and checkpoints that are marked when complete."""
 
     def __init__(self, batches: GlobalBatches, layout: Layout, **kwargs: Any) -> None:
         super().__init__(train_dataset=batches, **kwargs)
         self.batches, self.layout = batches, layout
         self.skipped: dict[int, list[str]] = {}
-        """Step -> the trajectories to blame."""
+        """Step -> the trajectories that may have caused it."""
         self._batch: GlobalBatch
         self._losses: list[Tensor] = []
 
     def get_train_dataloader(self) -> DataLoader[GlobalBatch]:
-        # Not prepared by accelerate: it would deal whole steps to processes, and each must see its share of every step.
+        # Not prepared by accelerate: it would deal whole steps to processes, but each must see its share of every step.
         return DataLoader(self.batches, batch_size=1, shuffle=False, collate_fn=_only)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
@@ -83,7 +83,7 @@ class WeightedTrainer(Trainer):
         world = self.accelerator.num_processes
         for number, micro in enumerate(self._batch.micro):
             last = number == len(self._batch.micro) - 1
-            # DeepSpeed's engine is told by this where a step ends: there it clips, steps, and forgets the gradients.
+            # This tells DeepSpeed's engine where a step ends: there it clips, steps, and clears the gradients.
             self.accelerator.gradient_state._set_sync_gradients(last)
             # DDP reduces gradients in each backward pass unless it is told to wait for the last.
             waits = not last and world > 1 and not self.is_deepspeed_enabled
@@ -94,14 +94,15 @@ class WeightedTrainer(Trainer):
                 # Wrappers average gradients over processes; the objective is their sum.
                 self.accelerator.backward(loss * world, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}))
             total += loss.detach() * world
-        # A step that is not finite is skipped below. Its loss must not stay in the Trainer's running sum for ever.
+        # A step that is not finite is skipped below. Its loss must not stay in the Trainer's running sum.
         return torch.where(total.isfinite(), total, 0.0)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip, and skip a step whose gradients are not finite: nothing is repaired, the step is counted and named.
+        """Clip, and skip a step whose gradients are not finite. Nothing is repaired; the step is counted and logged.
 
-        The norm is that of all processes' gradients together, so they all skip. DeepSpeed has clipped, and has stepped or
-        skipped, when this is called; but then the Trainer leaves out a step of the schedule, which is to end where it would.
+        The norm is that of all processes' gradients together, so they all skip. DeepSpeed has already clipped, and stepped or
+        skipped, when this is called. After a skip the Trainer would omit a step of the schedule, so it is taken here: the
+        schedule must end where it would without a skip.
         """
         norm = super()._clip_grad_norm(model)
         if norm is not None and not math.isfinite(float(norm)):
@@ -114,7 +115,7 @@ class WeightedTrainer(Trainer):
 
     def _skip_step(self, step: int) -> None:
         culprits = self._culprits()
-        what = "their loss is not finite" if culprits else "each loss is finite, so it is one of the whole batch"
+        what = "their loss is not finite" if culprits else "each loss is finite, so any in the batch may be the cause"
         names = culprits or self._batch.names
         self.skipped[step] = names
         named = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
@@ -126,7 +127,7 @@ class WeightedTrainer(Trainer):
             )
 
     def _culprits(self) -> list[str]:
-        """The trajectories of the step whose own w_i ℓ_i is not finite, of all processes."""
+        """The step's trajectories whose w_i ℓ_i is not finite, over all processes."""
         own = [
             name
             for names, losses in zip(self._batch.own, self._losses, strict=True)
@@ -139,7 +140,7 @@ class WeightedTrainer(Trainer):
             distributed.all_gather_object(everyone, own)
         return sorted(name for names in everyone for name in names)
 
-    # What the Trainer wants to know of its own kind of batch, and nothing here uses.
+    # What the Trainer computes for its own kind of batch. Nothing here uses it.
 
     def floating_point_ops(self, inputs: Any) -> int:
         return 0
@@ -159,17 +160,17 @@ def _only(batch: list[GlobalBatch]) -> GlobalBatch:
 
 
 def save_steps(steps: int, checkpoints: int) -> int:
-    """How many steps lie between checkpoints, so that there are no more of them than asked for, the last step's among them."""
+    """Steps between checkpoints, so that there are at most `checkpoints` of them, including that of the last step."""
     return math.ceil(steps / checkpoints)
 
 
 def trains_nothing(warmup: float, steps: int) -> bool:
-    """Whether the learning rate is 0 at every step. Warm-up begins at 0, so the only step of a run has no other rate."""
+    """Whether the learning rate is 0 at every step. Warm-up begins at 0, so the only step of a run has that rate."""
     return steps == 1 and warmup > 0
 
 
 def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) -> TrainingArguments:
-    """The recipe in the Trainer's words. One of our batches is a whole global batch: nothing is left to accumulate."""
+    """The recipe as TrainingArguments. One of our batches is a whole global batch: nothing is left to accumulate."""
     training = config.training
     return TrainingArguments(
         output_dir=str(folder),
@@ -194,7 +195,7 @@ def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) 
         save_strategy="steps",
         save_steps=save_steps(steps, training.checkpoints),
         save_total_limit=2,
-        save_only_model=False,  # or nothing could be resumed
+        save_only_model=False,  # needed to resume
         seed=training.seed,
         log_level="error",
         log_level_replica="error",

@@ -1,4 +1,4 @@
-"""The rows of a training set as `train.jsonl` holds them, checked. Imports no model code: a held-out file is read before a run."""
+"""Read and check the rows of a training set (`train.jsonl`). Imports no model code: a held-out file is read before a run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from lark.pool.records import Record, jsonl_rows
 
 NEEDED = ("question_id", "candidate_id", "weight", "messages")
 TURNS = (["user", "assistant"], ["system", "user", "assistant"])
-"""What a trajectory's conversation may be: training learns its one response."""
+"""The allowed roles of a trajectory's conversation: training uses its one response."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Row:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """In the file's order. What is wrong with one is said with its line."""
+    """Rows in the file's order. Errors name the line."""
     seen: set[tuple[str, str]] = set()
     for record in jsonl_rows(path):
         row = _row(record)
         if row.key in seen:
-            raise LarkError(f"{record.where}: the trajectory {row.name} stands there twice; give it one weight, in one line.")
+            raise LarkError(f"{record.where}: duplicate trajectory {row.name}; merge its lines into one, with one weight.")
         seen.add(row.key)
         yield row
     if not seen:
@@ -64,9 +64,9 @@ def _weight(value: Any, name: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise LarkError(f"{where}: the weight of {name} must be a number, not {value!r:.40}.")
     if not isfinite(value):
-        raise LarkError(f"{where}: the weight of {name} is {value}, which no training can act on.")
+        raise LarkError(f"{where}: the weight of {name} is {value}; a weight must be finite.")
     if value < 0:
-        raise LarkError(f"{where}: the weight of {name} is {value}; a weight is a share, and must not be negative.")
+        raise LarkError(f"{where}: the weight of {name} is {value}; a weight is a share and must not be negative.")
     return float(value)
 
 
@@ -76,11 +76,11 @@ def _turns(messages: Any, where: str) -> tuple[str | None, str, str]:
         isinstance(message, dict) and isinstance(message.get("content"), str) for message in messages
     )
     if not readable:
-        raise LarkError(f"{where}: `messages` must be a list of messages with a role and a text as content.")
+        raise LarkError(f"{where}: `messages` must be a list of messages, each with a role and text as content.")
     roles = [message.get("role") for message in messages]
     if roles not in TURNS:
         raise LarkError(
-            f"{where}: `messages` must be one user's turn and one assistant's, after a system message or none, not "
+            f"{where}: `messages` must be one user turn and one assistant turn, optionally after a system message, not "
             f"{', '.join(map(str, roles))}; only a single response is trained on."
         )
     turns = {message["role"]: message["content"] for message in messages}

@@ -1,4 +1,4 @@
-"""The training stage's processes: a weighted training set and a student become a fine-tuned checkpoint."""
+"""The training stage's processes: fine-tune a student on a weighted training set."""
 
 import json
 import logging
@@ -39,19 +39,19 @@ log = logging.getLogger(__name__)
 
 TEXTS_AT_ONCE = 512
 DONE = "training.json"
-"""Counts; written when the export is complete. A run that is killed after it has nothing left to do."""
+"""Counts, written when the export is complete. A run that is killed after that has nothing left to do."""
 IDLE = (
-    "Nothing will be learned: %d trajectories are a single step of training.global_batch=%d, and warm-up gives the first step the "
-    "learning rate 0. Set training.warmup=0, a smaller training.global_batch or more training.epochs."
+    "Training will have no effect: %d trajectories make a single step (training.global_batch=%d), and with warm-up its "
+    "learning rate is 0. Set training.warmup=0, a smaller training.global_batch or more training.epochs."
 )
 
 
 def train(job: Job) -> dict[str, Any]:
-    """Fine-tune the student on `train.jsonl`, resuming from the newest whole checkpoint, and export it."""
+    """Fine-tune the student on `train.jsonl`, resuming from the newest intact checkpoint, and export it."""
     checkpoints = job.folder / "checkpoints"
     if (job.folder / DONE).exists():
         if job.is_main:
-            shutil.rmtree(checkpoints, ignore_errors=True)  # a run that was killed in between has left them
+            shutil.rmtree(checkpoints, ignore_errors=True)  # left by a run that was killed in between
         return dict(json.loads((job.folder / DONE).read_text(encoding="utf-8")))
     run = prepare(job)
     if job.is_main:
@@ -83,7 +83,7 @@ class Run:
 
 
 def prepare(job: Job) -> Run:
-    """Everything that a run needs, without training."""
+    """Set up everything that a run needs, without training."""
     device = start_torch(job)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # paper, App. C.3
     transformers_logging.set_verbosity_error()
@@ -98,7 +98,7 @@ def prepare(job: Job) -> Run:
         log.info("one process has nothing to shard: training without DeepSpeed")
 
     student = _student(config)
-    # ZeRO-3 shards a model as it is loaded, if the arguments that ask for it are there before; nothing can run on it then.
+    # ZeRO-3 shards a model while it is loaded, if the arguments exist before. A sharded model cannot be run to find `facts`.
     twin = facts(_twin(source, student, device), config) if zero == 3 else None
     steps = training.epochs * ceil(len(examples) / training.global_batch)
     if trains_nothing(training.warmup, steps):
@@ -114,7 +114,7 @@ def prepare(job: Job) -> Run:
 
     batches = GlobalBatches(examples, plan(config, examples, job.world, packed), job.rank, packed)
     return_weighted_loss(model, rule)
-    transformers.set_seed(training.seed)  # again: adapters begin the same whatever was tried before
+    transformers.set_seed(training.seed)  # again: adapters start the same regardless of what ran before
     trainer = WeightedTrainer(
         batches,
         Layout(zero, job.world),
@@ -132,7 +132,7 @@ def prepare(job: Job) -> Run:
 
 
 def facts(model: PreTrainedModel, config: Config) -> tuple[LogitRule, bool]:
-    """What is found out by running the model: how it makes logits, and whether trajectories can be packed."""
+    """Properties found by running the model: how it computes logits, and whether trajectories can be packed."""
     separate_segments(model)
     return logit_rule(model), config.training.packing and supports_packing(model)
 
@@ -149,7 +149,7 @@ def _twin(source: str, student: Student, device: str) -> PreTrainedModel:
 
 
 def _student(config: Config) -> Student:
-    """As configured; but what `auto` finds (flash attention) must be able to train in the precision that is asked for."""
+    """The student as configured, except that `auto` must not choose flash attention, which has no float32, without bf16."""
     student = config.student
     return replace(student, attention="sdpa") if student.attention == "auto" and not config.training.bf16 else student
 
@@ -171,15 +171,15 @@ def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool
 
 
 def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example]:
-    """The training set, in an order that does not depend on the pool's. Texts are let go once they are tokens."""
+    """The training set, in an order that does not depend on the pool's. Texts are freed once they are tokenised."""
     found: dict[tuple[str, str], Example] = {}
     rows = read_rows(path)
     while some := list(islice(rows, TEXTS_AT_ONCE)):
         for row, encoded in zip(some, chat.encode_many([vars(row) for row in some], max_length, complete=True), strict=True):
             if encoded.n_response < 1:
                 raise LarkError(
-                    f"{path}: nothing of the response of {row.name} is left within student.max_length={max_length}. Raise it, or "
-                    "drop this trajectory."
+                    f"{path}: the response of {row.name} is cut off completely at student.max_length={max_length}. "
+                    "Raise it, or remove this trajectory."
                 )
             found[row.key] = Example(row.name, encoded, row.weight, row.question_id)
     return [found[key] for key in sorted(found)]

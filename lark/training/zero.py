@@ -11,7 +11,7 @@ BUCKET = 500_000_000
 
 
 def zero_stage(config: Config, device: str, world: int) -> int:
-    """The ZeRO stage that acts. One process has nothing to shard; left open, several GPUs that train in bf16 get the paper's 2."""
+    """The ZeRO stage in effect. One process has nothing to shard; by default, several GPUs in bf16 use the paper's 2."""
     if world == 1:
         return 0
     if config.hardware.zero is None:
@@ -20,15 +20,15 @@ def zero_stage(config: Config, device: str, world: int) -> int:
 
 
 def half_weights(config: Config, zero: int) -> bool:
-    """Whether weights are loaded in bf16: with DeepSpeed the optimizer has fp32 master weights, and frozen ones need none."""
+    """Whether weights are loaded in bf16: DeepSpeed's optimizer has fp32 master weights, and frozen weights need none."""
     frozen = config.training.lora.rank > 0 and config.student.dtype == "bfloat16"
     return config.training.bf16 and (zero > 0 or frozen)
 
 
 def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
-    """What DeepSpeed is told; `auto` is filled in from the TrainingArguments.
+    """DeepSpeed's configuration; `auto` is filled in from the TrainingArguments.
 
-    It is never told of accumulation: our trainer says which micro-batch is the last of a step. Gradients are summed over
+    It does not include accumulation: our trainer marks the last micro-batch of a step. Gradients are summed over
     micro-batches, and over processes, in fp32.
     """
     sharding: dict[str, Any] = {
@@ -54,11 +54,11 @@ def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
 
 
 def start_deepspeed(device: str) -> None:
-    """Its processes must know each other before a model is loaded: ZeRO-3 shards it on the way."""
-    # It uses names that torch is about to change, and torch says so at every call.
+    """Connect DeepSpeed's processes. This comes before a model is loaded, because ZeRO-3 shards it while loading."""
+    # It uses deprecated names of torch, and torch warns at every call.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     deepspeed = importlib.import_module("deepspeed")
     if device == "cpu":
-        # DeepSpeed would compile a kernel for sums in shared memory; gloo does as well, and needs no compiler.
+        # DeepSpeed would compile a kernel for sums in shared memory; gloo works as well and needs no compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed("gloo" if device == "cpu" else "nccl", verbose=False)

@@ -1,4 +1,4 @@
-"""Scores of another tool: what is read, what is refused in one sentence and when, and what is counted and said."""
+"""Scores of another tool: what is read, what is refused in one sentence and when, and what is counted and logged."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -31,18 +31,18 @@ def written(path: Path, content: str | bytes) -> Path:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "it is empty; Parquet, or CSV with commas and a header, is read"),
-        ("\n \n", "it is empty"),
-        (HEADER, "it has a header, but no rows"),
-        (b"PAR1 and then nothing that Parquet would say", "begins like a Parquet file, but cannot be read"),
-        (b"\x00\x01\xff\xfe\x9c" * 50, "neither Parquet nor a CSV that can be read"),
-        (HEADER + 'q1,"a,1\n', "neither Parquet nor a CSV that can be read"),
+        ("", "the file is empty; expected Parquet, or CSV with commas and a header"),
+        ("\n \n", "the file is empty"),
+        (HEADER, "the file has a header but no rows"),
+        (b"PAR1 and then nothing that Parquet would say", "looks like a Parquet file but cannot be read"),
+        (b"\x00\x01\xff\xfe\x9c" * 50, "not a readable Parquet or CSV file"),
+        (HEADER + 'q1,"a,1\n', "not a readable Parquet or CSV file"),
         ('{"question_id": "q1", "candidate_id": "a", "score": 1}\n', "looks like JSON"),
-        (HEADER.replace(",", ";") + "q1;a;1\n", "seem to be separated by semicolons); Parquet, or CSV with commas"),
+        (HEADER.replace(",", ";") + "q1;a;1\n", "seem to be separated by semicolons); expected Parquet, or CSV with commas"),
         (HEADER.replace(",", "\t") + "q1\ta\t1\n", "separated by tabs"),
-        ("question_id,candidate_id\nq1,a\n", "the column score is missing;"),
-        (HEADER + "q1,a,1\nq2,c,high\n", "`score` must hold numbers; for q2 / c it is 'high'"),
-        (HEADER + "q1,a,1\nq1,a,2\n", "the trajectory q1 / a is scored twice"),
+        ("question_id,candidate_id\nq1,a\n", "missing column(s) score;"),
+        (HEADER + "q1,a,1\nq2,c,high\n", "`score` must contain numbers; for q2 / c it is 'high'"),
+        (HEADER + "q1,a,1\nq1,a,2\n", "duplicate score for the trajectory q1 / a;"),
         (HEADER + "q1,a,1\n,b,2\n", "1 of 2 rows have no question_id or no candidate_id"),
     ],
 )
@@ -85,8 +85,8 @@ def test_decimals_are_numbers_and_ids_of_any_kind_are_text(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"score": ["1", "2"]}, "`score` must hold numbers; it holds"),
-        ({"score": [1, 2], "question_id": [0.5, 1.0]}, "the column question_id holds 0.5; ids are text or whole numbers"),
+        ({"score": ["1", "2"]}, "`score` must contain numbers; its type is"),
+        ({"score": [1, 2], "question_id": [0.5, 1.0]}, "column question_id contains 0.5; ids must be text or whole numbers"),
         ({"score": [1, 2], "candidate_id": ["a", None]}, "1 of 2 rows have no question_id or no candidate_id"),
     ],
 )
@@ -104,7 +104,7 @@ def test_ids_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
     np.testing.assert_equal(read["score"].to_numpy(), [1.0, 2.0, np.nan, np.nan])
 
 
-def test_what_does_not_match_the_pool_is_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_does_not_match_the_pool_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "scores.csv"
     config = composed("pool.questions=2", "method=external", "budget.size=3", f"method.path={path}")
     pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
@@ -119,20 +119,21 @@ def test_what_does_not_match_the_pool_is_counted_and_said(tmp_path: Path, caplog
     assert {key: counts[key] for key in ("unscored", "infinite_scores", "unknown_scores")} == {
         "unscored": 5, "infinite_scores": 1, "unknown_scores": 1,
     }  # fmt: skip
-    assert f"{path}: 1 scores are infinite, and count as missing" in caplog.text
-    assert f"{path}: 5 of the pool's {len(pool)} trajectories have no score, and cannot be selected" in caplog.text
-    assert f"{path}: 1 of its {len(pool) - 2} rows are of no trajectory of this pool, e.g. q9 / c9" in caplog.text
+    assert f"{path}: 1 scores are infinite and count as missing" in caplog.text
+    assert f"{path}: 5 of the pool's {len(pool)} trajectories have no score and cannot be selected" in caplog.text
+    assert f"{path}: 1 of {len(pool) - 2} rows match no trajectory in this pool, e.g. q9 / c9" in caplog.text
     chosen = pd.read_parquet(tmp_path / "selection.parquet")
     assert np.isfinite(chosen["score"]).all()
 
 
-def test_scores_of_another_pool_are_told_before_anything_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_another_pool_are_refused_before_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "run_worker", lambda job, *_: pytest.fail(f"{job.operation} ran"))
     path = written(tmp_path / "scores.csv", HEADER + "0,terse.0,1\n")
     arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "stages=[select]", "method=external")
     run = Pipeline(composed(*arguments, f"method.path={path}"), tmp_path / "run")
     with pytest.raises(
-        LarkError, match=r"none of its rows is of this pool; its first is 0 / terse\.0, the pool's demo-00000 / "
+        LarkError,
+        match=r"no row matches this pool\. First row: 0 / terse\.0; first trajectory of the pool: demo-00000 / ",
     ):
         run.run()
     (choice,) = (step.artifacts[0] for step in run.plan if step.artifacts[0].kind == SELECTION)

@@ -23,7 +23,7 @@ RANK_CLIP = 100
 
 
 def naive(model: torch.nn.Module, encoded: Encoded) -> dict[str, Tensor]:
-    """By the paper's formulas. Ranks lie between two counts: another product rounds a logit's last bits differently."""
+    """By the paper's formulas. A rank is between two counts: another product rounds a logit's last bits differently."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([encoded.ids]), use_cache=False).logits[0].double()
     logits, gold = logits[encoded.prompt_length - 1 : -1], torch.tensor(encoded.ids[encoded.prompt_length :])[:, None]

@@ -117,7 +117,7 @@ def test_a_response_is_cut_from_the_right_to_fit(asker: Asker) -> None:
     assert len(tokens) <= 512 - 24
     assert "BEGIN" in asker.tokenizer.decode(tokens)
     assert "overall_score" in asker.tokenizer.decode(tokens)
-    with pytest.raises(LarkError, match=r"style=brief or a longer context"):
+    with pytest.raises(LarkError, match=r"style=brief or raise max_length"):
         asker.prompt("What? " * 500, "It is 7.")
 
 
@@ -137,7 +137,7 @@ def test_thinking_is_turned_off_where_a_template_knows_it(asker: Asker) -> None:
 
 
 class Scripted:
-    """An engine whose answers are given: every first attempt at an odd seed is no JSON."""
+    """An engine with fixed answers: every first attempt at an odd seed is not JSON."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, float]] = []
@@ -152,7 +152,7 @@ class Scripted:
 
 
 def pool_job(folder: Path, rows: list[tuple[str, str]], rank: int = 0, world: int = 1) -> Job:
-    """A pool of (question, response) and the job of judging it, as the pipeline leaves it."""
+    """A pool of (question, response) and the job of judging it, as the pipeline creates it."""
     artifact, pool = folder / "judge" / "test", folder / "pool" / "test"
     for path in (artifact, pool):
         path.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def test_the_demos_student_judges_and_nothing_is_asked_twice(tmp_path: Path) -> 
     first = pd.read_parquet(job.folder / kind_of("judge").file)
     assert first["judge"].isin(judge.TENTHS).all()
     assert judge_pool(job) == {"asked": 0}
-    # Another pool with the same ten, one of them twice, by two processes; a torn line as a kill leaves it.
+    # Another pool with the same ten, one of them twice, by two processes; and a torn line, as after a kill.
     folder = judge.verdicts_folder(job.folder)
     (next(folder.glob("*.jsonl"))).open("ab").write(b'{"key": "to')
     asked = [judge_pool(pool_job(tmp_path, [*ROWS[:14], ROWS[3]], rank, 2))["asked"] for rank in range(2)]

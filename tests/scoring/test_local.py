@@ -53,7 +53,7 @@ def test_the_score_is_the_mean_over_steps_of_their_mean():
 
 
 def step_by_step(model: torch.nn.Module, encoded: Encoded, steps: list[int], m: int) -> list[float]:
-    """Surprisals from the definition: for each step, the prompt, the m steps before it and itself, all by themselves."""
+    """Surprisals from the definition: for each step, a separate sequence of the prompt, the m steps before it and the step."""
     prompt, response = list(encoded.ids[: encoded.prompt_length]), encoded.ids[encoded.prompt_length :]
     found = []
     for j in range(steps[-1] + 1):
@@ -97,7 +97,7 @@ def test_surprisals_equal_one_forward_pass_for_each_step(family, shared, monkeyp
     model = tiny(config_class, **settings)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))  # logits that differ, attention that looks somewhere
+            parameter.add_(0.2 * torch.randn_like(parameter))  # so that logits differ and attention is not uniform
     if not shared:
         monkeypatch.setattr(local, "can_continue", lambda student: False)
     sizes = [[3, 1, 4, 1, 5, 9, 2, 6], [1], [2, 7, 1, 8, 2, 8], [1, 1, 1]]
@@ -112,7 +112,7 @@ def test_surprisals_equal_one_forward_pass_for_each_step(family, shared, monkeyp
         assert sum(shares) == pytest.approx(1)
 
 
-def test_a_model_that_cannot_go_on_from_keys_is_found_out_and_said(caplog):
+def test_a_model_that_cannot_continue_from_keys_is_detected_and_logged(caplog):
     model = tiny("LlamaConfig")
     plain = model.model.forward
 
@@ -122,7 +122,7 @@ def test_a_model_that_cannot_go_on_from_keys_is_found_out_and_said(caplog):
     model.model.forward = forgetful
     with caplog.at_level(logging.WARNING):
         assert not local.can_continue(Student.of(model))
-    assert "after a prompt of its own" in caplog.text
+    assert "Every block is run after the full prompt" in caplog.text
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-r"""Sentence-level steps: a table of cases, and what holds for any text. In the table `|` stands where a step ends."""
+r"""Sentence-level steps: a table of cases, and what holds for any text. In the table, `|` marks the end of a step."""
 
 import json
 from itertools import pairwise
@@ -112,8 +112,8 @@ def test_steps_partition_any_text(text):
 
 
 @given(TEXTS, TEXTS)
-def test_a_paragraph_is_split_the_same_whatever_stands_before_it(before, text):
-    """Nothing unbalanced swallows the document: only `\\[` and environments reach over a blank line."""
+def test_a_paragraph_is_split_the_same_whatever_precedes_it(before, text):
+    """Nothing unbalanced swallows the document: only `\\[` and environments extend across a blank line."""
     before, text = (part.replace("\\[", "").replace("\\begin", "").replace("\\", "") for part in (before, text))
     text = "Then " + text.strip()
     alone = split_steps(text)

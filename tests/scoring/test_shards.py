@@ -39,7 +39,7 @@ def test_every_shard_is_dealt_once_and_loads_differ_by_no_more_than_a_shard(cost
     assert max(loads) - min(loads) <= largest + 1e-6
 
 
-def test_attention_makes_long_trajectories_dearer():
+def test_attention_makes_long_trajectories_costlier():
     assert cost(np.array([20_000]))[0] == 2 * 20_000
     assert cost(np.array([200]))[0] < 1.02 * 200
 
@@ -70,7 +70,7 @@ def write_shards(folder: Path, whole: Shards, value: float) -> None:
 
 
 def test_shards_of_another_size_are_ignored_and_removed(tmp_path):
-    """`scoring.shard_tokens` is no part of the fingerprint, so a resumed run may cut the pool differently."""
+    """`scoring.shard_tokens` is not part of the fingerprint, so a resumed run may cut the pool differently."""
     write_lengths(tmp_path)
     before, now = (Shards.of(tmp_path, tokens) for tokens in (10**6, 40))
     assert before.rows != now.rows

@@ -167,7 +167,7 @@ def test_no_tokens_give_no_statistics(backend: Backend) -> None:
 
 @pytest.mark.parametrize("T", [1, 300])
 def test_equal_rows_of_the_head_tie(T: int) -> None:
-    """Every word stands in the head twice, in different tiles. A gold logit that rounds otherwise than its tile loses
+    """Every word is in the head twice, in different tiles. A gold logit that rounds differently from its tile loses
     ties."""
     torch.manual_seed(0)
     half, d = 5000, 67
@@ -177,11 +177,11 @@ def test_equal_rows_of_the_head_tie(T: int) -> None:
     twin = token_statistics(hidden, (targets + half) % (2 * half), Head(weight), "eager")
     assert torch.equal(statistics.ties, torch.ones_like(statistics.ties))
     assert torch.equal(statistics.rank, twin.rank)
-    assert torch.all(statistics.rank % 2 == 1)  # pairs stand above
+    assert torch.all(statistics.rank % 2 == 1)  # words above come in pairs
 
 
 class _OffHead(Head):
-    """A head whose gold rows come out wrong, as if a matrix product rounded very differently from shape to shape."""
+    """A head whose gold rows are wrong, as if a matrix product rounded very differently from shape to shape."""
 
     def rows(self, tokens: slice | Tensor) -> Head:
         part = super().rows(tokens)
@@ -261,16 +261,16 @@ def test_non_finite_numbers_are_refused_with_their_place(where: str, value: floa
 
 @pytest.mark.parametrize("target", [-100, 11])
 def test_targets_outside_the_vocabulary_are_refused(target: int) -> None:
-    with pytest.raises(LarkError, match=f"{target}.*11 words"):
+    with pytest.raises(LarkError, match=f"{target}.*vocabulary of 11"):
         token_statistics(torch.rand(2, 3), torch.tensor([target, target]), Head(torch.rand(11, 3)))
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(LarkError, match=r"do not fit: \[T, d\]"):
+    with pytest.raises(LarkError, match=r"do not match: expected \[T, d\]"):
         token_statistics(torch.rand(2, 3), torch.tensor([0]), Head(torch.rand(11, 3)))
 
 
-def test_without_a_compiler_scoring_goes_on_and_says_so_once(tmp_path: Path) -> None:
+def test_without_a_compiler_scoring_continues_and_warns_once(tmp_path: Path) -> None:
     script = (
         "import logging, torch; logging.basicConfig(format='LOG %(message)s')\n"
         "from lark.models.head import Head, LogitRule; from lark.scoring.statistics import token_statistics\n"

@@ -46,7 +46,7 @@ def cut(lengths: Path, config: Config) -> list[range]:
 
 
 def run_here(task: str, inputs: dict[str, Path], folder: Path, *outputs: str, **scoring: int) -> dict[str, Path]:
-    """The task in this process, alone, and its shards put together."""
+    """Run the operation in this process, alone, and merge its shards."""
     config = settings(**scoring)
     folders = {output: folder / output for output in outputs}
     for path in folders.values():
@@ -71,7 +71,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def scored(pool: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What one undisturbed process makes of it."""
+    """The outputs of one uninterrupted process."""
     folder = tmp_path_factory.mktemp("scored")
     return {**run_here("score", pool, folder, "scores", "tokens"), **run_here("local", pool, folder, "local")}
 
@@ -143,7 +143,7 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
 
 
 @pytest.mark.parametrize("harm", ["torn", "one byte"])
-def test_a_damaged_shard_is_said_so_and_made_again(harm, pool, scored, tmp_path, caplog):
+def test_a_damaged_shard_is_reported_and_computed_again(harm, pool, scored, tmp_path, caplog):
     config = settings()
     tasks = {"scores": tmp_path}
     worker.score(job_of(config, tmp_path, inputs=pool, outputs=tasks))
@@ -187,7 +187,7 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
 
 
 def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monkeypatch):
-    """The pipeline as it is, with its workers' work done in this process."""
+    """The real pipeline, with the work of its workers done in this process."""
 
     def run(*arguments: str) -> dict[str, list[tuple[str, int]]]:
         """What there is after a run: for each kind of artifact, its folders and when they were finished."""

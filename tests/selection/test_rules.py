@@ -59,7 +59,7 @@ def naive_weights(utilities: list[float], chosen: list[float], threshold: float 
 
 
 def naive_select(pool: list[list[float]], budget: int, weighting: str, sign: int) -> list[tuple]:
-    """Question by question, as one would on paper: (question, candidate, rank, score, weight, threshold, tau)."""
+    """One question at a time, as by hand: (question, candidate, rank, score, weight, threshold, tau)."""
     chosen_rows = []
     for index, scores in enumerate(pool):
         ranking = sorted((-sign * score, candidate) for candidate, score in enumerate(scores) if math.isfinite(score))
@@ -162,7 +162,7 @@ def test_the_order_of_rows_changes_nothing(pool, budget, weighting, random):
 
 
 @given(DISTINCT, st.data(), st.floats(0.01, 100), st.floats(-5, 5))
-def test_chi2_weights_do_not_feel_scale_and_shift(scores, data, scale, shift):
+def test_chi2_weights_do_not_depend_on_scale_and_shift(scores, data, scale, shift):
     budget = data.draw(st.integers(1, len(scores) - 1))
     g = np.array(scores, dtype=np.float64)
     straight, moved = one_question(g, budget), one_question(scale * g + shift, budget)
@@ -298,7 +298,7 @@ def test_learnability_is_the_gradient_of_rho_for_orthogonal_gradients():
     np.testing.assert_allclose(learnability_score(loss, norm2 / loss, np.zeros(K, int)), numeric, rtol=1e-6)
 
 
-def test_a_trajectory_without_loss_is_no_candidate():
+def test_a_trajectory_without_loss_is_not_a_candidate():
     score = learnability_score([0.0, 0.5, 0.7, np.nan], [0.1, 0.4, 0.6, 0.5], [0, 0, 0, 0])
     assert np.isnan(score).tolist() == [True, False, False, True]
     np.testing.assert_array_equal(score[1:3], learnability_score([0.5, 0.7], [0.4, 0.6], [0, 0]))

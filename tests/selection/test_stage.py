@@ -1,4 +1,4 @@
-"""The select stage's own choices: which teacher's candidates take part, and what a user is told of them and when."""
+"""The select stage's own choices: which teacher's candidates take part, and what is reported about them and when."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_one_teachers_three_rollouts_share_the_weight_equally(tmp_path: Path) ->
     assert chosen["weight"].tolist() == pytest.approx([1 / 3] * 9)
 
 
-def test_a_score_that_decides_nothing_is_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_score_that_decides_nothing_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = composed("pool.questions=4", "method=external", "budget.size=3", f"method.path={tmp_path / 'mine.csv'}")
     pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
     pool = pd.read_parquet(tmp_path / pools.FILE)[["question_id", "candidate_id"]]
@@ -44,11 +44,11 @@ def test_a_score_that_decides_nothing_is_counted_and_said(tmp_path: Path, caplog
     pool.assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
     counts = write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
     assert counts["tied"] == 3
-    assert "for 3 of 4 questions the score is the same just inside and just outside the budget" in caplog.text
+    assert "for 3 of 4 questions the scores just inside and just outside the budget are equal" in caplog.text
 
 
 @pytest.mark.parametrize(("budget", "whole"), [(2, 0), (3, 2), (4, 2)])
-def test_a_budget_that_takes_every_candidate_is_said(
+def test_a_budget_that_takes_every_candidate_is_logged(
     budget: int, whole: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = composed("pool.questions=2", "method=random", f"budget.size={budget}", "method.teacher=terse")
@@ -60,16 +60,16 @@ def test_a_budget_that_takes_every_candidate_is_said(
     assert ("for 2 of 2 questions the budget takes every candidate" in caplog.text) == (whole > 0)
 
 
-def test_a_wrong_teacher_is_told_before_anything_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_teacher_is_refused_before_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "run_worker", lambda job, *_: pytest.fail(f"{job.operation} ran"))
     arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "stages=[select]")
     run = Pipeline(composed(*arguments, "method.teacher=nobody"), tmp_path / "run")
-    for _ in range(2):  # also when the pool is there already
+    for _ in range(2):  # also when the pool already exists
         with pytest.raises(LarkError, match=r"method\.teacher=nobody: choose one of"):
             run.run()
 
 
-def test_scores_that_are_not_there_are_told_before_anything_runs(tmp_path: Path) -> None:
+def test_a_missing_scores_file_is_refused_before_anything_runs(tmp_path: Path) -> None:
     config = composed("method=external", f"method.path={tmp_path / 'none.csv'}", f"outputs={tmp_path}", "tracking=none")
     for dry in (False, True):
         with pytest.raises(LarkError, match=r"none\.csv: there is no such file"):
@@ -80,7 +80,7 @@ def test_scores_that_are_not_there_are_told_before_anything_runs(tmp_path: Path)
 @pytest.mark.parametrize(
     ("longest", "said"), [(70, "are cut at student.max_length=70; 0 of them"), (5, "; 66 of them"), (512, "")]
 )
-def test_what_the_students_context_cuts_off_is_said_in_one_line(
+def test_truncation_by_the_students_context_is_logged_in_one_line(
     longest: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pipeline, "run_worker", work_here)

@@ -1,7 +1,7 @@
-"""What training really does with its settings, on as many processes as this is started with.
+"""What training actually does with its settings, on as many processes as this is started with.
 
 Run as: torchrun --nproc_per_node=2 -m tests.training.probe <folder>
-<folder>/cases.json holds, by name, which student and training set to use and the settings; <folder>/results.json is the answer.
+<folder>/cases.json has, by name, the student and training set to use and the settings; <folder>/results.json has the results.
 One step of plain SGD with a large rate turns the gradient that the optimizer is given into the change of the weights.
 """
 
@@ -23,18 +23,18 @@ from lark.training.worker import Run, prepare, train
 from tests.training.tiny import CrashAt, make_job
 
 RATE = 1024.0
-"""A power of two, so large that the weights before the step are no more than rounding beside it."""
+"""A power of two, so large that the weights before the step are only rounding in comparison."""
 SGD = [f"training.learning_rate={RATE}", "training.schedule=constant", "training.warmup=0", "training.max_grad_norm=1e9"]
 
 
 def fresh() -> None:
-    """One process tries several ways to train."""
+    """Reset global state: one process trains in several ways."""
     AcceleratorState._reset_state(reset_partial_state=True)
     unset_hf_deepspeed_config()
 
 
 def trained(student: Path, selection: Path, folder: Path, *overrides: str) -> Run:
-    """A run to its end, with SGD instead of AdamW."""
+    """A finished run, with SGD instead of AdamW."""
     fresh()
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     run = prepare(make_job(student, selection, folder, *SGD, *overrides, rank=rank, world=world))
@@ -44,13 +44,13 @@ def trained(student: Path, selection: Path, folder: Path, *overrides: str) -> Ru
 
 
 def gradients(before: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
-    """As the optimizer got them, on the main process."""
+    """The gradients that the optimizer received, on the main process."""
     after = run.exporter.state(needed=run.trainer.is_world_process_zero())
     return {name: (before[name] - value).contiguous() / RATE for name, value in after.items()}
 
 
 def crashed_and_resumed(student: Path, selection: Path, folder: Path, *overrides: str) -> dict[str, Any]:
-    """The same AdamW run twice: to its end, and ended after step 3 of 4, whose last checkpoint is of step 2."""
+    """The same AdamW run twice: complete, and stopped after step 3 of 4, with a last checkpoint at step 2."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     settings = ["training.global_batch=4", "training.checkpoints=2", "training.learning_rate=0.01", *overrides]
     for name in ("whole", "crashed"):

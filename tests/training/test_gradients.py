@@ -1,7 +1,7 @@
-"""The weights act, exactly: on 1 process and 2, plain, under DDP and DeepSpeed, packed and padded, accumulated or not.
+"""Weights have their exact effect: on 1 process and 2, plain, under DDP and DeepSpeed, packed and padded, accumulated or not.
 
-The truth is ∇ 1/|batch| Σ w_i ℓ_i in fp64, one trajectory at a time. What is compared with it is what the optimizer of a real
-run was given (tests/training/probe.py): one torchrun tries all settings of 2 processes.
+The truth is ∇ 1/|batch| Σ w_i ℓ_i in fp64, one trajectory at a time. It is compared with the gradient that the optimizer of a
+real run received (tests/training/probe.py): one torchrun runs all settings of 2 processes.
 """
 
 import json
@@ -41,7 +41,7 @@ LORA = ["training.lora.rank=4", "training.lora.alpha=8"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Students and training sets, and the answers of 2 processes."""
+    """Students and training sets, and the results of 2 processes."""
     folder = tmp_path_factory.mktemp("gradients")
     write_student(folder / "student")
     write_student(folder / "poisoned", tied=False, poisoned=True)
@@ -148,7 +148,7 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_n
 ) -> None:
     result = results[f"{zero}-poisoned"]
     assert list(result["skipped"].values()) == [[f"q{POISONED:02d}/c"]]
-    assert result["scheduled"] == 4  # the schedule goes on: it must end where it would have ended
+    assert result["scheduled"] == 4  # the schedule continues: it must end where it would have ended
     before, after = (
         load_file(folder / "poisoned" / "model.safetensors"),
         load_file(folder / f"{zero}-poisoned" / "model.safetensors"),
@@ -161,7 +161,7 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_n
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-def test_a_crashed_deepspeed_run_goes_on_to_the_same_weights(zero: int, folder: Path, results: dict[str, Any]) -> None:
+def test_a_crashed_deepspeed_run_resumes_to_the_same_weights(zero: int, folder: Path, results: dict[str, Any]) -> None:
     assert results[f"{zero}-resumed"]["resumed_from"] == ["checkpoint-2"]
     whole, crashed = (load_file(folder / f"{zero}-resumed" / name / "model.safetensors") for name in ("whole", "crashed"))
     assert max(float((crashed[name] - value).abs().max()) for name, value in whole.items()) <= 1e-6

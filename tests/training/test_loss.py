@@ -1,4 +1,4 @@
-"""The weighted objective against a plain full-logits formulation, in fp64 and as models really run."""
+"""The weighted objective against a plain full-logits formulation, in fp64 and as models are run in practice."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ class Problem:
         )
 
     def trajectory_loss(self, i: int, rule: LogitRule = PLAIN) -> Tensor:
-        """ℓ_i by itself, as the paper writes it."""
+        """ℓ_i of one trajectory, as the paper writes it."""
         mine = (self.segment == i) & (self.targets != NO_TARGET)
         z = rule.scale * (self.hidden[mine] @ self.head.T + self.bias)
         z = z if rule.softcap is None else rule.softcap * torch.tanh(z / rule.softcap)
@@ -140,7 +140,7 @@ def test_no_response_token_is_a_zero_that_reaches_every_parameter() -> None:
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
-# As models really run.
+# As models are run in practice.
 
 
 def tiny_llama(tied: bool, seed: int = 0) -> LlamaForCausalLM:

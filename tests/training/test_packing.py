@@ -37,8 +37,8 @@ def test_every_sequence_is_in_exactly_one_pack_that_has_room_for_it(lengths: lis
 
 @given(lengths_lists)
 def test_packs_are_within_best_fits_bound_of_any_other_packing(lengths: list[int]) -> None:
-    """No heuristic is never beaten: next-fit that happens to meet 5 3 2 | 4 3 3 in this order needs 2 packs of 10, best-fit
-    decreasing 3. What is a theorem is 11/9 of the optimum + 6/9 (Dósa 2007), and any packing bounds the optimum."""
+    """Every heuristic can be beaten: next-fit on 5 3 2 | 4 3 3 in this order needs 2 packs of 10, best-fit decreasing 3.
+    The theorem is 11/9 of the optimum + 6/9 (Dósa 2007), and any packing bounds the optimum."""
     assert len(pack(lengths, CAPACITY)) <= 11 / 9 * next_fit(lengths, CAPACITY) + 6 / 9
     assert len(pack(lengths, CAPACITY)) >= ceil(sum(lengths) / CAPACITY)
 
@@ -129,7 +129,7 @@ def test_epochs_and_seeds_shuffle_differently() -> None:
 
 
 def test_processes_hardly_wait_for_each_other() -> None:
-    """Useful tokens over what all processes could have done until the fullest was ready, micro-step by micro-step."""
+    """Useful tokens over the tokens that all processes could have processed until the fullest was ready, per micro-step."""
     torch.manual_seed(0)
     lengths = (torch.randn(1280) * 0.8).exp().mul(4000).long().clamp(64, 32768).tolist()
     waiting = 0
@@ -172,7 +172,7 @@ def test_an_empty_micro_step_is_one_token_without_a_target(collate: object) -> N
 
 
 def test_each_trajectory_needs_a_weight() -> None:
-    with pytest.raises(LarkError, match="2 trajectories came with 1"):
+    with pytest.raises(LarkError, match="2 trajectories, but 1 weights"):
         collate_packed([A, B], [1.0])
 
 

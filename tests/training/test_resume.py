@@ -1,4 +1,4 @@
-"""kill -9 in the middle of an epoch, run again: the weights are those of a run that nobody disturbed. Nothing is left out."""
+"""kill -9 in the middle of an epoch, run again: the weights are those of an uninterrupted run. Nothing is left out."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ RECIPE = [
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A student with dropout: without its random state a run cannot go on as it would have."""
+    """A student with dropout: without its random state, a run cannot continue as it would have."""
     folder = tmp_path_factory.mktemp("resume")
     return write_student(folder / "student", dropout=0.1), write_training_set(folder / "selection", count=40)
 
@@ -68,7 +68,7 @@ def kill_after_the_first_checkpoint(job: Job) -> None:
 
 
 def leave_unusable_checkpoints(folder: Path) -> None:
-    """Newer than the last whole one: one without an end, as a kill during its writing leaves it, and one damaged since."""
+    """Two checkpoints newer than the last intact one: an incomplete one, as after a kill while writing, and a damaged one."""
     newest = next(path for path in folder.glob("checkpoint-*") if damage(path) is None)
     incomplete, damaged = (shutil.copytree(newest, folder / f"checkpoint-{STEPS - k}") for k in (1, 2))
     (incomplete / COMPLETE).unlink()
@@ -88,7 +88,7 @@ def curve(folder: Path) -> list[dict[str, Any]]:
 def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(
     world: int, inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """(Under DeepSpeed: tests/training/test_gradients.py, whose processes are there already.)"""
+    """(Under DeepSpeed: tests/training/test_gradients.py, which already starts such processes.)"""
     undisturbed, killed = (make_job(*inputs, tmp_path / name, *RECIPE, world=world) for name in ("undisturbed", "killed"))
     if world == 1:
         train(undisturbed)
@@ -99,7 +99,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(
     assert 4 <= steps_before < STEPS and not (killed.folder / DONE).exists()
     leave_unusable_checkpoints(killed.folder / "checkpoints")
     said = finish(killed)
-    assert "resuming from checkpoint-" in said and f"checkpoint-{STEPS - 1} was not written to its end" in said
+    assert "resuming from checkpoint-" in said and f"checkpoint-{STEPS - 1} is incomplete: ignored" in said
     assert f"checkpoint-{STEPS - 2} is damaged (optimizer.pt has " in said
 
     ours, theirs = (load_file(job.folder / "model.safetensors") for job in (killed, undisturbed))
@@ -128,7 +128,7 @@ def check_curve_and_snapshots(job: Job, student: Path, selection: Path) -> None:
     assert all(torch.equal(value, load_file(job.folder / "model.safetensors")[name]) for name, value in last.items())
 
 
-def test_a_lora_run_that_crashed_goes_on_and_merges_what_it_trained(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_lora_run_that_crashed_resumes_and_merges_what_it_trained(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     settings = [*RECIPE, "training.lora.rank=4", "training.lora.dropout=0.1", "training.checkpoints=10"]
     whole, crashed = (make_job(*inputs, tmp_path / name, *settings) for name in ("whole", "crashed"))
     train(whole)
@@ -146,7 +146,7 @@ def test_a_lora_run_that_crashed_goes_on_and_merges_what_it_trained(inputs: tupl
 
 
 def test_a_finished_run_has_nothing_left_to_do(inputs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Killed after the export, before the pipeline has noted it: not a step is trained again, and no checkpoint stays."""
+    """Killed after the export, before the pipeline recorded it: no step is trained again, and no checkpoint remains."""
     (tmp_path / DONE).write_text(json.dumps({"steps": 3}))
     checkpoint(tmp_path / "checkpoints", 3, Layout(0, 1))
     assert train(make_job(*inputs, tmp_path, *RECIPE)) == {"steps": 3}
@@ -155,7 +155,7 @@ def test_a_finished_run_has_nothing_left_to_do(inputs: tuple[Path, Path], tmp_pa
 
 @pytest.fixture(scope="module")
 def crashed(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that ended after step 5 of 10: checkpoints of the steps 2 and 4."""
+    """A run that stopped after step 5 of 10, with checkpoints at steps 2 and 4."""
     folder = tmp_path_factory.mktemp("crashed")
     run = prepare(make_job(*inputs, folder, *SHORT))
     run.trainer.add_callback(CrashAt(5))
@@ -189,14 +189,14 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
     (said,) = [record.message for record in caplog.records]
     assert said.startswith("checkpoint-4 ") and (
-        "was not written" in said if (file, harm) == (COMPLETE, "removed") else file in said
+        "is incomplete" in said if (file, harm) == (COMPLETE, "removed") else file in said
     )
 
 
-def test_where_no_checkpoint_is_whole_training_starts_anew(
+def test_if_no_checkpoint_is_intact_training_starts_over(
     crashed: Path, inputs: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And the curve with it: step 0, which was measured before the crash, is in it once."""
+    """So does the curve: step 0, which was measured before the crash, is in it once."""
     for checkpoint in shutil.copytree(crashed, tmp_path / "again").glob("checkpoints/*"):
         truncate(checkpoint / "trainer_state.json")
     again, undisturbed = (make_job(*inputs, tmp_path / name, *SHORT) for name in ("again", "undisturbed"))
@@ -204,7 +204,7 @@ def test_where_no_checkpoint_is_whole_training_starts_anew(
     train(again)
     said = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert [line.split(" ")[0] for line in said[:2]] == ["checkpoint-4", "checkpoint-2"]
-    assert said[2] == "No checkpoint is whole: training starts anew"
+    assert said[2] == "No checkpoint is intact: training starts over"
     train(undisturbed)
     assert [line["step"] for line in curve(again.folder)] == list(range(11))
     ours, theirs = (load_file(job.folder / "model.safetensors") for job in (again, undisturbed))
@@ -214,7 +214,7 @@ def test_where_no_checkpoint_is_whole_training_starts_anew(
 def test_the_speed_is_that_of_the_step_alone(
     inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that training moves by 2 s a step, and everything between two steps by 100."""
+    """With a clock that training advances by 2 s per step, and everything between two steps by 100."""
     now = 0.0
 
     class Work(TrainerCallback):
@@ -254,14 +254,14 @@ def test_only_complete_checkpoints_count(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path, plain) is None
     for step, layout in [(9, plain), (10, plain), (11, None)]:
         checkpoint(tmp_path, step, layout)
-    newest = newest_checkpoint(tmp_path, Layout(0, 4))  # without DeepSpeed any number of processes can go on
+    newest = newest_checkpoint(tmp_path, Layout(0, 4))  # without DeepSpeed any number of processes can resume
     assert newest is not None and newest.name == "checkpoint-10"
     remove_unusable(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-9", "checkpoint-10"}
 
 
 @pytest.mark.parametrize("now", [Layout(0, 8), Layout(3, 8), Layout(2, 4)])
-def test_what_deepspeed_sharded_is_not_continued_by_another_sharding(now: Layout, tmp_path: Path) -> None:
+def test_a_sharded_checkpoint_is_not_resumed_by_another_sharding(now: Layout, tmp_path: Path) -> None:
     checkpoint(tmp_path, 5, Layout(2, 8))
     with pytest.raises(LarkError, match=r"written by 8 processes with hardware.zero=2.*force=\[train\]"):
         newest_checkpoint(tmp_path, now)

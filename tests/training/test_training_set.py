@@ -1,4 +1,4 @@
-"""A line of a training set is right, or a sentence says which one is not."""
+"""A training set is read, or an error names the first bad line."""
 
 import json
 import math
@@ -33,8 +33,8 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"weight": math.nan}, "the weight of q1/c is nan"),
-        ({"weight": math.inf}, "the weight of q1/c is inf"),
+        ({"weight": math.nan}, "the weight of q1/c is nan; a weight must be finite"),
+        ({"weight": math.inf}, "the weight of q1/c is inf; a weight must be finite"),
         ({"weight": -0.5}, "the weight of q1/c is -0.5; .* must not be negative"),
         ({"weight": "1.0"}, "the weight of q1/c must be a number, not '1.0'"),
         ({"weight": True}, "the weight of q1/c must be a number, not True"),
@@ -42,9 +42,9 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
         ({"question_id": MISSING}, "there is no `question_id`"),
         ({"candidate_id": None}, "there is no `candidate_id`"),
         ({"messages": MISSING}, "there is no `messages`"),
-        ({"question_id": "q0"}, "the trajectory q0/c stands there twice"),
+        ({"question_id": "q0"}, "duplicate trajectory q0/c; merge its lines into one"),
         ({"messages": [USER, ASSISTANT, USER, ASSISTANT]}, "not user, assistant, user, assistant; only a single response"),
-        ({"messages": [USER]}, "one user's turn and one assistant's, .* not user;"),
+        ({"messages": [USER]}, "one user turn and one assistant turn, .* not user;"),
         ({"messages": [USER, {"content": "2"}]}, "not user, None;"),
         ({"messages": [USER, {"role": "assistant"}]}, "`messages` must be a list of messages"),
         ({"messages": "1 + 1 = 2"}, "`messages` must be a list of messages"),
@@ -61,7 +61,7 @@ def test_what_cannot_be_trained_on_is_named_with_its_line(change: dict[str, Any]
     ("lines", "said"),
     [(["{not JSON"], "line 1: broken JSON"), (["[1]"], "line 1: a JSON object is expected"), ([], "is empty")],
 )
-def test_a_file_of_something_else_is_said_so(lines: list[str], said: str, tmp_path: Path) -> None:
+def test_a_file_of_something_else_is_refused(lines: list[str], said: str, tmp_path: Path) -> None:
     with pytest.raises(LarkError, match=said):
         list(read_rows(write(tmp_path / "train.jsonl", *lines)))
 

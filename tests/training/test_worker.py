@@ -48,7 +48,7 @@ def test_the_export_is_a_plain_student_with_its_chat_template_and_both_stop_toke
 ) -> None:
     counts = train(make_job(*inputs, tmp_path, "student.dtype=bfloat16", "training.learning_rate=0.01"))
     assert counts["steps"] == 1 and counts["skipped_steps"] == 0
-    assert "Nothing will be learned: 16 trajectories are a single step of training.global_batch=16" in caplog.text
+    assert "Training will have no effect: 16 trajectories make a single step (training.global_batch=16)" in caplog.text
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert type(model) is LlamaForCausalLM and model.dtype == torch.bfloat16 and model.config.use_cache
@@ -96,11 +96,11 @@ def test_a_response_that_is_cut_away_is_named_before_training(tmp_path: Path) ->
     messages = [{"role": "user", "content": "very " * 300}, {"role": "assistant", "content": "2"}]
     row = {"question_id": "q00", "candidate_id": "c", "weight": 1.0, "messages": messages}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(LarkError, match="nothing of the response of q00/c is left"):
+    with pytest.raises(LarkError, match=r"the response of q00/c is cut off completely at student\.max_length=200"):
         read_examples(tmp_path / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(DEMO)), 200)
 
 
-def test_the_papers_recipe_is_what_the_trainer_is_told(tmp_path: Path) -> None:
+def test_the_trainer_gets_the_papers_recipe(tmp_path: Path) -> None:
     config = composed("student=qwen7b", "hardware=cpu", "hardware.zero=2")
     args = arguments(config, tmp_path, 1172, "cpu", zero=0)
     assert (args.learning_rate, args.lr_scheduler_type, args.get_warmup_steps(1000)) == (1e-5, "cosine", 50)
@@ -141,7 +141,7 @@ def test_there_are_never_more_checkpoints_than_asked_for(steps: int, checkpoints
 
 @pytest.mark.parametrize("student", ["qwen7b", "qwen1.5b", "llama3b"])
 @pytest.mark.parametrize("zero", [2, 3])
-def test_deepspeed_accepts_and_reads_what_the_paper_says(student: str, zero: int, tmp_path: Path) -> None:
+def test_deepspeed_accepts_and_reads_the_papers_settings(student: str, zero: int, tmp_path: Path) -> None:
     config = composed(f"student={student}", "hardware=cpu", "hardware.zero=2")
     told = HfTrainerDeepSpeedConfig(deepspeed_config(config, zero))
     told.trainer_config_process(arguments(config, tmp_path, 100, "cpu", zero=0))
@@ -159,7 +159,7 @@ def test_one_process_has_nothing_to_shard() -> None:
 
 
 def check(config: Config, folder: Path) -> Machine:
-    """What a run is asked before anything of it runs."""
+    """The checks before anything of a run starts."""
     machine = check_machine(config)
     check_steps(config, machine, wanted(make_plan(config, Checksums(folder)), config.stages))
     return machine
@@ -208,7 +208,7 @@ def test_a_run_that_does_not_train_is_not_asked_for_a_batch(overrides: list[str]
             check(composed("hardware=cpu", "hardware.processes=3", *trains), tmp_path)
 
 
-def test_lora_adapts_the_layers_it_is_told_to() -> None:
+def test_lora_adapts_the_given_layers() -> None:
     lora = composed("training.lora.rank=4", "training.lora.targets=[self_attn.q_proj,v_proj]").training.lora
     wrapped = add_adapters(small_llama(), lora)
     trained = {name.split(".")[-4] for name, parameter in wrapped.named_parameters() if parameter.requires_grad}
@@ -270,7 +270,7 @@ def test_a_checkpoint_without_the_curve_or_snapshots_that_are_asked_for_is_not_r
     assert set(same) == {plain}
 
 
-def test_a_held_out_file_that_is_not_there_is_said_so() -> None:
+def test_a_missing_held_out_file_is_refused() -> None:
     with pytest.raises(LarkError, match=r"training.held_out.path=nowhere.jsonl: there is no such file"):
         composed("training.held_out.path=nowhere.jsonl")
 
@@ -295,7 +295,7 @@ def test_liger_is_skipped_without_a_gpu_with_one_line(caplog: pytest.LogCaptureF
     assert [record.message for record in caplog.records] == ["Liger kernels need a GPU: training with PyTorch's own"]
 
 
-def test_a_family_that_liger_does_not_know_is_said_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_family_that_liger_does_not_know_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=32))
@@ -304,7 +304,7 @@ def test_a_family_that_liger_does_not_know_is_said_so(caplog: pytest.LogCaptureF
 
 
 def test_the_user_turns_of_a_training_set_are_trained_on_as_they_are(tmp_path: Path) -> None:
-    """Nothing is appended that the file does not say, and nothing is recognised by its ending."""
+    """Nothing is appended that the file does not contain, and nothing is recognised by its ending."""
     chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
     messages = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
     line = {"messages": messages, "weight": 1.0, "question_id": "q", "candidate_id": "c"}

@@ -1,4 +1,4 @@
-"""A tiny student, a weighted training set of unequal lengths and weights, and the gradient that training must have."""
+"""A tiny student, a training set of unequal lengths and weights, and the gradient that training must have."""
 
 import json
 from collections.abc import Iterator
@@ -33,12 +33,12 @@ WEIGHTS = [0.2, 1.7, 0.9, 3.1, 1.0, 0.4, 2.2, 0.05]
 
 
 POISON = "Zebra"
-"""A word of one trajectory only. A student can be made whose embedding of it is not finite."""
+"""A word of one trajectory only. `poisoned=True` makes a student whose embedding of it is not finite."""
 POISONED = 5
 
 
 def write_student(folder: Path, tied: bool = True, poisoned: bool = False, dropout: float = 0.0) -> Path:
-    """With the demo's tokenizer, so that it has a real chat template."""
+    """Write a tiny student with the demo's tokenizer, so that it has a real chat template."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     torch.manual_seed(0)
     config = LlamaConfig(
