@@ -163,7 +163,7 @@ def test_outputs_that_cannot_be_written_are_a_sentence_before_anything_runs(tmp_
     (tmp_path / "file").touch()
     code, output = run_program("stages=[pool]", "tracking=none", outputs=tmp_path / "file")
     assert code != 0
-    assert output.strip().startswith("error: ") and "say where to with outputs=<folder>" in output
+    assert output.strip().startswith("error: ") and "choose another folder with outputs=<folder>" in output
     assert len(output.strip().splitlines()) == 1
 
 
