@@ -82,7 +82,7 @@ class Training:
     def __post_init__(self) -> None:
         one_of("training.schedule", self.schedule, ("cosine", "linear", "constant"))
         require(self.learning_rate > 0, "training.learning_rate", self.learning_rate, "must be positive")
-        require(0 <= self.warmup < 1, "training.warmup", self.warmup, "must be at least 0 and less than 1 (fraction of the steps)")
+        require(0 <= self.warmup < 1, "training.warmup", self.warmup, "must be a fraction of the steps, less than 1")
         for key in ("epochs", "global_batch", "checkpoints"):
             require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "must be at least 1")
         betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)

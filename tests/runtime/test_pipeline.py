@@ -168,7 +168,7 @@ def test_outputs_that_cannot_be_written_are_a_sentence_before_anything_runs(tmp_
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A file-size limit is the full disk that a test can make for itself.
+    # A file-size limit simulates a full disk.
     import resource
 
     def limit() -> None:
