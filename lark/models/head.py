@@ -76,8 +76,8 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     if not errors[best] <= max(16 * torch.finfo(theirs.dtype).eps, 1e-4):
         raise LarkError(
             f"{type(model).__name__} does something to its logits that lark/models/head.py does not know: logits computed from "
-            f"its last hidden state are off by {errors[best]:.1e} of the largest. Add the rule to `LogitRule`, or choose another "
-            "student."
+            f"its last hidden state are off by {errors[best]:.1e} of the largest. Add the rule to `LogitRule`, or choose "
+            "another student."
         )
     return rules[best]
 
