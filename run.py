@@ -16,8 +16,8 @@ try:
     import hydra
 except ModuleNotFoundError:
     sys.exit(
-        "error: this Python has none of the packages that LARK needs. `make setup` installs them into .venv, and "
-        "`source .venv/bin/activate` makes python the one that has them; for GPUs, see environment.yml."
+        "error: the packages that LARK needs are not installed in this Python. Run `make setup` to install them into .venv, "
+        "then `source .venv/bin/activate`; for GPUs, see environment.yml."
     )
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -30,11 +30,11 @@ from lark.config.cli import as_hydra_reads, sentence
 from lark.errors import LarkError
 from lark.runtime.store import disk_errors
 
-os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `__main__` below, which turns them into sentences
+os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `__main__` below, which reports each in one sentence
 log = logging.getLogger("lark")
 PROCESS = os.getpid()
 failures: list[str] = []
-"""What went wrong, a sentence for each trial. A trial of a sweep that fails does not stop the others."""
+"""One error message per failed trial. A trial of a sweep that fails does not stop the others."""
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
@@ -45,7 +45,7 @@ def main(composed: DictConfig) -> None:
         with disk_errors(settings.outputs_path):
             _run(settings, Path(hydra_config.runtime.output_dir))
     except LarkError as error:
-        if os.getpid() != PROCESS:  # a cluster's job, in a process of its own: submitit carries the error home
+        if os.getpid() != PROCESS:  # a cluster job in another process: submitit returns the error to the parent
             raise
         failures.append(f"error: {error}")
         if hydra_config.mode == RunMode.MULTIRUN:
@@ -53,7 +53,7 @@ def main(composed: DictConfig) -> None:
 
 
 def _run(settings: config.Config, folder: Path) -> None:
-    from lark.report.run_summary import run_summary  # noqa: PLC0415  # --help and --cfg need none of it
+    from lark.report.run_summary import run_summary  # noqa: PLC0415  # not needed for --help and --cfg
     from lark.runtime.launch import follow  # noqa: PLC0415
     from lark.runtime.pipeline import Pipeline, check_machine  # noqa: PLC0415
 
@@ -66,7 +66,7 @@ def _run(settings: config.Config, folder: Path) -> None:
 
 
 def _plan(settings: config.Config, folder: Path) -> None:
-    """`dry_run=true`: what would run and what it would cost. The cost is reported even if the pool is not here yet."""
+    """Handle `dry_run=true`: report what would run and its cost. The cost is reported even if the pool is missing."""
     from lark.planner.report import report  # noqa: PLC0415
     from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
     from lark.runtime.plan import make_plan, wanted  # noqa: PLC0415
@@ -86,7 +86,7 @@ def _plan(settings: config.Config, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    # Jobs that Hydra's submitit launcher starts must find this `lark`, and not the parser of that name.
+    # Jobs started by Hydra's submitit launcher must import this `lark`, not the parser package of the same name.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     config.register()
     try:
@@ -95,11 +95,11 @@ if __name__ == "__main__":
     except (HydraException, OmegaConfBaseException, LarkError) as error:
         failures.append(f"error: {sentence(error)}")
     except OSError as error:
-        # Only Hydra's own, which makes the run's folder before it calls `main`.
+        # Handle only errors of Hydra itself, which creates the run's folder before it calls `main`.
         if any(frame.f_code is main.__wrapped__.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
             raise
         where, why = error.filename or "The outputs folder", error.strerror
-        failures.append(f"error: {where} cannot be written ({why}): say where to with outputs=<folder>.")
+        failures.append(f"error: {where} cannot be written ({why}): choose another folder with outputs=<folder>.")
     except RuntimeError as error:
         if "srun" not in str(error):
             raise
@@ -107,6 +107,6 @@ if __name__ == "__main__":
             "error: hardware=slurm with -m submits jobs, but there is no srun here: run it on the cluster's login node."
         )
     except KeyboardInterrupt:
-        failures.append("interrupted: run the same command again and it continues.")
+        failures.append("interrupted: run the same command again to resume.")
     if failures:
         sys.exit("\n".join(failures))

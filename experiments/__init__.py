@@ -8,15 +8,15 @@
 
 To add one, called `loss-reduction` on the command line and loss_reduction in files:
 
-1. conf/experiment/loss_reduction.yaml, opening with its command, its cost at paper scale and the values to expect.
-   `experiment.scales` says what each scale means, `hydra.sweeper.params` is the sweep. Every trial is one run of run.py
-   and shares artifacts with all others, so name the trials as table1 does and they cost nothing twice. `stages: [select]`
-   stops early; `analysis.name` adds a measurement that needs the model, an artifact like any other (stage analyse).
+1. conf/experiment/loss_reduction.yaml, which starts with its command, its cost at paper scale and the values to expect.
+   `experiment.scales` defines each scale, `hydra.sweeper.params` is the sweep. Every trial is one run of run.py and shares
+   artifacts with all others, so use the settings of table1's trials where possible: they are computed only once.
+   `stages: [select]` stops early; `analysis.name` adds a measurement that needs the model, an artifact like any other (stage
+   analyse).
 2. experiments/loss_reduction.py with `render(sweep: Sweep) -> Report`. It reads finished artifacts and draws: no model
-   code. `sweep.trials` are the trials, `sweep.folder(trial, SELECTION)` is the folder of a trial's finished artifact of a kind, or
-   None (kinds are declared beside the code that makes them: POOL, SELECTION, CHECKPOINT, …),
-   `sweep.metrics(trial)` its accuracies; what is not there yet must show as missing, and `found=False` says that nothing is.
-   `published("table1")` is the paper's numbers, experiments/paper/table1.csv. See table1.py for a table and
+   code. `sweep.trials` are the trials, `sweep.folder(trial, SELECTION)` is the folder of a trial's finished artifact of a kind,
+   or None, and `sweep.metrics(trial)` has its accuracies. Show missing results as missing; `found=False` means that there are
+   none yet. `published("table1")` has the paper's numbers, experiments/paper/table1.csv. See table1.py for a table and
    ablation_score.py for a figure.
 3. A line `loss-reduction: ## ...` in the Makefile, which `make help` shows, and its place in ORDER below.
 
@@ -27,4 +27,4 @@ ORDER = (
     "table1", "ablation_score", "ablation_weighting", "landscape", "loss_reduction", "teacher_utility", "token_level",
     "kappa", "theory", "surrogate", "contamination", "cost", "budget_scaling", "case_study",
 )  # fmt: skip
-"""As in the paper; `make reports` and the index follow it."""
+"""Order of the experiments in the paper, in `make reports` and in the index."""

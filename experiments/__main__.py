@@ -1,9 +1,9 @@
 """Run, plan or render the paper's experiments.
 
-Run as: python -m experiments run table1 [scale=paper] [key=value ...]      sweep, then render; what is finished is reused
-        python -m experiments plan table1 [scale=paper] [key=value ...]     what it would do and cost
-        python -m experiments render table1 [scale=paper] [key=value ...]   from what is there, without running anything
-        python -m experiments run all                                       every experiment
+Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run the sweep, reusing finished trials; then render
+        python -m experiments plan table1 [scale=paper] [key=value ...]     show what it would do and cost
+        python -m experiments render table1 [scale=paper] [key=value ...]   render finished results, without running anything
+        python -m experiments run all                                       run every experiment
 """
 
 import importlib
@@ -23,7 +23,7 @@ log = logging.getLogger("experiments")
 
 
 def main(arguments: Sequence[str]) -> str | None:
-    """Do what the command line says; returns what went wrong, or None."""
+    """Carry out the command line; return the errors, or None."""
     commands = {"run": run, "plan": plan, "render": render}
     if {"--help", "-h"} & set(arguments):
         log.info("%s\n\nExperiments: %s", __doc__.strip(), ", ".join(map(dashed, available())))
@@ -38,26 +38,26 @@ def main(arguments: Sequence[str]) -> str | None:
         except LarkError as error:
             if len(names) == 1:
                 raise
-            problems.append(f"{dashed(name)}: {error}")  # the others go on
+            problems.append(f"{dashed(name)}: {error}")  # continue with the others
     return "\n".join(problems) or None
 
 
 def run(name: str, arguments: list[str]) -> list[str]:
-    """The sweep, to its end whatever fails, and then its report. Returns what failed."""
+    """Run the whole sweep, even if trials fail, and then write its report. Return the failures."""
     sweep = compose_sweep(name, arguments)
-    draw(sweep)  # of nothing yet, or of a part: what cannot be drawn is told before hours of work
+    draw(sweep)  # with partial or no results: a sweep that cannot be drawn fails before hours of work
     log.info("%s at scale %s: %s", sweep.title, sweep.scale, counted(len(sweep.trials), "trial"))
     command = [sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments]
     code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
     _write(sweep)
     failed = [f"{sweep.title}: trial {' '.join(trial.overrides)}: {why}" for trial, why in reports.unfinished(sweep)]
     if code < 0 or (code and not failed):
-        failed.append(f"{sweep.title}: the sweep ended with code {code}; run the same command again and it continues.")
+        failed.append(f"{sweep.title}: the sweep exited with code {code}; run the same command again to resume.")
     return failed
 
 
 def plan(name: str, arguments: list[str]) -> list[str]:
-    """What the sweep would do and cost: at the paper's scale on the paper's machine, unless another is named."""
+    """Show what the sweep would do and cost; at the paper's scale on the paper's machine, unless hardware=... is given."""
     if "scale=paper" in arguments and not any(argument.startswith("hardware=") for argument in arguments):
         arguments = [*arguments, "hardware=a100x8"]
     log.info("%s", describe(compose_sweep(name, arguments)))
@@ -65,7 +65,7 @@ def plan(name: str, arguments: list[str]) -> list[str]:
 
 
 def render(name: str, arguments: list[str]) -> list[str]:
-    """The report from what is finished."""
+    """Write the report from finished results."""
     _write(compose_sweep(name, arguments))
     return []
 
@@ -76,17 +76,17 @@ def _write(sweep: Sweep) -> None:
 
 
 def draw(sweep: Sweep) -> Report:
-    """What experiments/<name>.py makes of the sweep."""
+    """Render the sweep with experiments/<name>.py."""
     try:
         report: Report = importlib.import_module(f"experiments.{sweep.name}").render(sweep)
     except LarkError:
         raise
     except Exception as error:
         log.debug("%s", sweep.title, exc_info=True)
-        typed = " ".join(sweep.overrides) or "no settings of your own"
+        typed = " ".join(sweep.overrides) or "its default settings"
         raise LarkError(
             f"{sweep.title} cannot be drawn with {typed} ({type(error).__name__}: {first_line(error)}). It draws the sweep of "
-            f"conf/experiment/{sweep.name}.yaml: change single values, and sweep over nothing else."
+            f"conf/experiment/{sweep.name}.yaml: change single values, and do not sweep over anything else."
         ) from error
     return report
 
@@ -100,6 +100,6 @@ if __name__ == "__main__":
     except OSError as error:
         if error.filename is None:
             raise
-        sys.exit(f"error: {error.filename}: {error.strerror}. Say where to write with outputs=<folder>.")
+        sys.exit(f"error: {error.filename}: {error.strerror}. Choose another folder with outputs=<folder>.")
     except KeyboardInterrupt:
-        sys.exit("interrupted: run the same command again and it continues.")
+        sys.exit("interrupted: run the same command again to resume.")

@@ -15,7 +15,7 @@ def render(sweep: Sweep) -> Report:
 
 def _caption(samples: int, budget: int) -> str:
     return (
-        f"Acc@{samples} in percent of students trained on the top {budget} by each score, all with χ² weights; error bars "
-        "are the standard deviation over decoding seeds. The paper finds 1/loss the weakest, ρ̂ much better, and ĝ the "
-        "best on all four benchmarks: likelihood alone does not tell what can be learned."
+        f"Acc@{samples} (percent) of students trained on the top {budget} by each score, all with χ² weights; error bars "
+        "are the standard deviation over decoding seeds. In the paper, 1/loss is the weakest, ρ̂ is much better, and ĝ is the "
+        "best on all four benchmarks: likelihood alone does not show what can be learned."
     )

@@ -17,7 +17,7 @@ def render(sweep: Sweep) -> Report:
 
 def _caption(samples: int, budget: int) -> str:
     return (
-        f"Acc@{samples} in percent of students trained on the top {budget} by ĝ under each weighting; error bars are the "
-        "standard deviation over decoding seeds. The paper finds χ² weights the best throughout, most clearly on AIME and "
+        f"Acc@{samples} (percent) of students trained on the top {budget} by ĝ with each weighting; error bars are the "
+        "standard deviation over decoding seeds. In the paper, χ² weights are the best throughout, most clearly on AIME and "
         "MATH-500. KL is not in the paper's figure."
     )

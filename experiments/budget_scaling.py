@@ -34,7 +34,7 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title="Appendix D.2. Budget scaling",
         caption=(
-            f"Acc@{samples} in percent of LARK at each budget B; error bars are the standard deviation over decoding seeds. The "
+            f"Acc@{samples} (percent) of LARK at each budget B; error bars are the standard deviation over decoding seeds. The "
             "paper finds a large step from B=1 to 3 and small, uneven gains beyond: 49.4, 65.1, (not printed), 68.7 and 66.3 "
             "for B = 1, 3, 5, 10 and 20 on AMC, after training on 500 questions."
         ),
@@ -46,7 +46,7 @@ def render(sweep: Sweep) -> Report:
 
 
 def _difference(part: pd.DataFrame) -> Cell:
-    """Ours minus the paper's, on the benchmark that it gives."""
+    """Ours minus the paper's, on the benchmark for which it gives numbers."""
     known = part["difference"].dropna()
     return Cell(f"{known.iloc[0]:+.1f}".replace("-", "−")) if len(known) else MISSING
 
@@ -69,7 +69,7 @@ def _figure(data: pd.DataFrame, printed: dict[int, float], samples: int) -> Figu
     budgets = sorted(int(budget) for budget in data["budget"].unique())
     axes.set_xticks(budgets, [str(budget) for budget in budgets], minor=False)
     axes.minorticks_off()
-    axes.set_xlabel("Budget B (trajectories a question, log scale)")
+    axes.set_xlabel("Budget B (trajectories per question, log scale)")
     axes.set_ylabel(f"Acc@{samples} (%)")
     figure.legend(loc="outside right center")
     return figure

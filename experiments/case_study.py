@@ -1,4 +1,4 @@
-"""App. D.3: one question, from its candidates' scores to the weights of the chosen, and the tokens of the first choice."""
+"""App. D.3: one question, from its candidates' scores to the weights of the selected ones, and the tokens of the first choice."""
 
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from lark.report.tables import MISSING, Cell
 from lark.scoring.methods import TOKENS
 
 SHOWN_TOKENS = 60
-"""More than these cannot be labelled; of a longer response those in a row are shown whose residuals are largest together."""
+"""More tokens cannot be labelled. Of a longer response, the consecutive tokens with the largest sum of residuals are shown."""
 PAPER_BUDGET = 3
-"""How many trajectories the paper's example chooses."""
+"""Number of trajectories that the paper's example selects."""
 
 
 def render(sweep: Sweep) -> Report:
@@ -31,12 +31,12 @@ def render(sweep: Sweep) -> Report:
     table, chosen = candidates(sweep, trial), selection(sweep, trial)
     title = "Appendix D.3. One question, from scores to weights"
     caption = (
-        "(a) ĝ of every candidate of one question, grouped by teacher, the chosen ones outlined; the dashed line is the "
-        "threshold, the score of rank B+1. (b) The first choice token by token: its residual ‖π − e_y‖² and its "
-        "surprisal −log p(y) under the untrained student (of a long one, the "
-        f"{SHOWN_TOKENS} tokens in a row with the largest sum of residuals). "
-        "In the paper's question 839 two rollouts of one teacher are chosen "
-        "while its third ranks 25th: LARK selects trajectories, not teachers. Its weights there are 0.478, 0.387 and 0.136."
+        "(a) ĝ of every candidate of one question, grouped by teacher; selected candidates are outlined; the dashed line is "
+        "the threshold, the score of rank B+1. (b) The first choice token by token: its residual ‖π − e_y‖² and its "
+        "surprisal −log p(y) under the untrained student (for a long response, the "
+        f"{SHOWN_TOKENS} consecutive tokens with the largest sum of residuals). "
+        "In the paper's question 839, two rollouts of one teacher are selected "
+        "while its third ranks 25th: LARK selects trajectories, not teachers. The weights there are 0.478, 0.387 and 0.136."
     )
     if table is None or chosen is None:
         empty = pd.DataFrame(columns=[*KEY, "teacher", "g_hat", "weight"])
@@ -54,7 +54,7 @@ def render(sweep: Sweep) -> Report:
 
 
 def first_choice_tokens(sweep: Sweep, trial: Trial, chosen: pd.DataFrame) -> pd.DataFrame | None:
-    """The statistics of each token of the trajectory of rank 1, with its text; None while they are not there."""
+    """The statistics of each token of the trajectory of rank 1, with its text; None if they do not exist yet."""
     folder = sweep.folder(trial, TOKENS)
     if folder is None:
         return None
@@ -104,10 +104,10 @@ def _weights(sweep: Sweep, table: pd.DataFrame, chosen: pd.DataFrame) -> Table:
         "weight",
         "uniform",
         "the paper's ĝ (pid 839)",
-        "its weight",
+        "the paper's weight",
     ]
     header += ["ĝ, difference", "weight, difference"] if sweep.like_the_paper else []
-    return Table(header, rows, "The chosen trajectories and their weights (Lemma 3).")
+    return Table(header, rows, "The selected trajectories and their weights (Lemma 3).")
 
 
 def _hardest(tokens: pd.DataFrame) -> Table:
@@ -121,7 +121,7 @@ def _hardest(tokens: pd.DataFrame) -> Table:
     where = "" if len(tokens) <= SHOWN_TOKENS else f"; (b) shows {drawn} of them"
     return Table(
         ["position", "token", "p(y)", "residual", "surprisal"], rows,
-        f"The eight tokens with the largest residual hold {share:.0%} of the first choice's sum{where}.",
+        f"The eight tokens with the largest residuals account for {share:.0%} of the first choice's sum{where}.",
     )  # fmt: skip
 
 
@@ -172,9 +172,9 @@ def _figure(table: pd.DataFrame, chosen: pd.DataFrame, tokens: pd.DataFrame | No
         left.annotate(f" q = {table['weight'][at]:.2f}", where, ha="center", va="bottom", fontsize=7, rotation=90)
     middle = [float(np.mean(table.index[table["teacher"] == teacher])) for teacher in teachers]
     left.set_xticks(middle, teachers, rotation=45, ha="right")
-    left.set_xlabel("Teacher (a bar for each rollout)")
+    left.set_xlabel("Teacher (one bar per rollout)")
     left.set_ylabel(r"LARK's score $\hat g$")
-    left.set_title("(a) candidates; outlined: chosen, with weight q")
+    left.set_title("(a) candidates; outlined: selected, with weight q")
     left.margins(y=0.28)
     handles = [*left.get_legend_handles_labels()[0], *_token_panel(right, tokens)]
     figure.legend(handles=handles, loc="outside upper center", ncols=3)
@@ -182,14 +182,14 @@ def _figure(table: pd.DataFrame, chosen: pd.DataFrame, tokens: pd.DataFrame | No
 
 
 def window(tokens: pd.DataFrame) -> pd.DataFrame:
-    """The SHOWN_TOKENS successive tokens with the largest sum of residuals."""
+    """The SHOWN_TOKENS consecutive tokens with the largest sum of residuals."""
     sums = tokens["residual"].rolling(min(SHOWN_TOKENS, len(tokens))).sum()
     last = int(sums.fillna(-1.0).to_numpy().argmax())
     return tokens.iloc[max(0, last + 1 - SHOWN_TOKENS) : last + 1]
 
 
 def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarContainer]:
-    """Draw the panel; returns what the legend must name."""
+    """Draw the panel; return the handles for the legend."""
     axes.set_title("(b) the first choice, token by token")
     axes.set_xlabel("Token of the response")
     axes.set_ylabel(r"Residual $\|\pi_t - e_{y_t}\|^2$")

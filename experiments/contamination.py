@@ -1,4 +1,4 @@
-"""Table 2: problems of the benchmarks that are, or nearly are, questions of the pool; and the closest pairs."""
+"""Table 2: benchmark problems that are, or nearly are, questions of the pool; and the closest pairs."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ COLUMNS = ("N", "exact", "J>=0.4", "J>=0.7", "J>=0.85")
 PAIRS = 10
 EXCERPT = 160
 PAIR_COLUMNS = r"lp{0.13\linewidth}p{0.29\linewidth}p{0.1\linewidth}p{0.29\linewidth}"
-"""LaTeX's, for the closest pairs."""
+"""LaTeX column types of the table of closest pairs."""
 PAPER = {"problems": "N", "j40": "J>=0.4", "j70": "J>=0.7", "j85": "J>=0.85"}
 """Our names of the columns of experiments/paper/contamination.csv."""
 NAMES = {"AIME": "AIME-2024", "GPQA": "GPQA-Diamond"}
@@ -27,10 +27,10 @@ def render(sweep: Sweep) -> Report:
     theirs = replace(_table(paper, "The paper's Table 2, for its own pool."), ours=False)
     pool, benchmark = (sweep.trials[0].config.pool.name, sweep.trials[0].config.benchmark.name)
     caption = (
-        f"Problems of the benchmarks ({benchmark}) whose highest character 8-gram Jaccard similarity with a question of the pool "
+        f"Benchmark problems ({benchmark}) whose highest character 8-gram Jaccard similarity with a question of the pool "
         f"({pool}) is 1 after normalisation (exact), or at least 0.4, 0.7, 0.85; an exact match counts in every column. The "
         "paper finds no exact match among 811 problems, 31 at 0.4, 8 at 0.7 and 1 at 0.85, all in MATH "
-        "levels 2 to 5, and none of them a leak."
+        "levels 2 to 5, and none of them is a leak."
     )
     folder = sweep.folder(sweep.trials[0], CONTAMINATION_TABLE)
     if folder is None:
@@ -48,7 +48,7 @@ def render(sweep: Sweep) -> Report:
         Table(
             ["J", "Problem", "", "Question", ""],
             pairs,
-            f"The {len(pairs)} closest pairs; the CSV file has every problem's.",
+            f"The {len(pairs)} closest pairs; the CSV file has the closest question to every problem.",
             columns=PAIR_COLUMNS,
         ),
     ]

@@ -1,4 +1,4 @@
-"""App. D.1: seconds a trajectory of each scoring method, and the ratio to the fastest."""
+"""App. D.1: seconds per trajectory of each scoring method, and the ratio to the fastest."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -26,20 +26,20 @@ def render(sweep: Sweep) -> Report:
     usual = data.loc[data["method"].isin(paper.index), "seconds"].min()
     data = data.assign(ratio=data["seconds"] / usual, paper_ratio=data["paper_seconds"] / paper.min())
     data = data.assign(difference=data["ratio"] - data["paper_ratio"] if sweep.like_the_paper else None)
-    header = ["Method", "ms a trajectory", "ratio", "the paper's s", "the paper's ratio"]
+    header = ["Method", "ms per trajectory", "ratio", "the paper's s", "the paper's ratio"]
     header += ["difference of ratios"] if sweep.like_the_paper else []
     counts = {} if folder is None else sweep.store.manifest(trial.artifact(TIMINGS)).get("counts", {})  # type: ignore[arg-type]
     where = (
         f"Measured on {counts['device']}, {counts['trajectories']} trajectories of {counts['mean_tokens']:,.0f} response tokens "
-        "on average, all methods in one process, the order rotating; the median of the rounds of each trajectory, averaged. "
+        "on average, all methods in one process, in rotating order; the median over rounds of each trajectory, averaged. "
         if counts
         else ""
     )
     judge = "the judge is that of method.judge"
     if folder is not None and "llm_judge" not in ours.index:
         judge = (
-            "the judge is missing, because only engine=hf times it: another would want the memory that the student has (what it "
-            "takes for a whole pool is in its artifact's manifest)"
+            "the judge is missing, because only engine=hf times it: another engine would need the memory that the student uses "
+            "(its time for a whole pool is in its artifact's manifest)"
         )
     rows = [
         [
@@ -55,12 +55,12 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title="Appendix D.1. What scoring costs",
         caption=(
-            "Wall-clock time to score one trajectory with each method, alone, and its ratio to the fastest of the paper's "
+            "Wall-clock time to score one trajectory with each method alone, and its ratio to the fastest of the paper's "
             f"methods. {where}Baselines are timed as they are usually "
-            f"written, with all logits in memory; Local Naturalness as m+1 passes; {judge}. The paper "
+            f"implemented, with all logits in memory; Local Naturalness as m+1 passes; {judge}. The paper "
             "finds LARK within 3% of GRAPE, and "
             "the LLM judge 1.6, RSR 2.7 and Local Naturalness 4.0 times as slow. Seconds depend on the machine and the "
-            "student; only ratios are alike in kind."
+            "student; only the ratios can be compared."
         ),
         data=data,
         tables=[Table(header, rows)],
@@ -70,7 +70,7 @@ def render(sweep: Sweep) -> Report:
 
 
 def seconds(timings: pd.DataFrame) -> pd.Series:
-    """Of each method: the median over rounds of each trajectory, then the mean over trajectories."""
+    """Seconds of each method: the median over rounds of each trajectory, then the mean over trajectories."""
     return timings.groupby(["method", "trajectory"])["seconds"].median().groupby("method").mean()
 
 
@@ -98,10 +98,10 @@ def _figure(data: pd.DataFrame) -> Figure:
                 axes.text(ratio + 0.05, at + shift, text, va="center", fontsize=7)
     axes.set_yticks(list(place), data["label"])
     axes.invert_yaxis()
-    axes.set_xlabel("Time a trajectory, as a ratio to the fastest of the paper's methods")
+    axes.set_xlabel("Time per trajectory, as a ratio to the fastest of the paper's methods")
     axes.set_xlim(right=float(data[["ratio", "paper_ratio"]].max().max()) * 1.35)
     axes.grid(axis="y", visible=False)
-    # Its own grey: the bars have their methods' colours, and none of them stands for all.
+    # Grey, because the bars have the colours of their methods and no single one represents all.
     (_, paper), here = axes.get_legend_handles_labels()[0], Patch(color="#777777", label="here (solid)")
     figure.legend(handles=[here, paper], loc="outside upper center", ncols=2)
     return figure

@@ -1,4 +1,4 @@
-"""App. A.3: the decay rate ρ_t of the training set along training, for each budget, and its minimum relative to the start."""
+"""App. A.3: the decay rate ρ_t of the training set during training, for each budget, and its minimum relative to the start."""
 
 from collections.abc import Mapping
 
@@ -37,14 +37,15 @@ def render(sweep: Sweep) -> Report:
              *([Cell(f"{off:+.3g}".replace("-", "−"))] if sweep.like_the_paper else [])]
         )  # fmt: skip
     caption = (
-        "ρ_t = ‖∇L_total(θ_t)‖² / L_total(θ_t) of the whole weighted training set at snapshots of the training run (left axis), "
-        "which is ρ_t/ρ_0 on the right axis; κ̂ is the minimum of that. The paper finds κ̂ = 0.279 at B = 1 and 0.012 to 0.015 for "
+        "ρ_t = ‖∇L_total(θ_t)‖² / L_total(θ_t) of the whole weighted training set at snapshots of the training run (left axis) "
+        "and ρ_t/ρ_0 (right axis), whose minimum is κ̂. The paper finds κ̂ = 0.279 at B = 1 and 0.012 to 0.015 for "
         "B ≥ 3 on Qwen-2.5-7B, all above zero, with a spike in the first tenth of training for B ≥ 3."
     )
     difference = ["difference"] if sweep.like_the_paper else []
     table = Table(["Budget B", "κ̂ = min ρ_t/ρ_0", "at step", "max ρ_t/ρ_0", "paper's κ̂", *difference], rows)
     notes = [
-        "Snapshots are evenly spaced: a minimum between two of them is missed, so κ̂ is from above. The paper records every step."
+        "Snapshots are evenly spaced: a minimum between two of them is missed, so κ̂ is an upper estimate. The paper records "
+        "every step."
     ]
     data = pd.concat(runs.values(), ignore_index=True) if runs else pd.DataFrame()
     return Report(TITLE, caption, data, [table], kappa_figure(runs) if runs else None, notes, found=bool(runs))
@@ -52,7 +53,7 @@ def render(sweep: Sweep) -> Report:
 
 @styled
 def kappa_figure(runs: Mapping[int, pd.DataFrame]) -> Figure:
-    """App. A.3: ρ_t along training, a panel for each budget; on the right the same curve reads as ρ_t/ρ_0. runs: step, rate,
+    """App. A.3: ρ_t during training, one panel per budget; the right axis shows the same curve as ρ_t/ρ_0. runs: step, rate,
     ratio."""
     figure, axes = panels(len(runs), width=3.1, height=3.0)
     for left, (budget, run) in zip(axes, sorted(runs.items()), strict=True):

@@ -20,7 +20,7 @@ TITLE = "Figure 3a. The landscape of Δρ and the path of LARK's selections"
 PAPER = "The paper finds Δρ ≥ 0 for every B = 1..32 on its representative question of Qwen-2.5-7B."
 
 PLANE = 3
-"""Candidates: the weights of two are a line."""
+"""Candidates that span a plane; the weights of two form a line."""
 
 
 def render(sweep: Sweep) -> Report:
@@ -35,15 +35,15 @@ def render(sweep: Sweep) -> Report:
     always = gains.groupby("question_id")["gain"].min().ge(0).mean()
     caption = (
         f"Δρ(q) = ρ(q) − ρ(p) from exact gradients of question {scene.question_id}, on the plane of the first two principal "
-        f"components of q̂(B) − p; at each point the weights closest to uniform that project there. Purple is above zero, "
+        f"components of q̂(B) − p; each point shows the weights closest to uniform that project there. Purple is above zero, "
         f"orange below. {facts['budgets_with_gain']:.0f} of the {facts['budgets']:.0f} selections q̂(B) raise ρ (lowest "
         f"{facts['lowest_gain_on_path']:+.3g}, highest {facts['largest_gain_on_path']:+.3g}; ρ(p) = {facts['prior_rate']:.3g}; the "
-        f"best single trajectory {facts['largest_possible_gain']:+.3g}); of random weights "
-        f"{facts['random_share_with_gain']:.0%} do. {PAPER}"
+        f"best single trajectory {facts['largest_possible_gain']:+.3g}); "
+        f"{facts['random_share_with_gain']:.0%} of random weights do. {PAPER}"
     )
     notes = [
         f"The question is the median one of {sizes(questions)} by its mean Δρ/ρ(p) over budgets, not chosen by eye. On "
-        f"{always:.0%} of the questions every q̂(B) raises ρ; below, the share of questions on which it does, by budget."
+        f"{always:.0%} of the questions every q̂(B) raises ρ; the table shows the share of questions where it does, by budget."
     ]
     shown = [budget for budget in (1, 2, 3, 5, 10, 20, 32) if budget in by_budget.index]
     table = Table(
@@ -55,7 +55,7 @@ def render(sweep: Sweep) -> Report:
 
 
 def representative(questions: list[Question], gains: pd.DataFrame) -> Question:
-    """The median question by its mean relative gain along the path, of those that span a plane, where there are any."""
+    """The median question by its mean relative gain along the path, among those that span a plane, if there are any."""
     wide = {question.question_id for question in questions if question.K >= PLANE} or set(gains["question_id"])
     gains = gains[gains["question_id"].isin(wide)]
     means = gains.groupby("question_id")["relative_gain"].mean().sort_values(kind="stable")
@@ -73,7 +73,7 @@ def landscape_figure(scene: Landscape) -> Figure:
     mesh = axes.pcolormesh(scene.grid_x, scene.grid_y, scene.gain, cmap="PuOr", norm=norm, shading="nearest", rasterized=True)
     axes.contour(scene.grid_x, scene.grid_y, scene.gain, levels=[0], colors=[BLACK], linewidths=0.8)
     axes.plot(scene.vertices["x"], scene.vertices["y"], "x", color=GREY, markersize=4, label="one trajectory alone")
-    outline = [withStroke(linewidth=2.6, foreground="white")]  # black on dark purple cannot be seen
+    outline = [withStroke(linewidth=2.6, foreground="white")]  # black is invisible on dark purple
     axes.plot(scene.path["x"], scene.path["y"], color=BLACK, linewidth=0.9, path_effects=outline)
     axes.scatter(
         scene.path["x"], scene.path["y"], c=scene.path["gain"], cmap="PuOr", norm=norm, edgecolors=BLACK, linewidths=0.8, s=28,

@@ -17,9 +17,9 @@ from lark.report.tables import MISSING, Cell
 from lark.training.checkpoints import CHECKPOINT
 
 WINDOW = 0.05
-"""Of all steps: over so many the differences of single batches are averaged."""
+"""Fraction of all steps over which the differences of single batches are averaged."""
 POINTS = (0.1, 0.25, 0.5, 1.0)
-"""Shares of training at which the table gives the reduction."""
+"""Fractions of training at which the table gives the reduction."""
 
 
 def render(sweep: Sweep) -> Report:
@@ -30,12 +30,12 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title="Figure 3b. SFT loss reduction",
         caption=(
-            f"ΔL_t = L_t − L_0 in nats a token during SFT at B={sweep.trials[0].config.budget.size}, each method on its own "
+            f"ΔL_t = L_t − L_0 in nats per token during SFT at B={sweep.trials[0].config.budget.size}, each method on its own "
             "selection, with its own weights. The "
             "loss of each step's batch is compared with that of the same trajectories under the untrained student, and the "
-            f"differences are averaged over the trajectories of the last {WINDOW:.0%} of the steps; L_0 in the table is of the "
-            "whole selection. (With training.held_out.path=selection L_t is of the whole selection too, and the models are "
-            "trained again.) The paper finds that LARK's loss falls the most throughout, early on already."
+            f"differences are averaged over the trajectories of the last {WINDOW:.0%} of the steps; L_0 in the table is that "
+            "of the whole selection. (With training.held_out.path=selection, L_t is also that of the whole selection, and the "
+            "models are trained again.) The paper finds that LARK's loss falls the most throughout, from early on."
         ),
         data=data,
         tables=[Table(["Method", "L_0", *(f"ΔL at {share:.0%}" for share in POINTS)], rows)],
@@ -61,7 +61,7 @@ def initial_loss(chosen: pd.DataFrame, losses: pd.DataFrame) -> float:
 
 
 def curve(sweep: Sweep, trial: Trial, losses: pd.DataFrame | None) -> pd.DataFrame:
-    """Steps and reductions of one trial; empty while it is not trained."""
+    """Steps and reductions of one trial; empty if it is not trained yet."""
     folder, chosen = sweep.folder(trial, CHECKPOINT), selection(sweep, trial)
     columns = ["method", "step", "share", "reduction", "initial_loss"]
     if folder is None or chosen is None or losses is None:
@@ -72,11 +72,11 @@ def curve(sweep: Sweep, trial: Trial, losses: pd.DataFrame | None) -> pd.DataFra
 
 
 def batches_at_start(chosen: pd.DataFrame, losses: pd.DataFrame, training: Training) -> pd.DataFrame:
-    """What the batch of each step would lose under the untrained student, sum_i w_i l_i / |batch|, and how many are in it.
+    """The loss of each step's batch under the untrained student, sum_i w_i l_i / |batch|, and the size of the batch.
 
-    Batches are a seeded shuffle of the selection in the order of its ids, so they are known without having been recorded.
+    Batches are a seeded shuffle of the selection in the order of its ids, so they need not be recorded.
     """
-    from lark.training.packing import global_batches  # noqa: PLC0415  # torch comes with it
+    from lark.training.packing import global_batches  # noqa: PLC0415  # imports torch
 
     rows = chosen.astype(dict.fromkeys(KEY, str)).merge(losses.astype(dict.fromkeys(KEY, str)), on=KEY, validate="1:1")
     rows = rows.sort_values(KEY, ignore_index=True)
@@ -92,9 +92,9 @@ def batches_at_start(chosen: pd.DataFrame, losses: pd.DataFrame, training: Train
 
 
 def read_curve(path: Path, at_start: pd.DataFrame) -> pd.DataFrame:
-    """Step and reduction, from 0 at step 0: of the fixed set if it was followed, else each batch's against its own start.
+    """Step and reduction, from 0 at step 0: of the fixed set if it was tracked, else of each batch relative to its own start.
 
-    The reductions of batches are averaged over WINDOW of the steps, each trajectory counting once.
+    The reductions of batches are averaged over WINDOW of the steps, and each trajectory counts once.
     """
     lines = pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()])
     if "held_out_loss" in lines and lines["held_out_loss"].notna().any():
@@ -133,7 +133,7 @@ def _figure(sweep: Sweep, curves: list[pd.DataFrame]) -> Figure:
             )  # fmt: skip
     axes.axhline(0, color="#000000", linewidth=0.6)
     axes.set_xlabel("Optimisation step t")
-    axes.set_ylabel(r"$\Delta L_t = L_t - L_0$ (nats a token)")
+    axes.set_ylabel(r"$\Delta L_t = L_t - L_0$ (nats per token)")
     if any(not part.empty for part in curves):
         figure.legend(loc="outside right center")
     return figure

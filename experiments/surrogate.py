@@ -1,4 +1,4 @@
-"""App. B.8: how well the forward-pass surrogate ĝ agrees with the exact g*, beside the paper's numbers."""
+"""App. B.8: how well the forward-pass surrogate ĝ agrees with the exact g*, next to the paper's numbers."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,7 @@ PAPER = {
     "pearson_r": "pearson", "recall_1": "recall@1", "recall_3": "recall@3", "recall_larger": "recall@10",
     "rms_mean": "error_mean", "rms_median": "error_median",
 }  # fmt: skip
-"""Where the paper's numbers (experiments/paper/figures.csv) have other names than ours."""
+"""Our names for the paper's numbers (experiments/paper/figures.csv), if they differ."""
 TITLE = "Appendix B.8. The surrogate ĝ against the exact g*"
 
 READING = (
@@ -54,10 +54,10 @@ def render(sweep: Sweep) -> Report:
         f"p-weighted RMS error of each question. {READING}"
     )
     notes = [
-        "The paper does not say whether its error is of the raw or of the rescaled ĝ: (c) has the rescaled one, which its numbers "
-        "fit; raw, ĝ and g* have different units. The rescaling itself aligns questions with one another, so the correlations "
-        "within questions stand beside the pooled ones. The last two rows say which approximation costs agreement: ρ̂ for ρ* "
-        "(ĝ with the diagonal score), or orthogonal gradients (the diagonal score with g*).",
+        "The paper does not state whether its error is that of the raw or of the rescaled ĝ: (c) shows the rescaled one, which "
+        "fits its numbers; raw ĝ and g* have different units. The rescaling itself aligns questions with each other, so the "
+        "correlations within questions are shown next to the pooled ones. The last two rows show which approximation reduces "
+        "the agreement: ρ̂ for ρ* (ĝ with the diagonal score), or orthogonal gradients (the diagonal score with g*).",
     ]
     summary = pd.DataFrame({"metric": list(ours), "value": list(ours.values())})
     summary = summary.assign(paper=summary["metric"].map(paper))
@@ -75,7 +75,7 @@ def render(sweep: Sweep) -> Report:
 
 
 def _rows(ours: Mapping[str, float | None], paper: pd.Series, sweep: Sweep) -> list[list[Cell]]:
-    """A row for each number, the paper's beside it, and their difference where they are of the same kind."""
+    """One row per number, with the paper's next to it, and their difference if they can be compared."""
     rows = []
     for name, value in ours.items():
         printed = paper.get(name)
@@ -90,7 +90,7 @@ def _cell(value: float | None) -> Cell:
 
 @styled
 def surrogate_figure(agreement: Agreement) -> Figure:
-    """App. B.8: (a) g-hat against g*, (b) Recall@B, (c) relative RMS error of each question."""
+    """App. B.8: (a) g-hat against g*, (b) Recall@B, (c) relative RMS error per question."""
     figure, (scatter, recall, histogram) = panels(3, width=3.8, height=3.5)
     pairs = agreement.pairs
     values = pairs[["g_star", "g_hat_rescaled"]].to_numpy()
@@ -103,7 +103,7 @@ def surrogate_figure(agreement: Agreement) -> Figure:
     scatter.set_ylabel("ĝ, rescaled within each question (symlog)")
     scatter.set_title(f"(a) Pearson r = {agreement.pearson:.3f}, Spearman ρ = {agreement.spearman:.3f}")
     decades = powers_of_ten(linear, float(np.abs(values).max()))
-    for axis in (scatter.xaxis, scatter.yaxis):  # the default has ticks within the linear part, one upon the other
+    for axis in (scatter.xaxis, scatter.yaxis):  # the default has overlapping ticks in the linear part
         axis.set_ticks([*-decades[::-1], 0, *decades])
         axis.set_major_formatter("{x:g}")
         axis.set_minor_locator(NullLocator())

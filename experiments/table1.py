@@ -1,4 +1,4 @@
-"""Table 1: Acc@5 of every method, budget and student on every benchmark, beside the paper's numbers."""
+"""Table 1: Acc@5 of every method, budget and student on every benchmark, next to the paper's numbers."""
 
 from dataclasses import replace
 
@@ -30,22 +30,22 @@ def render(sweep: Sweep) -> Report:
         title="Table 1. Trajectory selection methods under two budgets",
         caption=(
             f"Acc@{decoding.samples} in percent, mean ± standard deviation over {len(decoding.seeds)} decoding seeds; the best "
-            "of each column and student in bold. Avg is the mean of the benchmarks, its spread that of the seeds' averages. "
-            f"The paper finds LARK first in every column of all six settings, by {published_value('table1', 'gain_b1'):.2f} (B=1) "
-            f"and {published_value('table1', 'gain_b3'):.2f} (B=3) points of Avg before RSR on Qwen-2.5-7B."
+            "of each column and student in bold. Avg is the mean of the benchmarks; its spread is that of the seeds' averages. "
+            f"The paper finds LARK first in every column of all six settings, by {published_value('table1', 'gain_b1'):.2f} "
+            f"(B=1) and {published_value('table1', 'gain_b3'):.2f} (B=3) points of Avg over RSR on Qwen-2.5-7B."
         ),
         data=data,
         tables=tables,
         found=accuracy.any_found(data),
         notes=[
             *undecided(sweep),
-            "The paper's own Avg of LARK at B=1 on Qwen-2.5-1.5B, 41.09, is kept as printed; its four columns give 40.20.",
+            "The paper's Avg of LARK at B=1 on Qwen-2.5-1.5B, 41.09, is kept as printed; its four columns give 40.20.",
         ],
     )
 
 
 def undecided(sweep: Sweep) -> list[str]:
-    """A sentence for each method whose score leaves most of its selection to the candidates' ids."""
+    """One sentence per trial in which ties leave most of the selection to the candidates' ids."""
     notes = []
     for trial in sweep.trials:
         selection = trial.artifact(SELECTION)
@@ -57,7 +57,7 @@ def undecided(sweep: Sweep) -> list[str]:
 
 
 def collect(sweep: Sweep) -> pd.DataFrame:
-    """A row for each student, method, budget and benchmark, Avg included, with the paper's number where it has one."""
+    """One row per student, method, budget and benchmark, including Avg, with the paper's number if it has one."""
     rows = []
     for student in dict.fromkeys(trial.config.student.name for trial in sweep.trials):
         trials = [trial for trial in sweep.trials if trial.config.student.name == student]
@@ -74,7 +74,7 @@ def collect(sweep: Sweep) -> pd.DataFrame:
 
 
 def table(data: pd.DataFrame, value: str, deviation: str | None, caption: str = "") -> Table:
-    """In the paper's layout: a row for each student and method, the benchmarks under each budget."""
+    """A table in the paper's layout: one row per student and method, with the benchmarks under each budget."""
     columns = [(budget, label) for budget in data["budget"].unique() for label in data["label"].unique()]
     cells = {(row["student"], row["method_label"], row["budget"], row["label"]): row for row in data.to_dict("records")}
     best = data.groupby(["student", "budget", "label"])[value].max()

@@ -1,4 +1,4 @@
-"""Figure 3c: a teacher's mean g-hat against the accuracy of a student that learned from this teacher alone."""
+"""Figure 3c: a teacher's mean g-hat against the accuracy of a student trained on this teacher alone."""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from lark.report.style import LARK_COLOUR, OKABE_ITO, panels
 from lark.report.tables import Cell
 
 ENOUGH = 3
-"""Teachers for a correlation."""
+"""Minimum number of teachers for a correlation."""
 
 
 def render(sweep: Sweep) -> Report:
@@ -48,12 +48,12 @@ def render(sweep: Sweep) -> Report:
         tables=[Table(["Teacher", "mean ĝ", f"Acc@{samples} ({label})"], rows)],
         found=accuracy.any_found(data),
         figure=_figure(known, r, p, f"Acc@{samples} ({label}, %)"),
-        notes=[f"The paper does not say how many of a teacher's rollouts it trains on; here it is {trained_on(sweep)}."],
+        notes=[f"The paper does not state how many of a teacher's rollouts it trains on; here it is {trained_on(sweep)}."],
     )
 
 
 def collect(sweep: Sweep) -> pd.DataFrame:
-    """A row for each teacher. The accuracy is the average over benchmarks, or that of the only one."""
+    """One row per teacher. The accuracy is the average over benchmarks, or that of the only one."""
     table = candidates(sweep, sweep.trials[0])
     means = {} if table is None else table.groupby("teacher")["g_hat"].mean().to_dict()
     rows = []
@@ -67,7 +67,7 @@ def collect(sweep: Sweep) -> pd.DataFrame:
 
 
 def trained_on(sweep: Sweep) -> str:
-    """What the students have seen: a teacher with more than B rollouts of a question is chosen from, and then weighted."""
+    """What the students are trained on. If a teacher has more than B rollouts of a question, B are selected and weighted."""
     table, budget = candidates(sweep, sweep.trials[0]), sweep.trials[0].config.budget.size
     if table is None or table.groupby(["question_id", "teacher"]).size().max() <= budget:
         return "all rollouts of this teacher alone, with equal weights"
@@ -76,7 +76,7 @@ def trained_on(sweep: Sweep) -> str:
 
 
 def correlation(known: pd.DataFrame) -> tuple[float, float]:
-    """Pearson's r and its two-sided p; NaN with too few teachers, or none that differ."""
+    """Pearson's r and its two-sided p; NaN with too few teachers, or if all accuracies are equal."""
     if len(known) < ENOUGH or known["mean"].nunique() == 1:
         return float("nan"), float("nan")
     result = pearsonr(known["mean_g_hat"].astype(float), known["mean"].astype(float))
@@ -90,7 +90,7 @@ def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
         x, y, yerr=known["std"].astype(float), fmt="o", color=OKABE_ITO[0], capsize=2, elinewidth=0.8, label="a teacher"
     )
     for name, at, value in zip(known["teacher"], x, y, strict=True):
-        # To the left where another point stands on the right, at about the same height.
+        # To the left if another point is on the right, at about the same height.
         crowded = bool(((x > at) & (x < at + 0.15 * np.ptp(x)) & (abs(y - value) < 0.06 * np.ptp(y))).any())
         place, side = ((-6, 4), "right") if crowded else ((6, 4), "left")
         axes.annotate(name, (at, value), xytext=place, textcoords="offset points", fontsize=8, ha=side)

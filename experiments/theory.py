@@ -1,4 +1,4 @@
-"""Appendices A and B: the constants of the theory for a student and a pool, and each inequality with numbers in it."""
+"""Appendices A and B: the constants of the theory for a student and a pool, and each inequality evaluated in numbers."""
 
 import numpy as np
 import pandas as pd
@@ -45,19 +45,19 @@ def render(sweep: Sweep) -> Report:
     values = [[Cell(symbol), *(Cell(f"{value:.3g}") for value in table[name])] for name, symbol in SYMBOLS.items()]
     violated = int((~checked["holds"]).sum())
     caption = (
-        f"Constants of App. A-B for {counted(len(known), 'question')}, and {checked['inequality'].nunique()} inequalities, each at "
-        "the place where it is tightest (over trajectories, or over vertices, the path of q̂(B) and samples of the simplex). "
+        f"Constants of App. A-B for {counted(len(known), 'question')}, and {checked['inequality'].nunique()} inequalities, "
+        "each where it is tightest (over trajectories, or over vertices, the path of q̂(B) and samples of the simplex). "
         f"{'All hold.' if not violated else f'{violated} of {len(checked)} are violated.'} {PAPER}"
     )
     open_ended = jacobians["change"].gt(0.01).mean()
     notes = [
-        "The paper's proofs have the LM head apart from the other parameters. Where it is tied to the embedding, its two uses are "
-        "taken as parameters of their own, and the inequalities are also tried on the tied parameters, for which they are not "
-        "proved. Λ is found by power iteration, hence from below; "
-        f"{open_ended:.0%} of the trajectories still moved by more than 1% in the last step.",
-        "Of the explicit κ = (1 − ε)λ₋ν₋/(λ₊ν₊), λ₊ is exact, and λ₋ and p₋, p₊ are those of the untrained student, where the "
-        "paper takes the worst of all that training may reach. ε, the NTK's change on the way, is not estimated: it needs the "
-        "Jacobians of trained students. So κ stands here from above; `make kappa` measures it along training.",
+        "The paper's proofs treat the LM head separately from the other parameters. If it is tied to the embedding, its two "
+        "uses are treated as separate parameters, and the inequalities are also evaluated on the tied parameters, for which "
+        "they are not proved. Λ is found by power iteration and is therefore a lower estimate; for "
+        f"{open_ended:.0%} of the trajectories it still changed by more than 1% in the last step.",
+        "In the explicit κ = (1 − ε)λ₋ν₋/(λ₊ν₊), λ₊ is exact, and λ₋ and p₋, p₊ are those of the untrained student, while the "
+        "paper takes the worst case that training may reach. ε, the NTK's change during training, is not estimated: it needs "
+        "the Jacobians of trained students. So κ here is an upper estimate; `make kappa` measures it during training.",
     ]
     worst = checked.sort_values("margin").groupby(["parameters", "inequality"], sort=False).first().reset_index()
     order = {name: number for number, name in enumerate(dict.fromkeys(checked["inequality"]))}
@@ -74,7 +74,7 @@ def render(sweep: Sweep) -> Report:
         Table(
             ["Inequality", "Appendix", "Parameters", "left", "right", "right/left", "holds"],
             rows,
-            "Tightest question of each.",
+            "The tightest question of each inequality.",
             3,
         ),
         Table(["Constant", *(f"question {name}" for name in known)], values, "Constants, by question."),
@@ -86,7 +86,7 @@ def render(sweep: Sweep) -> Report:
 
 @styled
 def theory_figure(checks: pd.DataFrame) -> Figure:
-    """App. A-B: how far above its left side the right side of each inequality is, at its tightest, for each question."""
+    """App. A-B: the ratio of the right side of each inequality to its left side, where it is tightest, for each question."""
     names = list(dict.fromkeys(checks["inequality"]))
     figure, (axes,) = panels(1, width=7.0, height=0.26 * len(names) + 1.4)
     styles = {

@@ -37,7 +37,7 @@ def render(sweep: Sweep) -> Report:
         title="Figure 4. Confidently wrong, in a structured way?",
         caption=(
             "Two statistics of each trajectory under the untrained student: the mean probability of its tokens, and how "
-            "concentrated the rest of the mass is on few wrong tokens. In the paper LARK's top 1 has a lower p(y_t) than "
+            "concentrated the remaining mass is on few wrong tokens. In the paper, LARK's top 1 has a lower p(y_t) than "
             "all candidates (0.282 against 0.449) and a higher concentration (0.107 against 0.085): the student is wrong "
             f"there, but on near misses. {_finding(data)}"
         ),
@@ -66,7 +66,7 @@ def summarise(groups: dict[str, pd.DataFrame], sweep: Sweep) -> pd.DataFrame:
 
 
 def _finding(data: pd.DataFrame) -> str:
-    """What it is here, in words."""
+    """Our result, in words."""
     means = data.set_index(["statistic", "group"])["mean"]
     if means.isna().any():
         return ""

@@ -1,4 +1,4 @@
-"""What tests share: where the repository is, real data where it is present beside it, and ways to run the program."""
+"""Shared by all tests: the location of the repository, real data if it is present next to it, and ways to run the program."""
 
 import fcntl
 import importlib
@@ -29,11 +29,11 @@ SMALL = [
     "benchmark.decoding.samples=2", "benchmark.decoding.seeds=[0,1]", "benchmark.decoding.max_new_tokens=24",
     "benchmark.decoding.repetition_penalty=1.0", "tracking=none", "hardware.threads=1",
 ]  # fmt: skip
-"""A whole run in seconds."""
+"""Settings of a whole run that takes seconds."""
 
 
 LONGEST = ("test_pipeline", "test_gradients", "test_resume", "test_nodes", "test_vllm", "test_statistics")
-"""Files that take longest. They go first, so that two processes finish at about the same time."""
+"""Files that take longest. They run first, so that two processes finish at about the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,10 +43,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Benchmarks, tokenizers and a real pool, kept outside the repository. Tests that need them skip where they are absent."""
+    """Benchmarks, tokenizers and a real pool, kept outside the repository. Tests that need them are skipped without them."""
     path = ROOT.parent / "shared" / "data"
     if not path.is_dir():
-        pytest.skip("no ../shared/data beside the repository")
+        pytest.skip("no ../shared/data next to the repository")
     return path
 
 
@@ -59,7 +59,7 @@ def composed(*overrides: str) -> Config:
 
 @pytest.fixture(scope="session")
 def gguf_file() -> Path:
-    """SmolLM2-135M-Instruct as its package carries it (`make test` installs it)."""
+    """SmolLM2-135M-Instruct as its package contains it (`make test` installs it)."""
     file = packaged_file(composed("student=smollm2").student)
     assert file is not None
     return file
@@ -67,7 +67,7 @@ def gguf_file() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real pretrained student as `student=smollm2` makes it: converted once, also where test processes run side by side."""
+    """A real pretrained student as `student=smollm2` makes it: converted once, even if tests run in several processes."""
     from lark.models.gguf import dequantise
 
     own = tmp_path_factory.getbasetemp()
@@ -82,7 +82,7 @@ def smollm2(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start_program(*arguments: str, outputs: Path, **options: object) -> subprocess.Popen[str]:
-    """run.py in a process of its own, as a user starts it."""
+    """Start run.py in a separate process, as a user does."""
     return subprocess.Popen(
         [sys.executable, str(ROOT / "run.py"), f"outputs={outputs}", *arguments],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "200"},
@@ -91,7 +91,7 @@ def start_program(*arguments: str, outputs: Path, **options: object) -> subproce
 
 
 def run_program(*arguments: str, outputs: Path) -> tuple[int, str]:
-    """Exit code and everything it said."""
+    """Run run.py; return its exit code and its output."""
     process = start_program(*arguments, outputs=outputs)
     output, _ = process.communicate()
     return process.returncode, output
@@ -101,19 +101,19 @@ ALONE = Machine("cpu", 1, 1, 1)
 
 
 def job_of(config: Config, folder: Path, **parts: Any) -> Job:
-    """A job of one process on the CPU with the demo's student, unless `parts` say otherwise."""
+    """A job of one process on the CPU with the demo's student, unless `parts` override this."""
     defaults = {"operation": "test", "outputs": {}, "inputs": {}, "weights": str(DEMO), "machine": ALONE}
     return Job(**{**defaults, "folder": folder, "config": config, **parts})
 
 
 def work_here(job: Job, target: str, processes: int | None = None, leader: object = None) -> Any:
-    """In the place of `run_worker`: the same function, in this process."""
+    """Replacement for `run_worker` that calls the function in this process."""
     module, function = target.split(":")
     return getattr(importlib.import_module(module), function)(job)
 
 
 def checked(*overrides: str) -> Machine:
-    """Everything that is checked before a run of this configuration starts."""
+    """Run all checks that precede a run of this configuration."""
     config = composed(*overrides)
     machine = check_machine(config)
     with tempfile.TemporaryDirectory() as folder:

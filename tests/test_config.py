@@ -1,4 +1,4 @@
-"""Every option of every group composes; a mistake is one sentence."""
+"""Every option of every group composes; a mistake is reported in one sentence."""
 
 from pathlib import Path
 
@@ -91,21 +91,24 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["benchmark.decoding.repetition_penalty=0"], "repetition_penalty=0.0: must be more than 0"),
         (["benchmark.tasks.demo_words.limit=0"], "benchmark.tasks.demo_words.limit=0: must be at least 1"),
         (["training.learning_rate=-1"], "must be positive"),
-        (["training.betas=[0.9]"], "training.betas=[0.9]: are two numbers"),
-        (["training.betas=[0.9,1]"], "are two numbers from 0 to less than 1"),
+        (["training.betas=[0.9]"], "training.betas=[0.9]: must be two numbers"),
+        (["training.betas=[0.9,1]"], "must be two numbers from 0 to less than 1"),
         (["training.seed=-1"], "training.seed=-1: must not be negative"),
-        (["hardware.rendezvous=a:99999"], "hardware.rendezvous=a:99999: is host:port of node 0, the port 1 to 65535"),
+        (
+            ["hardware.rendezvous=a:99999"],
+            "hardware.rendezvous=a:99999: must be host:port of node 0, with a port from 1 to 65535",
+        ),
         (["hardware.threads=-1"], "hardware.threads=-1: must not be negative"),
         (["+training.epcohs=3"], "+training.epcohs: there is no such key"),
         (["+benchmark.tasks.demo_words.lmit=3"], "+benchmark.tasks.demo_words.lmit: there is no such key"),
         (["scale=paper"], "scale=paper: only applies to an experiment: add experiment=<name>"),
-        (["student.name=../out"], "student.name=../out: names a folder"),
+        (["student.name=../out"], "student.name=../out: is used in folder names"),
         (["benchmark.tasks.demo_words.answer_format=foo"], "benchmark.tasks.demo_words.answer_format=foo: choose one of"),
         (["budget=0"], "budget.size=0: select at least 1"),
         (["budget="], "budget.size=: Value ''"),
         (["budget=few"], "budget.size=few: Value 'few'"),
-        (["method.label=ö"], "method.label=ö: Hydra cannot read it"),
-        (["lark"], "lark: Hydra cannot read it; write key=value"),
+        (["method.label=ö"], "method.label=ö: Hydra cannot parse it"),
+        (["lark"], "lark: Hydra cannot parse it; write key=value"),
     ],
 )
 def test_a_mistake_is_one_sentence(overrides: list[str], said: str) -> None:
@@ -148,7 +151,7 @@ def test_stages_are_typed_as_words() -> None:
     ],
 )
 def test_a_sweep_over_students_knows_the_benchmark_that_they_bring(typed: list[str], added: list[str]) -> None:
-    """Which its own configuration, with none of them, does not have."""
+    """The sweep's own configuration contains none of the students, and so not their benchmark."""
     assert as_hydra_reads(typed) == [*typed, *added]
 
 

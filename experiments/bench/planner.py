@@ -1,10 +1,10 @@
-"""The planner's rates against measurement on CPU: seconds it predicts for scoring and training over seconds they take.
+"""The planner's rates against measurements on CPU: predicted over measured seconds of scoring and training.
 
 Run as: python -m experiments.bench.planner                                       the demo's student
         python -m experiments.bench.planner outputs/student/smollm2-<fingerprint>  a student's folder
 
-Both sides are processor time of one thread, so that a busy machine does not matter: the rate of a matrix product is measured
-just before and just after, as `dry_run=true` measures it, and the work in between is the real scoring pass and the real loss.
+Both sides are processor time of one thread, so that a busy machine does not matter. The rate of a matrix product is measured
+just before and just after, as `dry_run=true` measures it; the work in between is the real scoring pass and the real loss.
 """
 
 import argparse
@@ -30,7 +30,7 @@ REPEATS = 3
 
 
 def matrix_rate(seconds: float = 2.0) -> float:
-    """Operations a second of processor time, as `figures.core_tflops` finds them by the clock on an idle machine."""
+    """Operations per second of processor time, as `figures.core_tflops` measures them in wall-clock time on an idle machine."""
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
     best, started = np.inf, time.process_time()
     while time.process_time() - started < seconds:
@@ -43,11 +43,11 @@ def matrix_rate(seconds: float = 2.0) -> float:
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, default=DEMO, help="a student's; the demo's, if there is none")
-    parser.add_argument("--quick", action="store_true", help="each once instead of three times")
+    parser.add_argument("folder", nargs="?", type=Path, default=DEMO, help="a student's folder (default: the demo's)")
+    parser.add_argument("--quick", action="store_true", help="measure once instead of three times")
     arguments = parser.parse_args()
     if not (arguments.folder / "config.json").is_file():
-        parser.error(f"{arguments.folder}: this is no folder of a student (it has no config.json)")
+        parser.error(f"{arguments.folder}: not a student's folder (it has no config.json)")
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(arguments.folder, dtype=torch.float32)
     shape = Shape.of(model.config.to_dict())

@@ -1,20 +1,20 @@
-"""What the statistics cost beside the forward pass that they need anyway, in time and memory, against the usual ways.
+"""Time and memory of the statistics, relative to the forward pass that they need anyway, compared with the usual ways.
 
 Run as: python -m experiments.bench.scoring [--quick] [--threads 1]
-Time: about 10 minutes on 2 idle cores, 1 minute with --quick. On a busy machine use --threads 1: it then counts
+Time: about 10 minutes on 2 idle cores, 1 minute with --quick. On a busy machine use --threads 1: it then measures the
 processor time of one thread, which other jobs disturb less, and takes twice as long.
 Expect: `ours` at most 1.00 times the bare forward pass to logits (1.25 without a compiler), and under 256 MiB; the
 selection from 5,000 questions with 33 candidates each in under 1 s, for every method and weighting.
 Writes outputs/bench/scoring.csv, scoring.png and selection.csv.
 
 Models. Random weights in fp32, in the shapes of SmolLM2-135M (V = 49,152) and Qwen2.5-0.5B (V = 151,936) with all their
-layers, so that the ratio is one a user would see: with fewer layers the head, and any change to it, weighs more.
+layers, so that the ratio is the one that users see: with fewer layers, the head and any change to it have more weight.
 Time. Every variant needs the same backbone. So each round runs the backbone once, and then every variant's head on its
-output, in an order that rotates; a variant's ratio is (backbone + its head) / (backbone + bare head) within the round,
-and the median over rounds is reported. That adding up is fair is checked at the smallest size, where the model's own
-forward pass and ours also run end to end, compared with each other.
-Memory. The rise of the resident set while a head runs, from the kernel's high-water mark (VmHWM). Before, free memory
-is handed back (malloc_trim) and the mark is reset (5 to /proc/self/clear_refs), so no earlier variant's memory counts.
+output, in rotating order; a variant's ratio is (backbone + its head) / (backbone + bare head) within the round, and the
+median over rounds is reported. To check that adding the times is valid, the model's own forward pass and ours also run
+end to end at the smallest size and are compared.
+Memory. The rise of the resident set while a head runs, from the kernel's high-water mark (VmHWM). Beforehand, free memory
+is returned (malloc_trim) and the mark is reset (5 to /proc/self/clear_refs), so no earlier variant's memory counts.
 """
 
 import argparse
@@ -55,7 +55,7 @@ Work = Callable[[Tensor, Tensor, Head], object]
 
 @dataclass(frozen=True)
 class Size:
-    """One measurement: a model's shape, the length of its input, and how often."""
+    """One measurement: a model's shape, the length of its input, and the number of rounds."""
 
     shape: str
     vocabulary: int
@@ -71,7 +71,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Result:
-    """One row of the table. `ratio` is against the bare forward pass to logits. `peak_mib` is beyond what the work
+    """One row of the table. `ratio` is relative to the bare forward pass to logits. `peak_mib` excludes what the work
     starts with: the model, and for a head the hidden states."""
 
     shape: str
@@ -143,7 +143,7 @@ VARIANTS: dict[str, Work] = {
     UNCOMPILED: lambda hidden, targets, head: token_statistics(hidden, targets, head, "eager"),
 }
 LOGIT_COPIES = {BARE: 1, "NLL": 2, "NLL + top-50 residual": 2, "NLL + top-100 rank": 2}
-"""Tensors of all logits that a variant holds at once: it is skipped where they do not fit into free memory."""
+"""Tensors of all logits that a variant holds at once. It is skipped if they do not fit into free memory."""
 
 
 def random_student(size: Size) -> PreTrainedModel:
@@ -170,7 +170,7 @@ def process_status(field: str) -> int:
 
 
 def measure(work: Callable[[], R]) -> tuple[float, float, R]:
-    """Seconds and peak MiB of one call, and what it returned."""
+    """Seconds and peak MiB of one call, and its result."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
@@ -190,7 +190,7 @@ def fits(variant: str, size: Size) -> bool:
 
 
 def measure_size(size: Size) -> list[Result]:
-    """All variants at one size that fit into memory, and at the smallest size two of them end to end."""
+    """Measure all variants that fit into memory at one size, and at the smallest size two of them end to end."""
     model = random_student(size)
     head = Head.of(model)
     ids = torch.randint(0, size.vocabulary, (1, size.tokens + 1))
@@ -220,7 +220,7 @@ def measure_size(size: Size) -> list[Result]:
 
 
 def summary(size: Size, name: str, seconds: dict[str, list[float]], peaks: dict[str, float]) -> Result:
-    """Ratios are taken within a round; NaN where the bare logits, to compare with, did not fit into memory."""
+    """One row of the table. Ratios are within a round; NaN if the bare logits, the reference, did not fit into memory."""
     yardstick = seconds[BARE_WHOLE if name == OURS_WHOLE else BARE] or [float("nan")] * size.rounds
     ratios = [mine / bare for mine, bare in zip(seconds[name], yardstick, strict=True)]
     return Result(
@@ -230,7 +230,7 @@ def summary(size: Size, name: str, seconds: dict[str, list[float]], peaks: dict[
 
 
 def draw(results: list[Result], path: Path) -> None:
-    """Time and memory of every variant, one group of bars for each size."""
+    """Draw time and memory of every variant, one group of bars per size."""
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 (the backend has to be chosen first)
 
@@ -267,7 +267,7 @@ def draw(results: list[Result], path: Path) -> None:
 
 
 def measure_selection(questions: int = 5000, candidates: int = 33, rounds: int = 5) -> list[SelectionResult]:
-    """Every method that reads the pass's statistics, and every weighting of LARK's, at the paper's scale."""
+    """Measure every method that reads the pass's statistics, and LARK with every weighting, at the paper's scale."""
     rng, rows = np.random.default_rng(0), questions * candidates
     n_tokens = rng.integers(500, 30_000, rows)
     nll = n_tokens * rng.gamma(4, 0.1, rows)
@@ -297,7 +297,7 @@ def measure_selection(questions: int = 5000, candidates: int = 33, rounds: int =
 
 
 def verdicts(results: list[Result]) -> list[str]:
-    """What was aimed at and what was measured, a line for each size."""
+    """Targets and measurements, two lines per size."""
     lines = []
     for size in dict.fromkeys((r.vocabulary, r.tokens) for r in results):
         found = {r.variant: r for r in results if (r.vocabulary, r.tokens) == size}
@@ -309,7 +309,7 @@ def verdicts(results: list[Result]) -> list[str]:
 
 
 def write(results: Sequence[Result] | Sequence[SelectionResult], path: Path) -> None:
-    """The table as CSV."""
+    """Write the table as CSV."""
     with path.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, [field.name for field in fields(results[0])])
         writer.writeheader()
@@ -320,8 +320,8 @@ def write(results: Sequence[Result] | Sequence[SelectionResult], path: Path) -> 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a model of six layers: ratios say less, the head weighs more")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: count processor time")
+    parser.add_argument("--quick", action="store_true", help="a model of six layers: ratios are less realistic")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""What packing and the chunked loss are worth, measured on this machine.
+"""The benefit of packing and of the chunked loss, measured on this machine.
 
 Run as: python -m experiments.bench.training [--quick]
 Time: about 12 minutes of one core, 1 minute with --quick (smaller parts (ii) and (iii)). Times are processor time of one thread.
 Expect: at 5,000 log-normal lengths at least 99% of the slots used in under 1 s (next-fit: about 86%); the loss needs a small
-fraction of the memory of full logits. On one core packs are as fast as trajectories one by one, and nearly three times as fast as
-padded batches in the order of the shuffle (measured: 4,910, 5,069 and 1,779 tokens/s): a core is busy with one trajectory, and
-what packing saves there is padding alone.
+fraction of the memory of full logits. On one core packs are as fast as trajectories one by one, and nearly three times as fast
+as padded batches in the order of the shuffle (measured: 4,910, 5,069 and 1,779 tokens/s): one trajectory keeps a core busy, so
+packing only saves padding there.
 Writes outputs/bench/training.csv and training.png.
 """
 
@@ -36,7 +36,7 @@ log = logging.getLogger("bench.training")
 FOLDER = Path("outputs/bench")
 CAPACITY = 32_768
 HEAD_BYTES_LEFT = 1.3
-"""Full logits are measured only where this many times their expected memory is free; else extrapolated, and marked so."""
+"""Full logits are measured only if this many times their expected memory is free; otherwise extrapolated and marked as such."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Result:
 
 
 def log_normal(count: int, middle: int, longest: int, seed: int = 0) -> list[int]:
-    """Lengths as reasoning trajectories have them: median `middle`, a long right tail, cut at `longest`."""
+    """Lengths like those of reasoning trajectories: median `middle`, a long right tail, cut at `longest`."""
     draws = np.random.default_rng(seed).lognormal(np.log(middle), 0.8, count)
     return np.clip(draws, middle // 32 + 2, longest).astype(int).tolist()
 
@@ -70,7 +70,7 @@ def next_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def measure_packing() -> list[Result]:
-    """Part (i)."""
+    """Part (i): the slots that packing uses, and its time."""
     results = []
     for count in (500, 5000):
         lengths = log_normal(count, 4000, CAPACITY)
@@ -94,7 +94,7 @@ def time_once(rule: Callable[[Sequence[int], int], object], lengths: Sequence[in
 
 
 def processes_busy(lengths: Sequence[int], processes: int, packed: bool) -> float:
-    """Tokens over what all processes could have done, if they wait for each other at every micro-step."""
+    """Tokens relative to what all processes could have processed, if they wait for each other at every micro-step."""
     waited = 0
     for step in plan_batches(lengths, global_batch=64, processes=processes, capacity=CAPACITY, seed=0, epoch=0, packed=packed):
         loads = [[sum(lengths[i] for i in micro) for micro in rank] for rank in step.micro]
@@ -142,7 +142,7 @@ def measure_training(quick: bool) -> list[Result]:
 def arranged(
     lengths: Sequence[int], encoded: Sequence[Encoded], capacity: int, packed: bool, micro_batch: int
 ) -> list[MicroBatch]:
-    """The micro-batches of the one global batch, on one process."""
+    """The micro-batches of the single global batch, on one process."""
     (plan,) = plan_batches(
         lengths,
         global_batch=len(lengths),
@@ -166,7 +166,7 @@ def step(model: LlamaForCausalLM, batch: MicroBatch) -> None:
 
 
 def measure_memory(quick: bool) -> list[Result]:
-    """Part (iii): forward and backward of the head alone, each in a process of its own."""
+    """Part (iii): forward and backward of the head alone, each in a separate process."""
     tokens, vocabulary = (1024, 32_000) if quick else (8192, 151_936)
     ours, seconds = in_process("ours", tokens, vocabulary)
     case = f"{tokens} tokens, {vocabulary} words"
@@ -195,12 +195,12 @@ def in_process(kind: str, tokens: int, vocabulary: int) -> tuple[float, float]:
 
 
 def child(kind: str, tokens: int, vocabulary: int, dim: int = 896) -> None:
-    """Hidden states and head are there before; what is counted is all that forward and backward add, gradients included."""
+    """Measure everything that forward and backward add to hidden states and head, including gradients."""
     torch.manual_seed(0)
     hidden = torch.randn(tokens, dim, requires_grad=True)
     head = torch.randn(vocabulary, dim).mul_(0.02).requires_grad_()
     targets = torch.randint(vocabulary, (tokens,))
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forgets the peak so far: imports have one of their own
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forgets the peak so far, which imports have raised
     before = own_memory("VmRSS")
     start = time.process_time()
     if kind == "full":
@@ -214,7 +214,7 @@ def child(kind: str, tokens: int, vocabulary: int, dim: int = 896) -> None:
 
 
 def own_memory(field: str) -> float:
-    """MiB. Not `ru_maxrss`, which a child inherits from its parent."""
+    """Memory of this process in MiB. Not `ru_maxrss`, which a child inherits from its parent."""
     return _kernel_says("/proc/self/status", field)
 
 
@@ -250,7 +250,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller parts (ii) and (iii)")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # with one thread, processor time is what an idle core would take, whatever else runs here
+    torch.set_num_threads(1)  # with one thread, processor time is the time of an idle core, whatever else runs here
     if arguments.child:
         kind, tokens, vocabulary = arguments.child
         child(kind, int(tokens), int(vocabulary))

@@ -1,1 +1,1 @@
-"""What the experiments share: composing a sweep, planning it, reading its artifacts, writing its report."""
+"""Shared by all experiments: composing a sweep, planning it, reading its artifacts, writing its report."""

@@ -1,4 +1,4 @@
-"""Accuracies of a sweep's trials as rows, and the bars that ablations are drawn as."""
+"""Accuracies of a sweep's trials as rows, and the bar charts of ablations."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,7 +16,7 @@ AVERAGE = "avg"
 
 
 def rows(trial: Trial, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str, object]]:
-    """A row for each benchmark and one for their average; without a mean where it is not evaluated yet."""
+    """One row per benchmark and one for their average; without a mean if it is not evaluated yet."""
     tasks = trial.config.benchmark.tasks
     found: dict[str, Spread] = {task: metrics[task].accuracy_at_k for task in tasks if task in metrics}
     if len(found) == len(tasks):
@@ -34,7 +34,7 @@ def rows(trial: Trial, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str
 
 
 def frame(sweep: Sweep) -> pd.DataFrame:
-    """All trials' rows."""
+    """The rows of all trials."""
     return pd.DataFrame([row for trial in sweep.trials for row in rows(trial, sweep.metrics(trial))])
 
 
@@ -44,7 +44,7 @@ def cell(mean: float | None, std: float | None, best: bool = False) -> Cell:
 
 
 def variant_rows(data: pd.DataFrame, variant: str) -> list[list[Cell]]:
-    """A row for each variant, a column for each benchmark, the best of a column in bold."""
+    """One row per variant, one column per benchmark, with the best of each column in bold."""
     best = data.groupby("label")["mean"].max()
     return [
         [Cell(str(name)), *(cell(r["mean"], r["std"], r["mean"] == best[r["label"]]) for r in part.to_dict("records"))]
@@ -53,7 +53,7 @@ def variant_rows(data: pd.DataFrame, variant: str) -> list[list[Cell]]:
 
 
 def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
-    """Groups of bars: a group for each benchmark, a bar for each variant, with the seeds' standard deviation."""
+    """Groups of bars: one group per benchmark, one bar per variant, with the standard deviation over seeds."""
     figure, (axes,) = panels(width=7.2)
     labels, variants = list(data["label"].unique()), list(data[variant].unique())
     width = 0.8 / len(variants)
@@ -66,7 +66,7 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
         axes.bar(
             place, means, width, yerr=spreads, label=name, color=colour, error_kw={"elinewidth": 0.8, "capsize": 2},
         )  # fmt: skip
-        for at, mean, std in zip(place, means, spreads, strict=True):  # a bar of 0 is none to see, and is not missing
+        for at, mean, std in zip(place, means, spreads, strict=True):  # a bar of 0 is invisible, but not missing
             text, height = ("–", 0.0) if pd.isna(mean) else (f"{mean:.1f}", mean + (0.0 if pd.isna(std) else std))
             axes.annotate(text, (at, height), (0, 2), textcoords="offset points", ha="center", fontsize=6)
     axes.set_xticks(range(len(labels)), labels)
@@ -84,9 +84,9 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
 def ablation(
     data: pd.DataFrame, sweep: Sweep, column: str, heading: str, ours: str, title: str, caption: Callable[[int, int], str]
 ) -> Report:
-    """A figure of bars, a group per benchmark and a bar per variant (`column`), with the same as a table.
+    """A bar chart, with one group per benchmark and one bar per variant (`column`), and the same numbers as a table.
 
-    `caption` is given the samples per problem and the budget.
+    `caption` gets the samples per problem and the budget.
     """
     samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.size
     return Report(
@@ -101,7 +101,7 @@ def ablation(
 
 
 def any_found(data: pd.DataFrame) -> bool:
-    """Whether anything is evaluated yet."""
+    """Whether any trial is evaluated."""
     return bool(data["mean"].notna().any())
 
 
@@ -110,7 +110,7 @@ def header(data: pd.DataFrame, first: str) -> Sequence[str]:
 
 
 def with_paper(data: pd.DataFrame, sweep: Sweep, only: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Table 1's numbers beside those of our rows that it has too (`only` says which weighting that is), and the difference."""
+    """Add Table 1's numbers to the rows that it has too (`only`: the weighting of these rows), and the difference."""
     paper = published("table1").rename(columns={"mean": "paper", "std": "paper_std"})
     data = data.merge(paper, how="left", on=["student", "method", "budget", "benchmark"])
     for column, value in (only or {}).items():
@@ -120,10 +120,10 @@ def with_paper(data: pd.DataFrame, sweep: Sweep, only: Mapping[str, str] | None 
 
 
 def paper_notes(data: pd.DataFrame, sweep: Sweep) -> list[str]:
-    """What the paper prints of the same bars."""
+    """The paper's printed numbers for the same bars."""
     known = data[data["paper"].notna()].to_dict("records")
     if not known:
-        return ["The paper prints no numbers in this figure but LARK's, in Table 1: 36.67, 76.31, 67.34 and 74.67 (Avg 63.74)."]
+        return ["For this figure, the paper prints only LARK's numbers, in Table 1: 36.67, 76.31, 67.34 and 74.67 (Avg 63.74)."]
     parts = [
         f"{row['label']} {row['paper']:.2f}" + ("" if pd.isna(row["difference"]) else f" (ours {row['difference']:+.2f})")
         for row in known

@@ -1,4 +1,4 @@
-"""The candidates of a pool with what the forward pass found, for the figures that look inside the scores."""
+"""The candidates of a pool with the statistics of the forward pass, for the figures that look inside the scores."""
 
 import pandas as pd
 
@@ -9,7 +9,7 @@ from lark.selection.stage import SELECTION
 
 
 def candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
-    """A row for each trajectory: teacher, rollout, statistics, loss, rho and g_hat. None before the scores are there."""
+    """One row per trajectory: teacher, rollout, statistics, loss, rho and g_hat. None if the scores do not exist yet."""
     pool, scores = sweep.folder(trial, pools.POOL), sweep.folder(trial, kind_of("statistics"))
     if pool is None or scores is None:
         return None
@@ -19,6 +19,6 @@ def candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
 
 
 def selection(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
-    """What the trial has chosen, best first within each question. None before it has."""
+    """The trial's selection, best first within each question. None if it does not exist yet."""
     folder = sweep.folder(trial, SELECTION)
     return None if folder is None else pd.read_parquet(folder / SELECTION.file)

@@ -1,4 +1,4 @@
-"""What the surrogate, the landscape and the theory share: the questions with exact gradients of a sweep's one trial."""
+"""Shared by the surrogate, the landscape and the theory: the questions with exact gradients of a sweep's only trial."""
 
 from experiments.harness.sweep import Sweep, counted
 from lark.analysis import questions as statistics
@@ -7,7 +7,7 @@ from lark.analysis.questions import Question
 
 
 def questions_of(sweep: Sweep) -> list[Question] | None:
-    """None while they are not finished."""
+    """The questions with exact gradients. None if they are not finished."""
     folder = sweep.folder(sweep.trials[0], GRADIENTS_TABLE)
     return None if folder is None else statistics.read(folder)
 

@@ -1,4 +1,4 @@
-"""What a sweep would do: its trials, what is there already, and what the rest costs. Nothing runs."""
+"""What a sweep would do: its trials, what is already finished, and what the rest costs. Runs nothing."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from lark.training.operations import TRAIN
 PAPER_HOURS = published_value("cost", "total_hours")
 """A100-hours of all the paper's training (App. C.3)."""
 ORDER = ("student", *STAGES)
-"""Of a plan's steps: a student that comes in a package is converted before anything else."""
+"""Order of a plan's steps: a packaged student is converted before anything else."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A step that the sweep needs; steps that trials share are planned once."""
+    """A step that the sweep needs. Steps that trials share are planned once."""
 
     step: Step
     trial: Trial
-    """The first that needs it."""
+    """The first trial that needs it."""
     pending: tuple[Artifact, ...]
-    """What of it is not finished."""
+    """Its artifacts that are not finished."""
 
 
 def planned(sweep: Sweep) -> list[Planned]:
@@ -70,7 +70,7 @@ def describe(sweep: Sweep) -> str:
 
 
 def device_hours(planned: Planned) -> float | None:
-    """What the planner says of a step; None for steps that cost next to nothing, or that it does not know."""
+    """The planner's estimate for a step; None for steps whose cost is negligible or unknown."""
     found = _estimates(planned.trial).get(planned.step.key)
     if found is None:
         return None
@@ -79,12 +79,12 @@ def device_hours(planned: Planned) -> float | None:
 
 @cache
 def _estimates(trial: Trial) -> dict[tuple[str, ...], Estimate]:
-    """By the key of their step."""
+    """Estimates by the key of their step."""
     return {e.step.key: e for e in estimate(trial.config, trial.plan)}
 
 
 def _total(sweep: Sweep, steps: Sequence[Planned], hours: Sequence[float | None]) -> str:
-    """All of it, against what the paper says of its own cost."""
+    """The total cost, compared with the paper's."""
     every = sum(hour or 0.0 for hour in hours)
     todo = sum(hour or 0.0 for p, hour in zip(steps, hours, strict=True) if p.pending)
     training = [(p, hour or 0.0) for p, hour in zip(steps, hours, strict=True) if p.step.operation is TRAIN]
@@ -93,22 +93,22 @@ def _total(sweep: Sweep, steps: Sequence[Planned], hours: Sequence[float | None]
     left = [_estimates(p.trial)[p.step.key] for p, _ in training if p.pending]
     if left:
         kept, passing = sum(e.kept_gib for e in left), max(e.resume_gib for e in left)
-        lines.append(f"On disk: {size(kept)} of trained students, snapshots included; {size(passing)} more during a training.")
+        lines.append(f"On disk: {size(kept)} of trained students, including snapshots; {size(passing)} more during a training.")
     if sweep.scale == "paper" and training:
         low, high = (published_value("cost", f"train_hours_{end}") for end in ("low", "high"))
         runs = sum((p.trial.config.pool.questions or 5000) * p.trial.config.budget.size / 5000 for p, _ in training)
         spent = sum(hour for _, hour in training)
         lines += [
-            f"Training alone: {spent:,.0f} device-hours, {spent / PAPER_HOURS:.0%} of the paper's about {PAPER_HOURS:,.0f} "
-            "A100-hours for all of its training (App. C.3).",
-            f"By the paper's own {low:g} to {high:g} hours on 8 A100s for 5,000 trajectories, these trainings would take "
+            f"Training alone: {spent:,.0f} device-hours, {spent / PAPER_HOURS:.0%} of about {PAPER_HOURS:,.0f} "
+            "A100-hours for all of the paper's training (App. C.3).",
+            f"At the paper's {low:g} to {high:g} hours on 8 A100s for 5,000 trajectories, these trainings would take "
             f"{8 * low * runs:,.0f} to {8 * high * runs:,.0f} A100-hours.",
         ]
     return "\n".join(lines)
 
 
 def _state(sweep: Sweep, trial: Trial) -> str:
-    """What of a trial is left to do, by operation."""
+    """The operations of a trial that are not finished."""
     left = Counter(
         step.operation.name
         for step in trial.steps

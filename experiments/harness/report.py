@@ -1,6 +1,7 @@
-"""What an experiment renders, and the files it becomes: outputs/report/<name>.{md,csv}, with .tex or .{png,pdf}, and index.md.
+"""The report of an experiment and its files: outputs/report/<name>.{md,csv}, with .tex or .{png,pdf}, and index.md.
 
-The demo's are there; those of another scale in a folder of its name (outputs/report/paper), so that neither overwrites the other.
+Reports of other scales than the demo are in a subfolder with the scale's name (outputs/report/paper), so that they do not
+overwrite each other.
 """
 
 import logging
@@ -31,11 +32,11 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
     labels: int = 1
-    """How many columns name the row."""
+    """Number of columns that name the row."""
     columns: str | None = None
-    """LaTeX's column types, where text is long."""
+    """LaTeX column types, for long text."""
     ours: bool = True
-    """Whether its numbers are ours; else they are the paper's own."""
+    """Whether its numbers are ours; otherwise they are the paper's."""
 
     def markdown(self) -> str:
         caption = f"{self.caption}\n\n" if self.caption else ""
@@ -44,24 +45,24 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """A table or figure of the paper, from our artifacts."""
+    """A table or figure of the paper, made from our artifacts."""
 
     title: str
-    """Which of the paper's it is: `Table 1`, `Figure 2a`."""
+    """Its name in the paper: `Table 1`, `Figure 2a`."""
     caption: str
-    """What is shown, and the paper's reading of it."""
+    """What it shows, and what the paper finds."""
     data: pd.DataFrame
-    """Every number, a row each, for the CSV file."""
+    """All numbers, one per row, for the CSV file."""
     tables: Sequence[Table] = ()
     figure: Figure | None = None
     notes: Sequence[str] = field(default_factory=list)
-    """What the reader must know to read it rightly."""
+    """What the reader must know to interpret it correctly."""
     found: bool = True
-    """Whether there is anything of ours to show yet."""
+    """Whether any results of ours exist yet."""
 
 
 def write(sweep: Sweep, report: Report) -> list[Path]:
-    """Write the report's files; returns them. Nothing is touched, and nothing is tracked, where nothing has changed."""
+    """Write the report's files and return their paths. If nothing has changed, nothing is written or tracked."""
     top = sweep.store.root / "report"
     folder = top if sweep.scale == "demo" else top / sweep.scale
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +76,7 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
             latex_table(t.header, t.rows, _latex_caption(sweep, report, t), f"{sweep.title}-{i}", t.labels, t.columns)
             for i, t in enumerate(report.tables)
         )
-    for suffix in (".tex", ".png", ".pdf"):  # of a time when there was more, or less, to show
+    for suffix in (".tex", ".png", ".pdf"):  # left by an earlier report with more, or fewer, results
         if (path := base.with_suffix(suffix)) not in (*texts, *images):
             path.unlink(missing_ok=True)
     same = all(path.exists() and path.read_text(encoding="utf-8") == text for path, text in texts.items())
@@ -92,7 +93,7 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
 
 
 def unfinished(sweep: Sweep) -> list[tuple[Trial, str]]:
-    """The trials that have not left all they should, and why, where they have said so."""
+    """The trials with unfinished artifacts, and the reason, if it is recorded."""
     found = []
     for trial in sweep.trials:
         artifacts = [artifact for step in trial.steps for artifact in step.artifacts]
@@ -104,16 +105,16 @@ def unfinished(sweep: Sweep) -> list[tuple[Trial, str]]:
 
 
 def _without_pool(trial: Trial) -> str:
-    """Why a trial may have ended before its first artifact was begun."""
+    """Why a trial may have ended before it started its first artifact."""
     try:
         source_files(trial.config.pool)
     except LarkError as error:
         return str(error)
-    return "it has not run to its end"
+    return "it is not finished"
 
 
 def write_index(folder: Path) -> None:
-    """One page with every report in the folder, and where to find those of other scales."""
+    """Write one page with every report in the folder, and links to those of other scales."""
     pages = [(name, folder / f"{dashed(name)}.md") for name in available()]
     pages = [(name, page) for name, page in pages if page.exists()]
     texts = {name: page.read_text(encoding="utf-8") for name, page in pages}
@@ -150,7 +151,7 @@ def _markdown(sweep: Sweep, report: Report) -> str:
 
 
 def _latex_caption(sweep: Sweep, report: Report, table: Table) -> str:
-    """Without the number, which LaTeX gives, and never without the scale, where the numbers are ours."""
+    """The caption without the table's number, which LaTeX adds, and always with the scale if the numbers are ours."""
     title = re.sub(r"^Table \d+\. ", "", report.title)
     parts = [f"{title}.", table.caption or report.caption]
     if table.ours:
@@ -175,13 +176,13 @@ def _scale_note(sweep: Sweep) -> str:
         "This is the demo, a miniature" if sweep.scale == "demo" else f"This is at scale {sweep.scale}, far below the paper's"
     )
     return (
-        f"{what} (student {students}): it shows the method at work and does not reproduce the paper's results. "
-        "Numbers that are called the paper's are the paper's own, measured on its students and data."
+        f"{what} (student {students}): it shows that the code works and does not reproduce the paper's results. "
+        "Numbers that are called the paper's are printed in the paper, measured on its students and data."
     )
 
 
 def _track(sweep: Sweep, report: Report, folder: Path, images: Sequence[Path]) -> None:
-    """The finished table in the sweep's W&B group, as a run of its own."""
+    """Log the finished table in the sweep's W&B group, as a separate run."""
     tracker = Tracker(sweep.trials[0].config, folder, name=f"report/{sweep.title}")
     try:
         data = report.data.astype(object).where(report.data.notna(), None)

@@ -1,6 +1,6 @@
-"""An experiment's trials, and what they have left in the store.
+"""An experiment's trials and their artifacts in the store.
 
-Jobs are found by composing them as Hydra does and asking the plan for their artifacts, never by the names of folders.
+Trials are found by composing them as Hydra does; their artifacts come from the plan, never from the names of folders.
 """
 
 from collections.abc import Sequence
@@ -38,18 +38,18 @@ class Trial:
     """One run of run.py within a sweep."""
 
     overrides: tuple[str, ...]
-    """What the sweep chose for this trial: `student=demo`, `method=lark`, `budget.size=3`."""
+    """The sweep's values for this trial: `student=demo`, `method=lark`, `budget.size=3`."""
     config: Config
     plan: tuple[Step, ...]
-    """All its steps."""
+    """All of its steps."""
 
     @property
     def steps(self) -> list[Step]:
-        """Those that run, with the stages that the experiment asks for."""
+        """The steps that run, given the stages of the experiment."""
         return wanted(self.plan, self.config.stages)
 
     def artifact(self, kind: Kind) -> Artifact | None:
-        """Its artifact of a kind."""
+        """The trial's artifact of a kind."""
         return next((artifact for step in self.plan for artifact in step.artifacts if artifact.kind == kind), None)
 
 
@@ -60,27 +60,27 @@ class Sweep:
     name: str
     scale: str
     overrides: tuple[str, ...]
-    """What the user changed."""
+    """Settings that the user changed."""
     trials: tuple[Trial, ...]
     store: Store
 
     @property
     def title(self) -> str:
-        """As on the command line and in file names."""
+        """Its name on the command line and in file names."""
         return dashed(self.name)
 
     @property
     def like_the_paper(self) -> bool:
-        """Whether our numbers and the paper's are of the same kind, so that their difference says something."""
+        """Whether our numbers can be compared with the paper's, so that their difference is meaningful."""
         return self.scale == "paper" and all(_is_elsewhere(override) for override in self.overrides)
 
     def folder(self, trial: Trial, kind: Kind) -> Path | None:
-        """Where a trial's artifact of a kind is, if it is finished."""
+        """The folder of a trial's artifact of a kind, if it is finished."""
         artifact = trial.artifact(kind)
         return self.store.path(artifact) if artifact and self.store.state(artifact) == "finished" else None
 
     def metrics(self, trial: Trial, trained: bool = True) -> dict[str, BenchmarkMetrics]:
-        """By benchmark, of the trained student or of the base model; a benchmark that is not evaluated yet is absent."""
+        """Metrics by benchmark, of the trained student or of the base model, without benchmarks that are not evaluated yet."""
         for step in trial.plan:
             if step.artifacts[0].kind == METRICS and step.model == ("trained" if trained else "base"):
                 finished = [
@@ -95,7 +95,7 @@ def _key(override: str) -> str:
 
 
 def _is_elsewhere(override: str) -> bool:
-    """Whether it says where the same files lie, or what answers: worth a note, and no other experiment."""
+    """Whether an override changes only file locations or the engine; the experiment is then still the paper's."""
     key = _key(override)
     return key.endswith(".path") or key == "pool.format" or key.split(".")[0] == "engine"
 
@@ -110,13 +110,13 @@ def dashed(name: str) -> str:
 
 
 def available() -> list[str]:
-    """The experiments there are, in the paper's order."""
+    """All experiments, in the paper's order."""
     found = {path.stem for path in (CONF / "experiment").glob("*.yaml")}
     return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
 
 
 def find(name: str) -> str:
-    """The experiment that the user means, by either spelling."""
+    """The experiment of a name in either spelling."""
     if (known := name.replace("-", "_")) not in available():
         raise LarkError(f"{name}: there is no such experiment; choose one of {', '.join(map(dashed, available()))}.")
     return known
@@ -127,9 +127,9 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
     conf.register()
     for argument in arguments:
         if "=" not in argument and not argument.startswith("~"):
-            raise LarkError(f"{argument}: what follows the experiment's name is key=value, such as scale=paper.")
+            raise LarkError(f"{argument}: expected key=value after the experiment's name, such as scale=paper.")
         if _key(argument) == "experiment":
-            raise LarkError(f"{argument}: the experiment is {dashed(name)} already; give the other one's name in its place.")
+            raise LarkError(f"{argument}: the experiment is already {dashed(name)}; give the other name instead of it.")
     said = {_key(as_hydra_reads([argument])[0]) for argument in arguments}
     arguments = as_hydra_reads([f"experiment={name}", *arguments])
     try:
@@ -153,30 +153,30 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
         Trial(tuple(o for o in overrides if o not in typed), config, tuple(make_plan(config, checksums, elsewhere=True)))
         for overrides, config in zip(batch, configs, strict=True)
     ]
-    # What can change no result is no change.
+    # Settings that cannot change a result do not count as changes.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
     changed = tuple(a for a in arguments if _key(a) in said and _key(a).split(".")[0] not in same)
     return Sweep(name, whole.scale, changed, tuple(trials), Store(configs[0].outputs_path))
 
 
 def published(name: str) -> pd.DataFrame:
-    """The paper's numbers, experiments/paper/<name>.csv."""
+    """The paper's numbers in experiments/paper/<name>.csv."""
     return pd.read_csv(PAPER / f"{name}.csv", comment="#")
 
 
 def published_value(experiment: str, quantity: str) -> float:
-    """A number of the paper's text or captions, experiments/paper/figures.csv."""
+    """A number from the paper's text or captions, in experiments/paper/figures.csv."""
     table = published("figures").set_index(["experiment", "quantity"])["value"]
     return float(table[experiment, quantity])
 
 
 def method_label(name: str) -> str:
-    """As in the paper's tables."""
+    """The method's name in the paper's tables."""
     return str(OmegaConf.load(CONF / "method" / f"{name}.yaml").label)
 
 
 def values(trial: Trial) -> dict[str, Any]:
-    """What tells a trial from the others of its sweep, for the first columns of a CSV file."""
+    """The settings that identify a trial in its sweep, for the first columns of a CSV file."""
     config = trial.config
     return {
         "student": config.student.name,

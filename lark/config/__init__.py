@@ -1,8 +1,8 @@
-"""The typed schema of conf/, and its checks: a typo, a wrong type or an impossible value is one sentence before anything runs.
+"""The typed schema of conf/ and its checks. A typo, a wrong type or an impossible value is reported before anything runs.
 
-Hydra merges conf/ into these dataclasses (registered below, named first in conf/config.yaml); `load` turns the result into
-plain objects, whose `__post_init__` checks what types cannot say. Every key is explained in the modules of this package; the
-YAML files say where their values come from.
+Hydra merges conf/ into these dataclasses (registered below, listed first in conf/config.yaml). `load` converts the result to
+plain objects, whose `__post_init__` checks what types cannot express. Every key is documented in the modules of this package;
+the YAML files give the sources of their values.
 """
 
 import re
@@ -36,13 +36,13 @@ __all__ = [
 
 @dataclass
 class Config:
-    """Everything one run of run.py depends on."""
+    """All settings of one run of run.py."""
 
     student: Student = MISSING
     pool: Pool = MISSING
     method: Method = MISSING
     weighting: str = "auto"
-    """How the selected trajectories of a question share their weight. auto: the method's own."""
+    """How weight is distributed over the selected trajectories of a question. auto: the method's default."""
     budget: Budget = field(default_factory=Budget)
     scoring: Scoring = field(default_factory=Scoring)
     training: Training = MISSING
@@ -53,15 +53,15 @@ class Config:
     analysis: Analysis = field(default_factory=Analysis)
     experiment: Experiment = field(default_factory=Experiment)
     scale: str = "demo"
-    """How large an experiment is run: demo (here, in minutes), paper, or another that the experiment has."""
+    """Scale of an experiment: demo (minutes on this machine), paper, or another one that the experiment defines."""
     stages: list[str] = field(default_factory=lambda: list(STAGES))
-    """Which stages to run; the ones before them must be finished or are run too."""
+    """Stages to run. Earlier stages that they depend on run too, unless they are finished."""
     force: list[str] = field(default_factory=list)
-    """Stages, operations or analyses whose artifacts are made again although they are finished."""
+    """Stages, operations or analyses whose artifacts are rebuilt even if they are finished."""
     dry_run: bool = False
     """Print the plan and stop."""
     outputs: str = "outputs"
-    """Where artifacts are kept."""
+    """The folder of all artifacts."""
 
     def __post_init__(self) -> None:
         for stage in self.stages:
@@ -71,7 +71,7 @@ class Config:
 
     @property
     def weighting_name(self) -> str | None:
-        """The weighting that acts: the one asked for, or the method's own."""
+        """The effective weighting: the requested one, or the method's default."""
         return self.method.weighting if self.weighting == "auto" else self.weighting
 
     @property
@@ -80,16 +80,16 @@ class Config:
 
 
 def register() -> None:
-    """Make the schema known to Hydra. Must run before @hydra.main composes."""
+    """Register the schema with Hydra. Must run before @hydra.main composes."""
     ConfigStore.instance().store(name="schema", node=Config)
 
 
 SAID = ("student", "method", "budget", "budget.size", "experiment", "scale", "outputs", "stages", "force", "dry_run")
-"""Keys whose values a run's folder is named after, or that make no other run of it."""
+"""Overrides that are already in the run folder's name, or that do not change the run."""
 
 
 def others(overrides: Sequence[str]) -> str:
-    """What else was chosen for a job of a sweep, for its folder's name: `-weighting=kl`. Paths and long values stay out."""
+    """The other overrides of a trial, for its folder's name: `-weighting=kl`. Paths and long values are left out."""
     chosen = [override.lstrip("+").split("=", 1) for override in overrides if "=" in override]
     named = [(key, value) for key, value in chosen if key not in SAID and key.split(".")[0] not in ("tracking", "hardware")]
     return "".join(f"-{key.split('.')[-1]}={value}" for key, value in named if re.fullmatch(r"[\w.+-]{1,20}", value))
@@ -99,7 +99,7 @@ OmegaConf.register_new_resolver("others", others, replace=True)
 
 
 def load(composed: DictConfig) -> Config:
-    """The composed configuration as checked, plain objects."""
+    """Convert the composed configuration to checked, plain objects."""
     try:
         config = OmegaConf.to_object(composed)
     except MissingMandatoryValue as error:
@@ -108,12 +108,12 @@ def load(composed: DictConfig) -> Config:
         raise LarkError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
     assert isinstance(config, Config)
     for key in _unknown(OmegaConf.to_container(composed), config):
-        raise LarkError(f"+{key}: there is no such key, so it would change nothing; `--cfg job` shows those there are.")
+        raise LarkError(f"+{key}: there is no such key, so it would have no effect; `--cfg job` lists all keys.")
     return config
 
 
 def _unknown(given: Any, read: object, prefix: str = "") -> Iterator[str]:
-    """Keys that were added with `+` and that nothing reads."""
+    """Keys that were added with `+` but are not in the schema."""
     known = vars(read) if is_dataclass(read) else read
     if isinstance(given, dict) and isinstance(known, dict):
         names = {field.name for field in fields(read)} if is_dataclass(read) else set(known)
@@ -122,5 +122,5 @@ def _unknown(given: Any, read: object, prefix: str = "") -> Iterator[str]:
 
 
 def from_dict(values: dict[str, Any]) -> Config:
-    """A configuration that `dataclasses.asdict` wrote, as a worker reads it."""
+    """Rebuild a configuration from the output of `dataclasses.asdict`, as workers do."""
     return load(OmegaConf.merge(OmegaConf.structured(Config), values))  # type: ignore[arg-type]

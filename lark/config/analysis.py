@@ -1,4 +1,4 @@
-"""What is analysed."""
+"""Settings of the stage `analyse`."""
 
 from dataclasses import dataclass
 
@@ -7,27 +7,27 @@ from lark.config.checks import one_of, require
 
 @dataclass
 class Analysis:
-    """What the stage `analyse` measures (lark/analysis). Nothing, unless it is asked for."""
+    """What the stage `analyse` measures (lark/analysis). By default, nothing."""
 
     name: str | None = None
-    """gradients: exact gradients of some questions' trajectories (App. B.8, Fig. 3a). theory: the same, and the Jacobians
+    """gradients: exact gradients of some questions' trajectories (App. B.8, Fig. 3a). theory: the same, plus the Jacobians
     behind the constants of App. B. kappa: the decay rate along a training run (App. A.3). contamination: App. C.5.
-    cost: seconds a trajectory of each scoring method (App. D.1)."""
+    cost: seconds per trajectory of each scoring method (App. D.1)."""
     questions: int = 50
-    """How many questions get exact gradients, a sample that does not depend on their order (paper, App. B.8)."""
+    """Number of questions with exact gradients. The sample does not depend on the questions' order (paper, App. B.8)."""
     seed: int = 42
-    """Of that sample, and of power iteration."""
+    """Seed of that sample and of power iteration."""
     dtype: str = "float32"
-    """Of the student and its gradients in gradients, theory and kappa, whatever it is elsewhere: float32, or bfloat16, which
-    needs half the memory, is 16 times as fast on an A100 and moves g* by about 1% (decision 17)."""
+    """Precision of the student and its gradients in gradients, theory and kappa, independent of student.dtype: float32, or
+    bfloat16, which needs half the memory, is 16 times as fast on an A100 and changes g* by about 1% (decision 17)."""
     jacobians: int = 3
-    """How many of those questions get Jacobians too, for analysis.name=theory."""
+    """Number of those questions that also get Jacobians, for analysis.name=theory."""
     iterations: int = 30
-    """Of power iteration, at most."""
+    """Maximum number of power iterations."""
     samples: int = 24
-    """How many trajectories are timed, spread evenly over the pool's lengths."""
+    """Number of trajectories to time, spread evenly over the pool's lengths."""
     rounds: int = 3
-    """How often each is timed; the median counts."""
+    """Number of times each is timed; the median is used."""
 
     def __post_init__(self) -> None:
         one_of("analysis.dtype", self.dtype, ("float32", "bfloat16"))

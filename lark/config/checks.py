@@ -1,4 +1,4 @@
-"""What the groups of options check besides types: one sentence each."""
+"""Checks of config values beyond their types. Each failure is reported in one sentence."""
 
 import re
 
@@ -15,9 +15,9 @@ def one_of(key: str, value: object, options: tuple[str, ...]) -> None:
 
 
 def plain_name(key: str, value: str) -> None:
-    """Names become folders."""
+    """Require a value that can be part of a folder's name."""
     plain = re.fullmatch(r"\w[\w.+-]*", value) is not None
-    require(plain, key, value, "names a folder: use letters, digits, . + - and _, beginning with a letter or digit")
+    require(plain, key, value, "is used in folder names: use letters, digits, . + - and _, starting with a letter or digit")
 
 
 def not_negative(group: str, owner: object, *keys: str) -> None:

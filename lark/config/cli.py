@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf say about a bad command line, in one sentence with a way out."""
+"""Translate the command line for Hydra, and report its errors in one sentence that says what to do."""
 
 import difflib
 import re
@@ -16,16 +16,16 @@ from lark.errors import LarkError
 CONF = Path(__file__).parents[2] / "conf"
 VALUED = frozenset({"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
                     "--experimental-rerun", "--info", "-i"})  # fmt: skip
-"""Hydra's flags that the next word belongs to."""
+"""Hydra flags that take the next argument as their value."""
 
 
 def as_hydra_reads(arguments: list[str]) -> list[str]:
-    """What people type, as Hydra takes it.
+    """Translate what users type into Hydra's syntax.
 
     `budget=3` is short for `budget.size=3`.
-    `force=grade` and `stages=select,train` are lists, which Hydra wants in brackets. `pool.fields` has no keys until they are
-    added. Paths may have spaces and letters of any language, which Hydra wants in quotes. Flags such as -m may stand anywhere;
-    Hydra wants no settings on both sides of them.
+    `force=grade` and `stages=select,train` are lists, which Hydra expects in brackets. `pool.fields` has no keys until they
+    are added. Paths may contain spaces and non-ASCII letters, which Hydra expects in quotes. Flags such as -m may be anywhere;
+    Hydra does not accept settings on both sides of them.
     """
     flags, settings = [], []
     rest = iter(arguments)
@@ -40,10 +40,10 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
 
 
 def _benchmark_of_a_sweep(settings: list[str]) -> list[str]:
-    """`benchmark=paper`, where `benchmark.tasks.aime24.path=...` needs it said.
+    """Return `benchmark=paper` if `benchmark.tasks.aime24.path=...` needs it.
 
-    Hydra takes the settings of a sweep for its own configuration first, which has none of the students that are swept, and so
-    not the benchmark that they bring with them.
+    Hydra first applies the settings of a sweep to its own configuration, which contains none of the swept students and
+    therefore not the benchmark that their config files select.
     """
     typed = dict(setting.split("=", 1) for setting in settings if "=" in setting)
     if "benchmark" in typed or not any(setting.lstrip("+~").startswith("benchmark.tasks.") for setting in settings):
@@ -78,14 +78,14 @@ def _as_hydra_reads(argument: str) -> str:
     if key.split(".")[:2] == ["pool", "fields"]:
         return f"++{argument}"
     if key == "outputs" and not value:
-        raise LarkError("outputs= has no value: say which folder, e.g. outputs=outputs.")
+        raise LarkError("outputs= has no value: give a folder, e.g. outputs=outputs.")
     if key.split(".")[-1] in ("path", "outputs") and re.search(r"[^\x21-\x7e]", value) and not re.search(r"[,'\"\\]", value):
         return f"{key}='{value}'"
     return argument
 
 
 def sentence(error: Exception) -> str:
-    """One sentence, whatever the number of lines."""
+    """An error as one sentence, even if its message has several lines."""
     text = str(error)
     if "Error merging override" in text and error.__cause__ is not None:
         return f"{text.removeprefix('Error merging override ').strip()}: {_first(str(error.__cause__))}."
@@ -103,7 +103,7 @@ def _no_such_option(match: re.Match[str]) -> str:
 
 
 def _unreadable(match: re.Match[str]) -> str:
-    return f"{match[1]}: Hydra cannot read it; write key=value, and quote a value with unusual characters: 'key=\"value\"'."
+    return f"{match[1]}: Hydra cannot parse it; write key=value, and quote a value with special characters: 'key=\"value\"'."
 
 
 RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
@@ -117,11 +117,11 @@ RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
     (r"^(.*?)\s+See https://hydra", _unreadable),
     (
         r"Interpolation key 'experiment\.scales\.([^.']+)",
-        lambda match: f"scale={match[1]}: this experiment has no such scale; its file in conf/experiment says which it has.",
+        lambda match: f"scale={match[1]}: this experiment has no such scale; its file in conf/experiment lists its scales.",
     ),
     (r"Missing mandatory value: (\S+)", lambda match: f"{match[1]} has no value: add {match[1]}=<value>."),
 ]
-"""What Hydra and OmegaConf write, and what we say instead."""
+"""Patterns in the messages of Hydra and OmegaConf, and the sentences that replace them."""
 
 
 def _first(text: str) -> str:
@@ -131,9 +131,9 @@ def _first(text: str) -> str:
 
 
 def _nearest(key: str) -> str:
-    """A suggestion, if a real key is close."""
+    """Suggest a key with a similar spelling, if there is one."""
     close = difflib.get_close_matches(key, _keys(Config), n=1)
-    return f"; did you mean {close[0]}?" if close else "; `python run.py --cfg job` shows all of them."
+    return f"; did you mean {close[0]}?" if close else "; `python run.py --cfg job` lists all keys."
 
 
 def _keys(schema: Any, prefix: str = "") -> list[str]:

@@ -1,4 +1,4 @@
-"""What the student is evaluated on, and with what."""
+"""Settings of evaluation: benchmarks, decoding and the generation engine."""
 
 from dataclasses import dataclass, field
 
@@ -15,11 +15,11 @@ class Task:
     """One benchmark: where its problems are and how its answers are read."""
 
     label: str = MISSING
-    """As in the paper's tables."""
+    """Name in the paper's tables."""
     path: str | None = None
     """JSONL, Parquet or CSV file, or a hub dataset id. `demo`: generated."""
     subset: str | None = None
-    """Which configuration of a hub dataset that has several."""
+    """Configuration of a hub dataset that has several."""
     split: str = "test"
     revision: str | None = None
     answer_format: str = MISSING
@@ -27,15 +27,15 @@ class Task:
     question_field: str = "problem"
     answer_field: str = "answer"
     id_field: str | None = None
-    """None: the row number."""
+    """Column of the problem's id. None: the row number."""
     level_field: str | None = None
-    """Difficulty, for a breakdown by level."""
+    """Column of the difficulty, for a breakdown by level."""
     distractor_fields: list[str] = field(default_factory=list)
-    """The wrong options of a multiple-choice benchmark; shuffled with the right one, a seed for each question."""
+    """Columns of the wrong options of a multiple-choice benchmark. Shuffled with the right one, one seed per question."""
     count: int | None = None
-    """How many problems it must have; anything else is an error. None: not checked."""
+    """Expected number of problems; any other number is an error. None: not checked."""
     limit: int | None = None
-    """Take only the first so many problems, for a trial."""
+    """Use only this many problems, the first ones, for a quick test."""
 
 
 @dataclass
@@ -45,20 +45,20 @@ class Decoding:
     temperature: float = 0.6
     top_p: float = 0.95
     top_k: int = -1
-    """Sample among the so many likeliest tokens. -1: off."""
+    """Sample from this many of the most likely tokens. -1: off."""
     repetition_penalty: float = 1.1
     max_new_tokens: int = 32768
     samples: int = 5
-    """Acc@5 counts a problem as solved when any of these is right."""
+    """Samples per problem. Acc@5 counts a problem as solved if any of the 5 is right."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     """Decoding seeds; the reported spread is the sample standard deviation over them."""
 
     def __post_init__(self) -> None:
         require(self.temperature >= 0, "benchmark.decoding.temperature", self.temperature, "must not be negative")
-        require(0 < self.top_p <= 1, "benchmark.decoding.top_p", self.top_p, "is a probability, more than 0")
+        require(0 < self.top_p <= 1, "benchmark.decoding.top_p", self.top_p, "must be more than 0 and at most 1")
         require(self.top_k == -1 or self.top_k >= 1, "benchmark.decoding.top_k", self.top_k, "must be at least 1, or -1 (off)")
         penalty = self.repetition_penalty
-        require(penalty > 0, "benchmark.decoding.repetition_penalty", penalty, "must be more than 0; 1 is no penalty")
+        require(penalty > 0, "benchmark.decoding.repetition_penalty", penalty, "must be more than 0; 1 means no penalty")
         require(self.samples >= 1, "benchmark.decoding.samples", self.samples, "must be at least 1")
         require(len(self.seeds) >= 1, "benchmark.decoding.seeds", self.seeds, "give at least one seed")
         require(len(set(self.seeds)) == len(self.seeds), "benchmark.decoding.seeds", self.seeds, "seeds must differ")
@@ -73,7 +73,7 @@ class Benchmark:
     tasks: dict[str, Task] = field(default_factory=dict)
     decoding: Decoding = field(default_factory=Decoding)
     grader: str = "paper"
-    """Which of the two graders gives the headline number: paper (string rules) or verify (math-verify). Both are stored."""
+    """The grader of the headline number: paper (string rules) or verify (math-verify). The grades of both are stored."""
 
     def __post_init__(self) -> None:
         one_of("benchmark.grader", self.grader, GRADERS)
@@ -87,7 +87,7 @@ class Benchmark:
 
 @dataclass
 class Engine:
-    """What generates text at evaluation."""
+    """The engine that generates text."""
 
     name: str = MISSING
     """hf, vllm or sglang."""
@@ -96,17 +96,17 @@ class Engine:
     batch: int = 256
     """Sequences that the hf engine generates at once."""
     memory: float = 0.9
-    """Share of a GPU's memory that vLLM and SGLang may take."""
+    """Fraction of a GPU's memory that vLLM and SGLang may use."""
     kv_cache_gib: int = 1
     """Memory for vLLM's KV cache on CPU."""
     eager: bool | None = None
-    """No compilation or CUDA graphs: slower to run, much faster to start. None: on CPU yes, on GPUs no."""
+    """No compilation or CUDA graphs: slower to run, much faster to start. None: true on CPU, false on GPUs."""
 
     def __post_init__(self) -> None:
         for key in ("tensor_parallel", "batch", "kv_cache_gib"):
             require(getattr(self, key) >= 1, f"engine.{key}", getattr(self, key), "must be at least 1")
-        require(0 < self.memory <= 1, "engine.memory", self.memory, "is a share of the memory, more than 0")
+        require(0 < self.memory <= 1, "engine.memory", self.memory, "must be more than 0 and at most 1")
 
     def is_eager(self, device: str) -> bool:
-        """What `eager` means on this device."""
+        """The effective value of `eager` on this device."""
         return device == "cpu" if self.eager is None else self.eager

@@ -1,4 +1,4 @@
-"""Where a run happens and who is told: hardware, tracking, experiments."""
+"""Settings of hardware, tracking and experiments."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,25 +8,25 @@ from lark.config.checks import not_negative, one_of, require
 
 @dataclass
 class Hardware:
-    """What the machine has: what is meant to change speed and not results, so not part of any fingerprint.
+    """Hardware settings. They are meant to change speed and not results, so they are not part of any fingerprint.
 
-    In float32 results agree to 1e-5 whatever is set here. In bfloat16 the shape of a batch moves rounding, and with it
-    a trajectory's statistics by up to 0.3% (decision 15).
+    In float32, results agree to 1e-5 under any of these settings. In bfloat16, the shape of a batch changes the rounding,
+    and a trajectory's statistics change by up to 0.3% (decision 15).
     """
 
     name: str = "auto"
     device: str = "auto"
     """auto (the GPUs if there are any), cpu or cuda."""
     processes: int = 0
-    """Processes on each node, one a GPU. 0: as many as there are GPUs, or 1 on CPU."""
+    """Processes per node, one per GPU. 0: the number of GPUs, or 1 on CPU."""
     nodes: int = 1
-    """Machines that work together; each runs the same command and sees the same `outputs`. 0: those of the SLURM job."""
+    """Machines that work together. Each runs the same command and sees the same `outputs`. 0: the nodes of the SLURM job."""
     node: int | None = None
-    """Which of them this is; 0 leads the run. None: what SLURM says."""
+    """Index of this node; node 0 leads the run. None: the index that SLURM gives."""
     rendezvous: str | None = None
     """host:port of node 0, when nodes > 1. None: the first node of the SLURM job."""
     threads: int = 0
-    """CPU threads of each process. 0: the cores shared equally."""
+    """CPU threads per process. 0: the cores are divided equally."""
     score_tokens: int = 16384
     """Tokens in one scoring batch."""
     train_tokens: int = 4096
@@ -34,27 +34,27 @@ class Hardware:
     micro_batch: int = 1
     """Trajectories in one forward pass of training, when they are not packed."""
     zero: int | None = None
-    """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too). None: 2 on several GPUs, 0 elsewhere."""
+    """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too). None: 2 on several GPUs, 0 otherwise."""
     gradient_gib: float = 4.0
-    """Memory for the gradients of a question's trajectories in analyses. With less, there are more passes over them."""
+    """Memory for the gradients of a question's trajectories in analyses. Less memory means more passes over them."""
     gradient_scratch: str | None = None
-    """A folder on a fast disk for those gradients; gradient_gib is then space there. None: they are kept in memory."""
+    """A folder on a fast disk for those gradients; gradient_gib is then disk space. None: they are kept in memory."""
     memory_gib: float = 0.0
-    """Of one device, for the planner. 0: what the machine has."""
+    """Memory of one device, for the planner. 0: that of this machine."""
     tflops: float = 0.0
-    """Peak of one device, for the planner. 0: measured on CPU, an A100's otherwise."""
+    """Peak throughput of one device, for the planner. 0: measured on CPU, an A100's otherwise."""
     bandwidth: float = 0.0
-    """GB/s of one device's memory, for the planner of generation. 0: an A100's, or 12 on CPU."""
+    """Memory bandwidth of one device in GB/s, to plan generation. 0: an A100's, or 12 on CPU."""
 
     def __post_init__(self) -> None:
         one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
-        require(self.zero in (None, 0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3, or null to leave it open")
+        require(self.zero in (None, 0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3, or null (automatic)")
         require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
-        require(self.nodes >= 0, "hardware.nodes", self.nodes, "must be at least 1, or 0 for those of the SLURM job")
+        require(self.nodes >= 0, "hardware.nodes", self.nodes, "must be at least 1, or 0 for the nodes of the SLURM job")
         if self.rendezvous is not None:
             host, _, port = self.rendezvous.rpartition(":")
             valid = bool(host) and port.isdigit() and 0 < int(port) < 65536
-            require(valid, "hardware.rendezvous", self.rendezvous, "is host:port of node 0, the port 1 to 65535")
+            require(valid, "hardware.rendezvous", self.rendezvous, "must be host:port of node 0, with a port from 1 to 65535")
         not_negative("hardware", self, "processes", "threads", "memory_gib", "tflops", "bandwidth")
         for key in ("score_tokens", "train_tokens", "micro_batch"):
             require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")
@@ -62,14 +62,14 @@ class Hardware:
 
 @dataclass
 class Tracking:
-    """Where curves and tables go besides the local files, which are the truth."""
+    """Where curves and tables are sent in addition to the local files, which are authoritative."""
 
     mode: str = "offline"
-    """offline (written beside the run, `wandb sync` sends it), online, or none."""
+    """offline (written to the run's folder; `wandb sync` uploads it), online, or none."""
     project: str = "lark"
     entity: str | None = None
     group: str | None = None
-    """Runs of one sweep belong together."""
+    """W&B group. All trials of a sweep are in one group."""
 
     def __post_init__(self) -> None:
         one_of("tracking.mode", self.mode, ("offline", "online", "none"))
@@ -80,6 +80,6 @@ class Experiment:
     """A table or figure of the paper as a sweep: conf/experiment/<name>.yaml."""
 
     name: str | None = None
-    """None: a single run, or a sweep of your own."""
+    """None: a single run, or a custom sweep."""
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What each `scale=...` means for this experiment: the sweep refers to the values of the chosen one."""
+    """The values that each `scale=...` of this experiment stands for. The sweep refers to those of the chosen scale."""

@@ -18,19 +18,19 @@ class Judge:
     revision: str | None = None
     """Commit or tag of a hub id."""
     style: str = "paper"
-    """paper: its prompt and JSON, word for word. brief: a short prompt and the overall score alone, for short contexts."""
+    """paper: its prompt and JSON, word for word. brief: a short prompt and only the overall score, for short contexts."""
     dtype: str = "bfloat16"
-    """Of the judge's weights."""
+    """Precision of the judge's weights."""
     tensor_parallel: int = 1
     """GPUs that share one copy of the judge, with vllm or sglang."""
     max_length: int = 40960
     """Context of the judge; longer responses are cut from the right."""
     max_new_tokens: int = 1024
-    """Room for the answer."""
+    """Maximum length of the answer."""
     temperature: float = 0.0
     """0: greedy."""
     retries: int = 2
-    """How often an answer that is not valid JSON is asked for again, sampled with another seed."""
+    """How many times an answer that is not valid JSON is sampled again, with another seed."""
 
     def __post_init__(self) -> None:
         one_of("method.judge.style", self.style, ("paper", "brief"))
@@ -40,7 +40,7 @@ class Judge:
 
     @property
     def model(self) -> Student:
-        """The judge as what engines load."""
+        """The judge in the form that engines load."""
         return Student("judge", self.path, self.revision, self.max_length, None, self.dtype)
 
 
@@ -50,18 +50,18 @@ class Method:
 
     name: str = MISSING
     label: str = MISSING
-    """As in the paper's tables."""
+    """Name in the paper's tables."""
     weighting: str | None = "uniform"
-    """Of the selected trajectories, unless weighting=... says otherwise. None: no training at all (method=base)."""
+    """Weighting of the selected trajectories, unless weighting=... overrides it. None: no training (method=base)."""
     seed: int = 42
-    """Of method=random (paper, App. C.3)."""
+    """Seed of method=random (paper, App. C.3)."""
     path: str | None = None
-    """Scores of another tool, for method=external: Parquet or CSV with question_id, candidate_id, score."""
+    """Scores from another tool, for method=external: Parquet or CSV with question_id, candidate_id, score."""
     higher_is_better: bool = True
-    """Direction of method=external; the other methods know theirs."""
+    """Direction of the scores of method=external. The other methods define their own."""
     teacher: str | None = None
-    """Select among this teacher's candidates alone, by name or by number (1 is the first in alphabetical order). Scores
-    stay those of the whole pool. None: all teachers."""
+    """Select only among this teacher's candidates. Given by name, or by number (1 is the first in alphabetical order). Scores
+    are still those of the whole pool. None: all teachers."""
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the method's function, all of them part of the selection's fingerprint."""
     judge: Judge = field(default_factory=Judge)
@@ -77,7 +77,7 @@ class Budget:
     size: int = 3
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, "budget.size", self.size, "select at least 1 trajectory a question")
+        require(self.size >= 1, "budget.size", self.size, "select at least 1 trajectory per question")
 
 
 @dataclass
@@ -89,8 +89,8 @@ class Scoring:
     local_context: int = 4
     """Local Naturalness's m, preceding steps in the context (paper, App. C.2)."""
     tokens: bool = False
-    """Also write every token's statistics, whatever the method (outputs/tokens/*/tokens-*.parquet): an artifact of its own,
-    written by the same pass, or by another one where the scores are there already. The scores are the same either way."""
+    """Also write every token's statistics, for any method (outputs/tokens/*/tokens-*.parquet). They are a separate artifact,
+    written by the same pass, or by another pass if the scores already exist. The scores are the same either way."""
     shard_tokens: int = 2_000_000
     """A killed scoring run loses at most one shard of about this many tokens."""
 

@@ -1,4 +1,4 @@
-"""What it learns from: the pool of candidate trajectories."""
+"""Settings of the pool of candidate trajectories."""
 
 from dataclasses import dataclass, field
 
@@ -16,29 +16,29 @@ class Pool:
 
     name: str = MISSING
     format: str = MISSING
-    """demo: generated. rows: JSONL/Parquet, a trajectory a row. rsr: a folder of JSON files, one a teacher and rollout.
-    hub: a Hugging Face dataset id or folder, rows as in `rows`."""
+    """demo: generated. rows: JSONL/Parquet, one trajectory per row. rsr: a folder of JSON files, one per teacher and rollout.
+    hub: a Hugging Face dataset id or folder, with rows as in `rows`."""
     path: str | None = None
-    """File, folder or dataset id; several files by a glob pattern."""
+    """File, folder or dataset id. A glob pattern selects several files."""
     split: str = "train"
-    """Of a Hugging Face dataset."""
+    """Split of a Hugging Face dataset."""
     revision: str | None = None
-    """Of a Hugging Face dataset."""
+    """Revision of a Hugging Face dataset."""
     questions: int | None = None
-    """Take this many questions, a sample that does not depend on their order. None: all. The demo generates so many."""
+    """Use this many questions, in a sample that does not depend on their order. None: all. The demo generates this many."""
     seed: int = 42
-    """Of that sample, and of the demo's generator."""
+    """Seed of that sample and of the demo's generator."""
     ids: list[str] = field(default_factory=list)
     """Keep only the questions with these ids. Empty: all."""
     correct_only: bool = False
-    """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule, paper, App. C.1); where the
-    pool has no `answer`, or the response no box, those that its own `correct` calls wrong. Before the sample of pool.questions
-    is taken."""
+    """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule; paper, App. C.1). If the
+    pool has no `answer` or the response has no box, drop those that the pool's `correct` marks as wrong. Applied before
+    pool.questions are sampled."""
     answer_format: str = "free_form"
     """How answers are compared when correct_only: numeric, choice or free_form."""
     answer_pattern: str | None = None
-    """What the teachers end with where it is no box, as a regular expression: '<answer>(.*?)</answer>'. Its last match in a
-    response is rewritten as \\boxed{…} with the first group in it, because a box is all that evaluation reads."""
+    """A regular expression for final answers that are not boxed: '<answer>(.*?)</answer>'. Its last match in a response is
+    rewritten as \\boxed{…} around the first group, because evaluation reads only boxed answers."""
     fields: dict[str, str] = field(default_factory=dict)
     """Names of the columns where they differ from ours, e.g. {question_id: problem_id}."""
 
@@ -50,12 +50,12 @@ class Pool:
             self.questions is None or self.questions >= 1,
             "pool.questions",
             self.questions,
-            "at least 1, or null for all",
+            "must be at least 1, or null for all",
         )
         if self.answer_pattern is not None:
             require(has_group(self.answer_pattern), "pool.answer_pattern", self.answer_pattern,
-                     "a regular expression with one (group) is expected, the final answer")  # fmt: skip
+                     "must be a regular expression with a (group) that matches the final answer")  # fmt: skip
         if self.format == "demo" and self.questions is None:
-            raise LarkError("pool.questions=null: the demo's pool is generated and has no end; give a number, e.g. 150.")
+            raise LarkError("pool.questions=null: the demo's pool is generated and has no fixed size; give a number, e.g. 150.")
         if self.format != "demo" and not self.path:
             raise LarkError(f"pool={self.name} needs a path: add pool.path=<file, folder or dataset id>.")

@@ -1,4 +1,4 @@
-"""The model that learns."""
+"""Settings of the student."""
 
 from dataclasses import dataclass
 
@@ -12,22 +12,22 @@ class Student:
     """The model that is scored, fine-tuned and evaluated."""
 
     name: str = MISSING
-    """How run folders and tables call it."""
+    """Name in run folders and tables."""
     path: str = MISSING
-    """A Hugging Face hub id or a local folder; `demo` is the shipped student, `smollm2` the one in the registry."""
+    """A Hugging Face hub id or a local folder. `demo`: the shipped student. `smollm2`: the one from the package registry."""
     revision: str | None = None
     """Commit or tag of a hub id. Part of the fingerprint, so set it for results that must not drift."""
     max_length: int = 32768
-    """Tokens of prompt and response together, in scoring, training and evaluation alike (paper, App. C.3)."""
+    """Maximum tokens of prompt and response together, in scoring, training and evaluation (paper, App. C.3)."""
     chat_template: str | None = None
     """None: the tokenizer's own. `llama3`, `chatml`: ours. Otherwise a path to a Jinja file."""
     dtype: str = "bfloat16"
-    """Of the weights in the scoring and training forward passes. The head is computed in float32 whatever this is."""
+    """Precision of the weights in the scoring and training forward passes. The head is always computed in float32."""
     attention: str = "auto"
-    """auto: flash_attention_2 on a GPU that has it, else sdpa. Changes speed, never the outcome."""
+    """auto: flash_attention_2 on a GPU if it is installed, else sdpa. Changes speed, never the outcome."""
 
     def __post_init__(self) -> None:
         plain_name("student.name", self.name)
-        require(self.max_length >= 2, "student.max_length", self.max_length, "a prompt and one token of response need 2")
+        require(self.max_length >= 2, "student.max_length", self.max_length, "must be at least 2 (prompt and response)")
         one_of("student.dtype", self.dtype, ("float32", "bfloat16", "float16"))
         one_of("student.attention", self.attention, ("auto", "sdpa", "eager", "flash_attention_2"))

@@ -14,48 +14,48 @@ class Lora:
     """Low-rank adapters instead of full fine-tuning, merged into the weights on export."""
 
     rank: int = 0
-    """Of the adapters. 0: off, every weight is trained (the paper's way)."""
+    """Rank of the adapters. 0: off, every weight is trained (as in the paper)."""
     alpha: float = 32.0
     """An adapter's product is scaled by alpha / rank."""
     dropout: float = 0.0
-    """Of an adapter's input."""
+    """Dropout of an adapter's input."""
     targets: list[str] = field(default_factory=lambda: ["all-linear"])
-    """Names of the layers that get one, e.g. [q_proj, v_proj]. all-linear: every linear layer but the head."""
+    """Names of the layers that get an adapter, e.g. [q_proj, v_proj]. all-linear: every linear layer except the head."""
 
     def __post_init__(self) -> None:
         require(self.rank >= 0, "training.lora.rank", self.rank, "must not be negative; 0 trains every weight")
         require(self.alpha > 0, "training.lora.alpha", self.alpha, "must be positive")
-        require(0 <= self.dropout < 1, "training.lora.dropout", self.dropout, "is a probability, less than 1")
+        require(0 <= self.dropout < 1, "training.lora.dropout", self.dropout, "must be at least 0 and less than 1")
         require(len(self.targets) > 0, "training.lora.targets", self.targets, "name at least one layer, or all-linear")
 
 
 @dataclass
 class HeldOut:
-    """Trajectories whose loss is followed during training, from step 0."""
+    """Trajectories whose loss is tracked during training, from step 0."""
 
     path: str | None = None
     """None: off. selection: the trajectories that are trained on. Otherwise a JSONL file like a selection's train.jsonl."""
     every: int = 10
-    """Steps from one measurement to the next; the last step is always measured."""
+    """Steps between two measurements; the last step is always measured."""
 
     def __post_init__(self) -> None:
         require(self.every >= 1, "training.held_out.every", self.every, "must be at least 1")
         if self.path not in (None, "selection") and not Path(str(self.path)).expanduser().is_file():
-            raise LarkError(f"training.held_out.path={self.path}: there is no such file (or write `selection`).")
+            raise LarkError(f"training.held_out.path={self.path}: there is no such file; give a JSONL file, or `selection`.")
 
 
 @dataclass
 class Training:
-    """Weighted SFT. What of this can change the trained weights is in the checkpoint's fingerprint (`SPEED_ONLY` in runtime/plan.py
-    lists what cannot); where and how fast it runs is in `hardware`."""
+    """Weighted SFT. Settings that can change the trained weights are in the checkpoint's fingerprint (`SPEED_ONLY` in
+    runtime/plan.py lists those that cannot); settings that only concern the machine are in `hardware`."""
 
     name: str = MISSING
     questions: int | None = None
-    """How many questions of the pool this recipe is for (paper: 5,000; 500 for the verification runs)."""
+    """Number of pool questions that this recipe is for (paper: 5,000; 500 for the verification runs)."""
     learning_rate: float = MISSING
     schedule: str = "cosine"
     warmup: float = 0.05
-    """Share of all steps."""
+    """Length of the warm-up, as a fraction of all steps."""
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1.0e-8
     weight_decay: float = 0.0
@@ -66,7 +66,7 @@ class Training:
     packing: bool = True
     """Fill sequences with several trajectories. Changes speed, never the outcome."""
     gradient_checkpointing: bool = True
-    """Compute activations again in the backward pass instead of keeping them. Changes memory and speed, never the outcome."""
+    """Recompute activations in the backward pass instead of keeping them. Changes memory and speed, never the outcome."""
     seed: int = 42
     bf16: bool = True
     """Mixed precision: bf16 forward and backward, fp32 master weights and reduction."""
@@ -74,22 +74,22 @@ class Training:
     """Liger's fused RoPE, RMSNorm and SwiGLU on GPUs (paper, App. C.3). Changes speed, never the outcome."""
     lora: Lora = field(default_factory=Lora)
     checkpoints: int = 10
-    """How often in a run a checkpoint is written to resume from, at most."""
+    """Maximum number of times that a run writes a checkpoint to resume from."""
     snapshots: int = 0
-    """Keep the student at so many evenly spaced steps, the first and the last among them. 0: only the last."""
+    """Keep the student at this many evenly spaced steps, including the first and the last. 0: only the last."""
     held_out: HeldOut = field(default_factory=HeldOut)
 
     def __post_init__(self) -> None:
         one_of("training.schedule", self.schedule, ("cosine", "linear", "constant"))
         require(self.learning_rate > 0, "training.learning_rate", self.learning_rate, "must be positive")
-        require(0 <= self.warmup < 1, "training.warmup", self.warmup, "is a share of the steps, 0 to 1")
+        require(0 <= self.warmup < 1, "training.warmup", self.warmup, "must be a fraction of the steps, less than 1")
         for key in ("epochs", "global_batch", "checkpoints"):
             require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "must be at least 1")
         betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
-        require(betas, "training.betas", list(self.betas), "are two numbers from 0 to less than 1, e.g. [0.9,0.999]")
+        require(betas, "training.betas", list(self.betas), "must be two numbers from 0 to less than 1, e.g. [0.9,0.999]")
         not_negative("training", self, "epsilon", "weight_decay", "seed")
         require(self.max_grad_norm > 0, "training.max_grad_norm", self.max_grad_norm, "must be positive")
         require(
             self.snapshots == 0 or self.snapshots >= 2, "training.snapshots", self.snapshots,
-            "0 keeps none, 2 the first and the last step's, and so on",
+            "must be 0 (keep none) or at least 2 (the first and the last step)",
         )  # fmt: skip

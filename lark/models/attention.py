@@ -1,15 +1,15 @@
-"""Packed trajectories must not see each other. What keeps them apart, and the proof at start-up that it does.
+"""Attention for packed trajectories, which must not see each other, and a check at start-up that they do not.
 
 With `use_cache=False`, no attention mask and positions that restart, transformers 5.19 finds the trajectories of a pack itself
-(`masking_utils.find_packed_sequence_indices`; with the default cache it does not look, and they leak):
+(`masking_utils.find_packed_sequence_indices`; with the default cache it does not look for them, and they leak):
 
     eager              a [t, t] additive mask.
-    sdpa               a [t, t] bool mask: right, but a pack of 32,768 tokens costs all its t² and a mask of 1 GB.
-    sdpa_segments      ours: each trajectory through the causal kernel by itself. No mask, Σ t_i² instead of (Σ t_i)².
-    flash_attention_2  its variable-length kernel, cut where positions are 0 (one row only). GPU, bf16.
+    sdpa               a [t, t] bool mask: correct, but a pack of 32,768 tokens costs the full t² and a mask of 1 GB.
+    sdpa_segments      ours: one call of the causal kernel per trajectory. No mask, Σ t_i² instead of (Σ t_i)².
+    flash_attention_2  its variable-length kernel, split where positions are 0 (one row only). GPU, bf16.
     flex_attention     a block mask; on CPU it has no backward pass.
 
-A 4-D bool mask made by hand is wrong in eager attention, which adds it to the scores: none is made here.
+A 4-D bool mask made by hand is wrong in eager attention, which adds it to the scores, so none is made here.
 """
 
 import logging
@@ -32,13 +32,13 @@ SEGMENTS = "sdpa_segments"
 
 
 def separate_segments(model: "PreTrainedModel") -> None:
-    """Let `sdpa` treat each trajectory of a pack by itself. The other implementations stay as they are."""
+    """Make `sdpa` process each trajectory of a pack separately. The other implementations are unchanged."""
     if model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(SEGMENTS)
 
 
 def supports_packing(model: "PreTrainedModel") -> bool:
-    """Whether trajectories can be packed for this model, on this device. If not, the log says why, and batches are padded."""
+    """Whether trajectories can be packed for this model on this device. If not, the reason is logged; batches are padded."""
     try:
         assert_packing_separates(model)
     except (LarkError, RuntimeError, TypeError, ValueError) as error:
@@ -48,11 +48,11 @@ def supports_packing(model: "PreTrainedModel") -> bool:
 
 
 def assert_packing_separates(model: "PreTrainedModel") -> None:
-    """Raise unless three packed trajectories get the logits they get alone, and none depends on another's tokens.
+    """Raise unless three packed trajectories have the same logits as alone, and none depends on another's tokens.
 
-    The first comparison has the rounding of the model's dtype in it. The second has not: the shapes are the same, so in any
-    dtype a trajectory's logits either change with its neighbour or do not. Ask when the model is where it will train, because
-    flash attention exists on a GPU only; its half precision is provided here.
+    The first comparison is subject to rounding in the model's dtype. The second is not: the shapes are the same, so in any
+    dtype a trajectory's logits either change with its neighbour or do not. Call this when the model is on the device where it
+    will train, because flash attention only exists on GPUs; the half precision that it needs is set here.
     """
     training, flash = model.training, "flash" in model.config._attn_implementation
     model.eval()
@@ -74,7 +74,7 @@ def assert_packing_separates(model: "PreTrainedModel") -> None:
 def _packing_errors(model: "PreTrainedModel") -> tuple[float, float]:
     """The largest differences (packed and alone; with one neighbour and another), in units of the largest logit, at least 1.
 
-    Gradients are left on: an implementation without a backward pass on this device says so in the forward pass.
+    Gradients stay enabled: an implementation without a backward pass on this device raises an error in the forward pass.
     """
     sizes = [7, 12, 5]
     generator = torch.Generator().manual_seed(0)
@@ -108,9 +108,9 @@ def _segmented_sdpa(
     position_ids: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """query [1, heads, t, head_dim] -> [1, t, heads, head_dim], a causal attention for each run of rising positions.
+    """query [1, heads, t, head_dim] -> [1, t, heads, head_dim], with causal attention within each run of rising positions.
 
-    Everything that is not a whole pack (a mask, several rows, a cache) is ordinary sdpa.
+    Everything that is not a whole pack (a mask, several rows, a cache) uses ordinary sdpa.
     """
     whole = attention_mask is None and position_ids is not None and len(query) == 1 and query.shape[2] == key.shape[2]
     sizes = _run_lengths(position_ids[0]) if whole and position_ids is not None else [key.shape[2]]
@@ -121,7 +121,7 @@ def _segmented_sdpa(
 
 
 def _run_lengths(positions: Tensor) -> list[int]:
-    """How long each run of positions that rise by 1 is: [0 1 2 0 1] -> [3, 2]."""
+    """Lengths of the runs of positions that rise by 1: [0 1 2 0 1] -> [3, 2]."""
     starts = (positions.diff() != 1).nonzero().squeeze(1).add(1).tolist()
     return [stop - start for start, stop in zip([0, *starts], [*starts, len(positions)], strict=True)]
 
@@ -133,7 +133,7 @@ def _segmented_mask(
     local_size: int | None = None,
     **kwargs: Any,
 ) -> Tensor | None:
-    """None where `_segmented_sdpa` needs no mask. Padding, a cache or a sliding window need sdpa's, which also knows packs."""
+    """None if `_segmented_sdpa` needs no mask. Padding, a cache or a sliding window need sdpa's, which also separates packs."""
     if attention_mask is None and local_size is None and q_length == kv_length:
         return None
     return sdpa_mask(q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, local_size=local_size, **kwargs)

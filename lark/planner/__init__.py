@@ -1,6 +1,6 @@
-"""What a run will take before anything runs: FLOPs, hours, memory, disk. `dry_run=true` prints it, and refuses what cannot fit,
-naming a setting that makes it fit.
+"""Estimate the cost of a run before it starts: FLOPs, hours, memory, disk. `dry_run=true` prints the estimate and refuses what
+cannot fit, naming a setting that makes it fit.
 
-Operations and bytes are counted from the student's shape (costs.py) and the pool's lengths (lengths.py); how fast a machine does
-them is assumed or, on CPU, measured (throughput.py). Imports no model code.
+FLOPs and bytes are computed from the student's shape (costs.py) and the pool's lengths (lengths.py). The machine's speed is
+assumed or, on CPU, measured (throughput.py). Imports no model code.
 """

@@ -1,6 +1,6 @@
-"""What a student costs, from its shape alone: floating-point operations and bytes. Pure functions; the planner's arithmetic.
+"""The cost of a student, from its shape alone: floating-point operations and bytes. Pure functions; the planner's arithmetic.
 
-A product of an [a, b] and a [b, c] matrix counts 2abc. Attention is causal, so half of each n × n square is computed.
+A product of an [a, b] and a [b, c] matrix counts as 2abc. Attention is causal, so half of each n × n square is computed.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ Floats = np.ndarray
 
 @dataclass(frozen=True)
 class Flops:
-    """Of a forward pass. The head is apart because it sees response positions only, and is never recomputed."""
+    """FLOPs of a forward pass. The head is separate because it sees response positions only and is never recomputed."""
 
     backbone: float
     head: float
@@ -26,16 +26,16 @@ class Flops:
         return self.backbone + self.head
 
     def training(self, recompute: bool, frozen: bool) -> float:
-        """Forward and backward. A backward pass costs two forwards: the gradients of activations and of weights.
+        """FLOPs of forward and backward. A backward pass costs two forwards: the gradients of activations and of weights.
 
-        `recompute`: gradient checkpointing runs the backbone once more. `frozen`: under LoRA no gradient of the weights.
+        `recompute`: gradient checkpointing runs the backbone once more. `frozen`: with LoRA, weights have no gradients.
         """
         backward = 1.0 if frozen else 2.0
         return self.backbone * (1 + backward + recompute) + self.head * (1 + backward)
 
 
 def forward_flops(shape: Shape, lengths: Floats, projected: Floats) -> Flops:
-    """All sequences together: `lengths` tokens each, of which `projected` go through the head (paper, App. D.1)."""
+    """FLOPs of all sequences together: `lengths` tokens each, of which `projected` go through the head (paper, App. D.1)."""
     n = np.asarray(lengths, dtype=np.float64)
     matrices = 2.0 * shape.backbone_matrices * n.sum()
     attention = 2.0 * shape.layers * shape.attention_width * np.square(n).sum()
@@ -43,26 +43,26 @@ def forward_flops(shape: Shape, lengths: Floats, projected: Floats) -> Flops:
 
 
 def local_flops(shape: Shape, lengths: Floats, projected: Floats, context: int) -> Flops:
-    """Local Naturalness: every token goes through the backbone in `context` + 1 blocks, short enough for attention to cost
-    nothing beside the matrices, and once through the head (lark/scoring/local.py)."""
+    """FLOPs of Local Naturalness: every token goes through the backbone in `context` + 1 blocks, which are so short that the
+    cost of attention is negligible, and once through the head (lark/scoring/local.py)."""
     tokens = float(np.asarray(lengths, dtype=np.float64).sum())
     return replace(forward_flops(shape, lengths, projected), backbone=(context + 1) * 2.0 * shape.backbone_matrices * tokens)
 
 
 def kv_bytes_per_token(shape: Shape, element: int) -> int:
-    """Keys and values of one position in all layers."""
+    """Bytes of the keys and values of one position in all layers."""
     return 2 * shape.layers * shape.kv_width * element
 
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What decides the memory of training on one device."""
+    """Settings that determine the memory of training on one device."""
 
     world: int
     zero: int
     """ZeRO stage: 0 replicates everything, 2 shards optimizer and gradients, 3 the weights too."""
     tokens: int
-    """In one forward pass."""
+    """Tokens in one forward pass."""
     checkpointing: bool
     bf16: bool
     lora: int = 0
@@ -72,30 +72,30 @@ class TrainingSetup:
 
 
 def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
-    """Weights, gradients, AdamW's two moments and DeepSpeed's bucket: there for certain, whatever the batch."""
+    """Memory of weights, gradients, AdamW's two moments and DeepSpeed's bucket, which does not depend on the batch."""
     trained = lora_parameters(shape, setup.lora) if setup.lora else shape.parameters
     frozen = shape.parameters if setup.lora else 0
     element = 2 if setup.half else 4
-    if setup.zero == 0:  # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 beside weights of any precision
+    if setup.zero == 0:  # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 with weights of any precision
         return 16.0 * trained + element * frozen
     sharded = (4 + 8 + 4) * trained / setup.world  # fp32 master weight, two moments, gradient
     weights = element * (trained + frozen)
-    bucket = 4.0 * min(BUCKET, trained)  # gradients are reduced in fp32, so many at once
+    bucket = 4.0 * min(BUCKET, trained)  # gradients are reduced in fp32, this many at once
     return sharded + bucket + (weights / setup.world if setup.zero == 3 else weights)
 
 
 RESUMABLE = 3
-"""Checkpoints to resume from that are on disk at a time: the last two (lark/training/trainer.py), and one that is written."""
+"""Checkpoints to resume from that are on disk at once: the last two (lark/training/trainer.py) and the one being written."""
 
 
 def kept_bytes(shape: Shape, element: int, snapshots: int) -> float:
-    """On disk, of a finished training: the student, and its snapshots."""
+    """Disk space of a finished training: the student and its snapshots."""
     return float(element * shape.parameters * (1 + snapshots))
 
 
 def resume_bytes(shape: Shape, setup: TrainingSetup) -> float:
-    """On disk besides, until a training is finished: weights and AdamW's two moments; under DeepSpeed the weights twice, and
-    fp32 master weights."""
+    """Additional disk space until a training is finished: weights and AdamW's two moments; with DeepSpeed, the weights twice
+    and fp32 master weights."""
     if setup.lora:
         return RESUMABLE * 12.0 * lora_parameters(shape, setup.lora)
     weights = 2 if setup.half else 4
@@ -103,21 +103,21 @@ def resume_bytes(shape: Shape, setup: TrainingSetup) -> float:
 
 
 def lora_parameters(shape: Shape, rank: int) -> int:
-    """Two thin matrices for each matrix of each layer."""
+    """Parameters of the adapters: two thin matrices for each matrix of each layer."""
     d, a, k, m = shape.hidden, shape.attention_width, shape.kv_width, shape.intermediate
     return shape.layers * rank * ((d + a) * 2 + (d + k) * 2 + (d + m) * 3)
 
 
 def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
-    """What the backward pass needs of the forward: of every layer, or with checkpointing of one layer and each one's input."""
+    """Memory of the activations for the backward pass: of all layers; with checkpointing, of one and the inputs of all."""
     element = 2 if setup.bf16 else 4
     layer = _layer_elements(shape) * element
     kept = layer + shape.layers * shape.hidden * element if setup.checkpointing else shape.layers * layer
-    return setup.tokens * (kept + 2 * layer) + HEAD_BYTES  # and the gradients of the layer that is worked on
+    return setup.tokens * (kept + 2 * layer) + HEAD_BYTES  # and the gradients of the current layer
 
 
 def forward_bytes(shape: Shape, tokens: int, element: int) -> float:
-    """Of a forward pass without gradients: the widest layer's intermediate results."""
+    """Memory of a forward pass without gradients: the widest layer's intermediate results."""
     return tokens * _layer_elements(shape) * element / 2 + HEAD_BYTES
 
 
@@ -126,5 +126,5 @@ HEAD_BYTES = 2**28
 
 
 def _layer_elements(shape: Shape) -> int:
-    """Numbers that one token leaves in one layer: norms, Q, K, V, attention's output, and SwiGLU's gate, up and product."""
+    """Elements that one token needs in one layer: norms, Q, K, V, attention's output, and SwiGLU's gate, up and product."""
     return 6 * shape.hidden + 2 * shape.attention_width + 2 * shape.kv_width + 4 * shape.intermediate

@@ -1,6 +1,6 @@
-"""How long each step of a plan will take and whether it fits: each operation's own cost function (`Operation.cost`), added up.
+"""How long each step of a plan takes and whether it fits, from the cost function of its operation (`Operation.cost`).
 
-Estimates are made of the plan's own steps, so a plan and its estimate cannot disagree.
+Estimates are made for the plan's own steps, so a plan and its estimate cannot disagree.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,9 +17,9 @@ from lark.planner.throughput import EFFICIENCY, Throughput, throughput
 from lark.runtime.operation import Settings, Step
 
 START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
-"""Importing torch and transformers, and starting processes."""
+"""Time to import torch and transformers and to start processes."""
 LOAD_BYTES = 1.0e9
-"""Per second, from disk to device."""
+"""Bytes per second, from disk to device."""
 CONCURRENT = 256
 """Sequences that vLLM decodes at once, if its cache has room."""
 STEP_SECONDS = {True: 0.02, False: 0.005}
@@ -29,31 +29,31 @@ PAPER_STUDENTS = ("qwen7b", "qwen1.5b", "llama3b")
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one step of the plan takes."""
+    """The estimated cost of one step of the plan."""
 
     step: Step
     work: str
-    """What there is to do, in words."""
+    """Description of the work."""
     flops: float
     seconds: float
     device_hours: float
-    """Of all devices together: seconds x devices / 3,600."""
+    """Total over all devices: seconds x devices / 3,600."""
     memory_gib: float
-    """Peak on one device."""
+    """Peak memory on one device."""
     certain_gib: float
     """The part of it that does not depend on any assumption: weights, gradients, optimizer."""
     limit_gib: float
-    """What one device has."""
+    """Memory of one device."""
     remedy: str | None = None
     """If it does not fit: the setting that would make it fit."""
     paper: str = ""
-    """The paper's own figure, where it gives one."""
+    """The paper's own figure, if it gives one."""
     kept_gib: float = 0.0
-    """Disk space that stays in use, where it is worth counting: a trained student and its snapshots."""
+    """Disk space that stays in use, if it is not negligible: a trained student and its snapshots."""
     resume_gib: float = 0.0
-    """Further disk space until it is finished."""
+    """Additional disk space until it is finished."""
     reused: bool = False
-    """Finished before: it costs nothing."""
+    """Whether it is already finished and costs nothing."""
 
     @property
     def name(self) -> str:
@@ -71,14 +71,14 @@ def estimate(
     hardware: Throughput | None = None,
     finished: Collection[tuple[str, ...]] = (),
 ) -> list[Estimate]:
-    """What the steps of a plan take, those that cost something. `finished`: keys of the steps that need not run.
+    """Estimate the steps of a plan that have a cost. `finished`: keys of the steps that need not run.
 
-    `lengths` comes from `lengths.pool_lengths`; left out, it is read or assumed.
+    `lengths` comes from `lengths.pool_lengths`; if it is omitted, the lengths are read or assumed.
     """
     shape = shape_of(config.student)
     if shape is None:
         raise LarkError(
-            f"student.path={config.student.path}: its config.json is not here, so its cost cannot be planned. "
+            f"student.path={config.student.path}: its config.json is not available locally, so its cost cannot be estimated. "
             "Download the model first, or give its folder."
         )
     planner = Planner(config, shape, hardware or throughput(config), lengths or pool_lengths(config))
@@ -87,17 +87,17 @@ def estimate(
 
 
 def _nothing_to_do(e: Estimate) -> Estimate:
-    """The estimate of a step that was carried out before."""
+    """The estimate of a step that is already finished."""
     return Estimate(e.step, e.work, 0.0, 0.0, 0.0, 0.0, 0.0, e.limit_gib, reused=True)
 
 
 @dataclass(frozen=True)
 class Planner:
-    """What the cost functions of operations work with."""
+    """What the cost functions of operations are given."""
 
     config: Config
     shape: Shape
-    """Of the student."""
+    """Shape of the student."""
     hardware: Throughput
     lengths: PoolLengths
 
@@ -105,7 +105,7 @@ class Planner:
         return None if step.operation.cost is None else step.operation.cost(self, step)
 
     def with_remedy(self, e: Estimate) -> Estimate:
-        """The estimate, and if the step does not fit a setting that makes it fit: tried out, not guessed."""
+        """The estimate; if the step does not fit, with a setting that makes it fit. Settings are tried, not guessed."""
         if e.fits:
             return e
         machine, operation = self.hardware.machine, e.step.operation
@@ -138,13 +138,13 @@ class Planner:
         return Estimate(step, work, flops, seconds, hours, memory, certain, self.hardware.memory_gib, paper=paper)
 
     def seconds(self, kind: str, flops: float, load: float) -> float:
-        """Of `flops` operations on all devices, with the start of a process and the loading of `load` bytes."""
+        """Time for `flops` operations on all devices, including the start of a process and loading `load` bytes."""
         return START_SECONDS[self.hardware.machine.device] + load / LOAD_BYTES + flops / self.hardware.rate(kind, self.shape)
 
     def generation_seconds(
         self, engine: Engine, shape: Shape, tokens: float, weights: float, kv: float, length: int, flops: float
     ) -> float:
-        """Decoding reads all weights and every sequence's cache at each step, and is slower than its operations."""
+        """Time to generate. A decoding step reads all weights and every sequence's cache, and takes longer than its FLOPs."""
         machine, kind = self.hardware.machine, ENGINES[engine.name]
         engines = max(1, machine.world // engine.tensor_parallel)
         room = self.hardware.memory_gib * GIB * engine.memory - weights
@@ -164,12 +164,12 @@ class Planner:
 
 
 def is_papers(config: Config, hardware: Throughput) -> bool:
-    """One of the paper's students and its pool, on its node: 8 A100."""
+    """Whether this is one of the paper's students with the paper's pool, on the paper's node: 8 A100."""
     machine = hardware.machine
     papers = config.student.name in PAPER_STUDENTS and config.pool.format == "rsr"
     return papers and (machine.device, machine.world, hardware.tflops) == ("cuda", 8, 312.0)
 
 
 def precision_bytes(dtype: str) -> int:
-    """Of one number."""
+    """Bytes of one number."""
     return 4 if dtype == "float32" else 2

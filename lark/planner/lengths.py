@@ -1,4 +1,4 @@
-"""How long a pool's trajectories are: measured where the lengths artifact is finished, read from a small file, or assumed."""
+"""Lengths of a pool's trajectories: measured if the lengths artifact is finished, read from a small pool, or assumed."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,29 +14,29 @@ from lark.pool.read import read
 from lark.scoring.methods import kind_of
 
 READ_BYTES = 200_000_000
-"""A local pool up to this size is read for its plan."""
+"""A local pool of up to this size is read for its plan."""
 CHARACTERS = 3.2
-"""A token, in mathematical English under the students' tokenizers."""
+"""Characters per token, in mathematical English with the students' tokenizers."""
 PAPER_QUESTIONS, PAPER_CANDIDATES = 5000, 33
 PAPER_MEDIAN, PAPER_SIGMA = 6000.0, 0.73
-"""Assumed of the paper's pool: log-normal, so that 1% are longer than 32,768 tokens (App. C.3) around a median of 6,000."""
+"""Assumed for the paper's pool: log-normal with a median of 6,000 tokens and 1% longer than 32,768 (App. C.3)."""
 DEMO_CANDIDATES = 33
 DEMO_PROMPT, DEMO_RESPONSE = 51.0, 67.0
-"""Mean tokens of the demo's pool under its student's tokenizer."""
+"""Mean tokens of the demo's pool with its student's tokenizer."""
 
 
 @dataclass(frozen=True)
 class PoolLengths:
-    """Tokens of a pool's trajectories; a sample of them, if `repeat` is not 1."""
+    """Tokens of a pool's trajectories, or of a sample of them if `repeat` is not 1."""
 
     questions: int
     candidates: int
-    """Of a question, on average."""
+    """Candidates per question, on average."""
     total: np.ndarray
     """Prompt and response together, after truncation."""
     response: np.ndarray
     source: str
-    """Where this is known from, for the reader."""
+    """Where the lengths come from, for the report."""
 
     @property
     def trajectories(self) -> int:
@@ -44,7 +44,7 @@ class PoolLengths:
 
     @property
     def repeat(self) -> float:
-        """How many trajectories of the pool each of the arrays' stands for."""
+        """Number of the pool's trajectories that each entry of the arrays represents."""
         return self.trajectories / len(self.total)
 
     @property
@@ -58,7 +58,7 @@ class PoolLengths:
 
 
 def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
-    """`artifact` is the folder of a finished lengths artifact."""
+    """The best available lengths. `artifact`: the folder of a finished lengths artifact."""
     if artifact is not None and (artifact / kind_of("lengths").file).is_file():
         return _measured(artifact)
     pool, longest = config.pool, config.student.max_length
@@ -67,7 +67,7 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
         questions = min(pool.questions, len(pool.ids) or pool.questions)
         shape = np.full(DEMO_CANDIDATES, 1.0)
         return PoolLengths(questions, DEMO_CANDIDATES, shape * min(DEMO_PROMPT + DEMO_RESPONSE, longest), shape * DEMO_RESPONSE,
-                           "assumed: the demo pool's mean under its own tokenizer")  # fmt: skip
+                           "assumed: the demo pool's mean with its own tokenizer")  # fmt: skip
     try:
         files = source_files(pool)
     except LarkError:
@@ -82,34 +82,34 @@ def _measured(folder: Path) -> PoolLengths:
     response = columns["n_tokens"].to_numpy().astype(np.float64)
     questions = len(columns["question_id"].unique())
     total = columns["n_prompt"].to_numpy() + response
-    return PoolLengths(questions, round(len(response) / questions), total, response, "measured: the pool is tokenised")
+    return PoolLengths(questions, round(len(response) / questions), total, response, "measured: the tokenised pool")
 
 
 def _read(config: Config) -> PoolLengths:
-    """From characters: the pool is read, not tokenised."""
+    """Lengths from characters: the pool is read, not tokenised."""
     prompt, response, questions = [], [], set()
     for trajectory in read(config.pool):
         questions.add(trajectory.question_id)
         prompt.append(len(trajectory.question) + len(trajectory.system or "") + 120)  # template and instruction
         response.append(len(trajectory.response))
     if not questions:
-        raise LarkError(f"pool {config.pool.name}: there is no trajectory in {config.pool.path}.")
+        raise LarkError(f"pool {config.pool.name}: there are no trajectories in {config.pool.path}; check pool.path.")
     answer = np.array(response) / CHARACTERS
     total = np.minimum(np.array(prompt) / CHARACTERS + answer, config.student.max_length)
-    note = f"read: the pool's characters at {CHARACTERS} a token"
+    note = f"read: the pool's characters, at {CHARACTERS} per token"
     return PoolLengths(len(questions), round(len(response) / len(questions)), total, np.minimum(answer, total), note)
 
 
 def shortest() -> PoolLengths:
-    """A pool that needs as good as no memory: what does not fit with it, fits with none."""
+    """One trajectory of one token: a lower bound. A step that does not fit with it fits with no pool."""
     return PoolLengths(1, 1, np.ones(1), np.ones(1), "nothing is assumed")
 
 
 def assumed(questions: int, longest: int) -> PoolLengths:
-    """The paper's pool: quantiles of a log-normal distribution stand for its trajectories."""
+    """The paper's pool, represented by quantiles of a log-normal distribution."""
     normal = NormalDist()
     quantiles = np.array([normal.inv_cdf((i + 0.5) / 1000) for i in range(1000)])
     response = PAPER_MEDIAN * np.exp(PAPER_SIGMA * quantiles)
     total = np.minimum(response + 150, longest)
-    note = f"assumed: log-normal, median {PAPER_MEDIAN:,.0f} tokens, 1% over 32,768 (the paper's pool is not here)"
+    note = f"assumed: log-normal, median {PAPER_MEDIAN:,.0f} tokens, 1% over 32,768 (the paper's pool is not available here)"
     return PoolLengths(questions, PAPER_CANDIDATES, total, np.minimum(response, total), note)

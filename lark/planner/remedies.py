@@ -1,7 +1,7 @@
-"""What would make a step fit: candidate settings in order, the least intrusive first, and the first of them that really fits.
+"""Settings that make a step fit: candidates in order, the least intrusive first, and the first of them that fits.
 
-Each operation lists its candidates (`Operation.remedies`), out of the parts here. One is tried by applying it and estimating the
-step again; none is named that was not tried. Pure; the planner's advice.
+Each operation lists its candidates (`Operation.remedies`), built from the functions here. Each is tried by applying it and
+estimating the step again; only one that fits is named. Pure functions; the planner's advice.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,11 +23,11 @@ MEANING = {
     "student.dtype": "half the precision",
     "analysis.dtype": "half the precision",
 }
-"""Of settings that change the result; the others change speed alone."""
+"""Effects of the settings that change the result; the others change only speed."""
 
 
 def remedy(candidates: Iterable[Settings], fits: Callable[[Settings], bool], otherwise: str) -> str:
-    """The first candidate that fits, as one would type it, and what it costs."""
+    """The first candidate that fits, as the user would type it, with its effect on the result."""
     for settings in candidates:
         if fits(settings):
             changed = [key for key in settings if key in MEANING]
@@ -38,7 +38,7 @@ def remedy(candidates: Iterable[Settings], fits: Callable[[Settings], bool], oth
 
 
 def last_resort(machine: Machine, needed_gib: float, more_gpus: bool) -> str:
-    """Where no setting helps. `more_gpus`: whether several GPUs can hold one model; elsewhere others save time, not memory."""
+    """Advice if no setting helps. `more_gpus`: whether several GPUs can hold one model; if not, they save time, not memory."""
     memory = f"with more memory (about {ceil(needed_gib)} GiB)"
     if machine.device == "cpu":
         return f"a smaller student or a machine {memory}"
@@ -46,7 +46,7 @@ def last_resort(machine: Machine, needed_gib: float, more_gpus: bool) -> str:
 
 
 def applied(config: Config, settings: Settings) -> Config:
-    """The configuration with these settings, checked like one that was typed."""
+    """The configuration with these settings, checked as if the user had typed them."""
     for key, value in settings.items():
         config = _replaced(config, ["engine", "name"] if key == "engine" else key.split("."), value)
     return config
@@ -57,12 +57,12 @@ def half(key: str, dtype: str) -> list[Settings]:
 
 
 def shorter(longest: int, batch: str = "", tokens: int = 0) -> list[Settings]:
-    """Shorter contexts, with batches that are no larger than them."""
+    """Shorter contexts, with batches that are no larger."""
     return [{"student.max_length": n, **({batch: n} if tokens > n else {})} for n in CONTEXTS if n < longest]
 
 
 def shared_model(config: Config, machine: Machine, model: Student, key: str, now: int) -> list[Settings]:
-    """A model that more GPUs of a node share than `now`, by the setting `key`, with an engine that can."""
+    """Settings of `key` that share a model among more GPUs of a node than `now`, with an engine that supports it."""
     shape = shape_of(model)
     gpus = machine.processes if machine.device == "cuda" and shape is not None else 1
     counts = [n for n in range(now + 1, gpus + 1) if gpus % n == 0 and shape is not None and shape.heads % n == 0]
@@ -71,7 +71,7 @@ def shared_model(config: Config, machine: Machine, model: Student, key: str, now
 
 
 def combined(*axes: Iterable[Settings]) -> Iterator[Settings]:
-    """Every combination but that of no change; what comes last varies first."""
+    """Every combination except the one without a change; the last axis varies fastest."""
     for parts in product(*axes):
         settings = {key: value for part in parts for key, value in part.items()}
         if settings:

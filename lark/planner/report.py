@@ -1,4 +1,4 @@
-"""What `dry_run=true` says of a run's cost, and what it refuses."""
+"""The cost report of `dry_run=true`, and the refusal of runs that do not fit."""
 
 import logging
 import shutil
@@ -20,15 +20,15 @@ from lark.runtime.operation import Step
 log = logging.getLogger(__name__)
 
 PAPER = (
-    "paper     its own figures for 8 A100: seconds a sample from App. D.1 (docs/reproduce.md says how we read them), hours and",
-    "          minutes from App. C.3 at this run's size; about 1,600 A100-hours of training in all, its ablations included",
+    "paper     the paper's figures for 8 A100: seconds per sample from App. D.1 (docs/reproduce.md explains how we read them),",
+    "          hours and minutes from App. C.3 at this run's size; about 1,600 A100-hours of training in all, with ablations",
 )
 
 
 def report(
     config: Config, steps: Sequence[Step], lengths: PoolLengths | None = None, finished: Collection[tuple[str, ...]] = ()
 ) -> tuple[str, str | None]:
-    """The table and what it rests on; and a sentence for each step that does not fit, if there is one."""
+    """The cost table with its assumptions; and a sentence for each step that does not fit, or None."""
     lengths = lengths or pool_lengths(config)
     hardware = throughput(config)
     estimates = estimate(config, steps, lengths, hardware, finished)
@@ -37,39 +37,39 @@ def report(
     devices = f"{machine.world} {unit}{'s' * (machine.device == 'cuda' and machine.world > 1)} ({machine.device})"
     nodes = f" on {machine.nodes} nodes" if machine.nodes > 1 else ""
     said = [
-        *(["!         more than one device has"] if not all(e.fits for e in estimates) else []),
+        *(["!         exceeds the memory of a device"] if not all(e.fits for e in estimates) else []),
         f"lengths   {lengths.source}",
         f"hardware  {devices}{nodes}, {hardware.tflops:,.2f} TFLOP/s and {hardware.memory_gib:.0f} GiB each",
         *(f"          {note}" for note in hardware.notes),
-        *([f"disk      {need}; {free_gib(config.outputs_path):,.0f} GiB are free for outputs here"] if need else []),
+        *([f"disk      {need}; outputs has {free_gib(config.outputs_path):,.0f} GiB free on this machine"] if need else []),
         *(PAPER if is_papers(config, hardware) else ()),
     ]
     return "\n".join([table(estimates), "", *said]), refusal(estimates)
 
 
 def disk(estimates: Sequence[Estimate]) -> str | None:
-    """What training leaves in the outputs folder, and what it has there on the way."""
+    """The disk space that training needs in the outputs folder: permanently, and until it is finished."""
     kept, passing = (sum(getattr(e, name) for e in estimates) for name in ("kept_gib", "resume_gib"))
     if not kept:
         return None
-    return f"training leaves {size(kept)}, and until it is finished needs up to {size(passing)} more to resume from"
+    return f"training needs {size(kept)}, and up to {size(passing)} more for checkpoints until it is finished"
 
 
 def size(gib: float) -> str:
-    """For people: `15 GiB`, `12 MiB`."""
+    """Format a size: `15 GiB`, `12 MiB`."""
     return f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB" if gib >= 0.1 else f"{gib * 1024:.0f} MiB"
 
 
 def free_gib(folder: Path) -> float:
-    """On the disk of a folder that may not be there yet."""
+    """Free space on the disk of a folder that may not exist yet."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(there).free / GIB
 
 
 def table(estimates: Sequence[Estimate]) -> str:
-    """For the terminal."""
+    """The estimates as a table for the terminal."""
     paper = any(e.paper for e in estimates)
-    header = ["stage", "operation", "work", "FLOPs", "time", "device-hours", "GiB a device", *(["paper"] if paper else [])]
+    header = ["stage", "operation", "work", "FLOPs", "time", "device-hours", "GiB per device", *(["paper"] if paper else [])]
     total = ["all", "", "", f"{sum(e.flops for e in estimates):.1e}", duration(sum(e.seconds for e in estimates)),
              f"{sum(e.device_hours for e in estimates):.2f}", "", *([""] if paper else [])]  # fmt: skip
     return text_table(header, [*(_row(e, paper) for e in estimates), total], right=3)
@@ -89,7 +89,7 @@ def duration(seconds: float) -> str:
 
 
 def refusal(estimates: Sequence[Estimate], certain: bool = False) -> str | None:
-    """What does not fit. `certain`: only if the weights and the optimizer alone do not, whatever was assumed."""
+    """One sentence per step that does not fit. `certain`: only if weights and optimizer alone do not, without assumptions."""
     found = [
         f"{e.step.stage} ({e.name}) needs about {ceil(e.memory_gib)} GiB on a device that has {e.limit_gib:.0f}: use {e.remedy}."
         for e in estimates
@@ -99,20 +99,20 @@ def refusal(estimates: Sequence[Estimate], certain: bool = False) -> str | None:
 
 
 def refuse(estimates: Sequence[Estimate], certain: bool = False) -> None:
-    """Stop what does not fit."""
+    """Raise an error if a step does not fit."""
     said = refusal(estimates, certain)
     if said is not None:
         raise LarkError(said)
 
 
 def check_memory(config: Config, machine: Machine, steps: Sequence[Step], finished: Collection[tuple[str, ...]] = ()) -> None:
-    """Stop a run whose weights and optimizer alone are more than a device holds; say so if the disk is too small. No pool is
-    read, and nothing is measured."""
+    """Stop a run whose weights and optimizer alone exceed a device's memory; warn if the disk is too small. No pool is read,
+    and nothing is measured."""
     if shape_of(config.student) is not None:
         hardware = Throughput(machine, 1.0, device_memory(config, machine), 1.0)
         estimates = estimate(config, steps, shortest(), hardware, finished)
         refuse(estimates, certain=True)
         free, need = free_gib(config.outputs_path), sum(e.kept_gib + e.resume_gib for e in estimates)
         if need > free:
-            log.warning("%s has %s free, and %s: clear some, or name another disk with outputs=<folder>.",
+            log.warning("%s has %s free, but %s: free some space, or choose another disk with outputs=<folder>.",
                         config.outputs_path, size(free), disk(estimates))  # fmt: skip

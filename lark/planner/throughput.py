@@ -1,4 +1,4 @@
-"""The hardware as the planner sees it: what it could do at its peak, and what share of that is reached."""
+"""The hardware as the planner sees it: its peak throughput, and the fraction of the peak that is reached."""
 
 import os
 import time
@@ -15,13 +15,13 @@ EFFICIENCY = {
     ("cuda", "forward"): 0.45, ("cuda", "training"): 0.45, ("cuda", "decoding"): 0.7,
     ("cpu", "forward"): 0.79, ("cpu", "training"): 0.92, ("cpu", "decoding"): 0.5,
 }  # fmt: skip
-"""Share of the peak that is reached. GPU: of bf16 peak, common for 1.5-8 B students at these lengths; of memory bandwidth
+"""Fraction of the peak that is reached. GPU: of bf16 peak, typical for 1.5-8 B students at these lengths; of memory bandwidth
 when generating. CPU: of the rate of a large matrix product, measured on this machine, for a wide student."""
 NARROW = 1.5
-"""On CPU a student of hidden size d reaches d / (d + 1.5 r) of that, where a core does r GFLOP/s: the faster the products, the more
-what lies between them weighs, and a narrow student has more of it. Fitted with experiments/bench/planner.py to the demo's
-student (d = 128) and SmolLM2 (d = 576) on cores of 85 and 165 GFLOP/s (AVX2, AVX-512): predicted times are 0.9 to 1.3 of those
-measured."""
+"""On CPU a student of hidden size d reaches d / (d + 1.5 r) of that on a core of r GFLOP/s: the faster the matrix products, the
+larger the share of the work between them, and a narrow student has more of it. Fitted with experiments/bench/planner.py to the
+demo's student (d = 128) and SmolLM2 (d = 576) on cores of 85 and 165 GFLOP/s (AVX2, AVX-512): predicted times are 0.9 to 1.3
+times the measured ones."""
 
 
 @dataclass(frozen=True)
@@ -36,47 +36,47 @@ class Throughput:
     notes: tuple[str, ...] = field(default=())
 
     def rate(self, kind: str, shape: Shape, devices: int | None = None) -> float:
-        """Operations a second that can be hoped for."""
+        """Expected operations per second."""
         reached = efficiency(self.machine.device, kind, shape, self.tflops / self.machine.threads)
         return (devices or self.machine.world) * self.tflops * 1e12 * reached
 
 
 def efficiency(device: str, kind: str, shape: Shape, core_tflops: float) -> float:
-    """Share of the peak that a student of this shape reaches."""
+    """Fraction of the peak that a student of this shape reaches."""
     between = NARROW * 1000 * core_tflops if device == "cpu" else 0.0
     return EFFICIENCY[device, kind] * shape.hidden / (shape.hidden + between)
 
 
 def throughput(config: Config, machine: Machine | None = None) -> Throughput:
-    """What the configuration says of the hardware; what it leaves open is measured (CPU) or asked of the driver."""
+    """The configured throughput. Values that are not configured are measured (CPU), assumed or queried from the driver."""
     hardware = config.hardware
     machine = machine or resolve(hardware, here=False)
     notes = []
     if not hardware.nodes and job_nodes(planned=True) is None:
         notes.append(
-            "planned for 1 node: hardware.nodes=0 means those of a SLURM job, and this is none (say hardware.nodes=<n>)"
+            "planned for 1 node: hardware.nodes=0 means the nodes of a SLURM job, and this is not one (set hardware.nodes=<n>)"
         )
     tflops = hardware.tflops
     if not tflops and machine.device == "cpu":
         tflops = core_tflops() * machine.threads
-        notes.append(f"measured on this machine just now: {core_tflops() * 1000:,.0f} GFLOP/s of a core in a matrix product")
+        notes.append(f"measured on this machine just now: {core_tflops() * 1000:,.0f} GFLOP/s per core in a matrix product")
     elif not tflops:
         tflops = 312.0
-        notes.append("assumed: an A100's 312 TFLOP/s (say hardware.tflops=<bf16 peak> for another GPU)")
+        notes.append("assumed: an A100's 312 TFLOP/s (set hardware.tflops=<bf16 peak> for another GPU)")
     bandwidth = hardware.bandwidth or (2039.0 if machine.device == "cuda" else 12.0)
     return Throughput(machine, tflops, device_memory(config, machine), bandwidth, tuple(notes))
 
 
 def device_memory(config: Config, machine: Machine) -> float:
-    """GiB of one device; processes on CPU share the machine's."""
+    """Memory of one device in GiB; processes on CPU share the machine's."""
     shared = machine.processes if machine.device == "cpu" else 1
     return config.hardware.memory_gib or memory_gib(machine.device) / shared
 
 
 @cache
 def core_tflops(seconds: float = 0.4) -> float:
-    """Float32 rate of a core of this machine while all are at work, from a product of the size that students have."""
-    cores = int(os.environ.get("OMP_NUM_THREADS") or usable_cores())  # that NumPy uses
+    """Float32 rate per core of this machine with all cores busy, from a matrix product of the size of a student's."""
+    cores = int(os.environ.get("OMP_NUM_THREADS") or usable_cores())  # the cores that NumPy uses
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
     a @ a
     best, deadline = np.inf, time.perf_counter() + seconds

@@ -1,1 +1,1 @@
-"""What runs, where, and what it leaves: operations, the plan, the pipeline, workers, the store."""
+"""Carrying out runs: operations, the plan, the pipeline, workers and the artifact store."""

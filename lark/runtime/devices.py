@@ -1,8 +1,8 @@
 """Which GPUs a process uses. Decided from the environment alone, before the code that does the work is imported.
 
-Libraries ask CUDA for its devices as they are imported (transformers does, where flash-attn is installed), and from then on
-CUDA_VISIBLE_DEVICES is not read again. So launch.py gives a stage no more GPUs than it has processes for, each worker then
-narrows them to its own (`narrow`), and only after that is the stage's module imported.
+Some libraries query CUDA's devices when they are imported (transformers does if flash-attn is installed), and after that
+CUDA_VISIBLE_DEVICES is not read again. So launch.py gives a step no more GPUs than its processes use, each worker narrows
+them to its own (`narrow`), and only then is the operation's module imported.
 """
 
 from collections.abc import Mapping
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 
 def for_workers(processes: int, gpus: int) -> dict[str, str]:
-    """The environment of workers on GPUs: `processes` on this node, with `gpus` each (0: they share them all, one each).
+    """Environment variables of GPU workers: `processes` on this node, with `gpus` each (0: all see the same, one per process).
 
-    Never more GPUs than processes have use for: the Trainer would spread one process over all that it sees.
+    Never more GPUs than the processes use: the Trainer would spread one process over all GPUs that it sees.
     """
     return {
         "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids()[: processes * max(1, gpus)]),
-        # Otherwise `torch.cuda.is_available()` initialises CUDA, and forked processes cannot use it any more.
+        # Otherwise `torch.cuda.is_available()` initialises CUDA, and forked processes can no longer use it.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
 
 
 def narrow(environment: Mapping[str, str], gpus: int) -> str:
-    """CUDA_VISIBLE_DEVICES of one worker: its own `gpus` of those that launch.py gave to all."""
+    """CUDA_VISIBLE_DEVICES of one worker: its own `gpus` of the GPUs that launch.py gave to all workers."""
     local, every = int(environment.get("LOCAL_RANK", "0")), environment["CUDA_VISIBLE_DEVICES"].split(",")
     return ",".join(every[local * gpus : (local + 1) * gpus])
 
 
 def start_torch(job: "Job") -> str:
-    """Set the worker's threads and its device, before anything else uses them; returns the device.
+    """Set the worker's threads and device before anything else uses them; return the device.
 
-    The device becomes the current one, because Triton launches its kernels there wherever their tensors are.
+    It becomes the current device, because Triton launches kernels on the current device regardless of where their tensors are.
     """
-    import torch  # noqa: PLC0415  # workers without a model import this module, too
+    import torch  # noqa: PLC0415  # workers without a model also import this module
 
     torch.set_num_threads(job.machine.threads)
     if job.machine.device == "cpu":
@@ -47,18 +47,18 @@ def start_torch(job: "Job") -> str:
         raise LarkError(unusable("it is a build without CUDA"))
     try:
         torch.cuda.set_device(job.device)
-    except RuntimeError as error:  # a driver that is too old, a GPU that is not there
+    except RuntimeError as error:  # the driver is too old, or the GPU does not exist
         raise LarkError(unusable(first_line(error))) from error
     return job.device
 
 
 def unusable(reason: str) -> str:
-    """Why the GPUs that the driver has cannot be used."""
+    """Error message for GPUs that the driver reports but PyTorch cannot use."""
     import torch  # noqa: PLC0415
 
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
     return (
-        f"PyTorch cannot use the GPUs of this machine ({reason}). PyTorch {torch.__version__} was built for {build}, the driver "
-        f"here is {driver_version() or 'not known'}, and CUDA 13 needs 580 or later: install the environment of environment.yml, "
-        "or use hardware=cpu."
+        f"PyTorch cannot use the GPUs of this machine ({reason}). PyTorch {torch.__version__} was built with {build}; the "
+        f"driver is {driver_version() or 'unknown'}, and CUDA 13 needs driver 580 or later. Install the environment in "
+        "environment.yml, or use hardware=cpu."
     )

@@ -1,7 +1,7 @@
-"""Start a worker: a plain process, or torchrun on one node or several. One code path for a laptop and a cluster.
+"""Start workers: a plain process, or torchrun on one or several nodes. One code path for a laptop and a cluster.
 
-A worker reads its job from a file and leaves its result in the artifact's folder. Its output is shown and kept in
-`log.txt`; if it fails, the user is shown the worker's own error, not the launcher's.
+A worker reads its job from a file and writes its result to the artifact's folder. Its output is shown and saved in
+`log.txt`. If it fails, the user sees the worker's own error, not the launcher's.
 """
 
 import ctypes
@@ -28,13 +28,13 @@ ROOT = Path(__file__).parents[2]
 JOB, RESULT, ERROR, LOG = "job.json", ".result.json", ".error.json", "log.txt"
 GRACE_SECONDS = 15
 DISK_FULL = 28
-"""Exit code of a worker that could not even write down that the disk is full."""
+"""Exit code of a worker that could not write its error because the disk is full."""
 
 
 def run_worker(job: Job, target: str, processes: int | None = None, leader: Leader | None = None) -> dict[str, Any]:
-    """Run a job to its end in workers, by the function `target` ("package.module:function"); returns what it reported.
+    """Run a job in workers, which call the function `target` ("package.module:function"); return its result.
 
-    `processes` on each node; None: as the hardware says. On this node alone, or with a `leader` on all that follow it.
+    `processes`: per node; None: as many as the machine has. Runs on this node only, or with a `leader` on all of its nodes.
     """
     folder, machine = job.folder, job.machine
     for stale in (RESULT, ERROR):
@@ -52,14 +52,14 @@ def run_worker(job: Job, target: str, processes: int | None = None, leader: Lead
 
 
 def write_job(job: Job, target: str) -> Path:
-    """The job as workers read it: `job.json` in its folder."""
+    """Write the job for workers, as `job.json` in its folder; return the file's path."""
     path = job.folder / JOB
     write_text(path, json.dumps({**asdict(job), "run": target}, indent=2, default=str))
     return path
 
 
 def read_job(path: Path) -> tuple[Job, str]:
-    """A job as this process is to do it, and the function that does it."""
+    """Read a job, with the rank of this process, and the function that runs it."""
     values = json.loads(path.read_text(encoding="utf-8"))
     job = Job(
         operation=values["operation"],
@@ -89,7 +89,7 @@ def command(folder: Path, machine: Machine, processes: int | None = None, endpoi
 
 
 def follow(machine: Machine) -> None:
-    """What a node other than the first does: run the workers that node 0 starts, until it is done."""
+    """Run the workers that node 0 starts until it is done. The main loop of all nodes except node 0."""
     line = join(machine)
     while message := line.receive():
         if "run" in message:
@@ -101,12 +101,12 @@ def follow(machine: Machine) -> None:
         elif message.get("end") == "finished":
             return
         elif "end" in message:
-            raise LarkError("The run has failed; node 0 says why.")
-    raise LarkError("Node 0 is gone. Start the same command on every node again: it continues.")
+            raise LarkError("The run has failed; see the error on node 0.")
+    raise LarkError("Node 0 has disconnected. Start the same command on every node again to resume.")
 
 
 def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader, gpus: int = 1) -> int:
-    """Run a worker on all nodes. The first failure, wherever it happens, ends it everywhere and is the result."""
+    """Run a worker on all nodes; return its exit code. The first failure on any node ends it on all nodes."""
     arguments = command(folder, machine, processes, leader.start(folder, processes, gpus))
     lines = {line: node for node, line in leader.followers.items()}
     reports: dict[int, int] = {}
@@ -114,7 +114,7 @@ def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader,
     def report(line: Line) -> bool:
         message = line.receive()
         if message is None:
-            raise LarkError(f"Node {lines[line]} is gone. Start the same command on every node again: it continues.")
+            raise LarkError(f"Node {lines[line]} has disconnected. Start the same command on every node again to resume.")
         reports[lines[line]] = int(message["code"])
         return reports[lines[line]] == 0
 
@@ -131,20 +131,20 @@ def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader,
 
 
 SPINS = "3000"
-"""How often a thread that waits for the others of its process looks before it gives its core up. GNU OpenMP's default is 300,000,
-and where another process wants the core, each of thousands of small products then waits that long: 57 s became 17. On an idle
-machine the demo's training takes 9% longer for it."""
+"""How often a waiting OpenMP thread polls before it yields its core. GNU OpenMP's default is 300,000: if another process wants
+the core, each of thousands of small matrix products waits that long. The lower value reduced 57 s to 17 s. On an idle machine
+it makes the demo's training 9% slower."""
 
 
 def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -> dict[str, str]:
-    """Of workers, `processes` of them on this node (None: as the hardware says)."""
+    """Environment variables of workers, with `processes` of them on this node (None: as many as the machine has)."""
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(machine.threads)
     env["TOKENIZERS_PARALLELISM"] = "false"
     if not sys.stderr.isatty():
-        env.setdefault("TQDM_MININTERVAL", "10")  # seconds: in a file, a bar is a line of its own each time it moves
+        env.setdefault("TQDM_MININTERVAL", "10")  # seconds; in a log file, every update of a bar is a new line
     if machine.device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""
         env["DS_ACCELERATOR"] = "cpu"
@@ -170,13 +170,13 @@ def _run(
     lines: Sequence[Line] = (),
     heard: Callable[[Line], bool] = lambda line: False,
 ) -> int:
-    """Run, copy the output to the terminal and to the log, and take the children along when interrupted.
+    """Run a command, copy its output to the terminal and the log, and end its children when interrupted; return its exit code.
 
-    `lines` are connections to other nodes: when one speaks and `heard` does not say that all is well, the worker is ended.
+    `lines` are connections to other nodes: the worker is ended if a message arrives on one and `heard` returns False for it.
     """
     process = subprocess.Popen(
         arguments, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child calls prctl and nothing else
+        start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
     )  # fmt: skip
     assert process.stdout is not None
     try:
@@ -195,7 +195,7 @@ def _run(
                     break
                 log_file.write(chunk)
                 log_file.flush()
-                # Once a worker has said what went wrong, the rest is torchrun's account of it.
+                # After a worker has written its error, all further output is torchrun's report of the failure.
                 if not (folder / ERROR).exists():
                     sys.stderr.buffer.write(chunk)
                     sys.stderr.buffer.flush()
@@ -205,7 +205,7 @@ def _run(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the worker and everything it started: politely, then for certain."""
+    """End the worker and everything it started: first with SIGTERM, then with SIGKILL."""
     for sig in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, sig)
@@ -219,7 +219,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _failure(operation: str, folder: Path, code: int) -> str:
-    """Why a worker failed, in its own words where it left any."""
+    """Error message for a failed worker: its own message, if it left one."""
     if (folder / ERROR).exists():
         error = json.loads((folder / ERROR).read_text(encoding="utf-8"))
         return (
@@ -230,5 +230,5 @@ def _failure(operation: str, folder: Path, code: int) -> str:
     if code == DISK_FULL:
         return no_space(folder)
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        return f"The {operation} worker was killed, most likely because memory ran out. Its log: {folder / LOG}"
-    return f"The {operation} worker ended with code {code} and left no message. Its log: {folder / LOG}"
+        return f"The {operation} worker was killed, most likely because it ran out of memory. Its log: {folder / LOG}"
+    return f"The {operation} worker exited with code {code} without a message. Its log: {folder / LOG}"

@@ -1,4 +1,4 @@
-"""What this machine has: devices, memory, packages; and what `hardware` means here. Imports no model code."""
+"""What this machine has (devices, memory, packages), and what the `hardware` settings mean on it. Imports no model code."""
 
 import importlib.util
 import os
@@ -21,60 +21,60 @@ ENVIRONMENT = Path(__file__).parents[2] / "environment.yml"
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware settings with every `auto` decided."""
+    """The hardware settings with every `auto` resolved."""
 
     device: str
     processes: int
     nodes: int
     threads: int
     node: int = 0
-    """Which of the nodes this is; 0 leads."""
+    """Index of this node; node 0 leads."""
     rendezvous: str | None = None
-    """host:port of node 0, where there are several."""
+    """host:port of node 0, if there are several nodes."""
     elsewhere: bool = False
-    """Whether this is a plan for GPUs that are not here; then nothing is known of the packages there."""
+    """Whether this is a plan for GPUs of another machine, whose packages are unknown."""
 
     @property
     def world(self) -> int:
         return self.processes * self.nodes
 
     def lacks(self, module: str) -> bool:
-        """Whether a package is known not to be installed, by the name it is imported under."""
+        """Whether a package, given by its import name, is known to be missing."""
         return not self.elsewhere and importlib.util.find_spec(module) is None
 
 
 def pinned(package: str) -> str:
-    """With the version that environment.yml names, if it names one."""
+    """The package with its version in environment.yml, if it is listed there."""
     versions = re.search(rf"(?<![\w-]){package}==[\w.]+\w", ENVIRONMENT.read_text(encoding="utf-8"))
     return versions[0] if versions else package
 
 
 @cache
 def visible_gpus() -> int:
-    """How many GPUs this process may use."""
+    """Number of GPUs that this process may use."""
     return len(gpu_ids())
 
 
 def gpu_ids() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Asked of the driver: run.py imports no torch."""
+    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Asks the driver: run.py does not import torch."""
     present = [str(number) for number in range(_present_gpus())]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or visible.strip() == "all":
         return present
     named = [gpu.strip() for gpu in visible.split(",")]
-    # CUDA reads the list up to the first entry that names no GPU.
+    # CUDA reads the list up to the first invalid entry.
     return list(takewhile(lambda gpu: gpu not in ("", "-1"), named))[: len(present)]
 
 
 def _present_gpus() -> int:
-    if shutil.which("nvidia-smi") is None:  # as in some containers
+    if shutil.which("nvidia-smi") is None:  # some containers have a driver without nvidia-smi
         return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if listing.returncode == 0 else 0
 
 
 def driver_version() -> str | None:
-    """Of the NVIDIA driver, if it can be asked."""
+    """Version of the NVIDIA driver, or None if it cannot be queried."""
     if shutil.which("nvidia-smi") is None:
         return None
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -82,7 +82,7 @@ def driver_version() -> str | None:
 
 
 def memory_gib(device: str) -> float:
-    """Of one device of this machine."""
+    """Memory of one device of this machine."""
     if device == "cuda" and shutil.which("nvidia-smi") is not None:
         query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
         lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
@@ -93,12 +93,12 @@ def memory_gib(device: str) -> float:
 
 
 def usable_cores() -> int:
-    """Those that this process may use, of all that the machine has."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def resolve(hardware: Hardware, here: bool = True) -> Machine:
-    """Decide what `auto` means here, and refuse what is not here (unless it is only to be planned for)."""
+    """Resolve `auto` for this machine, and refuse hardware that it does not have, unless this is only a plan (`here=False`)."""
     gpus = visible_gpus()
     device = ("cuda" if gpus else "cpu") if hardware.device == "auto" else hardware.device
     processes = hardware.processes or (gpus if device == "cuda" else 1)
@@ -120,14 +120,14 @@ def resolve(hardware: Hardware, here: bool = True) -> Machine:
     rendezvous = hardware.rendezvous or _slurm_rendezvous(nodes)
     if not 0 <= node < nodes:
         raise LarkError(
-            f"hardware.nodes={nodes} needs hardware.node=0 to {nodes - 1} on each of them, 0 at hardware.rendezvous "
-            "(SLURM sets it by itself)."
+            f"hardware.nodes={nodes} needs hardware.node=0 to {nodes - 1}, a different one on each node, with 0 on the host of "
+            "hardware.rendezvous (SLURM sets it automatically)."
         )
     return Machine(device, processes, nodes, threads, node, rendezvous)
 
 
 def job_nodes(planned: bool = False) -> int | None:
-    """Nodes of this SLURM job; outside one, in a plan, those that Hydra's launcher would ask for. None: it cannot be known."""
+    """Nodes of this SLURM job; in a plan outside a job, those that Hydra's launcher would request. None: unknown."""
     job = os.environ.get("SLURM_STEP_NUM_NODES") or os.environ.get("SLURM_JOB_NUM_NODES")
     if job is None and planned and HydraConfig.initialized():
         job = OmegaConf.select(HydraConfig.get().launcher, "nodes")
@@ -135,12 +135,12 @@ def job_nodes(planned: bool = False) -> int | None:
 
 
 def _slurm_rendezvous(nodes: int) -> str:
-    """The first node of this SLURM job, and a port that its jobs do not share."""
+    """The first node of this SLURM job, and a port that differs between jobs."""
     listed = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
     if not listed:
         raise LarkError(
-            f"hardware.nodes={nodes}, but hardware.rendezvous has no value and this is no SLURM job: add "
-            "hardware.rendezvous=host:port of node 0."
+            f"hardware.nodes={nodes}, but hardware.rendezvous has no value and this is not a SLURM job: add "
+            "hardware.rendezvous=<host:port of node 0>."
         )
     return f"{first_host(listed)}:{20000 + int(os.environ.get('SLURM_JOB_ID', '0')) % 10000}"
 

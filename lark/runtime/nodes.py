@@ -1,9 +1,9 @@
-"""Several machines in one run. Every node runs the same command; the first one leads, the others lend it their processes.
+"""Runs on several machines. Every node runs the same command; node 0 leads, and the others run the processes it starts there.
 
-Only node 0 reads the pool, selects, holds the store's locks and decides what is to be done. The others connect to it
-(`hardware.rendezvous`) and wait. For each stage that runs on all nodes it tells them the artifact's folder (on a disk that
-all see) and a port; they start the same torchrun with their own node rank, and report how it ended. So a failure anywhere
-ends the stage everywhere, and a node that disappears is noticed at once and not when a collective times out.
+Only node 0 reads the pool, selects, holds the store's locks and decides what runs. The others connect to it
+(`hardware.rendezvous`) and wait. For each step that runs on all nodes, node 0 sends them the artifact's folder (on a shared
+disk) and a port; they start the same torchrun with their own node rank and report its exit code. So a failure on any node ends
+the step on all of them, and a lost node is noticed at once and not when a collective times out.
 """
 
 import json
@@ -20,7 +20,7 @@ from lark.runtime.machine import Machine
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 600
-"""How long nodes wait for one another at the start."""
+"""How long nodes wait for each other at the start."""
 
 
 def host_and_port(rendezvous: str) -> tuple[str, int]:
@@ -42,10 +42,10 @@ class Line:
         try:
             self.connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
-            log.debug("a message to a node that is gone: %s", message)  # whoever reads from it next is told
+            log.debug("cannot send to a disconnected node: %s", message)  # the next `receive` returns None
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; waits for it. None when the other side is gone."""
+        """Wait for the next message and return it. None if the other side has disconnected."""
         while b"\n" not in self._received:
             try:
                 chunk = self.connection.recv(65536)
@@ -64,7 +64,7 @@ class Line:
 
 
 class Leader:
-    """Node 0's side."""
+    """Node 0's side of the connections."""
 
     def __init__(self, machine: Machine, patience: float = PATIENCE_SECONDS) -> None:
         assert machine.rendezvous is not None
@@ -76,7 +76,7 @@ class Leader:
         except OSError as error:
             raise LarkError(
                 f"hardware.rendezvous={machine.rendezvous} cannot be opened on this node ({error.strerror}): it must be a free "
-                "port of the node with hardware.node=0."
+                "port on the node with hardware.node=0."
             ) from error
         self._gather(patience)
 
@@ -87,14 +87,14 @@ class Leader:
             self.server.settimeout(max(0.1, deadline - time.monotonic()))
             try:
                 line = Line(self.server.accept()[0])
-                line.connection.settimeout(10)  # a stranger that says nothing must not hold up the others
+                line.connection.settimeout(10)  # an unknown client that sends nothing must not block the others
                 hello = line.receive()
             except TimeoutError:
                 if time.monotonic() < deadline:
                     continue
                 self.server.close()
                 raise LarkError(
-                    f"Node {', '.join(map(str, missing))} of hardware.nodes={self.machine.nodes} did not come within "
+                    f"Node {', '.join(map(str, missing))} of hardware.nodes={self.machine.nodes} did not connect within "
                     f"{patience:.0f} s: start the same command there with hardware.node=<its number>."
                 ) from None
             if not hello or hello.get("node") not in missing:
@@ -104,14 +104,14 @@ class Leader:
                 self.followers[hello["node"]] = line
                 self.close(failed=True)
                 raise LarkError(
-                    f"Node {hello['node']} has {hello['processes']} processes, this one {self.machine.processes}: set the same "
-                    "hardware.processes on every node."
+                    f"Node {hello['node']} has {hello['processes']} processes, this node {self.machine.processes}: "
+                    "set the same hardware.processes on every node."
                 )
             line.connection.settimeout(None)
             self.followers[hello["node"]] = line
 
     def start(self, folder: Path, processes: int | None, gpus: int = 1) -> str:
-        """Have every node start the worker of this artifact; returns host:port where their processes meet."""
+        """Start the worker of this artifact on every node; return host:port where their processes meet."""
         with socket.create_server((_interface(self.host), 0)) as probe:
             endpoint = f"{self.host}:{probe.getsockname()[1]}"
         self._tell({"run": str(folder), "endpoint": endpoint, "processes": processes, "gpus": gpus})
@@ -122,7 +122,7 @@ class Leader:
         self._tell({"stop": True})
 
     def close(self, failed: bool = False) -> None:
-        """Let the other nodes go."""
+        """Release the other nodes."""
         self._tell({"end": "failed" if failed else "finished"})
         for line in self.followers.values():
             line.close()
@@ -134,7 +134,7 @@ class Leader:
 
 
 def join(machine: Machine, patience: float = PATIENCE_SECONDS) -> Line:
-    """Another node's side: connect to node 0, which may not have started yet."""
+    """Connect to node 0, which may not have started yet, from another node."""
     assert machine.rendezvous is not None
     deadline = time.monotonic() + patience
     log.info("nodes     node %d of %d joins %s", machine.node, machine.nodes, machine.rendezvous)
@@ -146,7 +146,7 @@ def join(machine: Machine, patience: float = PATIENCE_SECONDS) -> Line:
             if time.monotonic() > deadline:
                 raise LarkError(
                     f"hardware.rendezvous={machine.rendezvous} does not answer ({error}): "
-                    "is node 0 running there, and the port open?"
+                    "check that node 0 is running there and that the port is open."
                 ) from error
             time.sleep(0.5)
     connection.settimeout(None)
@@ -156,5 +156,5 @@ def join(machine: Machine, patience: float = PATIENCE_SECONDS) -> Line:
 
 
 def _interface(host: str) -> str:
-    """Where to listen: a loopback address only if that was asked for, since a machine's own name may mean loopback to itself."""
+    """Interface to listen on: loopback only if requested, since a machine may resolve its own name to loopback."""
     return host if host in ("localhost", "::1") or host.startswith("127.") else ""

@@ -1,8 +1,8 @@
-"""One kind of step, as everything else sees it: what it is called, what runs it, what it costs, what can go wrong.
+"""Operations, steps and jobs: the name of a kind of work, what runs it, what it costs and what can go wrong.
 
-An `Operation` is declared beside the code that does the work (`lark/<package>/operations.py`) and listed in operations.py; a
-`Step` is an operation with its artifacts in the plan of one run; a `Job` is what the code is given to do. The pipeline, the
-planner, the workers and the experiments act on these objects and never compare an operation's name.
+An `Operation` is declared next to the code that does the work (`lark/<package>/operations.py`) and listed in operations.py. A
+`Step` is an operation with its artifacts in the plan of one run. A `Job` is what the code is asked to do. The pipeline, the
+planner, the workers and the experiments use these objects and never compare an operation's name.
 """
 
 import os
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from lark.planner.estimates import Estimate, Planner
 
 Counts = Mapping[str, Any]
-"""What a step reports for the manifest of an artifact; by label (`Mapping[str, Counts]`) where the step has labels."""
+"""What a step reports for the manifest of an artifact; by label (`Mapping[str, Counts]`) if the step has labels."""
 Settings = Mapping[str, Any]
-"""A few settings of the command line: `{"hardware.zero": 2}`."""
+"""Command-line settings: `{"hardware.zero": 2}`."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Job:
 
     operation: str
     folder: Path
-    """Of the first artifact to make: job file, log, errors. A resumed job finds there what an earlier one finished."""
+    """Folder of the first artifact to make, with the job file, log and errors. A resumed job finds finished parts there."""
     outputs: Mapping[str, Path]
-    """Folders of the artifacts to make, by label; those that are finished already are not in it."""
+    """Folders of the artifacts to make, by label, without those that are already finished."""
     inputs: Mapping[str, Path]
     """Folders of the artifacts that the step depends on, by name."""
     weights: str
-    """Where the step's model is: a folder or a hub id. Empty where it has none."""
+    """Location of the step's model: a folder or a hub id. Empty if it has no model."""
     config: Config
     machine: Machine
     gpus: int = 1
-    """GPUs of each process. 0: the processes see each other's, and each uses the one of its local rank."""
+    """GPUs per process. 0: every process sees the GPUs of all, and uses the one of its local rank."""
     rank: int = 0
     world: int = 1
 
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def device(self) -> str:
-        """Where this process's model goes."""
+        """Device of this process's model."""
         if self.machine.device == "cpu":
             return "cpu"
         return "cuda:0" if self.gpus else f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
@@ -63,32 +63,32 @@ def _one_gpu(config: Config) -> int:
 
 @dataclass(frozen=True)
 class Operation:
-    """One kind of step: all that the pipeline, the planner and the command line know about it."""
+    """One kind of work: everything that the pipeline, the planner and the command line know about it."""
 
     name: str
-    """In logs, in plans, and for `force=`."""
+    """Name in logs, in plans and for `force=`."""
     stage: str
-    """What `stages=` calls it."""
+    """The stage it belongs to, as in `stages=`."""
     run: Callable[[Job], Counts] | str
-    """Called in this process, or "package.module:function", imported and called in workers."""
+    """A function that is called in this process, or "package.module:function", which is imported and called in workers."""
     processes: Literal["one", "all", "sharing"] = "all"
     """one: a single process. all: every process works on its own share. sharing: as all, but several GPUs can hold one model."""
     gpus: Callable[[Config], int] = _one_gpu
-    """GPUs of each process (see `Job.gpus`)."""
+    """GPUs per process (see `Job.gpus`)."""
     collect: Callable[[Job, Counts], Counts] | None = None
-    """In this process, when every worker is done: put their shards together. Returns the counts with what it adds."""
+    """Called in this process when all workers are done: merges their shards. Returns the counts, with its own added."""
     check: Callable[[Config, Machine], None] | None = None
-    """Before anything runs: packages, files, settings that cannot work. Raises LarkError."""
+    """Called before anything runs: checks packages, files and settings. Raises LarkError."""
     preview: Callable[[Config, Mapping[str, Path]], None] | None = None
-    """When the first of its inputs is there, long before it runs: what can be known to be wrong from that. Raises LarkError."""
+    """Called as soon as its first input exists, long before it runs: finds errors that this input shows. Raises LarkError."""
     notice: Callable[[Config, Counts, bool], None] | None = None
-    """Afterwards: log what the user should know. The last argument: whether it was made just now."""
+    """Called afterwards: logs what the user should know. The last argument: whether it was made in this run."""
     forget: Callable[[Path], None] | None = None
-    """Before it is forced: drop what is kept outside of the artifact's folder."""
+    """Called before it is forced: deletes what is kept outside the artifact's folder."""
     curve: str = ""
     """A JSON-lines file in its folder that is mirrored to W&B while it runs."""
     cost: Callable[["Planner", "Step"], "Estimate | None"] | None = None
-    """What a step takes: FLOPs, seconds, memory, disk. None: next to nothing."""
+    """Cost of a step: FLOPs, seconds, memory, disk. None: negligible."""
     remedies: Callable[[Config, Machine, int], Iterator[Settings]] | None = None
     """Settings that may make it fit, least intrusive first; given the tokens of the longest trajectory."""
 
@@ -99,15 +99,15 @@ class Step:
 
     operation: Operation
     artifacts: tuple[Artifact, ...]
-    """Made together, in one go."""
+    """Artifacts that are made together."""
     weights: str | Artifact = ""
-    """Where its model comes from. In no fingerprint: the model's identity is in the artifacts' `depends`."""
+    """Where its model comes from. Not part of a fingerprint: the model's identity is in the artifacts' `depends`."""
     labels: tuple[str, ...] = ()
-    """One for each artifact when the step makes several: benchmark names, or the outputs of a scoring pass."""
+    """One label per artifact if the step makes several: benchmark names, or the outputs of a scoring pass."""
     model: Literal["", "base", "trained"] = ""
-    """Which student an evaluation is about."""
+    """Which student an evaluation evaluates."""
     purpose: str = ""
-    """The analysis that asked for it (`analysis.name`), also a name for `force=`."""
+    """The analysis that needs it (`analysis.name`); `force=` accepts this name too."""
     apart: bool = field(default=False)
     """Whether each artifact has its own inputs, which are then named with its label: `generations:aime24`."""
 
@@ -117,12 +117,12 @@ class Step:
 
     @property
     def title(self) -> str:
-        """In plans: evaluating the base model is not evaluating a trained student."""
+        """Name in plans. It tells an evaluation of the base model from one of a trained student."""
         return f"{self.operation.name} (base model)" if self.model == "base" else self.operation.name
 
     @cached_property
     def key(self) -> tuple[str, ...]:
-        """Tells it from other steps, of other runs as well."""
+        """Identifies the step, also among the steps of other runs."""
         return (self.operation.name, *(artifact.fingerprint for artifact in self.artifacts))
 
     @cached_property
@@ -134,6 +134,6 @@ class Step:
 
     @cached_property
     def needs(self) -> tuple[Artifact, ...]:
-        """Every artifact that must be there before it runs."""
+        """Every artifact that must exist before it runs."""
         sources = [source for artifact in self.artifacts for source in artifact.inputs.values()]
         return (*sources, *([self.weights] if isinstance(self.weights, Artifact) else []))

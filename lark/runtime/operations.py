@@ -1,4 +1,4 @@
-"""Every operation there is. Each is declared beside the code that does it."""
+"""The list of all operations. Each is declared next to the code that does the work."""
 
 import lark.analysis.operations as analysis
 import lark.evaluation.operations as evaluation

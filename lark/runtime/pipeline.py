@@ -1,5 +1,5 @@
-"""Carry out a plan: reuse what is finished, resume what was started, run the rest. Knows no operation by its name, and imports no
-model code."""
+"""Carry out a plan: reuse what is finished, resume what was started, run the rest. Refers to no operation by name and imports
+no model code."""
 
 import contextlib
 import logging
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 REPORT = "report"
-"""The stage without an operation: it is written anew at the end of every run that asks for it."""
+"""The stage without an operation: the report is written again at the end of every run that requests it."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A step that was carried out: what it made (nothing if all was there) and how long it took."""
+    """A step that was carried out: what it made (nothing if everything was finished) and how long it took."""
 
     step: Step
     made: tuple[Artifact, ...]
@@ -49,7 +49,7 @@ class Pipeline:
         self.store = Store(config.outputs_path)
         self.plan = make_plan(config, Checksums(config.outputs_path))
         self.steps = wanted(self.plan, config.stages)
-        """Those that were asked for, and those they depend on."""
+        """The steps of the requested stages and those they depend on."""
         if not config.dry_run:
             check_memory(config, self.machine, self.steps, self.finished())
         check_steps(config, self.machine, self.steps)
@@ -60,7 +60,7 @@ class Pipeline:
         self.leader: Leader | None = None
 
     def run(self, summarise: Callable[["Pipeline"], None] | None = None) -> None:
-        """Every step in order, and then the summary, if the stage `report` asks for one."""
+        """Run every step in order, then write the summary if the stage `report` is requested."""
         if self.machine.nodes > 1:
             self.leader = Leader(self.machine)
         done = False
@@ -80,7 +80,7 @@ class Pipeline:
                 self.leader.close(failed=not done)
 
     def _track_what_was_there(self) -> None:
-        """A trial of a sweep is a run of its group, whoever made its artifacts: their counts, and the curve of a training."""
+        """Track counts and training curves of reused artifacts too: a trial is a run of its group even if others made them."""
         if not self.tracker.enabled:
             return
         for outcome in self.outcomes:
@@ -94,13 +94,13 @@ class Pipeline:
                     pass
 
     def lengths(self) -> PoolLengths:
-        """What is known of the pool's lengths, for the planner."""
+        """The pool's lengths as far as they are known, for the planner."""
         kind = kind_of("lengths")
         known = [a for step in self.plan for a in step.artifacts if a.kind == kind and self.store.state(a) == "finished"]
         return pool_lengths(self.config, self.store.path(known[0]) if known else None)
 
     def finished(self) -> frozenset[tuple[str, ...]]:
-        """Keys of the steps that need not run, and so cost nothing."""
+        """Keys of the steps that need not run and cost nothing."""
         return frozenset(
             step.key
             for step in self.steps
@@ -127,11 +127,11 @@ class Pipeline:
         return bool({step.stage, step.operation.name, step.purpose} & set(self.config.force))
 
     def _report_idle_force(self) -> None:
-        """A value of `force` that no step of this run answers to: of another method or analysis."""
+        """Warn about values of `force` that match no step of this run, such as those of another method or analysis."""
         for name in self.config.force:
             if not any(name in (step.stage, step.operation.name, step.purpose) for step in self.steps):
                 there = ", ".join(dict.fromkeys(step.operation.name for step in self.steps))
-                log.warning("force=[%s] changes nothing: this run has %s", name, there)
+                log.warning("force=[%s] has no effect: the operations of this run are %s", name, there)
 
     def _carry_out(self, step: Step) -> None:
         started = time.time()
@@ -145,8 +145,8 @@ class Pipeline:
             step.operation.notice(self.config, self.store.manifest(first)["counts"], bool(made))
 
     def _preview(self, step: Step) -> None:
-        """What can be known to be wrong with later steps, now that their first input is there. The reason goes into the manifest
-        of what they would have made."""
+        """Fail early on errors in later steps that their first input shows, and record the reason in the manifests of their
+        artifacts."""
         for later in self.steps[self.steps.index(step) + 1 :]:
             first = next(iter(later.inputs.values()), None)
             if later.operation.preview is None or first not in step.artifacts:
@@ -201,16 +201,16 @@ class Pipeline:
 
 
 def check_machine(config: Config) -> Machine:
-    """What the hardware settings mean here; refuses what this machine, or the student's own context, does not have."""
+    """Resolve the hardware settings; refuse what this machine does not have or the student's context does not allow."""
     machine = resolve(config.hardware, here=not config.dry_run)
     if machine.elsewhere:
-        log.warning("This machine has no GPU: the plan is for hardware=%s, elsewhere.", config.hardware.name)
+        log.warning("This machine has no GPU: the plan is for hardware=%s on another machine.", config.hardware.name)
     check_student(config.student, machine)
     return machine
 
 
 def check_steps(config: Config, machine: Machine, steps: Sequence[Step]) -> None:
-    """Each operation's own checks, once each, before anything runs."""
+    """Run the checks of each operation once, before anything runs."""
     for check in dict.fromkeys(step.operation.check for step in steps):
         if check is not None:
             check(config, machine)

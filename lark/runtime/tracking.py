@@ -1,4 +1,4 @@
-"""Weights & Biases as a mirror of the local files, which are the truth (`metrics.jsonl`, `summary.json`)."""
+"""Weights & Biases as a mirror of the local files (`metrics.jsonl`, `summary.json`), which are authoritative."""
 
 import contextlib
 import importlib.util
@@ -18,21 +18,21 @@ POLL_SECONDS = 2.0
 
 
 class Tracker:
-    """One W&B run for one pipeline run, opened when there is something to say. Does nothing with tracking=none."""
+    """One W&B run per pipeline run, opened when there is something to log. Does nothing with tracking=none."""
 
     def __init__(self, config: Config, folder: Path, name: str | None = None) -> None:
         self.config, self.folder = config, folder
-        self.name = name or f"{folder.parent.name}/{folder.name}"  # demo/lark-B3: where the run is, and what it is called
+        self.name = name or f"{folder.parent.name}/{folder.name}"  # demo/lark-B3: the student's folder and the run's
         self.enabled = config.tracking.mode != "none"
         if self.enabled and importlib.util.find_spec("wandb") is None:
-            log.warning("wandb is not installed: curves and tables stay in the local files only (tracking=none is silent)")
+            log.warning("wandb is not installed: curves and tables go to local files only (tracking=none hides this warning)")
             self.enabled = False
         self._run: Any = None
 
     @property
     def run(self) -> Any:
         if self._run is None:
-            import wandb  # noqa: PLC0415  # costs seconds, and tracking=none must work without it
+            import wandb  # noqa: PLC0415  # takes seconds, and tracking=none must work without it
 
             os.environ.setdefault("WANDB_SILENT", "true")
             try:
@@ -42,7 +42,7 @@ class Tracker:
                     raise
                 why = " ".join(str(error).split())
                 log.warning(
-                    "W&B cannot be used online (%s): logging to %s/wandb; `wandb sync` sends it later.", why, self.folder
+                    "W&B cannot be used online (%s): logging to %s/wandb; `wandb sync` uploads it later.", why, self.folder
                 )
                 self._run = self._open("offline")
         return self._run
@@ -91,7 +91,7 @@ class Tracker:
             thread.join()
 
     def _follow(self, path: Path, prefix: str, stop: threading.Event) -> None:
-        """By step and not by position: a resumed training rewrites the file's end."""
+        """Log new lines by step, not by file position: a resumed training rewrites the end of the file."""
         seen = -1
         while True:
             last = stop.wait(POLL_SECONDS)

@@ -22,7 +22,7 @@ def main(path: Path) -> int:
     job, target = read_job(path)
     logging.basicConfig(level=logging.INFO if job.is_main else logging.WARNING, format="%(message)s", force=True)
     if job.machine.device == "cuda" and job.gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = narrow(os.environ, job.gpus)  # before the import below, which may ask CUDA
+        os.environ["CUDA_VISIBLE_DEVICES"] = narrow(os.environ, job.gpus)  # before the import below, which may query CUDA
     try:
         module, function = target.split(":")
         counts = getattr(importlib.import_module(module), function)(job)
@@ -32,9 +32,9 @@ def main(path: Path) -> int:
         message = no_space(job.folder) if full else str(error) if expected else f"{type(error).__name__}: {error}"
         try:
             write_text(job.folder / ERROR, json.dumps({"message": message, "expected": expected, "rank": job.rank}))
-        except OSError:  # the disk is full: not even this fits, and launch.py will find the same
+        except OSError:  # the disk is full, which launch.py reports from the exit code
             return DISK_FULL
-        traceback.print_exc()  # for the log only: launch.py shows no more once the error is written
+        traceback.print_exc()  # for the log only: launch.py shows no output after the error is written
         return 1
     if job.is_main:
         write_text(job.folder / RESULT, json.dumps(dict(counts), default=str))

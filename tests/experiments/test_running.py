@@ -73,4 +73,4 @@ def test_the_planners_benchmark_runs_and_refuses_what_is_no_student(tmp_path: Pa
     done = subprocess.run([*command, "--quick"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and re.search(r"score .* ratio .*\ntrain .* ratio", done.stderr), done.stderr
     done = subprocess.run([*command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "no folder of a student" in done.stderr
+    assert done.returncode == 2 and "not a student's folder" in done.stderr

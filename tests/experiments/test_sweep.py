@@ -108,8 +108,8 @@ def test_a_student_in_a_package_is_planned_with_its_conversion_first(name: str, 
         (["scale=huge"], "can be run at scale demo"),
         (["method=magic"], "choose one of"),
         (["trainng.epochs=1"], "no such key"),
-        (["scale"], "is key=value"),
-        (["experiment=kappa"], "the experiment is table1 already"),
+        (["scale"], "expected key=value after the experiment's name"),
+        (["experiment=kappa"], "the experiment is already table1"),
     ],
 )
 def test_a_bad_argument_is_one_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_the_papers_contamination_table_adds_up() -> None:
 
 @pytest.mark.parametrize("name", ["cost", "ablation_score"])
 def test_a_sweep_that_cannot_be_drawn_is_told_before_it_runs(name: str, tmp_path: Path) -> None:
-    with pytest.raises(LarkError, match=r"cannot be drawn with budget.size=1,3 .*sweep over nothing else"):
+    with pytest.raises(LarkError, match=r"cannot be drawn with budget.size=1,3 .*do not sweep over anything else"):
         main(["run", name, "budget=1,3", f"outputs={tmp_path}", "tracking=none"])
     assert not list(tmp_path.glob("runs/*"))
 

@@ -1,4 +1,4 @@
-"""Packed trajectories must be strangers to each other, whatever computes the attention."""
+"""Packed trajectories must not see each other, whichever implementation computes the attention."""
 
 import logging
 
@@ -67,7 +67,7 @@ def test_packed_gradients_are_those_of_each_trajectory_alone(implementation: str
 
 
 def test_with_a_cache_packs_leak_and_the_check_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """What the start-up check is for: transformers looks for packs only where there is no cache."""
+    """The reason for the start-up check: transformers looks for packs only if there is no cache."""
 
     class WithCache(LlamaForCausalLM):
         def forward(self, *args: object, **kwargs: object) -> object:
@@ -82,7 +82,7 @@ def test_with_a_cache_packs_leak_and_the_check_says_so(caplog: pytest.LogCapture
 
 
 def test_an_attention_that_cannot_train_here_falls_back(caplog: pytest.LogCaptureFixture) -> None:
-    """Flex attention has no backward pass on CPU, and says so when it is asked for one."""
+    """Flex attention has no backward pass on CPU and raises an error when one is needed."""
     assert not supports_packing(student("llama", "flex_attention"))
     assert "padded batches instead of packs: FlexAttention does not support backward on CPU" in caplog.text
 

@@ -36,7 +36,7 @@ def test_every_step_takes_its_weights_from_the_converted_folder(gguf_file: Path,
         "pool",
         "student",
         "lengths",
-    ]  # a bad pool is told before the conversion
+    ]  # a bad pool is reported before the conversion
     (student,) = plan[1].artifacts
     users = {step.title for step in plan if step.weights == student}
     assert users >= {"lengths", "score", "train", "generate (base model)"}

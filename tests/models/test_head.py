@@ -1,4 +1,4 @@
-"""The LM head taken out of a model gives the model's own logits, for families that differ in what they do to them."""
+"""The LM head taken out of a model gives the model's own logits, for families with different rules for them."""
 
 from typing import Any
 

@@ -98,7 +98,7 @@ def unpatched() -> Iterator[None]:
 @pytest.mark.parametrize("name", ["qwen7b", "qwen1.5b", "llama3b"])
 @pytest.mark.usefixtures("unpatched")
 def test_the_fused_kernels_of_the_paper_apply(name: str) -> None:
-    """RoPE, RMSNorm and SwiGLU (App. C.3); not the fused cross-entropy. On the meta device: only what is replaced is looked at."""
+    """RoPE, RMSNorm and SwiGLU (App. C.3); not the fused cross-entropy. On the meta device: only replacements are checked."""
     model = on_meta(name, num_hidden_layers=1)
     before = type(model).forward
     assert apply_liger(model, "cuda:0")
@@ -113,7 +113,7 @@ def test_a_context_longer_than_the_models_is_told_before_anything_loads(tmp_path
 
     with pytest.raises(LarkError, match=r"student\.max_length=10000 is longer than the model's context of 8192"):
         checked("student=smollm2", "student.max_length=10000", "engine=hf")
-    # Of a folder with a config.json and no weights at all.
+    # A folder with a config.json and no weights.
     (tmp_path / "config.json").write_text((ARCHITECTURES / "qwen1.5b.json").read_text())
     with pytest.raises(LarkError, match="context of 131072"):
         checked(f"student.path={tmp_path}", "student.max_length=200000")

@@ -230,12 +230,12 @@ def test_a_disk_that_is_too_small_is_told_before_and_does_not_stop_a_run(caplog:
     report.check_memory(config, machine, steps)
     (said,) = caplog.messages
     assert said.startswith(
-        "/proc has 0 MiB free, and training leaves 14 GiB, and until it is finished needs up to 340 GiB more"
+        "/proc has 0 MiB free, but training needs 14 GiB, and up to 340 GiB more for checkpoints until it is finished"
     )
     caplog.clear()
     report.check_memory(config, machine, steps, finished=keys_of(steps, "train"))
     assert not caplog.messages
-    assert "disk      training leaves 14 GiB" in report.report(config, steps)[0]
+    assert "disk      training needs 14 GiB" in report.report(config, steps)[0]
 
 
 ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "generate:trained", "gradients", "jacobians", "kappa")
@@ -296,7 +296,7 @@ def test_what_cannot_fit_is_said_also_where_the_pool_is_missing(
     with pytest.raises(LarkError, match=r"use training\.lora\.rank=16 .* Also: .*data/rsr"):
         run._plan(config, tmp_path / "run")
     assert "139.2 !" in caplog.text
-    assert "!         more than one device has" in caplog.text
+    assert "!         exceeds the memory of a device" in caplog.text
 
 
 def test_the_papers_figures_stand_beside_runs_on_the_papers_hardware_only() -> None:
@@ -331,7 +331,7 @@ def test_a_pool_of_named_questions_has_no_others() -> None:
 
 
 def test_a_student_that_is_not_here_cannot_be_planned_for() -> None:
-    with pytest.raises(LarkError, match=r"its config\.json is not here"):
+    with pytest.raises(LarkError, match=r"its config\.json is not available locally"):
         estimated(composed("student.path=nobody/nothing"))
 
 
@@ -341,7 +341,7 @@ def test_the_table_names_every_step_and_its_sum() -> None:
     assert [e.name for e in planned] == ["lengths", "local", "train", "generate", "generate"]
     text = report.table(planned)
     assert "all" in text
-    assert "GiB a device" in text
+    assert "GiB per device" in text
 
 
 def test_the_matrix_rate_is_that_of_a_computer() -> None:

@@ -1,4 +1,4 @@
-"""GPUs, without one: stand-ins for the driver, for nvidia-smi and for flash-attn show who asks for what, and when."""
+"""GPU selection, tested without a GPU: stand-ins for the driver, nvidia-smi and flash-attn record what is queried, and when."""
 
 import json
 import os
@@ -38,7 +38,7 @@ esac
 
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A machine whose driver shows $GPUS A100s (8, unless a test says otherwise)."""
+    """A machine whose driver shows $GPUS A100s (8, unless a test sets another number)."""
     smi = tmp_path / "bin" / "nvidia-smi"
     smi.parent.mkdir()
     smi.write_text(SMI)
@@ -52,7 +52,7 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def seen(processes: int, gpus_each: int, machine: Machine) -> list[str]:
-    """CUDA_VISIBLE_DEVICES of each worker as its code is imported."""
+    """CUDA_VISIBLE_DEVICES of each worker when its code is imported."""
     env = environment(machine, processes, gpus_each)
     ranks = [{**env, "LOCAL_RANK": str(rank)} for rank in range(processes)]
     return [devices.narrow(each, gpus_each) if gpus_each else each["CUDA_VISIBLE_DEVICES"] for each in ranks]
@@ -88,7 +88,7 @@ def test_gpus_that_the_user_hid_stay_hidden(gpus: pytest.MonkeyPatch) -> None:
 
 
 def step_gpus(operation: Operation, *overrides: str) -> tuple[int, int | None]:
-    """GPUs of each process of a step, and its processes, as the pipeline starts them."""
+    """GPUs per process of a step, and its processes, as the pipeline starts them."""
     pipeline = Pipeline.__new__(Pipeline)
     pipeline.config = composed("student=qwen7b", "hardware=a100x8", "dry_run=true", *overrides)
     pipeline.machine = resolve(pipeline.config.hardware, here=False)
@@ -106,7 +106,7 @@ def test_engines_share_a_model_among_their_own_gpus_and_training_sees_its_neighb
 
 PROBE = """
 import json, os, sys
-import torch, torch._dynamo  # as it is, before it is told that it has CUDA
+import torch, torch._dynamo  # before it is patched to report CUDA
 asked = []
 torch.cuda._is_compiled = lambda: True
 torch.cuda._device_count_nvml = lambda: len(os.environ["CUDA_VISIBLE_DEVICES"].split(","))
@@ -131,7 +131,7 @@ print(json.dumps({"driver": asked, "nvml": asked_of_nvml, "loaded": [m for m in 
 def test_importing_an_engines_worker_never_initialises_cuda(
     operation: Operation, tmp_path: Path, gpus: pytest.MonkeyPatch
 ) -> None:
-    """With flash-attn installed, transformers asks for CUDA's devices as it is imported. The driver, once asked, does not read
+    """With flash-attn installed, transformers queries CUDA's devices when it is imported. After that, the driver does not read
     CUDA_VISIBLE_DEVICES again: all engines would start on GPU 0."""
     flash = tmp_path / "site" / "flash_attn"
     flash.mkdir(parents=True)
@@ -150,13 +150,13 @@ def test_importing_an_engines_worker_never_initialises_cuda(
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert str(operation.run).split(":")[0] in found["loaded"]
-    assert found["nvml"], "transformers no longer asks: the stand-in shows nothing"
+    assert found["nvml"], "transformers no longer queries the devices: the stand-in shows nothing"
     assert found["driver"] == []
     assert set(found["nvml"]) == {"3"}
 
 
 def test_a_worker_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton launches on the current device, wherever its tensors are."""
+    """Triton launches on the current device, regardless of where its tensors are."""
     chosen: list[str] = []
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
@@ -173,14 +173,14 @@ def test_gpus_that_pytorch_cannot_use_are_named_with_the_versions(gpus: pytest.M
     """This PyTorch is built without CUDA, and the stand-in's driver has GPUs."""
     job = job_of(composed(), Path(), machine=resolve(composed().hardware), world=8)
     with pytest.raises(
-        LarkError, match=rf"PyTorch {re.escape(torch.__version__)} was built for no CUDA, the driver here is 580\.95\.05"
+        LarkError, match=rf"PyTorch {re.escape(torch.__version__)} was built with no CUDA; the driver is 580\.95\.05"
     ):
         devices.start_torch(job)
 
 
 @pytest.mark.parametrize("student", ["qwen7b", "qwen1.5b", "llama3b"])
 def test_the_papers_students_train_on_the_gpus_of_this_machine(student: str, gpus: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`python run.py method=lark budget=3 student=qwen7b` on 8 x A100, with nothing else said."""
+    """`python run.py method=lark budget=3 student=qwen7b` on 8 x A100, with no other settings."""
     config = composed(f"student={student}", "method=lark", "budget.size=3")
     machine = check_machine(config)
     assert (machine.device, machine.world) == ("cuda", 8)

@@ -1,6 +1,6 @@
-"""Artifacts that people have stay valid: the folder of every artifact of some twenty runs, as it was when they were made.
+"""Users' artifacts stay valid: the folders of all artifacts of about twenty runs are compared with recorded ones.
 
-A change here makes finished work useless. If one is meant, say so in docs/versions.md and write the file again:
+A change here invalidates finished work. If it is intended, explain it in docs/versions.md and write the file again:
 python -m tests.runtime.test_golden_plans
 """
 

@@ -36,7 +36,7 @@ def test_a_failing_worker_is_quoted_in_its_own_words(processes: int, tmp_path: P
 
 def test_a_crash_names_the_log(tmp_path: Path) -> None:
     with pytest.raises(LarkError, match=r"KeyError.*\n.*log\.txt"):
-        run(GRADE, tmp_path, outputs={"demo_words": tmp_path})  # without its input: not an error that a user can make
+        run(GRADE, tmp_path, outputs={"demo_words": tmp_path})  # without its input, which no user can cause
 
 
 def test_one_process_is_started_plainly_and_several_by_torchrun(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A wrong machine is told so before anything loads."""
+"""Unsuitable hardware is reported before anything loads."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ def test_eight_gpus_where_there_are_none() -> None:
 def test_eight_gpus_can_be_planned_for_where_there_are_none(caplog: pytest.LogCaptureFixture) -> None:
     machine = checked("hardware=a100x8", "dry_run=true")
     assert (machine.device, machine.world) == ("cuda", 8)
-    assert "the plan is for hardware=a100x8, elsewhere" in caplog.text
+    assert "the plan is for hardware=a100x8 on another machine" in caplog.text
 
 
 @pytest.mark.parametrize(

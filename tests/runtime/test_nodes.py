@@ -1,4 +1,4 @@
-"""Several nodes: who is who, what happens when one fails, and that two of them give the scores and the weights of one."""
+"""Several nodes: their roles, what happens when one fails, and that two of them give the scores and the weights of one."""
 
 import shutil
 import socket
@@ -46,7 +46,7 @@ def test_nodes_find_each_other_whoever_comes_first() -> None:
 
 
 def test_a_node_that_does_not_come_is_named() -> None:
-    with pytest.raises(LarkError, match=r"Node 1 of hardware\.nodes=2 did not come"):
+    with pytest.raises(LarkError, match=r"Node 1 of hardware\.nodes=2 did not connect within"):
         nodes.Leader(machine(0, free_address()), patience=0.3)
 
 
@@ -69,7 +69,7 @@ def test_nodes_must_have_the_same_number_of_processes() -> None:
     address = free_address()
     thread = threading.Thread(target=lambda: nodes.join(machine(1, address, processes=4)))
     thread.start()
-    with pytest.raises(LarkError, match=r"Node 1 has 4 processes, this one 1: set the same"):
+    with pytest.raises(LarkError, match=r"Node 1 has 4 processes, this node 1: set the same"):
         nodes.Leader(machine(0, address), patience=20)
     thread.join()
 
@@ -78,7 +78,7 @@ def test_a_node_that_is_lost_ends_the_stage_at_once(tmp_path: Path, monkeypatch:
     leader, line = meet(free_address())
     monkeypatch.setattr(launch, "command", lambda *_, **__: ["sleep", "60"])
     threading.Timer(0.3, line.close).start()
-    with pytest.raises(LarkError, match="Node 1 is gone"):
+    with pytest.raises(LarkError, match="Node 1 has disconnected"):
         launch._lead(tmp_path, leader.machine, None, leader)
 
 
@@ -110,7 +110,7 @@ def test_a_failure_here_ends_the_stage_elsewhere(tmp_path: Path, monkeypatch: py
     leader.close(failed=True)
     thread.join(20)
     assert not thread.is_alive()
-    assert "node 0 says why" in said[0]
+    assert "see the error on node 0" in said[0]
 
 
 def test_the_command_of_each_node_names_its_rank(tmp_path: Path) -> None:
@@ -149,7 +149,9 @@ def test_outside_slurm_a_node_must_be_told_who_it_is() -> None:
         resolve(composed("hardware=cpu", "hardware.nodes=2", "hardware.rendezvous=a:1").hardware)
     with pytest.raises(LarkError, match="host:port"):
         composed("hardware.nodes=2", "hardware.rendezvous=a")
-    with pytest.raises(LarkError, match=r"hardware\.nodes=2, but hardware\.rendezvous has no value and this is no SLURM job"):
+    with pytest.raises(
+        LarkError, match=r"hardware\.nodes=2, but hardware\.rendezvous has no value and this is not a SLURM job"
+    ):
         resolve(composed("hardware=cpu", "hardware.nodes=2", "hardware.node=0").hardware)
 
 
@@ -164,7 +166,7 @@ def test_a_plan_takes_the_nodes_that_the_launcher_would_ask_for_or_says_that_it_
     code, said = run_program(*asked, "hydra.launcher.nodes=2", outputs=tmp_path)
     assert code == 0, said
     assert "16 GPUs (cuda) on 2 nodes" in said
-    config = composed(*asked)  # as a program would have it that is not started by Hydra
+    config = composed(*asked)  # as in a program that Hydra did not start
     assert any("planned for 1 node" in note for note in throughput(config).notes)
     assert not throughput(composed("hardware=a100x8")).notes
 
@@ -174,7 +176,7 @@ RUN = ["pool.questions=4", "training.epochs=1", "training.global_batch=4", "stag
 
 
 def test_two_nodes_give_the_scores_and_the_weights_of_one(tmp_path: Path) -> None:
-    """Real torchrun on two loopback nodes: bit for bit the scores of one process, and its weights but for the order in which
+    """Real torchrun on two loopback nodes: bit for bit the scores of one process, and its weights except for the order in which
     gradients are added."""
     code, text = run_program(*RUN, outputs=tmp_path / "one")
     assert code == 0, text

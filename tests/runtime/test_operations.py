@@ -1,4 +1,4 @@
-"""Operations are objects: what a step is, which model it loads and what it costs is decided in one place."""
+"""Operations are objects: what a step is, which model it loads and what it costs are defined in one place."""
 
 import json
 from dataclasses import replace
@@ -45,7 +45,7 @@ def test_names_are_unique_and_stages_are_those_that_users_know() -> None:
 
 
 def test_the_judge_has_its_own_weights_whatever_the_student(tmp_path: Path) -> None:
-    """A packaged student's converted weights once took the place of the judge's, under the judge's name."""
+    """A packaged student's converted weights once replaced the judge's, under the judge's name."""
     arguments = ["student=smollm2", "method=llm_judge", "pool=files", "pool.path=pool.jsonl"]
     (judge,) = (step for step in steps(tmp_path, *arguments) if step.operation is JUDGE)
     assert judge.weights == "Qwen/Qwen3-32B"
@@ -84,7 +84,7 @@ def test_forcing_an_analysis_forces_its_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FORCEABLE)
 def test_every_value_of_force_forces_something(name: str, tmp_path: Path) -> None:
-    """In the run that has it."""
+    """In a run that has such a step."""
     typed = {
         "student": ["student=smollm2", "engine=hf"], "local": ["method=local_naturalness"], "text": ["method=rule_quality"],
         "judge": ["method=llm_judge"], "jacobians": ["analysis.name=theory"], "analyse": ["analysis.name=gradients"],
@@ -98,14 +98,15 @@ def test_every_value_of_force_forces_something(name: str, tmp_path: Path) -> Non
 
 def test_forcing_what_this_run_does_not_have_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Pipeline(composed("force=[judge]", f"outputs={tmp_path}", "tracking=none", "dry_run=true"), tmp_path)
-    assert "force=[judge] changes nothing: this run has pool, lengths, score, select, train, generate, grade" in caplog.text
+    operations = "pool, lengths, score, select, train, generate, grade"
+    assert f"force=[judge] has no effect: the operations of this run are {operations}" in caplog.text
 
 
 @pytest.mark.parametrize("name", ANALYSES)
 def test_the_base_model_can_be_analysed_or_says_why_not(name: str, tmp_path: Path) -> None:
-    """`method=base analysis.name=cost` once planned nothing and said nothing."""
+    """`method=base analysis.name=cost` once planned nothing, without a message."""
     if name == "kappa":
-        with pytest.raises(LarkError, match="follows a training run, and method=base has none"):
+        with pytest.raises(LarkError, match="follows a training run, and method=base has none: choose another method"):
             steps(tmp_path, "method=base", "analysis.name=kappa")
     else:
         found = steps(tmp_path, "method=base", f"analysis.name={name}", "stages=[analyse]")

@@ -163,12 +163,12 @@ def test_outputs_that_cannot_be_written_are_a_sentence_before_anything_runs(tmp_
     (tmp_path / "file").touch()
     code, output = run_program("stages=[pool]", "tracking=none", outputs=tmp_path / "file")
     assert code != 0
-    assert output.strip().startswith("error: ") and "say where to with outputs=<folder>" in output
+    assert output.strip().startswith("error: ") and "choose another folder with outputs=<folder>" in output
     assert len(output.strip().splitlines()) == 1
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A file-size limit is the full disk that a test can make for itself.
+    # A file-size limit simulates a full disk.
     import resource
 
     def limit() -> None:

@@ -1,4 +1,4 @@
-"""Artifacts are written once: reused, resumed, or rebuilt, and never half there under a final name."""
+"""Artifacts are written once: reused, resumed or rebuilt, and never partial under their final name."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""A sweep through Hydra's submitit launcher, for real: the local executor runs each job in a process of its own."""
+"""A real sweep through Hydra's submitit launcher: the local executor runs each trial in a separate process."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ JOBS = ["hydra/launcher=submitit_local", "stages=[select]", "pool.questions=3", 
 
 
 def test_two_jobs_run_apart_and_a_failure_comes_home_as_a_sentence(tmp_path: Path) -> None:
-    """One job brings the scores of another tool, the other a file that is not there."""
+    """One trial uses the scores of another tool, the other a file that does not exist."""
     candidates = [(t.question_id, t.candidate_id) for t in read(composed("pool.questions=3").pool)]
     scored = [(question, candidate, float(number)) for number, (question, candidate) in enumerate(candidates)]
     scores = pd.DataFrame(scored, columns=["question_id", "candidate_id", "score"])

@@ -1,4 +1,4 @@
-"""Weights & Biases mirrors the local files, and what happens to it never ends a run."""
+"""Weights & Biases mirrors the local files, and its failures never end a run."""
 
 from pathlib import Path
 
