@@ -1,4 +1,4 @@
-"""App. D.3: one question, from its candidates' scores to the weights of the selected ones, and the tokens of the first choice."""
+"""App. D.3: one question, from its candidates' scores to the weights of the selection, and the tokens of the first choice."""
 
 from pathlib import Path
 

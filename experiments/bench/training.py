@@ -250,7 +250,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller parts (ii) and (iii)")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # with one thread, processor time is the time of an idle core, whatever else runs here
+    torch.set_num_threads(1)  # with one thread, processor time is what an idle core would take, even on a busy machine
     if arguments.child:
         kind, tokens, vocabulary = arguments.child
         child(kind, int(tokens), int(vocabulary))

@@ -82,4 +82,4 @@ class Experiment:
     name: str | None = None
     """None: a single run, or a custom sweep."""
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The values that each `scale=...` of this experiment stands for. The sweep refers to those of the chosen scale."""
+    """The values of each `scale=...` of this experiment. The sweep refers to those of the chosen scale."""

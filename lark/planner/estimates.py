@@ -93,7 +93,7 @@ def _nothing_to_do(e: Estimate) -> Estimate:
 
 @dataclass(frozen=True)
 class Planner:
-    """What the cost functions of operations are given."""
+    """The input of the cost functions of operations."""
 
     config: Config
     shape: Shape

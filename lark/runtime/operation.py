@@ -105,7 +105,7 @@ class Step:
     labels: tuple[str, ...] = ()
     """One label per artifact if the step makes several: benchmark names, or the outputs of a scoring pass."""
     model: Literal["", "base", "trained"] = ""
-    """Which student an evaluation evaluates."""
+    """The student of an evaluation."""
     purpose: str = ""
     """The analysis that needs it (`analysis.name`); `force=` accepts this name too."""
     apart: bool = field(default=False)
@@ -117,7 +117,7 @@ class Step:
 
     @property
     def title(self) -> str:
-        """Name in plans. It tells an evaluation of the base model from one of a trained student."""
+        """Name in plans. It distinguishes an evaluation of the base model from one of a trained student."""
         return f"{self.operation.name} (base model)" if self.model == "base" else self.operation.name
 
     @cached_property
