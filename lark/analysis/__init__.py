@@ -1,1 +1,1 @@
-"""What is measured beside the main run: exact gradients and learnability, the theory's constants, contamination, timings."""
+"""Measurements outside the main run: exact gradients and learnability, the theory's constants, contamination, timings."""

@@ -1,5 +1,5 @@
-"""Causal attention over blocks of queries, for forward-mode derivatives: no fused kernel has them, and the plain formula's
-[heads, T, T] scores are 60 GiB a layer at T = 20,000. A block's scores are [heads, BLOCK, T]."""
+"""Causal attention over blocks of queries, for forward-mode derivatives: no fused kernel supports them, and the plain formula's
+[heads, T, T] scores take 60 GiB per layer at T = 20,000. A block's scores are [heads, BLOCK, T]."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ def blockwise_attention(
 ) -> tuple[Tensor, None]:
     """softmax(scale · q kᵀ) v for q [b, heads, T, d] and k, v with as many heads or fewer; returns [b, T, heads, d].
 
-    Transformers makes no mask for a function that it does not know: causality and the window are kept here.
+    Transformers creates no mask for an attention function that it does not know: causality and the window are applied here.
     """
     T, scale = query.shape[2], query.shape[3] ** -0.5 if scaling is None else scaling
     shared = query.shape[1] // key.shape[1]
@@ -53,7 +53,7 @@ AttentionInterface.register(NAME, blockwise_attention)
 
 @contextmanager
 def forward_mode(model: "PreTrainedModel") -> Iterator[None]:
-    """The model with this attention, and without recomputed activations, which forward mode has no use for."""
+    """The model with this attention and without recomputed activations, which forward mode does not need."""
     attention, training = model.config._attn_implementation, model.training
     model.set_attn_implementation(NAME)
     model.eval()

@@ -1,4 +1,4 @@
-"""Whether problems of a benchmark, or variants of them, are among the questions of a pool (paper, App. C.5, Table 2).
+"""Check whether problems of a benchmark, or variants of them, are among the questions of a pool (paper, App. C.5, Table 2).
 
 Character 8-gram Jaccard similarity of every problem with every question, exact: each text is a row of a sparse 0/1 matrix over
 the 8-grams that occur, intersections are one sparse product, and |A ∪ B| = |A| + |B| - |A ∩ B|.
@@ -26,22 +26,22 @@ THRESHOLDS = (0.4, 0.7, 0.85)
 CLOSEST = "closest.parquet"
 TABLE = "contamination.parquet"
 BATCH = 256
-"""Problems whose similarities are held at a time: with 5,000 questions 10 MB, whatever the benchmark."""
+"""Problems whose similarities are held at a time: 10 MB with 5,000 questions, for any benchmark."""
 
 NARROW = re.compile(r"\\(?:[,:;!>/]|thinspace\b|medspace\b|thickspace\b|negthinspace\b|allowbreak\b)")
-"""Spacing inside a formula or a number (10{,}000, 10,\\!000): leaves nothing."""
+"""Spacing inside a formula or a number (10{,}000, 10,\\!000), which is removed."""
 WIDE = re.compile(r"\\(?:q?quad\b|enspace\b|space\b|hfill\b|noindent\b|[hvm]s(?:pace|kip)\*?\s*\{[^{}]*\}|\s)|(?<!\\)~")
-"""Spacing between words: leaves a blank."""
+"""Spacing between words, which becomes a blank."""
 
 
 def normalise(text: str) -> str:
-    """Lowercase, without LaTeX spacing macros, every run of whitespace one blank (paper, App. C.5)."""
+    """Lowercase text without LaTeX spacing macros, with every run of whitespace as one blank (paper, App. C.5)."""
     text = WIDE.sub(" ", NARROW.sub("", text.replace("\\\\", "\n")))
     return " ".join(text.lower().split())
 
 
 def grams(texts: Sequence[str]) -> sparse.csr_matrix:
-    """[n, G] which of the G grams that occur at all occur in each normalised text. A shorter text is one gram by itself.
+    """[n, G] which of the G distinct grams occur in each normalised text. A text shorter than a gram is one gram.
 
     No hashing: letters are numbered, 4-grams are numbered by pairs of pairs of letters, and 8-grams by pairs of those.
     """
@@ -49,10 +49,10 @@ def grams(texts: Sequence[str]) -> sparse.csr_matrix:
     lengths = np.array([len(text) for text in padded], dtype=np.int64)
     _, letters = np.unique(np.frombuffer("".join(padded).encode("utf-32-le"), dtype=np.uint32), return_inverse=True)
     codes = letters.astype(np.int64)
-    for width in (1, 2, 4):  # of a code, in letters: each round doubles it
+    for width in (1, 2, 4):  # letters per code: each round doubles it
         left, right = codes[:-width], codes[width:]
         _, codes = np.unique(left * (codes.max() + 1) + right, return_inverse=True)
-    # A gram belongs to the text it starts in, and grams that reach into the next text are none.
+    # A gram belongs to the text it starts in. Grams that extend into the next text are discarded.
     starts = np.cumsum(lengths) - lengths
     owner = np.repeat(np.arange(len(padded)), lengths)[: len(codes)]
     inside = np.arange(len(codes)) + N <= (starts + lengths)[owner]
@@ -63,7 +63,7 @@ def grams(texts: Sequence[str]) -> sparse.csr_matrix:
 
 @dataclass(frozen=True)
 class Closest:
-    """The question of the pool that is closest to each problem; of equals, the first."""
+    """The question of the pool that is closest to each problem; the first in case of ties."""
 
     similarity: Floats
     index: Integers
@@ -86,7 +86,7 @@ def closest(problems: Sequence[str], questions: Sequence[str]) -> Closest:
 
 
 def audit(tasks: Mapping[str, Sequence[Problem]], labels: Mapping[str, str], questions: pd.DataFrame) -> pd.DataFrame:
-    """A row for each problem: its benchmark, level, the closest question and their similarity, closest first.
+    """One row per problem: its benchmark, level, the closest question and their similarity, closest first.
 
     questions: question_id, question. labels: what the table calls each benchmark.
     """
@@ -108,12 +108,12 @@ def audit(tasks: Mapping[str, Sequence[Problem]], labels: Mapping[str, str], que
 
 
 def stem(problem: Problem) -> str:
-    """The problem without the options of a multiple choice, which a pool's question would not have."""
+    """The problem without its multiple-choice options, which a pool's question would not have."""
     return problem.question.split("\n\nA) ", 1)[0] if problem.options else problem.question
 
 
 def summary(audited: pd.DataFrame) -> pd.DataFrame:
-    """Table 2: problems at or above each threshold, for each benchmark, those with levels by level, and in total."""
+    """Table 2: problems at or above each threshold, per benchmark (per level if it has levels) and in total."""
     groups: dict[str, pd.DataFrame] = {}
     for label, rows in audited.groupby("benchmark", sort=False):
         if rows["level"].notna().all():
@@ -132,7 +132,7 @@ def _counts(rows: pd.DataFrame) -> dict[str, int]:
 
 
 def write_audit(job: Job) -> dict[str, Any]:
-    """Every benchmark of the configuration against a normalised pool. Writes both tables, returns counts."""
+    """Compare every benchmark of the configuration with a normalised pool. Writes both tables, returns counts."""
     benchmark, pool, folder = job.config.benchmark, job.inputs["pool"] / pools.FILE, job.folder
     tasks = {name: benchmarks.load(name, task) for name, task in benchmark.tasks.items()}
     labels = {name: task.label for name, task in benchmark.tasks.items()}

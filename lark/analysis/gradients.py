@@ -1,17 +1,17 @@
 """Exact full-parameter gradients of trajectories: their Gram matrix, and the gradient of a whole weighted corpus.
 
 K gradients of a student with P parameters are K × P numbers: 10 GB for 18 trajectories of a 135 M student, 1 TB for 33 of a
-7 B one. Only their K × K inner products are wanted, and those are sums over parameters. So parameters are visited in blocks
-of a size that lets K gradients of one block fit a bound; for each block the K trajectories are passed through the student
-again, and backpropagation goes no deeper than the block. Held at a time: the student, the activations of one trajectory, K
-gradients of one block (the bound), and one gradient of the tensors that the block touches. With a scratch file, the K gradients
-are on disk and the bound is on that: where the disk has room for all of them, one pass over the trajectories is enough.
-Gradients have the precision of the student that is given (`analysis.dtype`); inner products are accumulated in fp64.
+7 B one. Only their K × K inner products are needed, and those are sums over parameters. So parameters are processed in blocks,
+small enough that K gradients of one block fit a bound. For each block the K trajectories are passed through the student again,
+and backpropagation stops at the block. Memory holds the student, the activations of one trajectory, K gradients of one block
+(the bound), and one gradient of the tensors that the block touches. With a scratch file, the K gradients are on disk and the
+bound applies to the disk: if it has room for all of them, one pass over the trajectories is enough. Gradients have the
+precision of the given student (`analysis.dtype`); inner products are accumulated in fp64.
 
-Tied heads. The paper splits θ into W_out and a rest that does not contain it (App. B.2). Where the head is the embedding
-matrix, its gradient is the sum of two uses. Both are kept apart here: `head` and `rest` are the inner products of the uses,
-`cross` those of one use with the other. Their sum is the Gram matrix of the parameters that training moves (`gram`), and
-`untied` the one of the paper's proofs, in which the uses are parameters of their own. They agree for an untied student.
+Tied heads. The paper splits θ into W_out and a rest that does not contain it (App. B.2). If the head is the embedding matrix,
+its gradient is the sum of two uses. They are kept apart here: `head` and `rest` are the inner products of the uses, `cross`
+those of one use with the other. Their sum is the Gram matrix of the parameters that training updates (`gram`); `untied` is that
+of the paper's proofs, in which the two uses are separate parameters. Both are the same for an untied student.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 HEAD = "head"
-"""Name of the head's weight, apart from the embedding even where they are one."""
+"""Name of the head's weight, separate from the embedding even if they are tied."""
 HEAD_BIAS = "head bias"
 COLUMNS = 1 << 20
 """Numbers of each gradient that are widened to fp64 at a time."""
@@ -43,29 +43,29 @@ COLUMNS = 1 << 20
 
 @dataclass(frozen=True)
 class Gram:
-    """Inner products [K, K] of the gradients of K trajectories, by the part of the student they run over."""
+    """Inner products [K, K] of the gradients of K trajectories, by part of the student."""
 
     rest: Floats
-    """Over everything but the head; the embedding as it is looked up."""
+    """Over everything but the head; of the embedding, its use as a lookup."""
     head: Floats
-    """Over W_out as it makes logits."""
+    """Over W_out in its use for logits."""
     cross: Floats
-    """<head of i, embedding of j> where the two are one matrix; zero where they are not."""
+    """<head of i, embedding of j> if the two are tied; zero otherwise."""
 
     @property
     def gram(self) -> Floats:
-        """G of the student's own parameters: what training moves."""
+        """G of the student's actual parameters, which training updates."""
         return np.asarray(self.rest + self.head + self.cross + self.cross.T)
 
     @property
     def untied(self) -> Floats:
-        """G with the head and the embedding as parameters of their own, as the paper's proofs have it."""
+        """G with the head and the embedding as separate parameters, as in the paper's proofs."""
         return np.asarray(self.rest + self.head)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Entries start..stop of one tensor, or of the embedding and the head at once where they are tied."""
+    """Entries start..stop of one tensor, or of both the embedding and the head if they are tied."""
 
     names: tuple[str, ...]
     start: int
@@ -73,21 +73,21 @@ class Piece:
 
     @property
     def width(self) -> int:
-        """Numbers that it holds of each gradient."""
+        """Numbers per gradient."""
         return len(self.names) * (self.stop - self.start)
 
 
 class Anchor:
-    """A student whose gradients are wanted: its tensors by name, the head's use apart from the embedding's."""
+    """A student whose gradients are computed: its tensors by name, the head's use separate from the embedding's."""
 
     def __init__(self, model: "PreTrainedModel", checkpointing: bool = False) -> None:
-        """`checkpointing` recomputes activations in the backward pass: slower, and one layer's memory instead of all."""
+        """`checkpointing` recomputes activations in the backward pass: slower, with one layer's memory instead of all."""
         self.model = model
         self.rule = logit_rule(model)
         layer = model.get_output_embeddings()
         self.tensors: dict[str, Tensor] = dict(model.base_model.named_parameters())
         self.tied: str | None = next((name for name, p in self.tensors.items() if p is layer.weight), None)
-        # A leaf of its own on the same memory: its gradient is the head's use alone.
+        # A separate leaf on the same memory: its gradient is that of the head's use alone.
         self.tensors[HEAD] = layer.weight.detach()
         self.bias = getattr(layer, "bias", None)
         if self.bias is not None:
@@ -101,11 +101,11 @@ class Anchor:
 
     @property
     def backbone(self) -> list[str]:
-        """Everything but the head; the embedding as it is looked up."""
+        """Names of everything but the head; of the embedding, its use as a lookup."""
         return [name for name in self.tensors if name not in (HEAD, HEAD_BIAS)]
 
     def blocks(self, K: int, memory: int) -> list[list[Piece]]:
-        """The tensors in order of depth, cut so that K gradients of a block take at most `memory` bytes (one entry at least)."""
+        """The tensors in order of depth, cut so that K gradients of a block take at most `memory` bytes (at least one entry)."""
         capacity = max(1, memory // (K * self.head.element_size()))
         pair = (self.tied, HEAD) if self.tied else ()
         groups: list[tuple[str, ...]] = [pair] if pair else []
@@ -125,7 +125,7 @@ class Anchor:
         return found
 
     def want(self, names: set[str]) -> None:
-        """Let backward passes reach these tensors and no others."""
+        """Enable gradients for these tensors only."""
         for name, tensor in self.tensors.items():
             tensor.requires_grad_(name in names)
 
@@ -174,13 +174,13 @@ def gram_matrix(
                 head += _inner(second, second)
                 cross += _inner(second, first)
             offset += piece.width
-        del gradients, first, second  # before the next block's are made: two of them are not within the bound
+        del gradients, first, second  # before the next block's are allocated: two of them exceed the bound
     anchor.want(set())
     return Gram(rest, head, cross)
 
 
 def passes(anchor: Anchor, K: int, memory: int) -> int:
-    """How many forward and backward passes `gram_matrix` takes."""
+    """Number of forward and backward passes of `gram_matrix`."""
     return K * len(anchor.blocks(K, memory))
 
 
@@ -199,11 +199,11 @@ def _keep(row: Tensor, block: list[Piece], gradients: dict[str, Tensor | None]) 
 
 
 def _buffer(like: Tensor, K: int, width: int, scratch: Path | None) -> Tensor:
-    """[K, width], on disk if there is a file for it: its pages count as cache, which the system takes back when it must."""
+    """[K, width], on disk if `scratch` is given: its pages count as cache, which the system reclaims when necessary."""
     if scratch is None:
         return like.new_empty(K, width)
     whole = torch.from_file(str(scratch), shared=True, size=K * width, dtype=like.dtype)
-    scratch.unlink()  # the mapping keeps it until it is let go, however this process ends
+    scratch.unlink()  # the mapping keeps it until it is released, however this process ends
     return whole.view(K, width)
 
 
@@ -217,7 +217,7 @@ def _inner(a: Tensor, b: Tensor) -> Floats:
 
 
 def _recompute_activations(model: "PreTrainedModel") -> None:
-    """Gradient checkpointing acts in training mode only, where dropout would make the loss random."""
+    """Enable gradient checkpointing. It works only in training mode, where dropout would make the loss random."""
     dropout = [key for key, value in model.config.to_dict().items() if "drop" in key and isinstance(value, float) and value > 0]
     if dropout:
         raise LarkError(f"Exact gradients of a student with {dropout[0]} > 0 would be random: set it to 0 in its config.json.")
@@ -228,7 +228,7 @@ def _recompute_activations(model: "PreTrainedModel") -> None:
 
 @dataclass(frozen=True)
 class CorpusRate:
-    """ρ of a weighted corpus, and what it consists of."""
+    """ρ of a weighted corpus, and its two parts."""
 
     loss: float
     """L_total = Σ_i q_i ℓ_i."""
@@ -257,7 +257,7 @@ def corpus_rate(
         p: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32), requires_grad=False) for p in parameters
     }
 
-    def add(parameter: Tensor) -> None:  # at once, so that a gradient lives while its tensor is worked on
+    def add(parameter: Tensor) -> None:  # at once, so that a gradient exists only while its tensor is processed
         assert parameter.grad is not None
         sums[parameter].add_(parameter.grad)
         parameter.grad = None
@@ -285,7 +285,7 @@ def corpus_rate(
 
 
 def squared_norm(tensor: Tensor) -> float:
-    """||x||² in fp64, without a copy of x in it."""
+    """||x||² in fp64, without an fp64 copy of x."""
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64).square())
 
 

@@ -1,9 +1,9 @@
 """Λ and ||W_out||: how strongly the hidden states react to the backbone, and the logits to the hidden states (paper, App. B.2).
 
-λ_max(J_H J_Hᵀ) of a trajectory's hidden states [T·d] by the parameters of the backbone is found by power iteration: a
-vector-Jacobian product (backward), then a Jacobian-vector product (forward mode). Each step's value ||J_Hᵀu||² for a unit u
-is a Rayleigh quotient, hence never above λ_max: the result is a *lower* estimate, and `change` says how far it still moved.
-The start is random and not the gradient's own direction, from which the backbone bound would hold by construction.
+λ_max(J_H J_Hᵀ), with J_H the Jacobian of a trajectory's hidden states [T·d] by the backbone's parameters, is found by power
+iteration: a vector-Jacobian product (backward), then a Jacobian-vector product (forward mode). Each step's value ||J_Hᵀu||² for
+a unit u is a Rayleigh quotient, hence never above λ_max: the result is a *lower* estimate, and `change` is its last increase.
+The start is random, not the gradient's own direction, from which the backbone bound would hold by construction.
 """
 
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ from lark.models.chat import Encoded
 TOLERANCE = 0.01
 """Power iteration ends when a step raises the value by less than this share."""
 SAME = {torch.bfloat16: 0.1, torch.float32: 1e-3, torch.float64: 1e-3}
-"""How far, as a share of them, hidden states with another attention may be from the student's own: rounding, and no more."""
+"""Largest relative difference, due to rounding, between hidden states with another attention and the student's own."""
 ANOTHER = "choose another student for analysis.name=theory."
 
 
 @dataclass(frozen=True)
 class Eigenvalue:
-    """The largest eigenvalue, from below."""
+    """A lower estimate of the largest eigenvalue."""
 
     value: float
     iterations: int
     change: float
-    """By which share the last iteration raised it; above TOLERANCE where the iterations ran out."""
+    """Relative increase in the last iteration; above TOLERANCE if the iterations ran out."""
 
 
 def jacobian_norm2(anchor: Anchor, encoded: Encoded, iterations: int, seed: int) -> Eigenvalue:
-    """λ_max(J_H J_Hᵀ), Assumption "Local Jacobian conditioning". The embedding as it is looked up belongs to the backbone."""
+    """λ_max(J_H J_Hᵀ), Assumption "Local Jacobian conditioning". The embedding's use as a lookup belongs to the backbone."""
     names = anchor.backbone
     anchor.want(set(names))
     hidden, _ = anchor.hidden(encoded)
@@ -51,7 +51,7 @@ def jacobian_norm2(anchor: Anchor, encoded: Encoded, iterations: int, seed: int)
         if change < TOLERANCE or done == iterations:
             break
         u = _pushed(anchor, encoded, dict(zip(names, parts, strict=True)), hidden.detach())
-        del parts  # as large as the student: not two of them at once
+        del parts  # as large as the student: never hold two of them
         done += 1
     anchor.want(set())
     return Eigenvalue(value, done, change)

@@ -1,9 +1,9 @@
-"""Δρ(q) = ρ(q) - ρ(p) over the simplex of one question, on the plane where the path of q̂(B) lies best (paper, Fig. 3a).
+"""Δρ(q) = ρ(q) - ρ(p) over the simplex of one question, on the plane that fits the path of q̂(B) best (paper, Fig. 3a).
 
 The plane goes through the prior p along the first two principal components of q̂(B) - p, B = 1..K-1. Many q of the simplex
-project to the same point of it; the one that is drawn is the closest to p, that is, of least χ²(q ‖ p). It is unique, and for
-any plane that contains g-hat it is q̂ itself where the path passes (Lemma 3). In the PCA plane that holds nearly, so each point
-of the path carries its own exact Δρ.
+project to the same point of it; the one that is drawn is the closest to p, i.e. with the smallest χ²(q ‖ p). It is unique, and
+for any plane that contains g-hat it is q̂ itself along the path (Lemma 3). In the PCA plane this holds approximately, so each
+point of the path has its own exact Δρ.
 """
 
 from dataclasses import dataclass
@@ -21,31 +21,31 @@ from lark.scoring.learnability import Floats
 STIFFNESS = 1e4
 """Weight of the constraints against the distance to p in `lift`: they hold to about its inverse square."""
 SAMPLES = 20_000
-"""Random weights, for the share of the simplex on which Δρ is positive."""
+"""Number of random weights, for the share of the simplex on which Δρ is positive."""
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """One question's picture."""
+    """The data of one question's plot."""
 
     question_id: str
     grid_x: Floats
     grid_y: Floats
     gain: Floats
-    """[n, n] Δρ on the grid; NaN outside the simplex's shadow."""
+    """[n, n] Δρ on the grid; NaN outside the projected simplex."""
     path: pd.DataFrame
-    """A row for each budget: x, y, gain."""
+    """One row per budget: x, y, gain."""
     vertices: pd.DataFrame
-    """A row for each trajectory: x, y, gain, candidate_id, teacher."""
+    """One row per trajectory: x, y, gain, candidate_id, teacher."""
     explained: float
-    """Share of the path's variance that lies in the plane."""
+    """Share of the path's variance that the plane explains."""
     prior_rate: float
     """ρ(p)."""
     random_gain: Floats
     """Δρ of random weights, uniform on the simplex."""
 
     def facts(self) -> dict[str, float]:
-        """What the caption says."""
+        """The numbers of the caption."""
         return {
             "budgets": len(self.path),
             "budgets_with_gain": int((self.path["gain"] >= 0).sum()),
@@ -58,7 +58,7 @@ class Landscape:
         }
 
     def table(self) -> pd.DataFrame:
-        """Everything that is drawn, tidy: kind, budget or candidate, x, y, gain."""
+        """Everything that is drawn, as a tidy table: kind, budget or candidate, x, y, gain."""
         x, y = np.meshgrid(self.grid_x, self.grid_y)
         inside = np.isfinite(self.gain)
         grid = pd.DataFrame({"x": x[inside], "y": y[inside], "gain": self.gain[inside]})
@@ -138,6 +138,6 @@ def _padded(values: Floats) -> tuple[float, float]:
 
 
 def _inside(corners: Floats, points: Floats) -> np.ndarray:
-    """Whether points lie in the shadow of the simplex, the convex hull of its projected vertices."""
+    """Whether points are inside the projected simplex, the convex hull of its projected vertices."""
     hull = ConvexHull(corners)
     return np.asarray((points @ hull.equations[:, :2].T + hull.equations[:, 2] <= 1e-12).all(axis=1))

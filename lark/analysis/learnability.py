@@ -2,7 +2,7 @@
 
 Everything follows from two exact quantities at the anchor model: the Gram matrix G [K, K] of the trajectories' gradients,
 G_ij = <∇ℓ_i, ∇ℓ_j>, and their losses ℓ [K]. With N(q) = qᵀGq and D(q) = ℓᵀq, ρ(q) = N(q)/D(q). Pure functions in float64;
-weights may come as one vector [K] or many [..., K].
+weights may be one vector [K] or many [..., K].
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def single_rates(gram: Floats, losses: Floats) -> Floats:
 
 
 def uniform(K: int) -> Floats:
-    """p, the prior that stands for training on everything."""
+    """p, the prior that represents training on everything."""
     return np.full(K, 1 / K)
 
 
@@ -49,7 +49,7 @@ def exact_score(gram: Floats, losses: Floats) -> Floats:
 
 
 def diagonal_score(gram: Floats, losses: Floats) -> Floats:
-    """g-tilde, eq. (gtilde-def): the exact rates ρ*_k, but gradients of different trajectories taken as orthogonal."""
+    """g-tilde, eq. (gtilde-def): the exact rates ρ*_k, but with gradients of different trajectories treated as orthogonal."""
     return learnability_score(losses, single_rates(gram, losses), np.zeros(len(losses), dtype=np.int64))
 
 

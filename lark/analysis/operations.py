@@ -1,5 +1,5 @@
-"""The operations of the stage `analyse`: what `analysis.name` measures. Their cost is counted in their own precision
-(`analysis.dtype`), from the student's shape and the pool's lengths."""
+"""The operations of the stage `analyse`: the measurements that `analysis.name` selects. Their cost is computed in their own
+precision (`analysis.dtype`), from the student's shape and the pool's lengths."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,16 +27,16 @@ CONTAMINATION_TABLE = Kind("analysis", 1)
 TIMINGS = Kind("cost", 1, "cost.parquet")
 
 RATE = {("cuda", "float32"): 1 / 16, ("cuda", "bfloat16"): 1.0, ("cpu", "float32"): 1.0, ("cpu", "bfloat16"): 0.3}
-"""Share of the peak that the planner knows, by precision: an A100 does 19.5 TFLOP/s of its 312 in float32. On CPU float32 is that
-peak, and products in bfloat16 take three to four times as long where the processor has no instructions for them."""
+"""Share of the planner's peak rate, by precision: an A100 reaches 19.5 of its 312 TFLOP/s in float32. On CPU float32 is the
+peak, and products in bfloat16 take three to four times as long if the processor has no instructions for them."""
 POWER_STEPS = 8
-"""Steps of power iteration until it hardly moves: 4 to 16, on the demo's student."""
+"""Steps of power iteration until it converges: 4 to 16, on the demo's student."""
 POWER_PASSES = 5
-"""Forward passes that one of its steps is worth: a backward pass is two, one in forward mode three (W x, dW x and W dx)."""
+"""Cost of one of its steps in forward passes: a backward pass is two, a forward-mode pass three (W x, dW x and W dx)."""
 
 
 def _merge(file: str) -> Callable[[Job, Counts], Counts]:
-    """Put the shards that the processes leave into one table."""
+    """Merge the shards of all processes into one table."""
 
     def collect(job: Job, counts: Counts) -> Counts:
         return {**counts, **shards.merge(job.folder, file)}
@@ -61,18 +61,18 @@ def _check_scratch(config: Config, machine: Machine) -> None:
 
 
 def gradient_numbers(shape: Shape) -> int:
-    """Numbers in one trajectory's gradient; a tied head's use is kept apart from the embedding's."""
+    """Numbers in one trajectory's gradient; a tied head's use is kept separate from the embedding's."""
     return shape.parameters + (shape.head if shape.tied else 0)
 
 
 def gradient_passes(config: Config, shape: Shape, candidates: int) -> int:
-    """Passes over a trajectory until every block of its gradient was in memory."""
+    """Passes over a trajectory until every block of its gradient has been in memory."""
     whole = precision_bytes(config.analysis.dtype) * gradient_numbers(shape) * candidates
     return ceil(whole / (config.hardware.gradient_gib * GIB))
 
 
 def _gradients_cost(planner: Planner, step: Step) -> Estimate:
-    """Every pass is a forward one and the gradients of activations; those of the weights are taken once in all."""
+    """Every pass is a forward pass and the gradients of activations; those of the weights are computed once in total."""
     hardware, lengths, K = planner.config.hardware, planner.lengths, planner.lengths.candidates
     questions = min(planner.config.analysis.questions, lengths.questions)
     passes = gradient_passes(planner.config, planner.shape, K)
@@ -88,12 +88,12 @@ def _gradients_cost(planner: Planner, step: Step) -> Estimate:
     made = _made(planner, step, work, flops, questions, 0.0, memory + _activations(planner, _longest(planner)))
     if not hardware.gradient_scratch:
         return made
-    seconds = made.seconds + 2 * whole * K * questions / LOAD_BYTES  # written, read, and all processes have one disk
+    seconds = made.seconds + 2 * whole * K * questions / LOAD_BYTES  # written and read; all processes share one disk
     return replace(made, seconds=seconds, device_hours=seconds * planner.hardware.machine.world / 3600)
 
 
 def _jacobians_cost(planner: Planner, step: Step) -> Estimate:
-    """A direction in the parameters, as large as they are, is pulled back and pushed forward."""
+    """A direction in the parameters, as large as the parameters, is pulled back and pushed forward."""
     asked, lengths = planner.config.analysis, planner.lengths
     questions = min(asked.jacobians, asked.questions, lengths.questions)
     steps = min(POWER_STEPS, asked.iterations)
@@ -107,7 +107,7 @@ def _jacobians_cost(planner: Planner, step: Step) -> Estimate:
 def _kappa_cost(planner: Planner, step: Step) -> Estimate:
     """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
     lengths, shape = planner.lengths, planner.shape
-    snapshots = max(1, planner.config.training.snapshots)  # none are refused by the plan
+    snapshots = max(1, planner.config.training.snapshots)  # the plan refuses a run without snapshots
     chosen = min(planner.config.budget.size, lengths.candidates) * lengths.questions
     forward = costs.forward_flops(shape, lengths.total, lengths.response)
     each = forward.training(bool(_recomputes(planner)), frozen=False) * chosen / len(lengths.total)
@@ -121,7 +121,7 @@ def _kappa_cost(planner: Planner, step: Step) -> Estimate:
 def _made(
     planner: Planner, step: Step, work: str, flops: float, parts: int, certain: float, assumed: float, loads: int = 1
 ) -> Estimate:
-    """`parts` are dealt to the processes whole; `certain` and `assumed` are bytes beside the weights."""
+    """`parts` are dealt to the processes and not split; `certain` and `assumed` are bytes in addition to the weights."""
     machine, dtype = planner.hardware.machine, planner.config.analysis.dtype
     weights = precision_bytes(dtype) * planner.shape.parameters
     computing = flops / (planner.hardware.rate("training", planner.shape, devices=1) * RATE[machine.device, dtype])
@@ -132,7 +132,7 @@ def _made(
 
 
 def _recomputes(planner: Planner) -> int:
-    """How often activations are computed again: on a GPU once."""
+    """How many times activations are recomputed: once on a GPU."""
     return int(planner.hardware.machine.device == "cuda")
 
 
@@ -146,7 +146,7 @@ def _activations(planner: Planner, tokens: int) -> float:
 
 
 def _gradients_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
-    """Less room for gradients, which costs passes; then what costs precision or text."""
+    """Less room for gradients, which costs passes; then settings that cost precision or text."""
     room: list[Settings] = [{}]
     if not config.hardware.gradient_scratch:
         room += [{"hardware.gradient_gib": config.hardware.gradient_gib / 2**n} for n in range(1, 6)]

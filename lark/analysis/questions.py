@@ -1,6 +1,6 @@
-"""What is known exactly of the K trajectories of one question at the anchor model, and its table on disk.
+"""Exact quantities of the K trajectories of one question at the anchor model, and their table on disk.
 
-A row for each trajectory; its inner products with the question's other trajectories are lists in the candidates' order.
+The table has one row per trajectory; inner products with the question's other trajectories are lists in the candidates' order.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from lark.scoring.learnability import Floats
 FILE = "gradients.parquet"
 JACOBIANS = "jacobians.parquet"
 SCALARS = ("n_tokens", "nll", "brier", "hidden_min", "hidden_max", "hidden_square_sum", "surprisal_min", "surprisal_max")
-"""Of a trajectory: |a_k|, Σ_t -log p_t, Σ_t ||δ_t||², the extremes of ||h_t||, Σ_t ||h_t||², the extremes of -log p_t."""
+"""Per trajectory: |a_k|, Σ_t -log p_t, Σ_t ||δ_t||², the extremes of ||h_t||, Σ_t ||h_t||², the extremes of -log p_t."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Question:
     """candidate_id, teacher, and SCALARS."""
     gram: Gram
     tied: bool
-    """Whether the student's head is its embedding, so that `gram.gram` and `gram.untied` differ."""
+    """Whether the student's head is tied to its embedding, so that `gram.gram` and `gram.untied` differ."""
 
     @property
     def K(self) -> int:  # noqa: N802 (the paper's name)
@@ -52,7 +52,7 @@ class Question:
 
     @property
     def exact(self) -> Floats:
-        """g* over the parameters that training moves."""
+        """g* over the parameters that training updates."""
         return learnability.exact_score(self.gram.gram, self.losses)
 
     @property
@@ -68,7 +68,7 @@ class Question:
         return float((cosines.sum() - self.K) / (self.K * (self.K - 1)))
 
     def rows(self) -> pd.DataFrame:
-        """As it is stored; g-hat, g* and ρ* are added for people."""
+        """The table as it is stored; g-hat, g* and ρ* are added for readers of the file."""
         parts = {f"gram_{name}": list(getattr(self.gram, name)) for name in ("rest", "head", "cross")}
         return self.table.assign(
             question_id=self.question_id, tied=self.tied, **parts, g_hat=self.surrogate, g_star=self.exact,
@@ -80,7 +80,7 @@ def read(folder: Path) -> list[Question]:
     """The questions of a finished artifact."""
     path = folder / FILE
     if not path.is_file():
-        raise LarkError(f"{folder} has no exact gradients: make them with analysis.name=gradients.")
+        raise LarkError(f"{folder} has no exact gradients: compute them with analysis.name=gradients.")
     table = pd.read_parquet(path)
     return [_question(str(name), group) for name, group in table.groupby("question_id", sort=True)]
 

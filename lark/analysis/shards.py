@@ -1,4 +1,4 @@
-"""The shards of an analysis, put together. No model code: the pipeline does it when every process is done."""
+"""Write and merge the shards of an analysis. No model code: the pipeline merges them when all processes have finished."""
 
 from pathlib import Path
 

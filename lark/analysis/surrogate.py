@@ -2,11 +2,11 @@
 
 Affine rescaling: within each question g-hat is shifted and stretched to the mean and standard deviation of g*. That aligns
 questions with one another, so the pooled correlations of the paper contain the differences *between* questions, which the
-rescaling itself has put right; the correlations *within* questions, which decide a selection, are reported beside them.
+rescaling itself has corrected; the correlations *within* questions, which decide a selection, are reported next to them.
 
-The paper's relative error ||g-hat - g*|| / ||g*|| does not say whether g-hat was rescaled. Both are reported. Raw, it compares
-a Brier score with squared gradient norms, which have different units, and is close to 1 or far above; the paper's mean of
-0.574 is what the rescaled one gives at its correlations.
+The paper does not state whether g-hat was rescaled in its relative error ||g-hat - g*|| / ||g*||. Both are reported. The raw
+error compares a Brier score with squared gradient norms, which have different units, and is close to 1 or far above; the
+paper's mean of 0.574 is what the rescaled error gives at its correlations.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ LARGEST_BUDGET = 10
 
 
 def rescale(surrogate: Floats, exact: Floats) -> Floats:
-    """g-hat with the mean and standard deviation of g*; its mean alone where g-hat is constant."""
+    """g-hat with the mean and standard deviation of g*; only the mean if g-hat is constant."""
     spread = surrogate.std()
     shape = (surrogate - surrogate.mean()) / spread if spread > 0 else np.zeros_like(surrogate)
     return np.asarray(exact.mean() + exact.std() * shape)
 
 
 def recall(surrogate: Floats, exact: Floats, budget: int) -> float:
-    """|top_B(g-hat) ∩ top_B(g*)| / B; of equals, the first candidates."""
+    """|top_B(g-hat) ∩ top_B(g*)| / B; the first candidates in case of ties."""
     chosen, best = (set(np.argsort(-scores, kind="stable")[:budget].tolist()) for scores in (surrogate, exact))
     return len(chosen & best) / budget
 
@@ -46,12 +46,12 @@ class Agreement:
     """What App. B.8 reports, and what it leaves open."""
 
     pairs: pd.DataFrame
-    """A row for each trajectory: `trajectories` and g_hat_rescaled."""
+    """One row per trajectory: `trajectories` and g_hat_rescaled."""
     questions: pd.DataFrame
-    """A row for each question: pearson, spearman, error (rescaled), error_raw, mean_cosine, K; and which of the two
-    approximations costs the agreement: pearson_proxy of g-hat with g-tilde, pearson_diagonal of g-tilde with g*."""
+    """One row per question: pearson, spearman, error (rescaled), error_raw, mean_cosine, K. Two more columns show which of
+    the two approximations costs agreement: pearson_proxy of g-hat with g-tilde, pearson_diagonal of g-tilde with g*."""
     recalls: pd.DataFrame
-    """A row for each budget: recall, its standard deviation over questions, and the random baseline B/K."""
+    """One row per budget: recall, its standard deviation over questions, and the random baseline B/K."""
 
     @property
     def pearson(self) -> float:
@@ -82,7 +82,7 @@ class Agreement:
 
 
 def agreement(questions: Sequence[Question]) -> Agreement:
-    """g-hat against g* over some questions, with budgets up to 10, or K-1 of the smallest question."""
+    """g-hat against g* over the given questions, with budgets up to 10, or K-1 of the smallest question."""
     smallest = min(question.K for question in questions)
     budgets = range(1, min(LARGEST_BUDGET, smallest - 1) + 1)
     by_question, recalls, rescaled = [], [], []
@@ -113,5 +113,5 @@ def agreement(questions: Sequence[Question]) -> Agreement:
 
 
 def _pearson(a: Floats, b: Floats) -> float:
-    """NaN where one of them is constant."""
+    """Pearson correlation; NaN if either is constant."""
     return float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else float("nan")

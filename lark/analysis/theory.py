@@ -1,7 +1,7 @@
-"""The constants of the paper's appendices A and B for one question, and each of its inequalities with numbers in it.
+"""The constants of the paper's appendices A and B for one question, and each of the inequalities evaluated with numbers.
 
-The paper's θ = (W_out, θ_rest) has the head apart from the rest, so everything here is about the untied student (`gradients.py`
-says what that is); where the head is tied, the same inequalities are also tried on the parameters that training really moves,
+The paper's θ = (W_out, θ_rest) separates the head from the rest, so everything here is about the untied student (defined in
+`gradients.py`). If the head is tied, the same inequalities are also evaluated on the parameters that training actually updates,
 for which they are not proved. Λ is a lower estimate by power iteration (`jacobian.py`), all else is exact up to rounding.
 """
 
@@ -16,12 +16,12 @@ from lark.analysis.questions import Question
 from lark.scoring.learnability import Floats
 
 ROUNDING = 1e-5
-"""Relative. Gradients are fp32."""
+"""Relative tolerance: gradients are fp32."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Of one question; the names are the paper's."""
+    """The constants of one question; the names are the paper's."""
 
     K: int
     c_minus: float
@@ -58,21 +58,21 @@ class Constants:
     p_minus: float
     """p₋, the smallest probability of a gold token."""
     one_minus_p_plus: float
-    """1 - p₊: p₊ itself is 1 in any printed precision."""
+    """1 - p₊: p₊ itself would be printed as 1."""
     nu_plus: float
     """ν₊ = log(1/p₋) / (1 - p₊)², eq. (lem-nu-values); ν₋ is 1/2."""
     kappa_factor: float
     """ν₋/ν₊, the factor of the explicit κ, eq. (kappa-explicit), that a forward pass gives."""
     lambda_minus: float
-    """λ₋ of eq. (residual-ntk-lower), at the anchor alone: over a ball around it λ₋ is no larger."""
+    """λ₋ of eq. (residual-ntk-lower), at the anchor only: over a ball around it, λ₋ is at most this."""
     lambda_plus: float
-    """λ₊ of eq. (residual-ntk-upper), exact: it is about the anchor alone."""
+    """λ₊ of eq. (residual-ntk-upper), exact: it refers to the anchor only."""
     kappa_explicit: float
-    """λ₋ν₋/(λ₊ν₊), eq. (kappa-explicit) with ε = 0: from above, because nothing here sees the NTK away from the anchor."""
+    """λ₋ν₋/(λ₊ν₊), eq. (kappa-explicit) with ε = 0: an upper bound, as the NTK is not measured away from the anchor."""
 
 
 def constants(question: Question, jacobians: Floats, head_norm: float) -> Constants:
-    """From exact statistics, λ_max(J_H J_Hᵀ) of each trajectory [K], and ||W_out||_op."""
+    """Constants from exact statistics, λ_max(J_H J_Hᵀ) of each trajectory [K], and ||W_out||_op."""
     K, losses, brier, lengths = question.K, question.losses, question.brier, question.column("n_tokens")
     rho_hat = brier / losses
     c_minus, c_plus = question.column("hidden_min").min(), question.column("hidden_max").max()
@@ -106,8 +106,8 @@ def constants(question: Question, jacobians: Floats, head_norm: float) -> Consta
 def residual_conditioning(gram: Floats, brier: Floats) -> tuple[float, float]:
     """λ₋ and λ₊ at the anchor: the extremes of Δ̃ᵀΘΔ̃ / ||Δ̃||² over the simplex (App. A.2, Assumption on the NTK's conditioning).
 
-    By the NTK identity it is qᵀGq / Σ q_k Brier_k, of the form of ρ(q): quasi-convex, so the largest is at a vertex and any
-    place where it does not fall any more is the smallest.
+    By the NTK identity it is qᵀGq / Σ q_k Brier_k, which has the form of ρ(q): it is quasi-convex, so the maximum is at a
+    vertex, and any point where it no longer decreases is the minimum.
     """
     K, scale = len(brier), float(np.max(np.diagonal(gram) / brier))
     found = minimize(
@@ -130,9 +130,9 @@ def weights_to_try(scores: Floats, count: int, seed: int) -> Floats:
 
 
 def inequalities(question: Question, known: Constants, count: int = 700, seed: int = 0, tied: bool = False) -> pd.DataFrame:
-    """Every inequality at its tightest place: left ≤ right, the margin right/left, and whether it holds.
+    """Every inequality at its tightest point: left ≤ right, the margin right/left, and whether it holds.
 
-    `tied`: on the parameters that training moves, instead of those of the paper's proofs.
+    `tied`: on the parameters that training updates, instead of those of the paper's proofs.
     """
     G = question.gram.gram if tied else question.gram.untied
     losses, brier, K = question.losses, question.brier, question.K
@@ -181,7 +181,7 @@ def inequalities(question: Question, known: Constants, count: int = 700, seed: i
 
 
 def _tightest(left: Floats | np.floating | float, right: Floats | np.floating | float) -> dict[str, float | bool]:
-    """The place where right is least above left, relative to the size of right; exact zeros on both sides are no violation."""
+    """The point where right exceeds left the least, relative to the size of right; exact zeros on both sides are allowed."""
     a, b = (np.ravel(x).astype(np.float64) for x in np.broadcast_arrays(left, right))
     slack = np.divide(b - a, np.abs(b), out=np.where(a <= b, 0.0, -np.inf), where=b != 0)
     slack[~np.isfinite(b)] = 1.0
@@ -191,5 +191,5 @@ def _tightest(left: Floats | np.floating | float, right: Floats | np.floating | 
 
 
 def constants_table(names: list[str], found: list[Constants]) -> pd.DataFrame:
-    """A row for each question."""
+    """One row per question."""
     return pd.DataFrame([{"question_id": name, **asdict(each)} for name, each in zip(names, found, strict=True)])

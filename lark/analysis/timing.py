@@ -1,11 +1,11 @@
-"""What each method's score costs, in seconds a trajectory (paper, App. D.1), measured side by side in one process.
+"""The cost of each method's score in seconds per trajectory (paper, App. D.1), measured side by side in one process.
 
-Every method gets the same trajectories one by one, as the paper's seconds a sample are counted, in rounds whose order
-rotates, so that whatever else the machine does falls on all alike. The baselines are timed as they are usually written:
-all logits of the response in memory, then their statistic. `statistics` is what this project runs instead: one pass that
-gives GRAPE's, LARK's and RSR's numbers together, without ever holding the logits; `local_blocks` is its Local Naturalness.
-The judge is timed where the engine is hf: another engine would want the memory that the student has, and the time that
-it takes for a whole pool is in its own artifact's manifest.
+Every method gets the same trajectories one by one, as in the paper's seconds per sample, in rounds whose order rotates, so
+that other load on the machine affects all of them equally. The baselines are timed as they are usually implemented: all
+logits of the response in memory, then their statistic. `statistics` is what this project runs instead: one pass that gives
+GRAPE's, LARK's and RSR's numbers together, without holding the logits; `local_blocks` is its Local Naturalness. The judge is
+timed only with the engine hf: another engine would need the memory that the student occupies, and its time for a whole pool
+is in the manifest of its own artifact.
 """
 
 import logging
@@ -38,12 +38,12 @@ from lark.scoring.worker import TEXT, summarise
 log = logging.getLogger(__name__)
 FILE = "cost.parquet"
 TOP = 100
-"""RSR's r_max: the logits that the usual implementation looks through for the rank."""
+"""RSR's r_max: the number of logits that the usual implementation searches for the rank."""
 Scorer = Callable[[Student, Encoded, Job], object]
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Time every method on the same trajectories: `cost.parquet`, a row for each method, round and trajectory."""
+    """Time every method on the same trajectories: `cost.parquet`, one row per method, round and trajectory."""
     device = start_torch(job)
     asked, config = job.config.analysis, job.config.student
     chat = load_chat(job.weights, config)
@@ -80,7 +80,7 @@ def sample(lengths: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def read(pool: Path, chosen: pd.DataFrame) -> list[dict[str, Any]]:
-    """The chosen trajectories' texts, in the pool's order. Not through pandas, which makes NaN of a system prompt that is None."""
+    """The chosen trajectories' texts, in the pool's order. Not through pandas, which turns a system prompt of None into NaN."""
     wanted = set(chosen[KEY].astype(str).itertuples(index=False, name=None))
     return [row for row in pools.iterate(pool, columns=TEXT) if tuple(str(row[name]) for name in KEY) in wanted]
 
@@ -131,7 +131,7 @@ def rsr(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
 
 
 def local_naturalness(student: Student, trajectory: Encoded, job: Job) -> list[float]:
-    """m+1 passes over the trajectory, each with its likelihoods: the cost by which the paper accounts for it."""
+    """m+1 passes over the trajectory, each with its likelihoods: the cost that the paper assumes for it."""
     return [grape(student, trajectory, job) for _ in range(job.config.scoring.local_context + 1)]
 
 
@@ -151,14 +151,14 @@ SCORERS: dict[str, Scorer] = {
 
 
 def _local_blocks(student: Student, encoded: list[Encoded], rows: list[dict[str, Any]], job: Job) -> Callable[[int], object]:
-    """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run once, not shared further."""
+    """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run once and not shared."""
     blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
     steps = [steps_of(e, row["response"]) for e, row in zip(encoded, rows, strict=True)]
     return lambda i: blocks.surprisals([encoded[i]], [steps[i]])
 
 
 def _judge(rows: list[dict[str, Any]], job: Job, device: str) -> Callable[[int], object]:
-    """One verdict, from prompt to text; an answer that is not valid is not asked for again."""
+    """One verdict, from prompt to text; an invalid answer is not retried."""
     from lark.generation import engine as engines  # noqa: PLC0415  # scoring needs no engine
     from lark.scoring.judge_worker import Asker, load_tokenizer  # noqa: PLC0415
 

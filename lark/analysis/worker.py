@@ -1,6 +1,6 @@
 """The analysis stage's processes: exact gradients, Jacobians, and the decay rate along a training run.
 
-A shard for each question (or snapshot), dealt to the processes in turn: a killed run loses at most one.
+There is one shard per question (or snapshot), dealt to the processes in turn: a killed process loses at most one.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 TEXT = ["question_id", "candidate_id", "teacher", "system", "question", "response"]
 SNAPSHOTS = "snapshots/step-*"
-"""The student on its way, in a checkpoint that was trained with training.snapshots."""
+"""The student during training, in a checkpoint that was trained with training.snapshots."""
 
 
 def gradients(job: Job) -> dict[str, Any]:
-    """Gram matrix, losses and statistics of the trajectories of a sample of questions: a shard for each."""
+    """Gram matrix, losses and statistics of the trajectories of a sample of questions: one shard per question."""
     chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
     missing = _mine(job, len(chosen))
     if not missing:
@@ -65,7 +65,7 @@ def jacobians(job: Job) -> dict[str, Any]:
     anchor = load_anchor(job, job.weights)
     if anchor.bias is not None or anchor.rule.softcap is not None or anchor.rule.scale != 1.0:
         raise LarkError(
-            f"The theory of App. B is about logits z = W_out h, and this student adds a bias, a scale or a soft cap: {ANOTHER}"
+            f"The theory of App. B assumes logits z = W_out h, but this student adds a bias, a scale or a soft cap: {ANOTHER}"
         )
     norm = head_norm(anchor)
     rows = read_questions(job, [chosen[number] for number in missing])
@@ -85,12 +85,12 @@ def jacobians(job: Job) -> dict[str, Any]:
 
 
 def kappa(job: Job) -> dict[str, Any]:
-    """ρ_t of the weighted training set at each snapshot of the training run (paper, App. A.3): a shard for each."""
+    """ρ_t of the weighted training set at each snapshot of the training run (paper, App. A.3): one shard per snapshot."""
     snapshots = sorted(job.inputs["checkpoint"].glob(SNAPSHOTS))
     if len(snapshots) < 2:
         raise LarkError(
-            f"{job.inputs['checkpoint']} keeps no snapshots of its training run: add training.snapshots=11 (or another number) "
-            "to the command, and it is trained again with them."
+            f"{job.inputs['checkpoint']} has no snapshots of its training run: add training.snapshots=11 (or another number) "
+            "to the command, which trains it again with snapshots."
         )
     chat = load_chat(job.weights, job.config.student)
     path = job.inputs["selection"] / TRAINING_SET
@@ -117,7 +117,7 @@ def corpus_weights(questions: Sequence[str], training_weights: Sequence[float]) 
 
 
 def sample(pool: Path, questions: int, seed: int) -> list[str]:
-    """The questions whose hashes are smallest, those with at least 2 candidates; all of them where the pool has no more."""
+    """The questions with the smallest hashes, among those with at least 2 candidates; all of them if the pool has no more."""
     sizes = Counter(row["question_id"] for row in pools.iterate(pool, columns=["question_id"]))
     usable = [question for question, size in sizes.items() if size >= 2]
     if not usable:
@@ -126,7 +126,7 @@ def sample(pool: Path, questions: int, seed: int) -> list[str]:
 
 
 def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[str, Any], Encoded]]]:
-    """The trajectories of some questions as the student sees them, by candidate_id; without those that truncation emptied."""
+    """The trajectories of some questions as the student sees them, by candidate_id, without those truncated to no response."""
     chat = load_chat(job.weights, job.config.student)
     wanted = set(names)
     rows = [row for row in pools.iterate(job.inputs["pool"] / pools.FILE, columns=TEXT) if row["question_id"] in wanted]
@@ -149,7 +149,7 @@ def measure(
     bar: tqdm,
     scratch: Path | None = None,
 ) -> Question:
-    """Everything exact about one question's trajectories."""
+    """All exact quantities of one question's trajectories."""
     head = Head.of(anchor.model)
     table = pd.DataFrame(_statistics(anchor, head, rows))
     gram = gram_matrix(anchor, [encoded for _, encoded in rows], memory, bar.update, scratch)
@@ -160,7 +160,7 @@ def measure(
 
 @torch.no_grad()
 def _statistics(anchor: Anchor, head: Head, rows: Sequence[tuple[dict[str, Any], Encoded]]) -> Iterator[dict[str, Any]]:
-    """The forward pass's part: `statistics.SCALARS` of each trajectory, summed in float64."""
+    """The part from the forward pass: `questions.SCALARS` of each trajectory, summed in float64."""
     for row, encoded in rows:
         hidden, targets = anchor.hidden(encoded)
         tokens = token_statistics(hidden, targets, head)
@@ -180,7 +180,7 @@ def _statistics(anchor: Anchor, head: Head, rows: Sequence[tuple[dict[str, Any],
 
 
 def load_anchor(job: Job, path: str) -> Anchor:
-    """The weights at `path` in `analysis.dtype`, whatever the student's elsewhere. On a GPU activations are recomputed."""
+    """The weights at `path` in `analysis.dtype`, regardless of student.dtype. On a GPU, activations are recomputed."""
     device = start_torch(job)
     student = replace(job.config.student, dtype=job.config.analysis.dtype)
     if student.dtype == "float32" and student.attention == "flash_attention_2":
@@ -189,5 +189,5 @@ def load_anchor(job: Job, path: str) -> Anchor:
 
 
 def _mine(job: Job, count: int) -> list[int]:
-    """The shards that this process has still to make."""
+    """The shards that this process still has to compute."""
     return [number for number in range(job.rank, count, job.world) if not (job.folder / shards.name(number)).exists()]

@@ -17,7 +17,7 @@ CURVE = "metrics.jsonl"
 """The numbers of every training step, beside the trained student."""
 
 COMPLETE = "complete"
-"""Written last. A checkpoint without it is incomplete and never resumed from. It lists the sizes of the other files."""
+"""Written last. A checkpoint without it is incomplete and not resumed from. It lists the sizes and checksums of the others."""
 SMALL = 2**26
 """Largest file, in bytes, that gets a checksum."""
 

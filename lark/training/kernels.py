@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 def apply_liger(model: PreTrainedModel, device: str) -> bool:
     """Apply Liger's kernels to the model. Returns False, and logs why, if that is not possible.
 
-    Its losses stay off: ours (`training.loss`) has the weights, and knows where packed trajectories end.
+    Its losses stay off: ours (`lark.training.loss`) has the weights, and knows where packed trajectories end.
     """
     if not device.startswith("cuda"):
         log.info("Liger kernels need a GPU: training with PyTorch's own")

@@ -1,4 +1,4 @@
-"""Questions with made-up statistics that are as consistent as real ones: gradients exist, and the head's is one part of them."""
+"""Questions with synthetic but consistent statistics: gradients exist, and those of the head are a part of them."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ from lark.scoring.learnability import Floats
 
 
 def made_up(seed: int = 0, K: int = 6, shared: float = 0.5, brier: Floats | None = None) -> Question:
-    """K trajectories whose gradients have a direction in common, in the share `shared`."""
+    """K trajectories whose gradients share a direction, with the fraction `shared`."""
     rng = np.random.default_rng(seed)
     rest, head = (rng.normal(size=(K, 40)) + shared * rng.normal(size=40) for _ in range(2))
     n = rng.integers(5, 40, K)

@@ -21,7 +21,7 @@ from tests.conftest import composed
 
 
 def naive(a: str, b: str) -> float:
-    """Jaccard of the sets of 8-grams, as the paper says it."""
+    """Jaccard similarity of the sets of 8-grams, as the paper defines it."""
 
     def grams(text: str) -> set[str]:
         text = contamination.normalise(text)
@@ -93,7 +93,7 @@ def test_levels_and_thresholds_are_counted_as_in_the_papers_table() -> None:
     assert table.loc["Total"].tolist() == [4, 1, 3, 2, 2]
 
 
-def test_options_of_a_multiple_choice_are_no_part_of_its_problem() -> None:
+def test_options_of_a_multiple_choice_are_not_part_of_its_problem() -> None:
     assert contamination.stem(Problem("0", "Which gas?\n\nA) He\nB) Ne", "A", options=("He", "Ne"))) == "Which gas?"
 
 
@@ -121,7 +121,7 @@ def test_planted_problems_are_found_in_the_right_columns(shared_data: Path, tmp_
         "benchmark.tasks.amc.id_field=null",
         "analysis.name=contamination", "stages=[analyse]", "pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "tracking=none",
     )  # fmt: skip
-    del config.benchmark.tasks["gpqa_diamond"]  # not to be republished, so not beside the repository
+    del config.benchmark.tasks["gpqa_diamond"]  # not to be republished, so not in the repository
     Pipeline(config, tmp_path / "run").run()
     (artifact,) = (tmp_path / "out" / "analysis").iterdir()
     closest = pd.read_parquet(artifact / contamination.CLOSEST).set_index(["benchmark", "problem_id"])
@@ -136,7 +136,7 @@ def test_planted_problems_are_found_in_the_right_columns(shared_data: Path, tmp_
     assert table.loc["Total"].tolist() == [613, 2, 3, 3, 3]
 
 
-def test_a_benchmark_without_its_file_is_a_sentence(tmp_path: Path) -> None:
+def test_a_benchmark_without_its_file_is_refused(tmp_path: Path) -> None:
     from lark.errors import LarkError
 
     benchmark = Benchmark("x", {"x": Task("X", "nowhere.jsonl", answer_format="numeric")})

@@ -43,7 +43,7 @@ def plain_loss(model: PreTrainedModel, encoded: Encoded) -> torch.Tensor:
 
 
 def plain_gradients(model: PreTrainedModel, encoded: list[Encoded]) -> torch.Tensor:
-    """[K, P], each gradient whole; parameters that are tied stand there once."""
+    """[K, P], each gradient as a whole; tied parameters occur once."""
     model.requires_grad_(True)
     rows = [torch.autograd.grad(plain_loss(model, e), list(model.parameters())) for e in encoded]
     return torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
@@ -113,7 +113,7 @@ def test_one_block_of_gradients_is_held_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_sum_of_many_gradients_is_kept_in_single_precision() -> None:
-    """In bfloat16 a sum stops growing when an addend is under 1/256 of it: a thousand equal ones would be half lost."""
+    """In bfloat16 a sum stops growing when an addend is below 1/256 of it: half of a thousand equal ones would be lost."""
     half, one = tiny(tied=True, dtype=torch.bfloat16), trajectories()[:1]
     once = corpus_rate(Anchor(half), one, [1.0], batch_tokens=24)
     many = corpus_rate(Anchor(half), one * 1024, [1 / 1024] * 1024, batch_tokens=24)
@@ -143,7 +143,7 @@ def test_decay_rate_is_what_a_step_against_the_gradient_does_to_the_loss() -> No
     rho = float(rate(gram_matrix(Anchor(model), encoded, PLENTY).gram, losses, q))
     whole = plain_gradients(model, encoded)
     direction = torch.tensor(q) @ whole
-    step, after = 1e-4, []  # Llama normalises in fp32 whatever its weights are: a smaller step drowns in rounding
+    step, after = 1e-4, []  # Llama normalises in fp32 for any weights: a smaller step is lost in rounding
     for sign in (1, -1):
         with torch.no_grad():
             torch.nn.utils.vector_to_parameters(
@@ -180,7 +180,7 @@ def test_recomputed_activations_change_nothing_and_random_ones_are_refused() -> 
 
 
 def test_backpropagation_stops_at_the_block() -> None:
-    """A block of late layers needs no graph below them: what makes many blocks affordable."""
+    """A block of late layers needs no graph below them, which makes many blocks affordable."""
     anchor = Anchor(tiny(tied=False))
     anchor.want({HEAD})
     hidden, targets = anchor.hidden(trajectories()[0])

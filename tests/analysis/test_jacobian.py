@@ -32,7 +32,7 @@ def windowed() -> PreTrainedModel:
 
 
 def capped() -> PreTrainedModel:
-    """Soft-capped scores, a scale of its own, and a window in every other layer."""
+    """Soft-capped scores, a non-default scale, and a window in every other layer."""
     torch.manual_seed(0)
     settings = {"sliding_window": 5, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 3, "attn_implementation": "eager"}
     return Gemma2ForCausalLM(Gemma2Config(**SHAPE, **settings)).double().eval()
@@ -110,8 +110,8 @@ def test_power_iteration_finds_the_largest_eigenvalue_from_below(checkpointing: 
 
 
 @pytest.mark.parametrize(("experts", "said"), [("eager", "more than causal"), ("grouped_mm", "no forward-mode derivatives")])
-def test_a_student_that_forward_mode_does_not_serve_is_refused(experts: str, said: str) -> None:
-    """One with attention sinks, and with experts in one product, which PyTorch cannot differentiate forwards."""
+def test_a_student_without_forward_mode_is_refused(experts: str, said: str) -> None:
+    """One with attention sinks, and with experts in one product, which PyTorch cannot differentiate in forward mode."""
     torch.manual_seed(0)
     config = GptOssConfig(**SHAPE, num_local_experts=2, num_experts_per_tok=1, attn_implementation="eager")
     model = GptOssForCausalLM(config).eval()

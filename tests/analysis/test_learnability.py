@@ -46,7 +46,7 @@ def test_hessian_is_the_difference_of_gradients() -> None:
     np.testing.assert_allclose(rates.rate_hessian(gram, losses, q), np.array(rows), rtol=1e-5, atol=1e-5)
 
 
-def test_many_weights_at_once_are_each_by_itself() -> None:
+def test_many_weights_at_once_equal_each_alone() -> None:
     gradients, losses, _ = problem(2)
     gram, q = gradients @ gradients.T, np.random.default_rng(0).dirichlet(np.ones(6), size=(3, 4))
     for function in (rates.rate, rates.rate_gradient, rates.rate_hessian):
@@ -67,7 +67,7 @@ def test_exact_score_is_the_closed_form_of_the_paper(seed: int) -> None:
     np.testing.assert_allclose(score.mean(), rho)
 
 
-def test_orthogonal_gradients_make_the_diagonal_score_exact_up_to_nothing() -> None:
+def test_orthogonal_gradients_make_the_diagonal_score_exact() -> None:
     losses, norms = np.array([0.5, 1.0, 2.0]), np.array([3.0, 1.0, 0.2])
     gram = np.diag(norms)
     np.testing.assert_allclose(rates.diagonal_score(gram, losses), rates.exact_score(gram, losses))
@@ -86,8 +86,8 @@ def test_rate_is_quasiconvex_and_largest_at_a_vertex(seed: int) -> None:
     assert rates.vertex_excess(gram, losses, samples) <= 1e-9
 
 
-def test_the_shape_checks_notice_a_matrix_that_is_no_gram_matrix() -> None:
-    gram, losses = np.array([[1.0, 3.0], [3.0, 1.0]]), np.ones(2)  # indefinite: the middle lies above both ends
+def test_the_shape_checks_notice_a_matrix_that_is_not_a_gram_matrix() -> None:
+    gram, losses = np.array([[1.0, 3.0], [3.0, 1.0]]), np.ones(2)  # indefinite: the middle is above both ends
     a, b = np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])
     assert rates.quasiconvexity_excess(gram, losses, a, b, [0.5])[0] > 0.5
     assert rates.vertex_excess(gram, losses, (a + b) / 2) > 0.5

@@ -53,7 +53,7 @@ def test_pooled_numbers_are_those_of_all_pairs_and_chance_is_what_chance_gives()
     assert found.pearson == pytest.approx(np.corrcoef(found.pairs["g_hat_rescaled"], found.pairs["g_star"])[0, 1])
     first = found.pairs[found.pairs["question_id"] == "q0"]
     assert found.questions["spearman"][0] == pytest.approx(stats.spearmanr(first["g_hat"], first["g_star"]).statistic)
-    # Made-up residuals know nothing of the gradients: recall is the random baseline.
+    # Synthetic residuals are independent of the gradients: recall is the random baseline.
     assert (found.recalls["recall"] - found.recalls["random"]).abs().max() < 0.2
     assert found.recalls["random"].tolist() == pytest.approx([B / 6 for B in range(1, 6)])
 
@@ -67,7 +67,7 @@ def test_questions_survive_the_disk(tmp_path: Path) -> None:
         assert after.tied
 
 
-def test_the_figure_says_what_its_axes_are() -> None:
+def test_the_figure_labels_its_axes() -> None:
     figure = surrogate_figure(surrogate.agreement([made_up(seed) for seed in range(4)]))
     assert len(figure.axes) == 3
     assert all(axes.get_xlabel() and axes.get_ylabel() and axes.get_legend() for axes in figure.axes)

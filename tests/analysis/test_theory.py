@@ -1,4 +1,4 @@
-"""Constants and inequalities of App. A-B on a real tiny student, with its Jacobian taken apart to check the power iteration."""
+"""Constants and inequalities of App. A-B on a real tiny student (tests/analysis/test_jacobian.py checks the power iteration)."""
 
 import numpy as np
 import pytest

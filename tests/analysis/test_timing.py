@@ -1,4 +1,4 @@
-"""The methods that are timed compute what they are said to compute, and the sample is fair."""
+"""The timed methods compute what they should, and the sample is representative."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_the_sample_is_spread_over_the_lengths() -> None:
     assert len(chosen) == 10
     assert chosen["n_tokens"].mean() == pytest.approx(500, abs=5)
     assert (chosen["n_tokens"] > 0).all()
-    assert len(cost.sample(lengths.head(4), 10)) == 3  # the one without a token is no trajectory to time
+    assert len(cost.sample(lengths.head(4), 10)) == 3  # the one without a token is not timed
 
 
 def test_a_trajectory_without_a_system_prompt_is_timed_without_one(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_exact_gradients_come_with_the_scoring_stages_own_surrogate(tmp_path: Pa
     np.testing.assert_allclose(question.losses, found["nll"] / found["n_tokens"], rtol=1e-5)
 
 
-def test_jacobians_are_taken_of_questions_that_have_gradients(pool: Path, tmp_path: Path) -> None:
+def test_jacobians_are_computed_for_questions_that_have_gradients(pool: Path, tmp_path: Path) -> None:
     overrides = ["analysis.name=theory", "analysis.questions=2", "analysis.jacobians=1", "analysis.iterations=2"]
     first = job(tmp_path / "gradients", {"pool": pool}, *overrides)
     worker.gradients(first)
@@ -79,7 +79,7 @@ def test_jacobians_are_taken_of_questions_that_have_gradients(pool: Path, tmp_pa
     assert (table["jacobian"] > 0).all()
 
 
-def test_a_killed_analysis_goes_on_with_the_questions_it_has_not(pool: Path, tmp_path: Path) -> None:
+def test_a_killed_analysis_resumes_with_the_missing_questions(pool: Path, tmp_path: Path) -> None:
     started = job(tmp_path / "out", {"pool": pool}, "analysis.name=gradients", "analysis.questions=2")
     worker.gradients(started)
     whole = pd.read_parquet(started.folder / shards.name(1))
@@ -102,7 +102,7 @@ def test_a_sample_of_questions_does_not_depend_on_their_order(pool: Path) -> Non
         worker.sample(pool / "one.parquet", 1, 0)
 
 
-def test_decay_rates_along_training_are_of_the_papers_weighted_loss(tmp_path: Path) -> None:
+def test_decay_rates_along_training_are_those_of_the_papers_weighted_loss(tmp_path: Path) -> None:
     """Two questions, one with two trajectories: L_total = 1/2 Σ_n Σ_k q_nk ℓ_nk, from training weights B_n q_nk."""
     assert worker.corpus_weights(["a", "a", "b"], [1.5, 0.5, 1.0]) == pytest.approx([0.375, 0.125, 0.5])
     selection, checkpoint = tmp_path / "selection", tmp_path / "checkpoint"

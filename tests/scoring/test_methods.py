@@ -134,7 +134,7 @@ def test_zero_loss_has_no_score_where_the_score_divides_by_it(name):
     assert not np.isinf(score).any()
 
 
-def test_missing_inputs_are_no_scores():
+def test_missing_inputs_give_no_scores():
     pool = trajectories()
     pool.loc[1, ["judge", "nll"]] = np.nan
     for name in ("llm_judge", "grape", "lark", "rsr"):
@@ -142,7 +142,7 @@ def test_missing_inputs_are_no_scores():
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_a_method_reads_only_what_it_says_it_needs(name):
+def test_a_method_reads_only_the_columns_it_needs(name):
     method = METHODS[name]
     columns = {column for source in method.needs for column in SOURCES[source].columns}
     pool = trajectories()

@@ -171,14 +171,14 @@ def test_a_crashed_deepspeed_run_resumes_to_the_same_weights(zero: int, folder: 
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-def test_a_checkpoint_is_as_large_as_the_planner_says(zero: int, folder: Path, results: dict[str, Any]) -> None:
+def test_a_checkpoint_is_as_large_as_planned(zero: int, folder: Path, results: dict[str, Any]) -> None:
     shape = Shape.of(json.loads((folder / "student" / "config.json").read_text(encoding="utf-8")))
     setup = TrainingSetup(2, zero, 1024, checkpointing=False, bf16=False)
     planned = resume_bytes(shape, setup) / RESUMABLE
     assert 0.7 * results[f"{zero}-resumed"]["bytes"] < planned < 1.3 * results[f"{zero}-resumed"]["bytes"]
 
 
-def test_lora_is_merged_to_the_same_weights_whatever_shards_it(folder: Path) -> None:
+def test_lora_is_merged_to_the_same_weights_however_it_is_sharded(folder: Path) -> None:
     merged = {zero: load_file(folder / f"{zero}-lora" / "model.safetensors") for zero in ZERO}
     student = load_file(folder / "student" / "model.safetensors")
     assert set(merged[0]) == set(student)
