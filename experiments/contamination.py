@@ -7,7 +7,7 @@ import pandas as pd
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
 from lark.analysis.contamination import CLOSEST, TABLE
-from lark.analysis.operations import CONTAMINATION_TABLE
+from lark.analysis.kinds import CONTAMINATION_TABLE
 from lark.report.tables import MISSING, Cell
 
 TITLE = "Table 2. Train/eval contamination audit"

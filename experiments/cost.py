@@ -6,7 +6,7 @@ from matplotlib.patches import Patch
 
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
-from lark.analysis.operations import TIMINGS
+from lark.analysis.kinds import TIMINGS
 from lark.report.style import METHOD_COLOURS, panels
 from lark.report.tables import MISSING, Cell
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
-from lark.analysis.operations import KAPPA_TABLE
+from lark.analysis.kinds import KAPPA_TABLE
 from lark.report.style import BLACK, BLUE, GREY, panels, powers_of_ten, styled
 from lark.report.tables import MISSING, Cell
 

@@ -8,8 +8,7 @@ from experiments.harness.exact_gradients import questions_of
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, counted
 from lark.analysis import theory
-from lark.analysis.operations import JACOBIANS_TABLE
-from lark.analysis.questions import JACOBIANS
+from lark.analysis.kinds import JACOBIANS_TABLE
 from lark.report.style import BLACK, BLUE, LARK_COLOUR, panels, styled
 from lark.report.tables import Cell
 
@@ -31,7 +30,7 @@ def render(sweep: Sweep) -> Report:
     if questions is None or folder is None:
         caption = "Constants of App. A-B and the inequalities proved there, in numbers."
         return Report(TITLE, f"{caption} {PAPER}", pd.DataFrame(), found=False)
-    jacobians = pd.read_parquet(folder / JACOBIANS)
+    jacobians = pd.read_parquet(folder / JACOBIANS_TABLE.file)
     known, checks = {}, []
     for question in questions:
         mine = jacobians[jacobians["question_id"] == question.question_id].set_index("candidate_id")

@@ -2,7 +2,7 @@
 
 from experiments.harness.sweep import Sweep, counted
 from lark.analysis import questions as statistics
-from lark.analysis.operations import GRADIENTS_TABLE
+from lark.analysis.kinds import GRADIENTS_TABLE
 from lark.analysis.questions import Question
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lark.analysis import shards
+from lark.analysis.kinds import GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE
 from lark.config import Config
 from lark.errors import LarkError
 from lark.evaluation import benchmarks
@@ -18,13 +19,6 @@ from lark.planner.costs import GIB, TrainingSetup
 from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, precision_bytes
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Counts, Job, Operation, Settings, Step
-from lark.runtime.store import Kind
-
-GRADIENTS_TABLE = Kind("analysis", 1, "gradients.parquet")
-JACOBIANS_TABLE = Kind("analysis", 1, "jacobians.parquet")
-KAPPA_TABLE = Kind("analysis", 1, "kappa.parquet")
-CONTAMINATION_TABLE = Kind("analysis", 1)
-TIMINGS = Kind("cost", 1, "cost.parquet")
 
 RATE = {("cuda", "float32"): 1 / 16, ("cuda", "bfloat16"): 1.0, ("cpu", "float32"): 1.0, ("cpu", "bfloat16"): 0.3}
 """Share of the planner's peak rate, by precision: an A100 reaches 19.5 of its 312 TFLOP/s in float32. On CPU float32 is the

@@ -13,11 +13,10 @@ import pandas as pd
 
 from lark.analysis import learnability
 from lark.analysis.gradients import Gram
+from lark.analysis.kinds import GRADIENTS_TABLE
 from lark.errors import LarkError
 from lark.scoring.learnability import Floats
 
-FILE = "gradients.parquet"
-JACOBIANS = "jacobians.parquet"
 SCALARS = ("n_tokens", "nll", "brier", "hidden_min", "hidden_max", "hidden_square_sum", "surprisal_min", "surprisal_max")
 """Per trajectory: |a_k|, Σ_t -log p_t, Σ_t ||δ_t||², the extremes of ||h_t||, Σ_t ||h_t||², the extremes of -log p_t."""
 
@@ -78,7 +77,7 @@ class Question:
 
 def read(folder: Path) -> list[Question]:
     """The questions of a finished artifact."""
-    path = folder / FILE
+    path = folder / GRADIENTS_TABLE.file
     if not path.is_file():
         raise LarkError(f"{folder} has no exact gradients: compute them with analysis.name=gradients.")
     table = pd.read_parquet(path)

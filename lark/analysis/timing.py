@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 
+from lark.analysis.kinds import TIMINGS
 from lark.models.chat import Encoded
 from lark.models.head import last_hidden_state
 from lark.models.load import load_chat, load_model
@@ -36,7 +37,6 @@ from lark.scoring.methods import kind_of
 from lark.scoring.worker import TEXT, summarise
 
 log = logging.getLogger(__name__)
-FILE = "cost.parquet"
 TOP = 100
 """RSR's r_max: the number of logits that the usual implementation searches for the rank."""
 Scorer = Callable[[Student, Encoded, Job], object]
@@ -66,7 +66,7 @@ def measure(job: Job) -> dict[str, Any]:
                 seconds = _time(scorers[name], index, student)
                 timings.append((name, number, index, trajectory.n_response, len(trajectory.ids), seconds))
     table = pd.DataFrame(timings, columns=["method", "round", "trajectory", "n_tokens", "length", "seconds"])
-    with atomic(job.folder / FILE) as draft:
+    with atomic(job.folder / TIMINGS.file) as draft:
         table.to_parquet(draft, index=False)
     name = torch.cuda.get_device_name() if device != "cpu" else f"CPU, {job.machine.threads} thread(s)"
     return {"device": name, "trajectories": len(encoded), "mean_tokens": round(float(table["n_tokens"].mean()), 1)}

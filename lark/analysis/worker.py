@@ -19,7 +19,8 @@ from tqdm import tqdm
 from lark.analysis import shards
 from lark.analysis.gradients import Anchor, corpus_rate, gram_matrix, passes
 from lark.analysis.jacobian import ANOTHER, head_norm, jacobian_norm2
-from lark.analysis.questions import FILE, Question
+from lark.analysis.kinds import GRADIENTS_TABLE
+from lark.analysis.questions import Question
 from lark.errors import LarkError
 from lark.models.chat import Encoded
 from lark.models.head import Head
@@ -59,9 +60,11 @@ def gradients(job: Job) -> dict[str, Any]:
 
 def jacobians(job: Job) -> dict[str, Any]:
     """λ_max(J_H J_Hᵀ) of the trajectories of the first questions that have exact gradients, and ||W_out||."""
-    table = pd.read_parquet(job.inputs["gradients"] / FILE, columns=["question_id", "candidate_id"])
+    table = pd.read_parquet(job.inputs["gradients"] / GRADIENTS_TABLE.file, columns=["question_id", "candidate_id"])
     chosen = list(dict.fromkeys(table["question_id"]))[: job.config.analysis.jacobians]
     missing = _mine(job, len(chosen))
+    if not missing:
+        return {"questions": len(chosen)}
     anchor = load_anchor(job, job.weights)
     if anchor.bias is not None or anchor.rule.softcap is not None or anchor.rule.scale != 1.0:
         raise LarkError(

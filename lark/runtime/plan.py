@@ -12,18 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lark.analysis.operations import (
-    CONTAMINATION,
-    CONTAMINATION_TABLE,
-    GRADIENTS,
-    GRADIENTS_TABLE,
-    JACOBIANS,
-    JACOBIANS_TABLE,
-    KAPPA,
-    KAPPA_TABLE,
-    TIMING,
-    TIMINGS,
-)  # fmt: skip
+from lark.analysis.kinds import CONTAMINATION_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TIMINGS
+from lark.analysis.operations import CONTAMINATION, GRADIENTS, JACOBIANS, KAPPA, TIMING
 from lark.config import STAGES, Config, Student, Task, Training
 from lark.config.checks import one_of
 from lark.errors import LarkError

@@ -11,6 +11,7 @@ from experiments.surrogate import surrogate_figure
 from lark.analysis import questions as statistics
 from lark.analysis import surrogate
 from lark.analysis.gradients import Gram
+from lark.analysis.kinds import GRADIENTS_TABLE
 from lark.analysis.questions import Question
 from tests.analysis.questions import made_up
 
@@ -60,7 +61,9 @@ def test_pooled_numbers_are_those_of_all_pairs_and_chance_is_what_chance_gives()
 
 def test_questions_survive_the_disk(tmp_path: Path) -> None:
     questions = [made_up(0), made_up(1, K=4)]
-    pd.concat([question.rows() for question in questions]).sample(frac=1, random_state=0).to_parquet(tmp_path / statistics.FILE)
+    pd.concat([question.rows() for question in questions]).sample(frac=1, random_state=0).to_parquet(
+        tmp_path / GRADIENTS_TABLE.file
+    )
     for before, after in zip(questions, statistics.read(tmp_path), strict=True):
         np.testing.assert_array_equal(after.gram.gram, before.gram.gram)
         np.testing.assert_array_equal(after.exact, before.exact)

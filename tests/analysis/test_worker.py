@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from lark.analysis import questions as statistics
 from lark.analysis import shards, worker
+from lark.analysis.kinds import GRADIENTS_TABLE, JACOBIANS_TABLE
 from lark.errors import LarkError
 from lark.models.chat import conversation
 from lark.models.load import load_chat, load_model
@@ -69,11 +70,11 @@ def test_jacobians_are_computed_for_questions_that_have_gradients(pool: Path, tm
     overrides = ["analysis.name=theory", "analysis.questions=2", "analysis.jacobians=1", "analysis.iterations=2"]
     first = job(tmp_path / "gradients", {"pool": pool}, *overrides)
     worker.gradients(first)
-    shards.merge(first.folder, statistics.FILE)
+    shards.merge(first.folder, GRADIENTS_TABLE.file)
     second = job(tmp_path / "jacobians", {"pool": pool, "gradients": first.folder}, *overrides)
     assert worker.jacobians(second) == {"questions": 1}
-    shards.merge(second.folder, statistics.JACOBIANS)
-    table = pd.read_parquet(second.folder / statistics.JACOBIANS)
+    shards.merge(second.folder, JACOBIANS_TABLE.file)
+    table = pd.read_parquet(second.folder / JACOBIANS_TABLE.file)
     assert table["candidate_id"].tolist() == ["c0", "c1", "c2"]
     assert (table["iterations"] == 2).all()
     assert (table["jacobian"] > 0).all()
@@ -88,7 +89,7 @@ def test_a_killed_analysis_resumes_with_the_missing_questions(pool: Path, tmp_pa
     worker.gradients(started)
     assert (started.folder / shards.name(0)).stat().st_mtime_ns == before
     pd.testing.assert_frame_equal(pd.read_parquet(started.folder / shards.name(1)), whole)
-    assert shards.merge(started.folder, statistics.FILE) == {"shards": 2, "rows": 6}
+    assert shards.merge(started.folder, GRADIENTS_TABLE.file) == {"shards": 2, "rows": 6}
     assert [question.question_id for question in statistics.read(started.folder)] == ["a", "b"]
 
 

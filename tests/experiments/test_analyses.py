@@ -11,9 +11,8 @@ import pytest
 from experiments import contamination, kappa, landscape, surrogate, theory
 from experiments.harness import report
 from experiments.harness.sweep import Sweep, compose_sweep
-from lark.analysis import questions as statistics
 from lark.analysis.contamination import CLOSEST, TABLE, summary
-from lark.analysis.operations import CONTAMINATION_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE
+from lark.analysis.kinds import CONTAMINATION_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE
 from lark.runtime.store import Kind
 from tests.analysis.questions import made_up
 from tests.experiments.test_rendering import check_latex
@@ -40,13 +39,13 @@ def finish(sweep: Sweep, kind: Kind, write: Callable[[Path, int], None]) -> None
 
 
 def gradients(folder: Path, _: int) -> None:
-    pd.concat([question.rows() for question in QUESTIONS]).to_parquet(folder / statistics.FILE)
+    pd.concat([question.rows() for question in QUESTIONS]).to_parquet(folder / GRADIENTS_TABLE.file)
 
 
 def jacobians(folder: Path, _: int) -> None:
     ids = QUESTIONS[0].table["candidate_id"]
     table = pd.DataFrame({"question_id": "q0", "candidate_id": ids, "jacobian": 1e4, "iterations": 5, "change": 0.001})
-    table.assign(head_norm=10.0).to_parquet(folder / statistics.JACOBIANS)
+    table.assign(head_norm=10.0).to_parquet(folder / JACOBIANS_TABLE.file)
 
 
 def rates(folder: Path, budget: int) -> None:

@@ -1,0 +1,9 @@
+"""What the analyses leave: kinds of artifacts and their files."""
+
+from lark.runtime.store import Kind
+
+GRADIENTS_TABLE = Kind("analysis", 1, "gradients.parquet")
+JACOBIANS_TABLE = Kind("analysis", 1, "jacobians.parquet")
+KAPPA_TABLE = Kind("analysis", 1, "kappa.parquet")
+CONTAMINATION_TABLE = Kind("analysis", 1)
+TIMINGS = Kind("cost", 1, "cost.parquet")
