@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch.utils.data import Dataset
 
 from lark.models.chat import Encoded
-from lark.training.packing import MicroBatch, Step, collate_packed, collate_padded
+from lark.training.packing import MicroBatch, TrainingStep, collate_packed, collate_padded
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GlobalBatch:
 class GlobalBatches(Dataset[GlobalBatch]):
     """The steps of all epochs, in order; a process sees its own share of each."""
 
-    def __init__(self, examples: Sequence[Example], steps: Sequence[Step], rank: int, packed: bool) -> None:
+    def __init__(self, examples: Sequence[Example], steps: Sequence[TrainingStep], rank: int, packed: bool) -> None:
         self.examples, self.steps, self.rank = examples, steps, rank
         self.collate = collate_packed if packed else collate_padded
 

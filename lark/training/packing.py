@@ -24,7 +24,7 @@ PADDING = 0
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """One global batch, and how it is distributed over processes."""
 
     trajectories: tuple[int, ...]
@@ -74,7 +74,7 @@ def plan_batches(
     epoch: int,
     packed: bool = True,
     micro_batch: int = 1,
-) -> list[Step]:
+) -> list[TrainingStep]:
     """The steps of one epoch over trajectories of `lengths` tokens (prompt and response).
 
     A micro-batch is one pack of at most `capacity` tokens; or, padded, at most `micro_batch` trajectories of similar length, with
@@ -89,7 +89,7 @@ def plan_batches(
     for batch in global_batches(len(lengths), global_batch, seed, epoch):
         sizes = [lengths[i] for i in batch]
         groups = _packed(sizes, processes, capacity) if packed else _padded(sizes, processes, capacity, micro_batch)
-        steps.append(Step(batch, _deal([[batch[i] for i in group] for group in groups], processes)))
+        steps.append(TrainingStep(batch, _deal([[batch[i] for i in group] for group in groups], processes)))
     return steps
 
 

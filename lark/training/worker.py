@@ -30,7 +30,7 @@ from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, sna
 from lark.training.export import Exporter
 from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters
-from lark.training.packing import Step, plan_batches
+from lark.training.packing import TrainingStep, plan_batches
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
 from lark.training.training_set import read_rows
 from lark.training.zero import half_weights, start_deepspeed, zero_stage
@@ -185,7 +185,7 @@ def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example
     return [found[key] for key in sorted(found)]
 
 
-def plan(config: Config, examples: list[Example], world: int, packed: bool) -> list[Step]:
+def plan(config: Config, examples: list[Example], world: int, packed: bool) -> list[TrainingStep]:
     """The steps of all epochs."""
     lengths = [len(example.encoded.ids) for example in examples]
     return [

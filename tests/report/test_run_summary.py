@@ -11,8 +11,9 @@ from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.report import run_summary as summary
 from lark.report.run_summary import details_table, headline, levels_table, run_summary
+from lark.runtime.operation import Step
 from lark.runtime.pipeline import Pipeline
-from lark.runtime.plan import Step, make_plan
+from lark.runtime.plan import make_plan
 from lark.runtime.store import Artifact, Checksums, Store
 from tests.conftest import composed
 

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from lark.errors import LarkError
 from lark.models.chat import Encoded
 from lark.training.loss import NO_TARGET
-from lark.training.packing import PADDING, Step, collate_packed, collate_padded, global_batches, pack, plan_batches, utilisation
+from lark.training.packing import (
+    PADDING,
+    TrainingStep,
+    collate_packed,
+    collate_padded,
+    global_batches,
+    pack,
+    plan_batches,
+    utilisation,
+)
 
 CAPACITY = 100
 lengths_lists = st.lists(st.integers(2, CAPACITY), max_size=120)
@@ -58,7 +67,7 @@ def test_a_sequence_longer_than_a_pack_is_named() -> None:
         pack([5, 101], CAPACITY)
 
 
-def plan(lengths: list[int], **changes: object) -> list[Step]:
+def plan(lengths: list[int], **changes: object) -> list[TrainingStep]:
     options = {"global_batch": 16, "processes": 1, "capacity": CAPACITY, "seed": 7, "epoch": 0, **changes}
     return plan_batches(lengths, **options)  # type: ignore[arg-type]
 
