@@ -77,7 +77,8 @@ def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
     frozen = shape.parameters if setup.lora else 0
     element = 2 if setup.half else 4
     if setup.zero == 0:  # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 with weights of any precision
-        return 16.0 * trained + element * frozen
+        buckets = 4.0 * trained if setup.world > 1 else 0.0  # DDP reduces copies of the gradients
+        return 16.0 * trained + buckets + element * frozen
     sharded = (4 + 8 + 4) * trained / setup.world  # fp32 master weight, two moments, gradient
     weights = element * (trained + frozen)
     bucket = 4.0 * min(BUCKET, trained)  # gradients are reduced in fp32, this many at once
@@ -113,7 +114,8 @@ def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
     element = 2 if setup.bf16 else 4
     layer = _layer_elements(shape) * element
     kept = layer + shape.layers * shape.hidden * element if setup.checkpointing else shape.layers * layer
-    return setup.tokens * (kept + 2 * layer) + HEAD_BYTES  # and the gradients of the current layer
+    head = 0.0 if setup.lora else (4 + (2 if setup.half else 0)) * shape.head  # its gradient in fp32, and in the weights' bf16
+    return setup.tokens * (kept + 2 * layer) + HEAD_BYTES + head  # and the gradients of the current layer
 
 
 def forward_bytes(shape: Shape, tokens: int, element: int) -> float:

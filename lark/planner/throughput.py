@@ -9,7 +9,7 @@ import numpy as np
 
 from lark.config import Config
 from lark.models.shapes import Shape
-from lark.runtime.machine import Machine, job_nodes, memory_gib, resolve, usable_cores
+from lark.runtime.machine import Machine, job_nodes, memory_gib, query_gpus, resolve, usable_cores
 
 EFFICIENCY = {
     ("cuda", "forward"): 0.45, ("cuda", "training"): 0.45, ("cuda", "decoding"): 0.7,
@@ -60,11 +60,44 @@ def throughput(config: Config, machine: Machine | None = None) -> Throughput:
     if not tflops and machine.device == "cpu":
         tflops = core_tflops() * machine.threads
         notes.append(f"measured on this machine just now: {core_tflops() * 1000:,.0f} GFLOP/s per core in a matrix product")
-    elif not tflops:
-        tflops = 312.0
-        notes.append("assumed: an A100's 312 TFLOP/s (set hardware.tflops=<bf16 peak> for another GPU)")
-    bandwidth = hardware.bandwidth or (2039.0 if machine.device == "cuda" else 12.0)
+    bandwidth = hardware.bandwidth or 12.0
+    if machine.device == "cuda" and not (tflops and hardware.bandwidth):
+        name, gpu = this_gpu()
+        tflops, bandwidth = tflops or gpu.tflops, hardware.bandwidth or gpu.bandwidth
+        found = (
+            f"this machine's {name}"
+            if name
+            else "assumed: an A100 (set hardware.tflops and hardware.bandwidth for another GPU)"
+        )
+        notes.append(f"{found}: {tflops:,.0f} TFLOP/s in bf16, {bandwidth:,.0f} GB/s")
     return Throughput(machine, tflops, device_memory(config, machine), bandwidth, tuple(notes))
+
+
+@dataclass(frozen=True)
+class GPU:
+    """Peak rates of a GPU: dense bf16 with fp32 accumulation, and memory bandwidth."""
+
+    tflops: float
+    bandwidth: float
+    """GB/s."""
+
+
+A100 = GPU(312, 2039)
+GPUS = {
+    "B200": GPU(2250, 8000), "H200": GPU(989, 4800), "H100 PCIe": GPU(756, 2000), "H100 NVL": GPU(835, 3938),
+    "H100": GPU(989, 3350),
+    "A100-SXM4-40GB": GPU(312, 1555), "A100-PCIE-40GB": GPU(312, 1555), "A100 80GB PCIe": GPU(312, 1935), "A100": A100,
+    "L40S": GPU(362, 864), "RTX 6000 Ada": GPU(364, 960), "RTX 5090": GPU(210, 1792), "RTX 4090": GPU(165, 1008),
+    "A40": GPU(150, 696),
+}  # fmt: skip
+"""By a part of the name that nvidia-smi reports, the most specific first. Figures of the vendor's data sheets."""
+
+
+@cache
+def this_gpu() -> tuple[str, GPU]:
+    """Name and rates of this machine's GPU; the slowest if they differ. Without a known one: no name, and an A100's rates."""
+    recognised = [next((pair for pair in GPUS.items() if pair[0] in name), None) for name in query_gpus("name")]
+    return min((pair for pair in recognised if pair is not None), key=lambda pair: pair[1].tflops, default=("", A100))
 
 
 def device_memory(config: Config, machine: Machine) -> float:

@@ -73,22 +73,24 @@ def _present_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if listing.returncode == 0 else 0
 
 
+def query_gpus(what: str) -> list[str]:
+    """A property of each GPU as nvidia-smi reports it; empty if it cannot be queried."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
+    listing = subprocess.run(query, capture_output=True, text=True, check=False)
+    return [line.strip() for line in listing.stdout.splitlines() if line.strip()] if listing.returncode == 0 else []
+
+
 def driver_version() -> str | None:
     """Version of the NVIDIA driver, or None if it cannot be queried."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return next(iter(subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()), None)
+    return next(iter(query_gpus("driver_version")), None)
 
 
 def memory_gib(device: str) -> float:
     """Memory of one device of this machine."""
-    if device == "cuda" and shutil.which("nvidia-smi") is not None:
-        query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-        lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
-        return min(map(float, lines)) / 1024 if lines else 80.0
     if device == "cuda":
-        return 80.0
+        return min(map(float, query_gpus("memory.total")), default=80.0 * 1024) / 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 

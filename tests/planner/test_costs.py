@@ -76,7 +76,10 @@ def test_adamw_in_float32_is_sixteen_bytes_a_parameter() -> None:
         t for p in model.parameters() for t in (p, p.grad, *optimizer.state[p].values()) if t is not None and t.numel() > 1
     ]
     held = sum(t.numel() * t.element_size() for t in tensors)
-    assert costs.state_bytes(SHAPE, replace(SETUP, zero=0)) == held
+    alone = replace(SETUP, zero=0, world=1)
+    assert costs.state_bytes(SHAPE, alone) == held
+    buckets = 4 * sum(p.numel() for p in model.parameters())
+    assert costs.state_bytes(SHAPE, replace(alone, world=8)) == held + buckets  # DDP reduces copies of the gradients
 
 
 @pytest.mark.parametrize("half", [True, False])
@@ -92,7 +95,7 @@ def test_beside_frozen_weights_only_adapters_have_gradients_and_moments(half: bo
     optimizer.step()
     moments = [t for p in trained for t in optimizer.state[p].values() if t.numel() > 1]
     held = sum(t.numel() * t.element_size() for t in [*frozen, *trained, *trained, *moments])
-    assert costs.state_bytes(SHAPE, replace(SETUP, lora=4, half=half)) == held
+    assert costs.state_bytes(SHAPE, replace(SETUP, lora=4, half=half, world=1, zero=0)) == held
 
 
 @pytest.mark.parametrize(

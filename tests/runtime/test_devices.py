@@ -12,6 +12,7 @@ import torch
 
 from lark.errors import LarkError
 from lark.evaluation.operations import GENERATE
+from lark.planner import throughput
 from lark.planner.estimates import estimate
 from lark.planner.report import refusal
 from lark.runtime import devices
@@ -197,3 +198,28 @@ def test_zero_is_left_out_where_it_has_nothing_to_do() -> None:
     assert zero_stage(composed("student=qwen7b", "training.bf16=false"), "cuda", 8) == 0
     assert zero_stage(composed("student=qwen7b", "hardware.zero=3"), "cuda", 8) == 3
     assert zero_stage(composed("student=qwen7b", "hardware.zero=0"), "cuda", 8) == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["NVIDIA H100 80GB HBM3"], ("H100", 989)),
+        (["NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"], ("A100-SXM4-40GB", 312)),
+        (["NVIDIA GeForce RTX 4090", "NVIDIA H100 PCIe"], ("RTX 4090", 165)),  # the slowest
+        (["NVIDIA L40S"], ("L40S", 362)),
+        (["Some GPU of tomorrow"], ("", 312)),
+    ],
+)
+def test_a_gpu_is_recognised_by_its_name(names: list[str], found: tuple[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "query_gpus", lambda what: names)
+    name, gpu = throughput.this_gpu.__wrapped__()
+    assert (name, gpu.tflops) == found
+
+
+@pytest.mark.parametrize(("option", "gib"), [("h100x8", 80), ("a100x8_40gb", 40), ("l40sx8", 48), ("rtx4090", 24)])
+def test_presets_plan_a_student_that_fits_them(option: str, gib: int, tmp_path: Path) -> None:
+    lora = ["training.lora.rank=16", "student.max_length=8192"] if option == "rtx4090" else []
+    config = composed("student=qwen1.5b", f"hardware={option}", "dry_run=true", *lora)
+    assert config.hardware.memory_gib == gib
+    estimates = estimate(config, wanted(make_plan(config, Checksums(tmp_path), elsewhere=True), config.stages))
+    assert refusal(estimates) is None
