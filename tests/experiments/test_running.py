@@ -1,4 +1,4 @@
-"""A sweep as a user runs it: a trial that fails is told at the end and stops no other; a second run does nothing."""
+"""A sweep as a user runs it: a trial that fails is reported at the end and does not stop the others; a second run does nothing."""
 
 import re
 import subprocess
