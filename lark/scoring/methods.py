@@ -57,6 +57,10 @@ def kind_of(source: str) -> Kind:
     return kind
 
 
+RESERVED = frozenset({"method", "weighting", "budget", "teacher", "scores", "higher_is_better"})
+"""Names in a selection's fingerprint, which an option must not take."""
+
+
 @dataclass(frozen=True)
 class Method:
     """How candidates are ranked."""
@@ -85,6 +89,8 @@ class Method:
         """Refuse options that the function does not take."""
         known = {name: p for name, p in signature(self.function).parameters.items() if p.kind is p.KEYWORD_ONLY}
         for name, value in options.items():
+            if name in RESERVED:
+                raise LarkError(f"method.options.{name}: an option cannot have this name; rename it in method={self.name}.")
             if name not in known:
                 takes = f"it takes {', '.join(known)}" if known else "it takes none"
                 raise LarkError(f"method.options.{name}={value}: method={self.name} has no such option; {takes}.")

@@ -166,6 +166,8 @@ def test_a_methods_options_are_its_functions_arguments_and_in_the_fingerprint(
         mine.check({"power": "x"})
     with pytest.raises(LarkError, match=r"method\.options\.poer=1: method=mine has no such option; it takes power"):
         mine.check({"poer": 1})
+    with pytest.raises(LarkError, match=r"method\.options\.budget: an option cannot have this name"):
+        mine.check({"budget": 1})  # it would take the budget's place in the fingerprint
 
 
 def test_benchmarks_are_parsed_once_in_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
