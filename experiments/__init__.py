@@ -18,13 +18,7 @@ To add one, called `loss-reduction` on the command line and loss_reduction in fi
    or None, and `sweep.metrics(trial)` has its accuracies. Show missing results as missing; `found=False` means that there are
    none yet. `published("table1")` has the paper's numbers, experiments/paper/table1.csv. See table1.py for a table and
    ablation_score.py for a figure.
-3. A line `loss-reduction: ## ...` in the Makefile, which `make help` shows, and its place in ORDER below.
+3. A line `loss-reduction: ## ...` in the Makefile, which `make help` shows, and its place in ORDER of harness/sweep.py.
 
 The harness does the rest: files, captions, index.md, W&B, plans, failures.
 """
-
-ORDER = (
-    "table1", "ablation_score", "ablation_weighting", "landscape", "loss_reduction", "teacher_utility", "token_level",
-    "kappa", "theory", "surrogate", "contamination", "cost", "budget_scaling", "case_study",
-)  # fmt: skip
-"""Order of the experiments in the paper, in `make reports` and in the index."""

@@ -8,7 +8,7 @@ from experiments.harness import accuracy
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, method_label, published, published_value
 from lark.report.tables import MISSING, Cell
-from lark.selection.stage import SELECTION, UNDECIDED
+from lark.selection.write import SELECTION, UNDECIDED
 
 LABELS = {
     "qwen7b": "Qwen-2.5-7B", "llama3b": "Llama-3.2-3B", "qwen1.5b": "Qwen-2.5-1.5B", "smollm2": "SmolLM2-135M", "demo": "Demo",

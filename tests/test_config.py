@@ -7,8 +7,8 @@ from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from lark.config import others
 from lark.config.cli import as_hydra_reads, sentence
+from lark.config.schema import others
 from lark.errors import LarkError
 from lark.runtime.plan import check_names
 from lark.scoring.methods import METHODS

@@ -22,7 +22,7 @@ from lark.models.students import location
 from lark.pool import trajectories as pools
 from lark.pool.read import read
 from lark.scoring import methods
-from lark.selection.stage import write_selection
+from lark.selection.write import write_selection
 from lark.training.worker import read_examples
 from tests.conftest import ROOT, composed, job_of
 

@@ -14,7 +14,7 @@ LAYERS = [
     ["lark.config"],
     ["lark.runtime"],  # store, machine, operation, launch, worker, …: all but those named below
     ["lark.models", "lark.grading"],
-    ["lark.demo.pool", "lark.demo.problems", "lark.demo.phrasing", "lark.demo.teachers", "lark.demo.benchmarks"],
+    ["lark.demo.pool", "lark.demo.problems", "lark.demo.phrasing", "lark.demo.teachers", "lark.demo.exams"],
     ["lark.pool"],
     ["lark.generation"],
     ["lark.scoring"],
@@ -27,7 +27,7 @@ LAYERS = [
         "lark.pool.operations", "lark.models.operations", "lark.scoring.operations", "lark.selection.operations",
         "lark.training.operations", "lark.evaluation.operations", "lark.analysis.operations",
     ],
-    ["lark.runtime.operations"],
+    ["lark.runtime.registry"],
     ["lark.runtime.plan"],
     ["lark.runtime.pipeline"],
     ["lark.report"],

@@ -5,7 +5,7 @@ import pandas as pd
 from experiments.harness.sweep import Sweep, Trial
 from lark.pool import trajectories as pools
 from lark.scoring.methods import METHODS, kind_of, loss, rho
-from lark.selection.stage import SELECTION
+from lark.selection.write import SELECTION
 
 
 def candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:

@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.optimize import nnls
 from scipy.spatial import ConvexHull
 
-from lark.analysis import learnability as rates
+from lark.analysis import decay_rate as rates
 from lark.analysis.questions import Question
 from lark.errors import LarkError
 from lark.scoring.learnability import Floats

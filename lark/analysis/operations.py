@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lark.analysis import shards
+from lark.analysis import parts
 from lark.analysis.kinds import GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE
 from lark.config import Config
 from lark.errors import LarkError
@@ -33,7 +33,7 @@ def _merge(file: str) -> Callable[[Job, Counts], Counts]:
     """Merge the shards of all processes into one table."""
 
     def collect(job: Job, counts: Counts) -> Counts:
-        return {**counts, **shards.merge(job.folder, file)}
+        return {**counts, **parts.merge(job.folder, file)}
 
     return collect
 

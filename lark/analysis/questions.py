@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lark.analysis import learnability
+from lark.analysis import decay_rate
 from lark.analysis.gradients import Gram
 from lark.analysis.kinds import GRADIENTS_TABLE
 from lark.errors import LarkError
@@ -52,12 +52,12 @@ class Question:
     @property
     def exact(self) -> Floats:
         """g* over the parameters that training updates."""
-        return learnability.exact_score(self.gram.gram, self.losses)
+        return decay_rate.exact_score(self.gram.gram, self.losses)
 
     @property
     def surrogate(self) -> Floats:
         """g-hat."""
-        return learnability.surrogate_score(self.brier, self.losses)
+        return decay_rate.surrogate_score(self.brier, self.losses)
 
     @property
     def mean_cosine(self) -> float:
@@ -71,7 +71,7 @@ class Question:
         parts = {f"gram_{name}": list(getattr(self.gram, name)) for name in ("rest", "head", "cross")}
         return self.table.assign(
             question_id=self.question_id, tied=self.tied, **parts, g_hat=self.surrogate, g_star=self.exact,
-            rho_star=learnability.single_rates(self.gram.gram, self.losses),
+            rho_star=decay_rate.single_rates(self.gram.gram, self.losses),
         )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def trajectories(questions: Sequence[Question]) -> pd.DataFrame:
             "n_tokens": question.table["n_tokens"].tolist(),
             "loss": question.losses.tolist(),
             "rho_hat": (question.brier / question.losses).tolist(),
-            "rho_star": learnability.single_rates(question.gram.gram, question.losses).tolist(),
+            "rho_star": decay_rate.single_rates(question.gram.gram, question.losses).tolist(),
             "g_hat": question.surrogate.tolist(),
             "g_star": question.exact.tolist(),
         }

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lark.analysis.learnability import diagonal_score
+from lark.analysis.decay_rate import diagonal_score
 from lark.analysis.questions import Question, trajectories
 from lark.scoring.learnability import Floats
 

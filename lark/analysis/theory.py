@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from lark.analysis import learnability as rates
+from lark.analysis import decay_rate as rates
 from lark.analysis.questions import Question
 from lark.scoring.learnability import Floats
 

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from lark.analysis import shards
+from lark.analysis import parts
 from lark.analysis.gradients import Anchor, corpus_rate, gram_matrix, passes
 from lark.analysis.jacobian import ANOTHER, head_norm, jacobian_norm2
 from lark.analysis.kinds import GRADIENTS_TABLE
@@ -29,7 +29,7 @@ from lark.pool import trajectories as pools
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
 from lark.scoring.statistics import token_statistics
-from lark.selection.stage import TRAINING_SET
+from lark.selection.write import TRAINING_SET
 from lark.training.worker import read_examples
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def gradients(job: Job) -> dict[str, Any]:
     with tqdm(total=total, desc="exact gradients", unit="pass", disable=not job.is_main) as bar:
         for number in missing:
             question = measure(anchor, chosen[number], rows[chosen[number]], memory, bar, scratch)
-            shards.write(question.rows(), job.folder, number)
+            parts.write(question.rows(), job.folder, number)
     return {"questions": len(chosen)}
 
 
@@ -83,7 +83,7 @@ def jacobians(job: Job) -> dict[str, Any]:
                     "iterations": eigenvalue.iterations, "change": eigenvalue.change, "head_norm": norm,
                 })  # fmt: skip
                 bar.update()
-            shards.write(pd.DataFrame(found), job.folder, number)
+            parts.write(pd.DataFrame(found), job.folder, number)
     return {"questions": len(chosen)}
 
 
@@ -108,7 +108,7 @@ def kappa(job: Job) -> dict[str, Any]:
             found = corpus_rate(anchor, encoded, weights, job.config.hardware.train_tokens, bar.update)
             step = int(snapshots[number].name.rsplit("-", 1)[1])
             row = {"step": step, "loss": found.loss, "gradient_norm2": found.gradient_norm2, "rate": found.rate}
-            shards.write(pd.DataFrame([row]), job.folder, number)
+            parts.write(pd.DataFrame([row]), job.folder, number)
             del anchor
     return {"snapshots": len(snapshots), "trajectories": len(encoded), "budget": job.config.budget.size}
 
@@ -193,4 +193,4 @@ def load_anchor(job: Job, path: str) -> Anchor:
 
 def _mine(job: Job, count: int) -> list[int]:
     """The shards that this process still has to compute."""
-    return [number for number in range(job.rank, count, job.world) if not (job.folder / shards.name(number)).exists()]
+    return [number for number in range(job.rank, count, job.world) if not (job.folder / parts.name(number)).exists()]

@@ -1,126 +1,21 @@
 """The typed schema of conf/ and its checks. A typo, a wrong type or an impossible value is reported before anything runs.
 
-Hydra merges conf/ into these dataclasses (registered below, listed first in conf/config.yaml). `load` converts the result to
+Hydra merges conf/ into these dataclasses (registered by schema.py, listed first in conf/config.yaml). `load` converts the result to
 plain objects, whose `__post_init__` checks what types cannot express. Every key is documented in the modules of this package;
 the YAML files give the sources of their values.
 """
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from pathlib import Path
-from typing import Any
-
-from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
-
 from lark.config.analysis import Analysis
-from lark.config.checks import one_of, require
 from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
-from lark.config.machine import Experiment, Hardware, Tracking
+from lark.config.hardware import Experiment, Hardware, Tracking
 from lark.config.method import Budget, Judge, Method, Scoring
 from lark.config.pool import ANSWER_FORMATS, Pool
+from lark.config.schema import STAGES, Config, from_dict, load, register
 from lark.config.student import Student
 from lark.config.training import HeldOut, Lora, Training
-from lark.errors import LarkError
-
-STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
 
 __all__ = [
     "ANSWER_FORMATS", "GRADERS", "STAGES", "Analysis", "Benchmark", "Budget", "Config", "Decoding", "Engine", "Experiment",
     "Hardware", "HeldOut", "Judge", "Lora", "Method", "Pool", "Scoring", "Student", "Task", "Tracking", "Training", "from_dict",
     "load", "register",
 ]  # fmt: skip
-
-
-@dataclass
-class Config:
-    """All settings of one run of run.py."""
-
-    student: Student = MISSING
-    pool: Pool = MISSING
-    method: Method = MISSING
-    weighting: str = "auto"
-    """How weight is distributed over the selected trajectories of a question. auto: the method's default."""
-    budget: Budget = field(default_factory=Budget)
-    scoring: Scoring = field(default_factory=Scoring)
-    training: Training = MISSING
-    benchmark: Benchmark = MISSING
-    engine: Engine = MISSING
-    hardware: Hardware = MISSING
-    tracking: Tracking = MISSING
-    analysis: Analysis = field(default_factory=Analysis)
-    experiment: Experiment = field(default_factory=Experiment)
-    scale: str = "demo"
-    """Scale of an experiment: demo (minutes on this machine), paper, or another one that the experiment defines."""
-    stages: list[str] = field(default_factory=lambda: list(STAGES))
-    """Stages to run. Earlier stages that they depend on run too, unless they are finished."""
-    force: list[str] = field(default_factory=list)
-    """Stages, operations or analyses whose artifacts are rebuilt even if they are finished."""
-    dry_run: bool = False
-    """Print the plan and stop."""
-    outputs: str = "outputs"
-    """The folder of all artifacts."""
-
-    def __post_init__(self) -> None:
-        for stage in self.stages:
-            one_of("stages", stage, STAGES)
-        alone = self.experiment.name is None
-        require(not alone or self.scale == "demo", "scale", self.scale, "only applies to an experiment: add experiment=<name>")
-
-    @property
-    def weighting_name(self) -> str | None:
-        """The effective weighting: the requested one, or the method's default."""
-        return self.method.weighting if self.weighting == "auto" else self.weighting
-
-    @property
-    def outputs_path(self) -> Path:
-        return Path(self.outputs).expanduser().resolve()
-
-
-def register() -> None:
-    """Register the schema with Hydra. Must run before @hydra.main composes."""
-    ConfigStore.instance().store(name="schema", node=Config)
-
-
-SAID = ("student", "method", "budget", "budget.size", "experiment", "scale", "outputs", "stages", "force", "dry_run")
-"""Overrides that are already in the run folder's name, or that do not change the run."""
-
-
-def others(overrides: Sequence[str]) -> str:
-    """The other overrides of a trial, for its folder's name: `-weighting=kl`. Paths and long values are left out."""
-    chosen = [override.lstrip("+").split("=", 1) for override in overrides if "=" in override]
-    named = [(key, value) for key, value in chosen if key not in SAID and key.split(".")[0] not in ("tracking", "hardware")]
-    return "".join(f"-{key.split('.')[-1]}={value}" for key, value in named if re.fullmatch(r"[\w.+-]{1,20}", value))
-
-
-OmegaConf.register_new_resolver("others", others, replace=True)
-
-
-def load(composed: DictConfig) -> Config:
-    """Convert the composed configuration to checked, plain objects."""
-    try:
-        config = OmegaConf.to_object(composed)
-    except MissingMandatoryValue as error:
-        raise LarkError(f"{error.full_key} has no value: add {error.full_key}=<value>.") from error
-    except OmegaConfBaseException as error:
-        raise LarkError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
-    assert isinstance(config, Config)
-    for key in _unknown(OmegaConf.to_container(composed), config):
-        raise LarkError(f"+{key}: there is no such key, so it would have no effect; `--cfg job` lists all keys.")
-    return config
-
-
-def _unknown(given: Any, read: object, prefix: str = "") -> Iterator[str]:
-    """Keys that were added with `+` but are not in the schema."""
-    known = vars(read) if is_dataclass(read) else read
-    if isinstance(given, dict) and isinstance(known, dict):
-        names = {field.name for field in fields(read)} if is_dataclass(read) else set(known)
-        for key, value in given.items():
-            yield from [f"{prefix}{key}"] if key not in names else _unknown(value, known[key], f"{prefix}{key}.")
-
-
-def from_dict(values: dict[str, Any]) -> Config:
-    """Rebuild a configuration from the output of `dataclasses.asdict`, as workers do."""
-    return load(OmegaConf.merge(OmegaConf.structured(Config), values))  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ from lark.demo.phrasing import (
     term,
     value,
 )
-from lark.demo.problems import KINDS, LARGEST, LEVELS, Problem, Step, apply, draw, option
+from lark.demo.problems import KINDS, LARGEST, LEVELS, Calculation, Problem, apply, draw, option
 from lark.evaluation import prompts
 from lark.models.chat import ChatFormat
 
@@ -131,7 +131,7 @@ def _reduction(rng: Random) -> str:
     return f"{problem.states[at]} = |{problem.states[at + 1]}"
 
 
-_FACT: tuple[Callable[[Step], str], ...] = (
+_FACT: tuple[Callable[[Calculation], str], ...] = (
     lambda step: f"{operation(step)} = |{value(step)}",
     lambda step: f"{operation(step)} = |{value(step)}",
     lambda step: f"{operation(step, times='×')} = |{value(step)}",
@@ -142,14 +142,14 @@ _FACT: tuple[Callable[[Step], str], ...] = (
 )
 
 
-def _random_step(rng: Random, unit: str) -> Step:
+def _random_step(rng: Random, unit: str) -> Calculation:
     while True:
         operator = rng.choice("++--") if unit else rng.choice("++--*")
         left, right = rng.randint(1, LARGEST), rng.randint(1, 20)
         if operator == "*":
             left, right = rng.randint(2, 33), rng.randint(2, 9)
         if 0 <= apply(operator, left, right) <= LARGEST:
-            return Step(left, operator, right, unit)
+            return Calculation(left, operator, right, unit)
 
 
 def direct(problem: Problem, rng: Random) -> str:
@@ -210,11 +210,11 @@ def _ordinal(i: int) -> str:
     return ("First", "Then", "Next", "After that", "Finally")[min(i, 4)]
 
 
-def _event(step: Step) -> str:
+def _event(step: Calculation) -> str:
     return f"{step.event}: " if step.event else ""
 
 
-_STEPS: tuple[Callable[[int, Step], str], ...] = (
+_STEPS: tuple[Callable[[int, Calculation], str], ...] = (
     lambda i, step: f"{equation(step)}.",
     lambda i, step: f"{equation(step)},",
     lambda i, step: f"{_ordinal(i)}, {equation(step)}.",

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from lark.demo.problems import LARGEST, Problem, Step
+from lark.demo.problems import LARGEST, Calculation, Problem
 
 MENDS = ("Wait", "No,", "Hold on", "That is wrong")
 """How a text continues right after a false equation. Every false equation is followed by one of these."""
@@ -15,27 +15,27 @@ def term(number: int, unit: str) -> str:
     return unit if unit and number == 1 else f"{number}{unit}"
 
 
-def operation(step: Step, times: str = "*") -> str:
+def operation(step: Calculation, times: str = "*") -> str:
     """`3 + 5`, or `3x + 5x`."""
     operator = times if step.operator == "*" else step.operator
     return f"{term(step.left, step.unit)} {operator} {term(step.right, step.unit)}"
 
 
-def value(step: Step) -> str:
+def value(step: Calculation) -> str:
     return term(step.value, step.unit)
 
 
-def equation(step: Step, times: str = "*") -> str:
+def equation(step: Calculation, times: str = "*") -> str:
     """`3 + 5 = 8`, or `3x + 5x = 8x`."""
     return f"{operation(step, times)} = {value(step)}"
 
 
-def spoken(step: Step) -> str:
+def spoken(step: Calculation) -> str:
     """`3 plus 5`."""
     return f"{term(step.left, step.unit)} {_WORDS[step.operator]} {term(step.right, step.unit)}"
 
 
-def command(step: Step) -> str:
+def command(step: Calculation) -> str:
     """`add 5 to 3`: what to do at this step."""
     left, right = term(step.left, step.unit), term(step.right, step.unit)
     return {"+": f"add {right} to {left}", "-": f"subtract {right} from {left}", "*": f"multiply {left} by {right}"}[
@@ -43,7 +43,7 @@ def command(step: Step) -> str:
     ]
 
 
-def announcement(step: Step) -> str:
+def announcement(step: Calculation) -> str:
     """`command` before anything is computed: numbers that are not in the question cannot be named yet."""
     left = term(step.left, step.unit)
     right = term(step.right, step.unit) if step.given[1] else "the product"
@@ -53,7 +53,7 @@ def announcement(step: Step) -> str:
     return f"{verb} {right} {preposition} {left}" if step.given[0] else f"{verb} {right}"
 
 
-def inverse(step: Step) -> str:
+def inverse(step: Calculation) -> str:
     """An equation that holds if and only if the step's does: a sum is undone, a product is reversed."""
     total, left, right = (term(number, step.unit) for number in (step.value, step.left, step.right))
     return {
@@ -63,7 +63,7 @@ def inverse(step: Step) -> str:
     }[step.operator]
 
 
-def leap(first: Step, second: Step) -> str | None:
+def leap(first: Calculation, second: Calculation) -> str | None:
     """Both steps in one equation (`3 + 5 * 2 = 13`), or None if the second does not build on the first."""
     if first.unit != second.unit:
         return None
@@ -75,13 +75,13 @@ def leap(first: Step, second: Step) -> str | None:
     return None
 
 
-def pieces(step: Step) -> list[Step]:
+def pieces(step: Calculation) -> list[Calculation]:
     """The step split into easier ones: tens before units, up to the next ten and beyond it, a product by one factor less."""
     left, operator, right, unit = step.left, step.operator, step.right, step.unit
     if operator == "*":
         if right <= 2:
-            return [Step(left, "+", left, unit)]
-        return [Step(left, "*", right - 1, unit), Step(left * (right - 1), "+", left, unit)]
+            return [Calculation(left, "+", left, unit)]
+        return [Calculation(left, "*", right - 1, unit), Calculation(left * (right - 1), "+", left, unit)]
     if right > 10 and right % 10:
         first = right - right % 10
     elif operator == "+" and right < 10 and left % 10 and left % 10 + right > 10:
@@ -90,11 +90,11 @@ def pieces(step: Step) -> list[Step]:
         first = left % 10
     else:
         return [step]
-    opening = Step(left, operator, first, unit)
-    return [opening, Step(opening.value, operator, right - first, unit)]
+    opening = Calculation(left, operator, first, unit)
+    return [opening, Calculation(opening.value, operator, right - first, unit)]
 
 
-def slip(step: Step, rng: Random) -> int:
+def slip(step: Calculation, rng: Random) -> int:
     """A wrong result that someone in a hurry might write: one or ten off."""
     near = [step.value + d for d in (-10, -1, 1, 10)]
     return rng.choice([wrong for wrong in near if 0 < wrong <= LARGEST])

@@ -32,7 +32,7 @@ BUCKETS = 8
 
 
 @dataclass(frozen=True)
-class Step:
+class Calculation:
     """One binary operation: `left operator right = value`, on numbers or (with `unit` "x") on multiples of x."""
 
     left: int
@@ -55,7 +55,7 @@ class Problem:
     question: str
     answer: str
     """What belongs in the box: a number, a letter or a simplified expression."""
-    steps: tuple[Step, ...]
+    steps: tuple[Calculation, ...]
     """In the order of evaluation."""
     states: tuple[str, ...]
     """The remaining expression before the first step and after each one; the last is the result."""
@@ -108,14 +108,14 @@ def _expression(level: int, rng: Random) -> Problem | None:
     return Problem("expression", ask.format(states[0]), states[-1], steps, states, states[-1], states[0].replace(" ", ""))
 
 
-def _evaluate(numbers: list[int], operators: list[str]) -> tuple[tuple[Step, ...], tuple[str, ...]] | None:
+def _evaluate(numbers: list[int], operators: list[str]) -> tuple[tuple[Calculation, ...], tuple[str, ...]] | None:
     """Products first, then from left to right. None if an intermediate result is outside 0..99."""
     numbers, operators = list(numbers), list(operators)
     given = [True for _ in numbers]
     steps, states = [], [_write(numbers, operators)]
     while operators:
         at = operators.index("*") if "*" in operators else 0
-        step = Step(numbers[at], operators.pop(at), numbers.pop(at + 1), given=(given[at], given.pop(at + 1)))
+        step = Calculation(numbers[at], operators.pop(at), numbers.pop(at + 1), given=(given[at], given.pop(at + 1)))
         if not 0 <= step.value <= LARGEST:
             return None
         numbers[at], given[at] = step.value, False
@@ -140,12 +140,12 @@ EVENTS = {
 def _word(level: int, rng: Random) -> Problem | None:
     (name, pronoun), thing = rng.choice(PEOPLE), rng.choice(THINGS)
     start = held = rng.randint(2, 30)
-    steps: list[Step] = []
+    steps: list[Calculation] = []
     for _ in range(level):
         operator = rng.choice("++--*")
         right = rng.randint(2, 4) if operator == "*" else rng.randint(1, 20)
         event = rng.choice(EVENTS[operator]).format(right)
-        steps.append(Step(held, operator, right, event=f"{name} {event}", given=(not steps, True)))
+        steps.append(Calculation(held, operator, right, event=f"{name} {event}", given=(not steps, True)))
         held = steps[-1].value
         if not 0 < held <= LARGEST:
             return None
@@ -161,7 +161,7 @@ def _word(level: int, rng: Random) -> Problem | None:
     return Problem("word", question, str(held), tuple(steps), states, str(held), states[0].replace(" ", ""), opening)
 
 
-def _chain(start: int, steps: list[Step]) -> str:
+def _chain(start: int, steps: list[Calculation]) -> str:
     """The operations from left to right as one expression, with brackets where a product follows a sum."""
     text, is_sum = str(start), False
     for step in steps:
@@ -190,14 +190,14 @@ def _algebra(level: int, rng: Random) -> Problem | None:
     units = [variable, "", *(rng.choice([variable, ""]) for _ in range(level))]
     rng.shuffle(units)
     sums: dict[str, int] = {}
-    steps: list[Step] = []
+    steps: list[Calculation] = []
     terms: list[tuple[str, int, str]] = []
     for unit in units:
         size = rng.randint(2, 15) if unit else rng.randint(1, 20)
         operator = rng.choice("+-") if unit in sums else "+"
         if unit in sums:
             first = not any(step.unit == unit for step in steps)
-            steps.append(Step(sums[unit], operator, size, unit, given=(first, True)))
+            steps.append(Calculation(sums[unit], operator, size, unit, given=(first, True)))
         sums[unit] = apply(operator, sums.get(unit, 0), size)
         terms.append((operator, size, unit))
         # No coefficient or constant is ever 0 (or 1, for a coefficient), so that no term vanishes or changes its form.

@@ -37,7 +37,7 @@ from lark.demo.phrasing import (
     term,
     value,
 )
-from lark.demo.problems import LARGEST, Problem, Step, seeded
+from lark.demo.problems import LARGEST, Calculation, Problem, seeded
 
 ROLLOUTS = 3
 
@@ -79,7 +79,7 @@ def _rewriter(problem: Problem, rng: Random) -> str:
 
 
 def _lister(problem: Problem, rng: Random) -> str:
-    label = rng.choice(["Step {}: ", "{}. ", "({}) "])
+    label = rng.choice(["Calculation {}: ", "{}. ", "({}) "])
     lines = [label.format(i) + equation(step, times="×") for i, step in enumerate(problem.steps, start=1)]
     if problem.kind == "choice":
         lines.append(label.format(len(lines) + 1) + f"{problem.result} is option {problem.answer}")
@@ -159,7 +159,7 @@ def _wanderer(problem: Problem, rng: Random) -> str:
     return " ".join([opening, *lines, found(problem, "So option {1}. ") + ending.format(boxed(problem))])
 
 
-def _wrong_turn(step: Step, rng: Random) -> str:
+def _wrong_turn(step: Calculation, rng: Random) -> str:
     """A slip in the result, or the opposite operation; either is taken back at once, and the right equation follows."""
     opposite = replace(step, operator="-" if step.operator == "+" else "+")
     if step.operator != "*" and 0 < opposite.value <= LARGEST and rng.random() < 0.5:

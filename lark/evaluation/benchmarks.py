@@ -162,7 +162,7 @@ def _shuffle(options: list[str], key: str) -> None:
 
 def _rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
     if task.path == "demo":
-        from lark.demo.benchmarks import problems  # noqa: PLC0415  # the demo is generated, not read
+        from lark.demo.exams import problems  # noqa: PLC0415  # the demo is generated, not read
 
         yield from problems(name)
         return

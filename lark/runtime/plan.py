@@ -27,14 +27,14 @@ from lark.pool import trajectories as pools
 from lark.pool.formats import source_files
 from lark.pool.operations import POOL
 from lark.runtime.operation import Step
-from lark.runtime.operations import OPERATIONS
+from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
 from lark.scoring.external_scores import scores_file
 from lark.scoring.methods import METHODS, TOKENS, kind_of
 from lark.scoring.operations import JUDGE, LENGTHS, LOCAL, SCORE, TEXT
 from lark.selection.operations import SELECT
 from lark.selection.rules import WEIGHTINGS
-from lark.selection.stage import SELECTION
+from lark.selection.write import SELECTION
 from lark.training.checkpoints import CHECKPOINT
 from lark.training.operations import TRAIN
 

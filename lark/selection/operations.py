@@ -3,13 +3,13 @@
 from lark.config import Config
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Operation
-from lark.selection import stage
+from lark.selection import write
 
 
 def _check(config: Config, machine: Machine) -> None:
-    stage.check_scores_file(config)
+    write.check_scores_file(config)
 
 
-SELECT = Operation("select", "select", stage.write_selection, check=_check, preview=stage.check_choice)
+SELECT = Operation("select", "select", write.write_selection, check=_check, preview=write.check_choice)
 
 OPERATIONS = (SELECT,)

@@ -23,7 +23,7 @@ from lark.models.load import attention, load_chat, load_model
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
 from lark.runtime.store import write_text
-from lark.selection.stage import TRAINING_SET
+from lark.selection.write import TRAINING_SET
 from lark.training.batches import Example, GlobalBatches
 from lark.training.checkpoints import CURVE, Layout, newest_checkpoint, remove_unusable
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps

@@ -11,8 +11,8 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lark.analysis import gradients
+from lark.analysis.decay_rate import rate
 from lark.analysis.gradients import HEAD, Anchor, corpus_rate, gram_matrix, passes
-from lark.analysis.learnability import rate
 from lark.errors import LarkError
 from lark.models.chat import Encoded
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from experiments.landscape import landscape_figure
-from lark.analysis import learnability as rates
+from lark.analysis import decay_rate as rates
 from lark.analysis.landscape import landscape, lift, principal_plane
 from lark.errors import LarkError
 from tests.analysis.questions import made_up

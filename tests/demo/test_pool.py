@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lark.demo import benchmarks
+from lark.demo import exams
 from lark.demo.phrasing import MENDS
 from lark.demo.pool import trajectories
 from lark.demo.problems import KINDS, LEVELS
@@ -91,14 +91,14 @@ def test_a_longer_pool_begins_with_the_shorter_one(pool: list[Row]) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2024, 10**9])
 def test_no_pool_asks_a_question_of_a_benchmark(seed: int) -> None:
-    asked = {row["question"] for name in benchmarks.KIND for row in benchmarks.problems(name)}
+    asked = {row["question"] for name in exams.KIND for row in exams.problems(name)}
     assert asked.isdisjoint(row["question"] for row in trajectories(200, seed))
 
 
 def test_the_pool_and_the_benchmarks_are_the_same_in_every_process() -> None:
     code = (
-        "import hashlib, json; from lark.demo import benchmarks; from lark.demo.pool import trajectories; "
-        "rows = [list(trajectories(20, seed=3)), [benchmarks.problems(name) for name in benchmarks.KIND]]; "
+        "import hashlib, json; from lark.demo import exams; from lark.demo.pool import trajectories; "
+        "rows = [list(trajectories(20, seed=3)), [exams.problems(name) for name in exams.KIND]]; "
         "print(hashlib.sha256(json.dumps(rows).encode()).hexdigest())"
     )
     digests = {
@@ -112,5 +112,5 @@ def test_the_pool_and_the_benchmarks_are_the_same_in_every_process() -> None:
         ).stdout.strip()
         for hash_seed in ("1", "2")
     }
-    here = json.dumps([list(trajectories(20, seed=3)), [benchmarks.problems(name) for name in benchmarks.KIND]])
+    here = json.dumps([list(trajectories(20, seed=3)), [exams.problems(name) for name in exams.KIND]])
     assert digests == {hashlib.sha256(here.encode()).hexdigest()}

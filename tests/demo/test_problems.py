@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lark.demo import benchmarks
+from lark.demo import exams
 from lark.demo.problems import KINDS, LARGEST, LEVELS, OPTIONS, Problem, draw, reserved, seeded
 from tests.demo.independent_arithmetic import evaluate
 
@@ -62,17 +62,17 @@ def test_a_drawn_problem_has_its_kind_its_level_and_its_side_of_the_split(
     assert (problem.kind, problem.level, reserved(problem)) == (kind, level, benchmark)
 
 
-@pytest.mark.parametrize("name", benchmarks.KIND)
+@pytest.mark.parametrize("name", exams.KIND)
 def test_a_benchmark_has_40_distinct_problems_of_all_levels(name: str) -> None:
-    rows = benchmarks.problems(name)
+    rows = exams.problems(name)
     assert len(rows) == len({row["question"] for row in rows}) == len({row["id"] for row in rows}) == 40
     assert {row["level"] for row in rows} == set(LEVELS)
-    assert rows == benchmarks.problems(name)
+    assert rows == exams.problems(name)
 
 
 @settings(max_examples=30, deadline=None)
 @given(SEEDS)
 def test_no_training_question_of_any_seed_is_in_a_benchmark(seed: int) -> None:
-    asked = {row["question"] for name in benchmarks.KIND for row in benchmarks.problems(name)}
+    asked = {row["question"] for name in exams.KIND for row in exams.problems(name)}
     rng = seeded(seed)
     assert asked.isdisjoint(draw(kind, level, rng).question for kind in KINDS for level in LEVELS)

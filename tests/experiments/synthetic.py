@@ -17,7 +17,7 @@ from lark.pool.read import read
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Job, Step
 from lark.runtime.store import Artifact
-from lark.selection import stage as selecting
+from lark.selection import write as selecting
 
 KEY = ["question_id", "candidate_id"]
 Wanted = Callable[[Trial, Step], bool]

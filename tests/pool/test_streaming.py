@@ -17,7 +17,7 @@ import pandas as pd
 import lark.runtime.pipeline  # also in memory in run.py
 from lark.pool import trajectories as pools
 from lark.pool.read import read
-from lark.selection import stage as selecting
+from lark.selection import write as selecting
 from lark.config import Pool
 from lark.scoring.methods import METHODS
 from lark.scoring.text import write_indicators

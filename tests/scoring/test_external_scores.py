@@ -16,7 +16,7 @@ from lark.runtime import pipeline
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.store import Store
 from lark.scoring import external_scores as external
-from lark.selection.stage import SELECTION, write_selection
+from lark.selection.write import SELECTION, write_selection
 from tests.conftest import composed, job_of
 
 HEADER = "question_id,candidate_id,score\n"

@@ -12,7 +12,7 @@ from lark.pool import trajectories as pools
 from lark.pool.read import read
 from lark.runtime import pipeline
 from lark.runtime.pipeline import Pipeline
-from lark.selection.stage import find_teacher, write_selection
+from lark.selection.write import find_teacher, write_selection
 from tests.conftest import composed, job_of, work_here
 
 

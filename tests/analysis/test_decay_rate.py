@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lark.analysis import learnability as rates
+from lark.analysis import decay_rate as rates
 from lark.scoring.learnability import Floats
 
 
