@@ -1,5 +1,6 @@
 """Lengths of a pool's trajectories: measured if the lengths artifact is finished, read from a small pool, or assumed."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -11,7 +12,9 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.pool.formats import source_files
 from lark.pool.read import read
-from lark.scoring.methods import kind_of
+from lark.runtime.operation import Step
+from lark.runtime.store import Store
+from lark.scoring.methods import LENGTHS_TABLE
 
 READ_BYTES = 200_000_000
 """A local pool of up to this size is read for its plan."""
@@ -57,9 +60,15 @@ class PoolLengths:
         return replace(self, total=total, response=np.minimum(self.response, total))
 
 
+def measured(steps: Iterable[Step], store: Store) -> Path | None:
+    """The folder of the plan's lengths artifact, if it is finished."""
+    artifacts = [artifact for step in steps if step.makes(LENGTHS_TABLE) for artifact in step.artifacts]
+    return next((store.path(artifact) for artifact in artifacts if store.state(artifact) == "finished"), None)
+
+
 def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
-    """The best available lengths. `artifact`: the folder of a finished lengths artifact."""
-    if artifact is not None and (artifact / kind_of("lengths").file).is_file():
+    """The best available lengths. `artifact`: the folder of a finished lengths artifact (see `measured`)."""
+    if artifact is not None and (artifact / LENGTHS_TABLE.file).is_file():
         return _measured(artifact)
     pool, longest = config.pool, config.student.max_length
     if pool.format == "demo":
@@ -78,7 +87,7 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
 
 
 def _measured(folder: Path) -> PoolLengths:
-    columns = pq.read_table(folder / kind_of("lengths").file, columns=["question_id", "n_prompt", "n_tokens"])
+    columns = pq.read_table(folder / LENGTHS_TABLE.file, columns=["question_id", "n_prompt", "n_tokens"])
     response = columns["n_tokens"].to_numpy().astype(np.float64)
     questions = len(columns["question_id"].unique())
     total = columns["n_prompt"].to_numpy() + response

@@ -12,7 +12,7 @@ from pathlib import Path
 from lark.config import Config
 from lark.errors import LarkError
 from lark.models.students import check_student
-from lark.planner.lengths import PoolLengths, pool_lengths
+from lark.planner.lengths import PoolLengths, measured, pool_lengths
 from lark.planner.report import check_memory
 from lark.report.tables import text_table
 from lark.runtime.launch import command, run_worker
@@ -22,13 +22,8 @@ from lark.runtime.operation import Counts, Job, Step
 from lark.runtime.plan import make_plan, wanted
 from lark.runtime.store import Artifact, Checksums, Store
 from lark.runtime.tracking import Tracker
-from lark.scoring.methods import kind_of
 
 log = logging.getLogger(__name__)
-
-
-REPORT = "report"
-"""The stage without an operation: the report is written again at the end of every run that requests it."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class Pipeline:
             if not any(outcome.made for outcome in self.outcomes) and self.tracker.already_tracked:
                 self.tracker.enabled = False  # nothing new to report: a repeated sweep leaves no empty runs behind
             self._track_what_was_there()
-            if summarise is not None and REPORT in self.config.stages:
+            if summarise is not None and self.config.wants_report:
                 summarise(self)
             done = True
         finally:
@@ -95,9 +90,7 @@ class Pipeline:
 
     def lengths(self) -> PoolLengths:
         """The pool's lengths as far as they are known, for the planner."""
-        kind = kind_of("lengths")
-        known = [a for step in self.plan for a in step.artifacts if a.kind == kind and self.store.state(a) == "finished"]
-        return pool_lengths(self.config, self.store.path(known[0]) if known else None)
+        return pool_lengths(self.config, measured(self.plan, self.store))
 
     def finished(self) -> frozenset[tuple[str, ...]]:
         """Keys of the steps that need not run and cost nothing."""
@@ -114,7 +107,7 @@ class Pipeline:
         for step in self.steps:
             for artifact in step.artifacts:
                 what = "run again" if self._forced(step) else action[self.store.state(artifact)]
-                rows.append([step.stage, step.operation.name, what, str(artifact.folder)])
+                rows.append([step.stage or "–", step.operation.name, what, str(artifact.folder)])
             if isinstance(step.operation.run, str):
                 endpoint = None if step.operation.processes == "one" else self.machine.rendezvous
                 folder, processes = self.store.path(step.artifacts[0]), self._processes(step)

@@ -30,7 +30,16 @@ from lark.runtime.operation import Step
 from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
 from lark.scoring.external_scores import scores_file
-from lark.scoring.methods import METHODS, TOKENS, kind_of
+from lark.scoring.methods import (
+    JUDGE_TABLE,
+    LENGTHS_TABLE,
+    LOCAL_TABLE,
+    METHODS,
+    SCORES_TABLE,
+    SOURCES,
+    TEXT_TABLE,
+    TOKENS,
+)  # fmt: skip
 from lark.scoring.operations import JUDGE, LENGTHS, LOCAL, SCORE, TEXT
 from lark.selection.operations import SELECT
 from lark.selection.rules import WEIGHTINGS
@@ -142,33 +151,30 @@ class _Plan:
 
     def scoring(self) -> list[Step]:
         """Only the steps that the method needs. The forward pass is shared by all methods and budgets."""
-        needs, scoring = METHODS[self.config.method.name].needs, self.config.scoring
-        steps = [self.lengths()]
-        if "statistics" in needs or scoring.tokens:
-            steps.append(self.score(scoring.tokens))
-        if "local" in needs:
-            part = {**self.identity, "local_context": scoring.local_context}
-            local = Artifact(kind_of("local"), self.name, part, self.pool_and_lengths())
-            steps.append(Step(LOCAL, (local,), self.weights, (local.kind.name,)))
-        if "text" in needs:
-            steps.append(Step(TEXT, (Artifact(kind_of("text"), self.config.pool.name, {}, {"pool": self.pool}),)))
-        if "judge" in needs:
-            steps.append(self.judge())
-        return steps
+        needed = {*METHODS[self.config.method.name].needs, *(["statistics"] if self.config.scoring.tokens else [])}
+        return [self.lengths(), *(step(self) for source, step in SCORING.items() if source in needed)]
 
     def lengths(self) -> Step:
         part = tokenizer_identity(self.config.student, self.checksums)
-        return Step(LENGTHS, (Artifact(kind_of("lengths"), self.name, part, {"pool": self.pool}),), self.weights)
+        return Step(LENGTHS, (Artifact(LENGTHS_TABLE, self.name, part, {"pool": self.pool}),), self.weights)
 
     def pool_and_lengths(self) -> dict[str, Artifact]:
-        return {"pool": self.pool, "lengths": self.lengths().artifacts[0]}
+        return {artifact.kind.name: artifact for artifact in (self.pool, *self.lengths().artifacts)}
 
-    def score(self, tokens: bool) -> Step:
+    def score(self) -> Step:
         part = {**self.identity, "rank_clip": self.config.scoring.rank_clip}
-        outputs = [Artifact(kind_of("statistics"), self.name, part, self.pool_and_lengths())]
-        if tokens:
+        outputs = [Artifact(SCORES_TABLE, self.name, part, self.pool_and_lengths())]
+        if self.config.scoring.tokens:
             outputs.append(Artifact(TOKENS, self.name, self.identity, self.pool_and_lengths()))
         return Step(SCORE, tuple(outputs), self.weights, tuple(output.kind.name for output in outputs))
+
+    def local(self) -> Step:
+        part = {**self.identity, "local_context": self.config.scoring.local_context}
+        local = Artifact(LOCAL_TABLE, self.name, part, self.pool_and_lengths())
+        return Step(LOCAL, (local,), self.weights, (local.kind.name,))
+
+    def text(self) -> Step:
+        return Step(TEXT, (Artifact(TEXT_TABLE, self.config.pool.name, {}, {"pool": self.pool}),))
 
     def judge(self) -> Step:
         """The verdicts of a judge model on a pool. They do not depend on the student."""
@@ -176,7 +182,7 @@ class _Plan:
         settings = {key: value for key, value in asdict(judge).items() if key not in ("path", "revision", "tensor_parallel")}
         part = {"judge": weights_identity(judge.model, self.checksums), **settings, "engine": self.config.engine.name}
         name = f"{self.config.pool.name}-{Path(judge.path).name}"
-        return Step(JUDGE, (Artifact(kind_of("judge"), name, part, {"pool": self.pool}),), self.weights_of(judge.model))
+        return Step(JUDGE, (Artifact(JUDGE_TABLE, name, part, {"pool": self.pool}),), self.weights_of(judge.model))
 
     def selection_artifact(self, scoring: Sequence[Step]) -> Artifact:
         method, budget, weighting = self.config.method, self.config.budget.size, self.config.weighting_name
@@ -187,7 +193,7 @@ class _Plan:
         if "external" in needs:
             part |= {"scores": self.checksums(scores_file(method)), "higher_is_better": method.higher_is_better}
         known = [step.artifacts[0] for step in scoring]
-        kinds = {kind_of(source) for source in needs - {"external"}} | {kind_of("lengths")}  # not a tokens-only pass
+        kinds = {SOURCES[source].kind for source in needs} | {LENGTHS_TABLE}  # not a tokens-only pass
         inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
         return Artifact(SELECTION, f"{self.name}-{method.name}-{weighting}{self.teacher_name()}-B{budget}", part, inputs)
 
@@ -282,6 +288,14 @@ class _Plan:
     def teacher_name(self) -> str:
         return "" if self.config.method.teacher is None else f"-teacher-{self.config.method.teacher}"
 
+
+SCORING: dict[str, Callable[[_Plan], Step]] = {
+    "statistics": _Plan.score,
+    "local": _Plan.local,
+    "text": _Plan.text,
+    "judge": _Plan.judge,
+}
+"""What a method may need (`Method.needs`) and the steps that make it, in order. The lengths are always made."""
 
 ANALYSES: dict[str, Callable[[_Plan, Artifact | None], list[Step]]] = {
     "gradients": _Plan.gradients,

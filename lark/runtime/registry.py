@@ -1,4 +1,4 @@
-"""The list of all operations. Each is declared next to the code that does the work."""
+"""The list of all operations, in the order of a run. Each is declared next to the code that does the work."""
 
 import lark.analysis.operations as analysis
 import lark.evaluation.operations as evaluation

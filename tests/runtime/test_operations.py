@@ -16,14 +16,14 @@ from lark.planner.estimates import estimate
 from lark.runtime import pipeline as pipelines
 from lark.runtime.operation import Step
 from lark.runtime.pipeline import Pipeline
-from lark.runtime.plan import ANALYSES, FORCEABLE, make_plan, wanted
+from lark.runtime.plan import ANALYSES, FORCEABLE, SCORING, make_plan, wanted
 from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
 from lark.scoring import methods
 from lark.scoring.operations import JUDGE, LENGTHS, SCORE
 from lark.selection import rules
 from tests.conftest import ROOT, composed, work_here
-from tests.operation_names import places
+from tests.operation_names import places, trees, vocabulary
 
 
 def steps(folder: Path, *typed: str) -> list[Step]:
@@ -32,16 +32,67 @@ def steps(folder: Path, *typed: str) -> list[Step]:
 
 
 def test_code_that_compares_an_operations_name_is_rare_and_in_declarations_or_the_plan() -> None:
+    """Declarations are as many as there are operations; the limit of the others leaves room for a few more."""
     found = places(ROOT)
     declared = ("operations.py", "runtime/plan.py", "scoring/methods.py", "config/schema.py")
-    assert len(found) <= 25
-    assert [place for place in found if not place.split(":")[0].endswith(declared)] == []
+    assert [str(place) for place in found if not place.file.endswith(declared)] == []
+    assert sum(place.what == "declaration" for place in found) == len(OPERATIONS)
+    assert sum(place.what != "declaration" for place in found) <= 10
+
+
+def test_the_counted_names_are_those_of_operations_stages_and_analyses() -> None:
+    names = vocabulary(trees(ROOT)).names
+    assert names == {*(operation.name for operation in OPERATIONS), *STAGES, *ANALYSES}
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('chosen = step.name == "train"', "comparison"),
+        ('chosen = step.name in ("other", "train")', "comparison"),
+        ('chosen = stages == ["train", "pool"]', "comparison"),
+        ("chosen = step.operation is not TRAIN", "comparison"),
+        ("chosen = FIRST in stages", "comparison"),
+        ("chosen = stages == [operations.TRAIN.stage]", "comparison"),
+        ("chosen = step.artifact.kind in (STUDENT, other)", "comparison"),
+        ('match name:\n    case "train":\n        pass', "comparison"),
+        ('ORDER = ("first", *STAGES, "pool")', "table"),
+        ('RUN = {"train": 1, "pool": 2}', "table"),
+        ('for name in ["train", "pool"]:\n    pass', "table"),
+        ('found = STAGES["train"]', "lookup"),
+        ('found = place_of("train")', "lookup"),
+        ('chosen = row["train"]', ""),
+        ('chosen = key == ["train", "seed"]', ""),
+        ('EXPERIMENTS = ("table", "figure", "ablation", "other", "train", "pool")', ""),
+        ("chosen = step.makes(STUDENT)", ""),
+    ],
+)
+def test_the_counter_sees_each_way_to_decide_by_name(line: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "lark").mkdir()
+    declared = [
+        'STAGES = ("train", "pool")', 'TRAIN = Operation("train", "train", run)', 'STUDENT = Kind("student")', 'FIRST = "pool"',
+        "def place_of(name):\n    return STAGES[name]",
+    ]  # fmt: skip
+    (tmp_path / "lark" / "declared.py").write_text("\n".join(declared))
+    (tmp_path / "lark" / "other.py").write_text(line)
+    assert [place.what for place in places(tmp_path) if place.file == "lark/other.py"] == ([what] if what else [])
 
 
 def test_names_are_unique_and_stages_are_those_that_users_know() -> None:
     names = [operation.name for operation in OPERATIONS]
     assert len(set(names)) == len(names)
-    assert {operation.stage for operation in OPERATIONS} <= {*STAGES, "student"}
+    assert {operation.stage for operation in OPERATIONS} <= {*STAGES, ""}
+
+
+def test_a_step_without_a_stage_runs_only_if_another_step_needs_it(tmp_path: Path) -> None:
+    typed = ["student=smollm2", "engine=hf", "pool.questions=3"]
+    for stage, needed in (("pool", False), ("score", True), ("evaluate", True)):
+        assert any(step.stage == "" for step in steps(tmp_path, *typed, f"stages=[{stage}]")) is needed
+
+
+def test_every_source_of_a_method_has_a_step_or_a_file() -> None:
+    assert {*SCORING, "lengths", "external"} == set(methods.SOURCES)
+    assert {source for method in methods.METHODS.values() for source in method.needs} <= set(methods.SOURCES)
 
 
 def test_the_judge_has_its_own_weights_whatever_the_student(tmp_path: Path) -> None:
@@ -73,7 +124,7 @@ def test_verdicts_of_a_judge_with_wrong_weights_are_not_reused(tmp_path: Path) -
         (artifact / "config.yaml").write_text(json.dumps({"version": version, "depends": depends}))
         folders.add(verdicts_folder(artifact))
     assert len(folders) == 2
-    assert methods.kind_of("judge").version == 3
+    assert methods.JUDGE_TABLE.version == 3
 
 
 def test_forcing_an_analysis_forces_its_steps(tmp_path: Path) -> None:

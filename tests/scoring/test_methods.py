@@ -144,7 +144,7 @@ def test_missing_inputs_give_no_scores():
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_method_reads_only_the_columns_it_needs(name):
     method = METHODS[name]
-    columns = {column for source in method.needs for column in SOURCES[source].columns}
+    columns = {"n_tokens", *(column for source in method.needs for column in SOURCES[source].columns)}
     pool = trajectories()
     np.testing.assert_array_equal(method.score(pool[["question_id", "candidate_id", *sorted(columns)]]), method.score(pool))
     for column in sorted(columns):
