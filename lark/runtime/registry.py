@@ -10,8 +10,8 @@ import lark.training.operations as training
 from lark.runtime.operation import Operation
 
 OPERATIONS: tuple[Operation, ...] = (
-    *pool.OPERATIONS,
     *models.OPERATIONS,
+    *pool.OPERATIONS,
     *scoring.OPERATIONS,
     *selection.OPERATIONS,
     *training.OPERATIONS,
