@@ -133,16 +133,21 @@ def test_forcing_an_analysis_forces_its_steps(tmp_path: Path) -> None:
     assert [step.operation.name for step in run.steps if run._forced(step)] == ["gradients", "jacobians"]
 
 
+@pytest.fixture(scope="module")
+def every_run(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[str], set[str]]]:
+    """A run of each method, each analysis and a packaged student, with the stages, operations and analyses of its steps."""
+    few, folder = ["pool.questions=3", "training.snapshots=2"], tmp_path_factory.mktemp("plans")
+    asked = [[], ["student=smollm2", "engine=hf"], *([f"analysis.name={name}"] for name in ANALYSES)]
+    asked += [[f"method={name}"] for name in methods.METHODS if name != "external"]
+    plans = [(typed, steps(folder, *few, *typed)) for typed in asked]
+    return [([*few, *typed], {n for s in plan for n in (s.stage, s.operation.name, s.purpose)}) for typed, plan in plans]
+
+
 @pytest.mark.parametrize("name", FORCEABLE)
-def test_every_value_of_force_forces_something(name: str, tmp_path: Path) -> None:
+def test_every_value_of_force_forces_something(name: str, every_run: list[tuple[list[str], set[str]]], tmp_path: Path) -> None:
     """In a run that has such a step."""
-    typed = {
-        "student": ["student=smollm2", "engine=hf"], "local": ["method=local_naturalness"], "text": ["method=rule_quality"],
-        "judge": ["method=llm_judge"], "jacobians": ["analysis.name=theory"], "analyse": ["analysis.name=gradients"],
-    }  # fmt: skip
-    default = [f"analysis.name={name}"] if name in ANALYSES else []
-    extra = ["training.snapshots=2"] if name == "kappa" else []
-    arguments = [*typed.get(name, default), *extra, f"force={name}", f"outputs={tmp_path}", "tracking=none", "dry_run=true"]
+    typed = next(typed for typed, names in every_run if name in names)
+    arguments = [*typed, f"force={name}", f"outputs={tmp_path}", "tracking=none", "dry_run=true"]
     run = Pipeline(composed(*as_hydra_reads(arguments)), tmp_path)
     assert any(run._forced(step) for step in run.steps)
 
