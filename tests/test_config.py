@@ -185,7 +185,7 @@ def test_a_job_of_a_sweep_is_named_after_what_was_swept() -> None:
     assert others(["student=demo", "method=rsr", "budget.size=3", "experiment=table1"]) == ""
 
 
-def test_flags_may_stand_between_settings_and_keep_their_values() -> None:
+def test_flags_may_come_between_settings_and_keep_their_values() -> None:
     typed = ["outputs=x", "-m", "method=lark", "-cd", "mine", "--config-name=other", "seed=-1", "-c", "job", "budget=1"]
     assert as_hydra_reads(typed) == [
         "-m", "-cd", "mine", "--config-name=other", "-c", "job", "outputs=x", "method=lark", "seed=-1", "budget.size=1",

@@ -68,7 +68,7 @@ def test_every_benchmark_takes_what_make_bench_gives_all_of_them(script: str) ->
     assert "--quick" in done.stdout
 
 
-def test_the_planners_benchmark_runs_and_refuses_what_is_no_student(tmp_path: Path) -> None:
+def test_the_planners_benchmark_runs_and_refuses_what_is_not_a_student(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "experiments.bench.planner"]
     done = subprocess.run([*command, "--quick"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and re.search(r"score .* ratio .*\ntrain .* ratio", done.stderr), done.stderr

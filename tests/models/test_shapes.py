@@ -109,7 +109,7 @@ def test_the_fused_kernels_of_the_paper_apply(name: str) -> None:
     assert type(model).forward is before
 
 
-def test_a_context_longer_than_the_models_is_told_before_anything_loads(tmp_path: Path) -> None:
+def test_a_context_longer_than_the_models_is_refused_before_anything_loads(tmp_path: Path) -> None:
 
     with pytest.raises(LarkError, match=r"student\.max_length=10000 is longer than the model's context of 8192"):
         checked("student=smollm2", "student.max_length=10000", "engine=hf")

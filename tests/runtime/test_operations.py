@@ -152,7 +152,7 @@ def test_every_value_of_force_forces_something(name: str, every_run: list[tuple[
     assert any(run._forced(step) for step in run.steps)
 
 
-def test_forcing_what_this_run_does_not_have_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_forcing_what_this_run_does_not_have_gives_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Pipeline(composed("force=[judge]", f"outputs={tmp_path}", "tracking=none", "dry_run=true"), tmp_path)
     operations = "pool, lengths, score, select, train, generate, grade"
     assert f"force=[judge] has no effect: the operations of this run are {operations}" in caplog.text
