@@ -23,6 +23,9 @@ from lark.reading.rows import Row
 
 log = logging.getLogger(__name__)
 
+VERDICTS = 2
+"""Version of `verdict`. Only a pool that is filtered by verdicts depends on it."""
+
 
 @dataclass(frozen=True)
 class Trajectory:
