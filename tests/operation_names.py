@@ -6,8 +6,8 @@ The names come from the tree that is counted: its declared operations, and its l
 lark/ and experiments/ (not in lark/demo and experiments/bench):
 
 - declaration: `Operation("score", …)`; in trees without that class, `Step("score", …)`
-- comparison: ==, !=, in, is or `case` with a name or a constant that holds one, with an operation (`operation is TRAIN`,
-  `stage == TRAIN.stage`) or with a kind (`kind == METRICS`)
+- comparison: ==, !=, in, is or `case` of something that may hold a name (`SUBJECTS`) with a name; or of anything with an
+  operation (`operation is TRAIN`, `stage == TRAIN.stage`), a kind (`kind == METRICS`) or a constant that holds a name
 - table: a dict, tuple, list or set at least half of which are names, or that extends such a table (`("student", *STAGES)`)
 - lookup: access to such a table by a name, `SOURCES["text"]`, or a call of a function that does it, `kind_of("text")`
 
@@ -19,12 +19,17 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LISTS = frozenset({"STAGES", "ANALYSES", "TASKS", "FORCEABLE"})
 """Module-level lists of names. Projects without operation objects list their operations in the last two."""
+SUBJECTS = frozenset({
+    "task", "tasks", "stage", "stages", "operation", "operations", "step", "steps", "kind", "kinds", "name", "names", "title",
+    "key", "purpose", "force", "forced", "needs", "needed", "asked", "which", "source", "sources", "output", "outputs", "analysis",
+})  # fmt: skip
+"""Variables and attributes that may hold such a name. `thinking == "text"` and `role == "judge"` are something else."""
 DECLARE = frozenset({"Operation", "Step"})
 DISPLAYS = (ast.Tuple, ast.List, ast.Set)
 
@@ -70,7 +75,7 @@ def vocabulary(modules: dict[str, ast.Module]) -> Vocabulary:
         if isinstance(value, ast.Call) and _called(value) in ("Operation", "Kind"):
             words.objects.add(name)
     words.objects |= {name for name, value in assigned if _is_name(value, words)}
-    words.tables = LISTS & {name for name, _ in assigned}
+    words.tables = {name for name, _ in assigned if name in LISTS}
     words.tables |= {name for name, value in assigned if _is_table(value, words)}
     functions = [node for tree in modules.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     words.lookups = {function.name for function in functions if _looks_up(function, words)}
@@ -83,7 +88,7 @@ def places(folder: Path) -> list[Place]:
     words = vocabulary(modules)
     found = set()
     for file, tree in modules.items():
-        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.pattern)]
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.Match)]
         compared = {id(side) for node in nodes if isinstance(node, ast.Compare) for side in [node.left, *node.comparators]}
         found |= {
             Place(file, node.lineno, what)
@@ -93,16 +98,20 @@ def places(folder: Path) -> list[Place]:
     return sorted(found)
 
 
-def _sort(node: ast.expr | ast.pattern, words: Vocabulary) -> str:
+def _sort(node: ast.expr | ast.Match, words: Vocabulary) -> str:
     """Which sort of place a node is; empty if it is none."""
     if isinstance(node, ast.Call) and node.args and _is_name(node.args[0], words):
         called = _called(node)
         return "declaration" if called in DECLARE else "lookup" if called in words.lookups else ""
     if isinstance(node, ast.Compare):
-        sides = list(zip([node.left, *node.comparators], [None, *node.ops], strict=True))
-        return "comparison" if any(_is_compared(side, operator, words) for side, operator in sides) else ""
-    if isinstance(node, ast.MatchValue) and (_is_name(node.value, words) or _is_object(node.value, words)):
-        return "comparison"
+        sides = [node.left, *node.comparators]
+        seen = words if any(_identifier(side) in SUBJECTS for side in sides) else replace(words, names=set())
+        pairs = zip(sides, [None, *node.ops], strict=True)
+        return "comparison" if any(_is_compared(side, operator, seen) for side, operator in pairs) else ""
+    if isinstance(node, ast.Match):
+        seen = words if _identifier(node.subject) in SUBJECTS else replace(words, names=set())
+        values = [part.value for part in ast.walk(node) if isinstance(part, ast.MatchValue)]
+        return "comparison" if any(_is_compared(value, None, seen) for value in values) else ""
     if isinstance(node, ast.Subscript):
         keys = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         known = isinstance(node.value, ast.Name | ast.Attribute) and _identifier(node.value) in words.tables
@@ -113,9 +122,11 @@ def _sort(node: ast.expr | ast.pattern, words: Vocabulary) -> str:
 def _is_compared(node: ast.expr, operator: ast.cmpop | None, words: Vocabulary) -> bool:
     """Whether a side of a comparison is a name or an operation; or, right of `in`, contains one."""
     if isinstance(node, DISPLAYS):
-        each = [_is_name(item, words) or _is_object(item, words) for item in node.elts]
+        each = [_is_compared(item, None, words) for item in node.elts]
         return any(each) if isinstance(operator, ast.In | ast.NotIn) else bool(each) and all(each)
-    return _is_name(node, words) or _is_object(node, words)
+    if isinstance(node, ast.Attribute) and node.attr == "stage":  # of an operation
+        node = node.value
+    return _is_name(node, words) or _identifier(node) in words.objects
 
 
 def _is_table(node: ast.expr, words: Vocabulary) -> bool:
@@ -162,12 +173,6 @@ def _strings(node: ast.expr) -> Iterator[str]:
 
 def _is_name(node: ast.expr, words: Vocabulary) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in words.names
-
-
-def _is_object(node: ast.expr, words: Vocabulary) -> bool:
-    """A variable that holds an operation, a kind or a name; or an operation's stage."""
-    named = node.value if isinstance(node, ast.Attribute) and node.attr == "stage" else node
-    return _identifier(named) in words.objects
 
 
 def _identifier(node: ast.expr) -> str:

@@ -1,6 +1,6 @@
 """Lengths of a pool's trajectories: measured if the lengths artifact is finished, read from a small pool, or assumed."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -60,14 +60,15 @@ class PoolLengths:
         return replace(self, total=total, response=np.minimum(self.response, total))
 
 
-def measured(steps: Iterable[Step], store: Store) -> Path | None:
-    """The folder of the plan's lengths artifact, if it is finished."""
-    artifacts = [artifact for step in steps if step.makes(LENGTHS_TABLE) for artifact in step.artifacts]
-    return next((store.path(artifact) for artifact in artifacts if store.state(artifact) == "finished"), None)
+def lengths_of(config: Config, plan: Sequence[Step], store: Store) -> PoolLengths:
+    """The lengths of a plan's pool: measured if a run has tokenised it, otherwise estimated."""
+    tables = [artifact for step in plan if step.makes(LENGTHS_TABLE) for artifact in step.artifacts]
+    folder = next((store.path(table) for table in tables if store.state(table) == "finished"), None)
+    return pool_lengths(config, folder)
 
 
 def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
-    """The best available lengths. `artifact`: the folder of a finished lengths artifact (see `measured`)."""
+    """The best available lengths. `artifact`: the folder of a finished lengths artifact."""
     if artifact is not None and (artifact / LENGTHS_TABLE.file).is_file():
         return _measured(artifact)
     pool, longest = config.pool, config.student.max_length

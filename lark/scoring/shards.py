@@ -58,7 +58,8 @@ class Shards:
     @classmethod
     def of(cls, lengths: Path, shard_tokens: int, blocks: int = 1) -> "Shards":
         """`lengths`: folder of the pool's token counts. `blocks`: runs of each response in short pieces (Local Naturalness)."""
-        table = pd.read_parquet(lengths / LENGTHS_TABLE.file, columns=["n_prompt", "n_tokens"])
+        kind = LENGTHS_TABLE
+        table = pd.read_parquet(lengths / kind.file, columns=["n_prompt", "n_tokens"])
         tokens = table["n_prompt"].to_numpy() + blocks * table["n_tokens"].to_numpy()
         costs = cost(tokens) if blocks == 1 else tokens.astype(np.float64)
         return cls(cut(costs, shard_tokens), tokens, costs)

@@ -62,6 +62,7 @@ def test_the_counted_names_are_those_of_operations_stages_and_analyses() -> None
         ('found = STAGES["train"]', "lookup"),
         ('found = place_of("train")', "lookup"),
         ('chosen = row["train"]', ""),
+        ('chosen = thinking == "train"', ""),
         ('chosen = key == ["train", "seed"]', ""),
         ('EXPERIMENTS = ("table", "figure", "ablation", "other", "train", "pool")', ""),
         ("chosen = step.makes(STUDENT)", ""),
