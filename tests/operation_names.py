@@ -65,7 +65,7 @@ def trees(folder: Path) -> dict[str, ast.Module]:
 
 
 def vocabulary(modules: dict[str, ast.Module]) -> Vocabulary:
-    """The names of a tree's operations, stages and analyses, and the variables and functions that stand for them."""
+    """The names of a tree's operations, stages and analyses, and the variables and functions that lead to them."""
     words, assigned = Vocabulary(), [pair for tree in modules.values() for pair in _assigned(tree)]
     for name, value in assigned:
         if name in LISTS:
@@ -99,7 +99,7 @@ def places(folder: Path) -> list[Place]:
 
 
 def _sort(node: ast.expr | ast.Match, words: Vocabulary) -> str:
-    """Which sort of place a node is; empty if it is none."""
+    """Which sort of place a node is; empty if it does not count."""
     if isinstance(node, ast.Call) and node.args and _is_name(node.args[0], words):
         called = _called(node)
         return "declaration" if called in DECLARE else "lookup" if called in words.lookups else ""
