@@ -129,6 +129,11 @@ def test_a_judge_on_two_gpus_does_not_stop_the_hf_engine() -> None:
     assert composed("student=qwen7b", "method=llm_judge", "engine=hf").method.judge.tensor_parallel == 2
 
 
+def test_the_judges_settings_reach_the_model_that_is_loaded() -> None:
+    judge = composed("method=llm_judge", "method.judge.dtype=float16", "method.judge.max_length=900").method.judge
+    assert (judge.model.path, judge.model.max_length, judge.model.dtype) == (judge.path, 900, "float16")
+
+
 def test_stages_are_typed_as_words() -> None:
     typed = ["force=grade", "stages=select,train", "force=[train]", "force=[]", "pool.path=force=grade"]
     read = ["force=[grade]", "stages=[select,train]", *typed[2:]]
