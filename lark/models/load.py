@@ -20,7 +20,7 @@ def load_chat(path: str, student: Student) -> ChatFormat:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=student.revision)
     except (OSError, ValueError) as error:
-        raise LarkError(f"student.path={path}: its tokenizer cannot be loaded ({first_line(error)}).") from error
+        raise LarkError(f"{student.setting}.path={path}: its tokenizer cannot be loaded ({first_line(error)}).") from error
     return ChatFormat(tokenizer, student.chat_template, generation_stops(path, student.revision))
 
 
@@ -44,12 +44,12 @@ def load_model(path: str, student: Student, device: str, dtype: torch.dtype | No
             attn_implementation=attention(student, device),
         )
     except (OSError, ValueError, SafetensorError) as error:
-        raise LarkError(f"student.path={path}: the model cannot be loaded ({first_line(error)}).") from error
+        raise LarkError(f"{student.setting}.path={path}: the model cannot be loaded ({first_line(error)}).") from error
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and student.max_length > context:
         raise LarkError(
-            f"student.max_length={student.max_length} is longer than the model's context of {context}: "
-            f"set student.max_length={context}."
+            f"{student.setting}.max_length={student.max_length} is longer than the model's context of {context}: "
+            f"set {student.setting}.max_length={context}."
         )
     model.config.use_cache = False
     moved: PreTrainedModel = model.to(torch.device(device))  # type: ignore[arg-type]

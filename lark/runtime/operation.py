@@ -91,6 +91,8 @@ class Operation:
     """Cost of a step: FLOPs, seconds, memory, disk. None: negligible."""
     remedies: Callable[[Config, Machine, int], Iterator[Settings]] | None = None
     """Settings that may make it fit, least intrusive first; given the tokens of the longest trajectory."""
+    model: str = "student"
+    """The model it loads, as error messages call it."""
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ class Pipeline:
         if step.operation.processes == "one":
             return 1
         gpus = step.operation.gpus(self.config)
-        return None if gpus < 2 else max(1, self.machine.processes // gpus)
+        return None if gpus < 2 or self.machine.device == "cpu" else max(1, self.machine.processes // gpus)
 
 
 def check_machine(config: Config) -> Machine:

@@ -112,7 +112,12 @@ class _Plan:
         file = packaged_file(model)
         if file is None:
             return location(model)
-        artifact = Artifact(CONVERTED, model.name, {"gguf": self.checksums(file)})
+        for step in self.converted:
+            if step.weights == str(file):  # the student and the judge are the same model
+                return step.artifacts[0]
+        # A judge shares the folder of the student with the same path.
+        name = model.name if model is self.config.student else model.path
+        artifact = Artifact(CONVERTED, name, {"gguf": self.checksums(file)})
         self.converted.append(Step(CONVERT, (artifact,), str(file)))
         return artifact
 
