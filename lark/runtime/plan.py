@@ -185,7 +185,8 @@ class _Plan:
 
     def selection_artifact(self, scoring: Sequence[Step]) -> Artifact:
         method, budget, weighting = self.config.method, self.config.budget.size, self.config.weighting_name
-        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget, **method.options}
+        options = METHODS[method.name].check(method.options)
+        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget, **options}
         if method.teacher is not None:
             part["teacher"] = method.teacher
         needs = METHODS[method.name].needs
