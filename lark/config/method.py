@@ -87,7 +87,7 @@ class Budget:
     size: int = 3
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, "budget.size", self.size, "select at least 1 trajectory per question")
+        require(self.size >= 1, "budget", self.size, "select at least 1 trajectory per question")
 
 
 @dataclass
