@@ -51,7 +51,7 @@ class Judge:
     @property
     def model(self) -> Student:
         """The judge in the form that engines load. Refuses settings that no model can have."""
-        return JudgeModel("judge", self.path, self.revision, self.max_length, None, self.dtype)
+        return JudgeModel("judge", self.path, self.revision, self.max_length, dtype=self.dtype)
 
 
 @dataclass

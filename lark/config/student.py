@@ -1,11 +1,14 @@
 """Settings of the student."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
 from lark.config.checks import one_of, plain_name, require
+
+INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}"
+"""The paper's instruction at the end of the user turn in scoring, training and evaluation (App. C.3)."""
 
 
 @dataclass
@@ -24,6 +27,14 @@ class Student:
     """Maximum tokens of prompt and response together, in scoring, training and evaluation (paper, App. C.3)."""
     chat_template: str | None = None
     """None: the tokenizer's own. `llama3`, `chatml`: ours. Otherwise a path to a Jinja file."""
+    instruction: str | None = INSTRUCTION
+    """Appended to the question of single-turn trajectories and benchmark problems. null: questions are used as they are."""
+    thinking: str = "template"
+    """How thinking that a pool keeps apart (`reasoning_content`) is written. template: as the chat template does, and as text
+    if it has no place for it. text: as `<think>…</think>` before the answer. drop: left out; templates that can be asked not to
+    think are. The same in scoring, training and evaluation."""
+    template_options: dict[str, Any] = field(default_factory=dict)
+    """Variables for the chat template, e.g. {enable_thinking: true} or {reasoning_effort: high}."""
     dtype: str = "bfloat16"
     """Precision of the weights in the scoring and training forward passes. The head is always computed in float32."""
     attention: str = "auto"
@@ -33,5 +44,6 @@ class Student:
         plain_name(f"{self.setting}.name", self.name)
         length = f"{self.setting}.max_length"
         require(self.max_length >= 2, length, self.max_length, "must be at least 2 (prompt and response)")
+        one_of(f"{self.setting}.thinking", self.thinking, ("template", "text", "drop"))
         one_of(f"{self.setting}.dtype", self.dtype, ("float32", "bfloat16", "float16"))
         one_of(f"{self.setting}.attention", self.attention, ("auto", "sdpa", "eager", "flash_attention_2"))

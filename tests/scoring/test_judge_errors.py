@@ -1,10 +1,12 @@
 """What goes wrong with the judge's model is reported as the judge's, not as the student's."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from lark.config import Judge, Student
 from lark.config.cli import as_hydra_reads
 from lark.errors import LarkError
 from lark.models.operations import CONVERT
@@ -117,3 +119,10 @@ def test_a_packaged_model_that_is_student_and_judge_is_converted_once(tmp_path: 
     plan = make_plan(composed(*student, *judge), Checksums(tmp_path))
     users = [step.operation.name for step in plan if both.artifacts[0] in step.needs]
     assert {"lengths", "judge"} <= set(users)
+
+
+def test_the_judges_model_has_the_judges_settings() -> None:
+    judge = Judge(path="a/b", revision="v1", dtype="float32", max_length=4096)
+    model = judge.model
+    assert (model.path, model.revision, model.dtype, model.max_length) == ("a/b", "v1", "float32", 4096)
+    assert asdict(model) == asdict(Student("judge", "a/b", revision="v1", dtype="float32", max_length=4096))
