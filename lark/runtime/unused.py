@@ -7,7 +7,7 @@ to both methods, and only one of them uses it. A trial of a sweep therefore only
 import logging
 from collections.abc import Iterator, Sequence
 
-from lark.analysis.operations import TIMING
+from lark.analysis.operations import OPERATIONS as ANALYSIS_OPERATIONS
 from lark.config import STAGES, Config
 from lark.errors import LarkError
 from lark.generation.engine import shared_gpus
@@ -16,7 +16,6 @@ from lark.runtime.operation import Step
 from lark.runtime.plan import ANALYSES
 from lark.runtime.registry import OPERATIONS
 from lark.scoring.methods import METHODS
-from lark.scoring.operations import JUDGE
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +49,9 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
 
 def _judge(config: Config, machine: Machine, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
     """Settings of a judge that nobody asks, or that cannot be divided among GPUs."""
-    operations, key = [step.operation for step in plan], "method.judge.tensor_parallel"
+    key = "method.judge.tensor_parallel"
     given = [name for name in typed if name.startswith("method.judge.")]
-    if given and JUDGE not in operations and TIMING not in operations:
+    if given and not any(step.operation.asks_judge for step in plan):
         what = f"{given[0]} has" if len(given) == 1 else f"{', '.join(given)} have"
         yield f"{what} no effect: method={config.method.name} asks no judge. Remove it, or choose method=llm_judge."
     elif key in given:
@@ -70,7 +69,7 @@ def _stages(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Itera
     for stage in config.stages:
         if stage in planned or all(operation.stage != stage for operation in OPERATIONS):
             continue
-        if stage == TIMING.stage:
+        if stage in (operation.stage for operation in ANALYSIS_OPERATIONS):
             yield f"stages: {stage} has nothing to do: choose a measurement with analysis.name={'|'.join(ANALYSES)}."
         else:
             there = ", ".join(dict.fromkeys(planned))

@@ -125,7 +125,7 @@ TEXT = Operation("text", "score", write_indicators)
 JUDGE = Operation(
     "judge", "score", "lark.scoring.judge_worker:judge_pool", processes="sharing", gpus=_judge_gpus,
     collect=judge.collect, check=_check_judge, forget=judge.forget, cost=_judge_cost, remedies=_judge_remedies,
-    model="judge",
+    model="judge", asks_judge=True,
 )  # fmt: skip
 
 OPERATIONS = (LENGTHS, SCORE, LOCAL, TEXT, JUDGE)
