@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.errors import LarkError
-from lark.grading.answers import AnswerFormat, canonical_number, grade_paper
+from lark.grading.answers import AnswerFormat, canonical_number
+from lark.grading.choices import LONGEST_CHOICE, choice_letter
 from lark.runtime.machine import pinned
 
 logger = logging.getLogger(__name__)
@@ -37,29 +38,18 @@ LONGEST_ANSWER = 1000
 
 _ROOT = Path(__file__).parents[2]
 _TIME_IS_UP = (-signal.SIGPROF, -signal.SIGALRM)
-_TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-_LETTER = re.compile(r"\(?\s*([A-Z])\s*(?:$|\)|[.:](?:\s|$))")
-_JOINT = r"(?:[,;/&|]|OR\b|AND\b)"
-_ANOTHER = re.compile(rf"(?:\s|{_JOINT})*\(?\s*[A-J]\s*[).:]+(?:\s|{_JOINT}|$)|\s*{_JOINT}(?:\s|{_JOINT})*[A-J]\s*$")
-"""A second option after the first. Does not match the chosen option's text: `B) (R)-2-bromobutane`, `D) vitamin C`, `D) K`."""
-
-
-def choice_letter(answer: str) -> str | None:
-    """The letter of a multiple-choice answer: `B`, `b`, `(B)`, `B.`, `\\text{B}`, `B: because`. None for no letter or two."""
-    text = _TEXT.sub(r"\1", answer[:LONGEST_ANSWER]).replace("$", "").strip().upper()
-    match = _LETTER.match(text)
-    return match[1] if match and not _ANOTHER.match(text, match.end()) else None
 
 
 def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> bool | None:
     """The grade if it can be decided without math-verify, otherwise None."""
     if prediction is None:
         return False
-    if grade_paper(prediction, gold, answer_format):
-        return True
+    prediction, gold = prediction.strip(), gold.strip()
     if answer_format == AnswerFormat.CHOICE:
         letter = choice_letter(prediction)
         return letter is not None and letter == choice_letter(gold)
+    if prediction == gold:
+        return True
     numbers = canonical_number(prediction), canonical_number(gold)
     if all(number is not None and number.denominator == 1 for number in numbers):
         return numbers[0] == numbers[1]
