@@ -16,10 +16,22 @@ from sympy import FiniteSet, Interval, S, Set
 from lark.grading import labels
 from lark.grading.expressions import INFINITIES, Expression, Tokens, letters, source
 from lark.grading.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality
-from lark.grading.structure import Answer, Group, Inequality, Matrix, SetExpression, Statement, Value, Words, flat_words, read_answer
-from lark.grading.tokens import Kind, Token, Unreadable, tokenize
+from lark.grading.structure import (
+    Answer,
+    Group,
+    Inequality,
+    Matrix,
+    SetExpression,
+    Statement,
+    Value,
+    Words,
+    flat_words,
+    read_answer,
+)
+from lark.grading.tokens import Kind, Token, UnreadableError, tokenize
 
 T = TypeVar("T")
+_COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple"}
 _BARE_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])")
 
 
@@ -68,26 +80,37 @@ def _letters(value: Value) -> frozenset[str]:
 
 def same_answer(predicted: Answer, expected: Answer) -> bool:
     """Compare lists, sets and tuples item by item; without brackets or in braces in any order, in parentheses in order."""
-    ours, theirs = _items(predicted), _items(expected)
-    kinds = {ours[0], theirs[0]}
-    if "set" in kinds and "tuple" in kinds:
+    ours, theirs = _joined(predicted), _joined(expected)
+    (our_kind, our_items), (their_kind, their_items) = _items(ours), _items(theirs)
+    kinds = {our_kind, their_kind}
+    if kinds == {"set", "tuple"}:
         return False
-    if kinds <= {"one", "tuple"} and len(ours[1]) == len(theirs[1]) == 1 or kinds == {"tuple"}:
-        return same_statement(predicted.statements[0], expected.statements[0])
+    if kinds <= {"one", "tuple"}:
+        return same_statement(ours[0], theirs[0])
     if kinds == {"tuple", "list"}:
-        return _all_same(ours[1], theirs[1])
-    return _match(ours[1], theirs[1], same_statement)
+        return _all_same(our_items, their_items, same_statement)
+    if kinds == {"one", "set"}:
+        return _same_singleton(our_items, their_items) or same_statement(ours[0], theirs[0])
+    if their_kind == "one" and "or" in predicted.joints:  # `1\\frac{1}{2} or 1.5` says one thing
+        first = our_items[0]
+        return all(same_statement(item, theirs[0]) and same_statement(first, item) for item in our_items)
+    return _match(our_items, their_items, same_statement)
 
 
-def _items(answer: Answer) -> tuple[str, list[Statement]]:
-    """What kind of collection the answer is (`one`, `list`, `set` or `tuple`), and its items, with `\\pm` as two items."""
-    statements = _joined(answer)
+def _same_singleton(ours: list[Statement], theirs: list[Statement]) -> bool:
+    """Whether one side is a set of a single number, and the other side that number."""
+    values = [value for item in (*ours, *theirs) for value in item.values]
+    are_numbers = all(isinstance(value, Expression) and not value.is_set for value in values)
+    return are_numbers and len(ours) == len(theirs) == 1 and same_statement(ours[0], theirs[0])
+
+
+def _items(statements: list[Statement]) -> tuple[str, list[Statement]]:
+    """The kind of a collection (`one`, `list`, `set` or `tuple`), and its items, with `\\pm` as two items."""
     kind = "one" if len(statements) == 1 else "list"
     if kind == "one" and not statements[0].rounded and len(statements[0].values) == 1:
         (value,) = statements[0].values
-        if isinstance(value, Group) and value.opening in {r"\{", "("} and len(value.items) > (value.opening == "("):
-            kind = "set" if value.opening == r"\{" else "tuple" if value.closing == ")" else kind
-            statements = list(value.items) if kind != "one" else statements
+        if isinstance(value, Group) and (value.opening, value.closing) in _COLLECTIONS:
+            kind, statements = _COLLECTIONS[value.opening, value.closing], list(value.items)
     expanded = [signed for statement in statements for signed in _signs(statement)]
     return "list" if kind == "one" and len(expanded) > 1 else kind, expanded
 
@@ -95,12 +118,11 @@ def _items(answer: Answer) -> tuple[str, list[Statement]]:
 def _joined(answer: Answer) -> list[Statement]:
     """Inequalities for one variable that are joined by `or` are one set, the union; by `and`, the intersection."""
     values = [statement.values[0] for statement in answer.statements if len(statement.values) == 1]
-    operators = {("or",): r"\cup", ("and",): r"\cap"}
-    operator = operators.get(tuple(answer.joints))
-    if operator and len(values) == len(answer.statements) and all(isinstance(value, Inequality) for value in values):
-        if len({_variable(value) for value in values if isinstance(value, Inequality)}) == 1:
-            return [Statement((), (SetExpression(values[0], tuple((operator, value) for value in values[1:])),))]
-    return list(answer.statements)
+    variables = [_variable(value) for value in values if isinstance(value, Inequality)]
+    operator = {frozenset({"or"}): r"\cup", frozenset({"and"}): r"\cap"}.get(answer.joints)
+    if operator is None or len(variables) < len(answer.statements) or len(set(variables)) > 1:
+        return list(answer.statements)
+    return [Statement((), (SetExpression(values[0], tuple((operator, value) for value in values[1:])),))]
 
 
 def _signs(statement: Statement) -> list[Statement]:
@@ -110,7 +132,9 @@ def _signs(statement: Statement) -> list[Statement]:
     if not {r"\pm", r"\mp"} & {token.text for token in value.tokens}:
         return [statement]
     signs = ({r"\pm": "+", r"\mp": "-"}, {r"\pm": "-", r"\mp": "+"})
-    variants = (tuple(Token(Kind.MARK, sign.get(t.text, t.text)) if t.text in sign else t for t in value.tokens) for sign in signs)
+    variants = (
+        tuple(Token(Kind.MARK, sign.get(t.text, t.text)) if t.text in sign else t for t in value.tokens) for sign in signs
+    )
     return [Statement(statement.names, (Expression(tokens),), measure=statement.measure) for tokens in variants]
 
 
@@ -125,8 +149,9 @@ def _match(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], bool])
     return not left
 
 
-def _all_same(ours: Sequence[Statement], theirs: Sequence[Statement]) -> bool:
-    return len(ours) == len(theirs) and all(map(same_statement, ours, theirs))
+def _all_same(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], bool]) -> bool:
+    """Whether the items are the same in this order."""
+    return len(ours) == len(theirs) and all(map(same, ours, theirs))
 
 
 def same_statement(predicted: Statement, expected: Statement) -> bool:
@@ -138,7 +163,9 @@ def same_statement(predicted: Statement, expected: Statement) -> bool:
         if predicted.values and all(same_value(ours, value) for ours in predicted.values):
             return all(_is_rounded(rounded, predicted.values[0]) for rounded in predicted.rounded)
         if not predicted.values:  # only `\approx`, which is enough if the gold answer is rounded as well
-            return isinstance(value, Expression) and value.is_decimal and all(same_expression(r, value) for r in predicted.rounded)
+            return (
+                isinstance(value, Expression) and value.is_decimal and all(same_expression(r, value) for r in predicted.rounded)
+            )
     is_equation = len(expected.values) == 2 or bool(expected.names and _value_letters(expected))
     return is_equation and bool(predicted.members and expected.members) and same_equation(predicted.members, expected.members)
 
@@ -163,38 +190,39 @@ def same_value(predicted: Value, expected: Value) -> bool:
     """Compare two values. Different kinds are equal only as sets, as words, or as a ratio and a fraction."""
     match predicted, expected:
         case Expression(), Expression():
-            return same_expression(predicted, expected)
-        case (Words() | Expression()), Words():
-            return (predicted.words if isinstance(predicted, Words) else flat_words(predicted.tokens)) == expected.words
+            same = same_expression(predicted, expected)
+        case ((Words() | Expression()), Words()):
+            words = predicted.words if isinstance(predicted, Words) else flat_words(predicted.tokens)
+            same = words == expected.words
         case Group(), Group() if predicted.opening == expected.opening and predicted.closing == expected.closing:
-            items = predicted.items, expected.items
-            return _match(*items, same_statement) if expected.opening == r"\{" else _all_same(*items)
+            same = (_match if expected.opening == r"\{" else _all_same)(predicted.items, expected.items, same_statement)
         case Matrix(), Matrix():
-            rows = [(ours, theirs) for ours, theirs in zip(predicted.rows, expected.rows, strict=True)]
-            return all(len(ours) == len(theirs) and all(map(same_expression, ours, theirs)) for ours, theirs in rows)
-        case Inequality(), Inequality() if _match(_positive(predicted), _positive(expected), same_inequality):
-            return True
+            same = _all_same(predicted.rows, expected.rows, lambda ours, theirs: _all_same(ours, theirs, same_expression))
         case Group(opening=":"), Expression():
-            return same_expression(_quotient(predicted), expected)
-        case (Words() | Matrix()), _:
-            return False
-    return _same_set(predicted, expected)
+            same = same_expression(_quotient(predicted), expected)
+        case Inequality(), Inequality():
+            same = _match(_positive(predicted), _positive(expected), same_inequality) or _same_set(predicted, expected)
+        case _:
+            same = _same_set(predicted, expected)
+    return same
 
 
 def _quotient(ratio: Group) -> Expression:
     if len(ratio.items) != 2:
-        raise Unreadable("a ratio of more than two numbers")
+        raise UnreadableError("a ratio of more than two numbers")
     parts = [item.values[0] for item in ratio.items if len(item.values) == 1]
     tokens: list[Token] = []
     for part in parts:
         if not isinstance(part, Expression):
-            raise Unreadable("a ratio of something that is not a number")
+            raise UnreadableError("a ratio of something that is not a number")
         tokens += [Token(Kind.MARK, "/"), Token(Kind.MARK, "("), *part.tokens, Token(Kind.MARK, ")")]
     return Expression(tuple(tokens[1:]))
 
 
 def _same_set(predicted: Value, expected: Value) -> bool:
-    if isinstance(predicted, Expression) and not predicted.is_set or isinstance(expected, Expression) and not expected.is_set:
+    if (isinstance(predicted, Expression) and not predicted.is_set) or (
+        isinstance(expected, Expression) and not expected.is_set
+    ):
         return False
     ours, theirs = _set(predicted), _set(expected)
     return bool(ours == theirs or ours.symmetric_difference(theirs).is_empty)
@@ -217,12 +245,12 @@ def _set(value: Value) -> Set:
             return _interval(_end(start), _end(end), value.opening == "(", value.closing == ")")
         case Inequality():
             return _solution(value)
-    raise Unreadable("not a set of numbers")
+    raise UnreadableError("not a set of numbers")
 
 
 def _end(statement: Statement) -> sympy.Expr:
     if statement.names or len(statement.values) != 1 or not isinstance(value := statement.values[0], Expression):
-        raise Unreadable("not a number")
+        raise UnreadableError("not a number")
     return _real(value)
 
 
@@ -231,13 +259,13 @@ def _real(value: Expression) -> sympy.Expr:
         return sympy.oo * INFINITIES[value.latex]
     number = parse(value)
     if not (number.is_number and number.is_real and number.is_finite):
-        raise Unreadable("not a real number")
+        raise UnreadableError("not a real number")
     return number.doit()
 
 
 def _interval(start: sympy.Expr, end: sympy.Expr, left_open: bool, right_open: bool) -> Set:
     if not start < end:
-        raise Unreadable("an interval without numbers")
+        raise UnreadableError("an interval without numbers")
     return Interval(start, end, left_open, right_open)
 
 
@@ -249,11 +277,11 @@ def _variable(inequality: Inequality) -> str:
 
 def _solution(inequality: Inequality) -> Set:
     if not (variable := _variable(inequality)):
-        raise Unreadable("an inequality that is not solved for a variable")
+        raise UnreadableError("an inequality that is not solved for a variable")
     found: Set = S.Reals
     for (left, right), relation in zip(pairwise(inequality.members), inequality.relations, strict=True):
         if variable not in {left.latex, right.latex}:
-            raise Unreadable("an inequality between two numbers")
+            raise UnreadableError("an inequality between two numbers")
         number = _real(left if right.latex == variable else right)
         is_below = (relation in {"<", r"\le"}) == (left.latex == variable)
         if relation == r"\ne":
@@ -269,7 +297,7 @@ def _positive(inequality: Inequality) -> list[tuple[sympy.Expr, str]]:
     found = []
     for (left, right), relation in zip(pairwise(inequality.members), inequality.relations, strict=True):
         if left.latex in INFINITIES or right.latex in INFINITIES:
-            raise Unreadable("an infinite bound")
+            raise UnreadableError("an infinite bound")
         larger, smaller = (right, left) if relation in {"<", r"\le"} else (left, right)
         sign = {"<": ">", r"\le": r"\ge"}.get(relation, relation)
         found.append((parse(larger) - parse(smaller), sign))

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lark.grading import labels
-from lark.grading.tokens import BOUND, FUNCTIONS, GREEK, Kind, Token, Unreadable
+from lark.grading.labels import word_set
+from lark.grading.tokens import BOUND, FUNCTIONS, GREEK, Kind, Token, UnreadableError
 
 Tokens = tuple[Token, ...]
 _CONSTANT_SETS = frozenset({r"\mathbb{R}", r"\mathbb{Z}", r"\emptyset"})
 INFINITIES = {r"\infty": 1, r"+ \infty": 1, r"- \infty": -1}
-_OPERATORS = frozenset(r"+ - * / ^ _ ( ) [ ] { } | ! , \frac \binom \sqrt \pi \cdot \times \div \pm \mp \circ".split()) | {
+_OPERATORS = word_set(r"+ - * / ^ _ ( ) [ ] { } | ! , \frac \binom \sqrt \pi \cdot \times \div \pm \mp \circ") | {
     r"\lfloor", r"\rfloor", r"\lceil", r"\rceil"
 }  # fmt: skip
 _IN_BOUND = frozenset({r"\infty", r"\to", "="})
+_BEFORE_GROUP = frozenset({"", "+", "-", "*", "/", "(", "|", r"\cdot", r"\times"})
 _BASE = re.compile(r"(?P<digits>[0-9][0-9A-Z ]*) _ \{ (?P<base>[0-9]+|[a-z]+) \}")
 
 
@@ -36,7 +38,7 @@ class Expression:
 
     def __post_init__(self) -> None:
         if not self.tokens:
-            raise Unreadable("nothing where an expression should be")
+            raise UnreadableError("nothing where an expression should be")
         if self.latex not in _CONSTANT_SETS and self.latex not in INFINITIES and self.base is None:
             _check(self.tokens)
 
@@ -78,7 +80,7 @@ def read_base(tokens: Tokens) -> tuple[str, str] | None:
 
 
 def _check(tokens: Tokens) -> None:
-    """Raise `Unreadable` for what the parser of expressions would skip or guess.
+    """Raise `UnreadableError` for what the parser of expressions would skip or guess.
 
     Brackets enclose something, braces are arguments, subscripts belong to symbols, and a number does not follow braces
     directly (`\\frac{1}{2}5`), except after a function (`\\log_2 32`).
@@ -91,17 +93,17 @@ def _check(tokens: Tokens) -> None:
     for token in tokens:
         text = token.text
         if token.kind is Kind.WORD or (token.kind in {Kind.MARK, Kind.COMMAND} and text not in allowed):
-            raise Unreadable(f"{text} in an expression")
+            raise UnreadableError(f"{text} in an expression")
         if previous + text in {"()", "(,", ",)", "{}", "[]", "||"}:
-            raise Unreadable("empty brackets")
+            raise UnreadableError("empty brackets")
         if text == "{":
             commands.append(_owner(before, previous, closed))
         elif text == "}":
             closed = commands.pop() if commands else ""
         elif token.kind is Kind.NUMBER and previous == "}" and closed != "function":
-            raise Unreadable("a number after braces")
+            raise UnreadableError("a number after braces")
         elif text == "_" and not (previous.isalpha() or previous.startswith("\\")):
-            raise Unreadable("a subscript of something that is not a symbol")
+            raise UnreadableError("a subscript of something that is not a symbol")
         before, previous = previous, text
 
 
@@ -113,4 +115,8 @@ def _owner(before: str, previous: str, closed: str) -> str:
         return previous
     if (previous == "}" and closed in {r"\frac", r"\binom"}) or previous == "]":
         return "last argument"
-    raise Unreadable("braces that are not an argument")
+    if previous in FUNCTIONS or (previous == "}" and closed == "function"):
+        return "argument"
+    if previous in _BEFORE_GROUP:
+        return "group"
+    raise UnreadableError("braces that are not an argument")

@@ -6,12 +6,11 @@ Only this module and `lark.grading.equality` import sympy. They run in the worke
 import re
 
 import sympy  # type: ignore[import-untyped]
-from latex2sympy2_extended import latex2sympy
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy  # type: ignore[import-untyped]
 from sympy import Expr, I, Rational, Symbol, nan, oo, zoo
 
 from lark.grading.expressions import INFINITIES, Expression, Tokens
-from lark.grading.tokens import Unreadable
+from lark.grading.tokens import UnreadableError
 
 SIX_DECIMALS, SIX_DIGITS = Rational(1, 10**6), Rational(5, 10**6)
 """Absolute and relative tolerance between a decimal and the value that it approximates: 0.333333 is 1/3, 33.3 is
@@ -33,26 +32,31 @@ def same_expression(predicted: Expression, expected: Expression) -> bool:
     if predicted.latex == expected.latex:
         return True
     if predicted.base or expected.base:
-        digits = expected.base[0] if expected.base else ""
-        return digits == (predicted.base[0] if predicted.base else predicted.latex.replace(" ", "")) and (
-            predicted.base in {None, expected.base}
-        )
-    if predicted.latex in INFINITIES or expected.latex in INFINITIES:
+        return _same_digits(predicted, expected)
+    if {predicted.latex, expected.latex} & INFINITIES.keys():
         return INFINITIES.get(predicted.latex) == INFINITIES.get(expected.latex)
-    if predicted.is_set or expected.is_set:
+    if predicted.is_set or expected.is_set or not (predicted.has_bound_variable or _has_only_symbols_of(predicted, expected)):
         return False
-    if not (predicted.has_bound_variable or predicted.letters <= expected.letters | _CONSTANTS):
-        return False
-    a, b = parse(predicted), parse(expected)
-    if not a.free_symbols <= b.free_symbols:
-        return False
+    is_imaginary = "i" not in expected.letters or expected.letters <= _CONSTANTS
+    a, b = parse(predicted, is_imaginary), parse(expected, is_imaginary)
     if a.is_number and b.is_number:
         return same_number(a, b, may_round=predicted.is_decimal and not expected.is_decimal)
-    return is_zero(a - b)
+    return a.free_symbols <= b.free_symbols and is_zero(a - b)
 
 
-def parse(expression: Expression) -> Expr:
-    """The value of an expression. Decimals become exact fractions. `i` is the imaginary unit, unless there are other symbols."""
+def _same_digits(predicted: Expression, expected: Expression) -> bool:
+    """Compare numbers with a base. The prediction may leave out the base of the expected number, but not add one."""
+    if expected.base is None:
+        return False
+    return predicted.base == expected.base or predicted.latex == expected.base[0]
+
+
+def _has_only_symbols_of(predicted: Expression, expected: Expression) -> bool:
+    return predicted.letters <= expected.letters | _CONSTANTS
+
+
+def parse(expression: Expression, is_imaginary: bool = True) -> Expr:
+    """The value of an expression. Decimals become exact fractions. `is_imaginary`: `i` is the imaginary unit, not a symbol."""
     latex = _ANGLE.sub(_radians, expression.latex)
     latex = _MIXED.sub(_mixed_number, latex)
     latex = _DECIMAL.sub(lambda match: rf"( \frac {{ {match[1]}{match[2]} }} {{ 1{'0' * len(match[2])} }} )", latex)
@@ -60,10 +64,9 @@ def parse(expression: Expression) -> Expr:
         latex = re.sub(r"(?<![\\A-Za-z])d (?=[A-Za-z])", r"d \\cdot ", latex)  # not the symbol dx
     value = latex2sympy(latex, is_real=True, conversion_config=_CONVERSION, normalization_config=None)
     if not isinstance(value, Expr):
-        raise Unreadable(f"not an expression: {latex}")
+        raise UnreadableError(f"not an expression: {latex}")
     value = value.replace(lambda part: part is I, lambda _: Symbol("I", real=True))  # the parser reads the letter I as i
-    names = {symbol.name for symbol in value.free_symbols}
-    return value.subs(dict.fromkeys(value.free_symbols, I)) if names == {"i"} else value
+    return value.subs({symbol: I for symbol in value.free_symbols if symbol.name == "i"}) if is_imaginary else value
 
 
 def _radians(match: re.Match[str]) -> str:
@@ -73,7 +76,7 @@ def _radians(match: re.Match[str]) -> str:
 def _mixed_number(match: re.Match[str]) -> str:
     whole, numerator, denominator = match.groups()
     if int(numerator) >= int(denominator):
-        raise Unreadable("a mixed number with an improper fraction, or a product")
+        raise UnreadableError("a mixed number with an improper fraction, or a product")
     return rf" ( {whole} + \frac {{ {numerator} }} {{ {denominator} }} )"
 
 
@@ -110,7 +113,10 @@ def is_rounding(rounded: Expression, exact: Expression) -> bool:
     """Whether the first number is the second, rounded to the digits that it shows."""
     digits = len(rounded.latex.partition(".")[2].split(" ")[0])
     a, b = parse(rounded), parse(exact)
-    return bool(a.is_number and b.is_number and abs((a - b).evalf(DIGITS)) * 10**digits <= Rational(501, 1000))
+    if not (a.is_number and b.is_number):
+        return False
+    error = abs((a - b).evalf(DIGITS)) * 10**digits
+    return bool(error < Rational(1, 2) or (error == Rational(1, 2) and abs(a) > abs(b)))
 
 
 def same_equation(predicted: tuple[Tokens, ...], expected: tuple[Tokens, ...]) -> bool:
@@ -137,4 +143,3 @@ def same_inequality(a: tuple[Expr, str], b: tuple[Expr, str]) -> bool:
     if ratio is None or a[1] != b[1]:
         return False
     return bool(ratio > 0 if a[1] != r"\ne" else ratio != 0)
-

@@ -1,7 +1,7 @@
 """Read an answer's structure: a list of statements, each a chain of equalities between names and values.
 
 Values are expressions, groups in brackets, matrices, set expressions, inequalities or words. What is not clearly one of these
-raises `Unreadable`. `lark.grading.equality` compares the result.
+raises `UnreadableError`. `lark.grading.equality` compares the result.
 """
 
 import re
@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from lark.grading import labels
 from lark.grading.expressions import Expression, Tokens, letters, read_base, source
-from lark.grading.tokens import GREEK, RELATIONS, Kind, Token, Unreadable
+from lark.grading.tokens import GREEK, RELATIONS, Kind, Token, UnreadableError
 
 _OPENING, _CLOSING = frozenset({"(", "[", "{", r"\{"}), frozenset({")", "]", "}", r"\}"})
 _JOINTS = frozenset({",", ";", "and", "or"})
@@ -104,13 +104,13 @@ class _Parser:
     is_gold: bool
 
     def answer(self, tokens: Tokens) -> Answer:
-        tokens = _without_opening(tokens)
+        tokens = _without_outer_brackets(_without_opening(tokens), only="{")
         if len(tokens) > 1 and tokens[-1].text == ".":
             tokens = tokens[:-1]
         parts, joints = _split(tokens, _JOINTS)
         doubled = {i + 1 for i, pair in enumerate(pairwise(joints)) if pair in {(",", "and"), (",", "or")}}
         if any(not part and i not in doubled for i, part in enumerate(parts)):
-            raise Unreadable("nothing between two separators")
+            raise UnreadableError("nothing between two separators")
         return Answer(tuple(self.statement(part) for part in parts if part), frozenset(joints))
 
     def statement(self, tokens: Tokens) -> Statement:
@@ -121,7 +121,7 @@ class _Parser:
         # A sign at the beginning (`= 5`, `\approx 5`) belongs to the only value.
         parts, signs = (parts[1:], signs) if len(parts) == 2 and not parts[0] else (parts, ["=", *signs])
         if not all(parts):
-            raise Unreadable("nothing on one side of an equation")
+            raise UnreadableError("nothing on one side of an equation")
         names, values, rounded, measures = [], [], [], []
         for i, (sign, part) in enumerate(zip(signs, parts, strict=True)):
             others = letters([token for other in (*parts[:i], *parts[i + 1 :]) for token in other])
@@ -129,25 +129,25 @@ class _Parser:
                 names.append(part)
                 continue
             if sign == r"\in" and not (i == len(names) == 1 and len(parts) == 2):
-                raise Unreadable("an element that is not a name")
-            tokens, measure = self._without_unit(part)
+                raise UnreadableError("an element that is not a name")
+            tokens, measure = self._without_unit(_without_outer_brackets(part))
             measures.append(measure)
             value = self.value(tokens)
             if sign == r"\approx":
                 if not isinstance(value, Expression):
-                    raise Unreadable("an approximation that is not a number")
+                    raise UnreadableError("an approximation that is not a number")
                 rounded.append(value)
             else:
                 values.append(value)
         if not values and not rounded:
-            raise Unreadable("no value")
+            raise UnreadableError("no value")
         members = tuple(parts) if signs == ["=", "="] else ()
         return Statement(tuple(names), tuple(values), tuple(rounded), members, next(filter(None, measures), None))
 
     def value(self, tokens: Tokens) -> Value:
         tokens = _without_outer_brackets(tokens)
         if not tokens:
-            raise Unreadable("no value")
+            raise UnreadableError("no value")
         parts, operators = _split(tokens, _SET_OPERATORS)
         if operators:
             first, *rest = (self.value(part) for part in parts)
@@ -181,9 +181,9 @@ class _Parser:
     def _without_unit(self, tokens: Tokens) -> tuple[Tokens, labels.Measure | None]:
         """A value without its unit, and the unit's measure."""
         texts = tuple(token.text for token in tokens)
-        for marks, measure in _MARKS.items():
+        for marks, sign in _MARKS.items():
             if len(texts) > len(marks) and texts[-len(marks) :] == marks and not _ANGLES & set(texts):
-                return tokens[: -len(marks)], measure
+                return tokens[: -len(marks)], sign
         if len(texts) > 1 and texts[0] == r"\$":
             return self._without_unit(tokens[1:])[0], ("dollar", 1)
         start = next((i for i, token in enumerate(tokens) if token.kind is Kind.WORD), 0)
@@ -205,7 +205,8 @@ _MARKS: dict[tuple[str, ...], labels.Measure] = {
 _LETTER = rf"(?:[A-Za-z]|\\(?:{'|'.join(sorted(name[1:] for name in GREEK))}))(?: _ \{{ [^{{}}=]{{1,30}} \}})?(?: ')*"
 _POINTS = r"(?:[A-Z]{1,4}|[A-Z](?: [A-Z]){1,3})"
 _NAME = re.compile(
-    rf"{_LETTER}(?: \( [^()=]{{1,30}} \)| \[ [^\[\]=]{{1,30}} \])?|(?:m )?\\(?:angle|triangle) {_POINTS}|\| {_POINTS} \|"
+    rf"{_LETTER}(?: \( [^()=]{{1,30}} \)| \[ [^\[\]=]{{1,30}} \])?|(?:m )?\\(?:angle|triangle) {_POINTS}"
+    rf"|\| (?:{_POINTS}|{_LETTER}) \|"
     rf"|\\(?:overline|vec) \{{ (?:{_POINTS}|[a-z]) \}}|{_POINTS}|\( {_LETTER}(?: , {_LETTER})+ \)"
 )
 _UNIT = re.compile(r"w(?: (?:w|\.|/ w|\\cdot w|- w))*(?: \^ \{ (?P<power>[123]) \}(?: / w| w)*)?(?: \.)?")
@@ -218,9 +219,8 @@ def _is_word_name(words: list[str]) -> bool:
 
 
 def _is_product(token: Token) -> bool:
-    """Whether bare letters can be a product: in alphabetical order (`ab`, `xyz`) and not a word that denies or hedges."""
-    word = token.text
-    return len(word) <= 4 and word not in labels.DENIED and all(a < b for a, b in pairwise(word))
+    """Whether bare letters can be a product: neighbours in the alphabet (`ab`, `xyz`) that are not a word."""
+    return token.text not in {"hi", "no", "def"} and all(ord(b) - ord(a) == 1 for a, b in pairwise(token.text))
 
 
 def _is_formula_name(tokens: Tokens) -> bool:
@@ -262,7 +262,7 @@ def _split(tokens: Tokens, separators: frozenset[str]) -> tuple[list[Tokens], li
         depth += token.text in _OPENING or token.text.startswith(r"\begin")
         depth -= token.text in _CLOSING or token.text.startswith(r"\end")
         if depth < 0:
-            raise Unreadable("a closing bracket without an opening one")
+            raise UnreadableError("a closing bracket without an opening one")
         text = token.text.lower() if token.kind is Kind.WORD else token.text
         if depth == 0 and text in separators:
             found.append(text)
@@ -270,7 +270,7 @@ def _split(tokens: Tokens, separators: frozenset[str]) -> tuple[list[Tokens], li
         else:
             parts[-1].append(token)
     if depth:
-        raise Unreadable("a bracket that is not closed")
+        raise UnreadableError("a bracket that is not closed")
     return [tuple(part) for part in parts], found
 
 
@@ -281,12 +281,12 @@ def _end_of_group(tokens: Tokens) -> int:
         depth += (token.text in _OPENING) - (token.text in _CLOSING)
         if depth == 0:
             return i
-    raise Unreadable("a bracket that is not closed")
+    raise UnreadableError("a bracket that is not closed")
 
 
-def _without_outer_brackets(tokens: Tokens) -> Tokens:
+def _without_outer_brackets(tokens: Tokens, only: str = "({") -> Tokens:
     """`(5)` and `{5}` are 5. A pair keeps its brackets."""
-    while len(tokens) > 2 and tokens[0].text in {"(", "{"} and _end_of_group(tokens) == len(tokens) - 1:
+    while len(tokens) > 2 and tokens[0].text in set(only) and _end_of_group(tokens) == len(tokens) - 1:
         is_pair = tokens[0].text == "(" and len(_split(tokens[1:-1], frozenset(",;"))[0]) > 1
         if is_pair or tokens[-1].text != {"(": ")", "{": "}"}[tokens[0].text]:
             break
@@ -305,6 +305,6 @@ def _matrix(tokens: Tokens) -> Matrix:
     kinds = {tokens[i].text.partition("{")[2] for i in (start, end)}
     around = source((*tokens[:start], *tokens[end + 1 :]))
     if len(kinds) != 1 or not kinds <= _ENVIRONMENTS or around not in {"", "( )", "[ ]"}:
-        raise Unreadable("an environment that is not a single matrix")
+        raise UnreadableError("an environment that is not a single matrix")
     rows = [_split(row, frozenset({"&"}))[0] for row in _split(tokens[start + 1 : end], frozenset({r"\\"}))[0] if row]
     return Matrix(tuple(tuple(Expression(cell) for cell in row) for row in rows))

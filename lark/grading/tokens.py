@@ -1,6 +1,6 @@
 """Split an answer into tokens: numbers, letters, words, commands and marks. Layout is dropped, and every argument gets braces.
 
-Nothing is skipped in silence: a character or command that is not known raises `Unreadable`, so that an answer cannot hide
+Nothing is skipped in silence: a character or command that is not known raises `UnreadableError`, so that an answer cannot hide
 anything from the comparison that a reader would see. Linear in the length of the text.
 """
 
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from lark.grading.labels import word_set
 
-class Unreadable(ValueError):
+
+class UnreadableError(ValueError):
     """The answer cannot be read with certainty. It is then right only if it equals the gold answer token by token."""
 
 
@@ -35,21 +37,21 @@ class Token:
     text: str
 
 
-GREEK = frozenset(
+GREEK = word_set(
     r"\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi \rho \sigma"
-    r" \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Phi \Psi \Omega".split()
+    r" \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Phi \Psi \Omega"
 )
-FUNCTIONS = frozenset(
-    r"\sin \cos \tan \cot \sec \csc \arcsin \arccos \arctan \sinh \cosh \tanh \log \ln \exp \max \min \gcd \lcm".split()
+FUNCTIONS = word_set(
+    r"\sin \cos \tan \cot \sec \csc \arcsin \arccos \arctan \sinh \cosh \tanh \log \ln \exp \max \min \gcd \lcm"
 )
-BOUND = frozenset(r"\sum \prod \int \lim".split())
+BOUND = word_set(r"\sum \prod \int \lim")
 """Commands with a bound variable."""
 _ARGUMENTS = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1}
 RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
 _COMMANDS = (
     GREEK | FUNCTIONS | BOUND | set(_ARGUMENTS) | RELATIONS
-    | frozenset(r"\pi \infty \cdot \times \div \pm \mp \circ \approx \in \cup \cap \setminus \emptyset \to".split())
-    | frozenset(r"\lfloor \rfloor \lceil \rceil \angle \triangle \overline \vec \{ \} \% \$ \\".split())
+    | word_set(r"\pi \infty \cdot \times \div \pm \mp \circ \approx \in \cup \cap \setminus \emptyset \to")
+    | word_set(r"\lfloor \rfloor \lceil \rceil \angle \triangle \overline \vec \{ \} \% \$ \\")
 )  # fmt: skip
 _ALIASES = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
@@ -60,15 +62,15 @@ _ALIASES = {
     r"\bar": r"\overline", r"\overrightarrow": r"\vec", r"\lnot": r"\neg", r"\bold": r"\mathbf",
     r"\wedge": r"\text{and}", r"\land": r"\text{and}", r"\vee": r"\text{or}", r"\lor": r"\text{or}",
 }  # fmt: skip
-_LAYOUT = frozenset(
+_LAYOUT = word_set(
     r"\left \right \big \Big \bigl \bigr \Bigl \Bigr \bigg \Bigg \displaystyle \textstyle \scriptstyle \limits \quad \qquad"
-    r" \enspace \thinspace \, \; \: \! \( \) \[ \] \bf \rm \it \normalsize \large \Large".split()
+    r" \enspace \thinspace \, \; \: \! \( \) \[ \] \bf \rm \it \normalsize \large \Large"
 ) | {"\\ ", "\\\n"}
-_TEXT = frozenset(
+_TEXT = word_set(
     r"\text \textrm \textbf \textit \textnormal \textsf \texttt \textup \mbox \hbox \mathrm \mathsf \mathit \operatorname"
-    r" \emph".split()
+    r" \emph"
 )
-_WRAPPERS = frozenset(r"\mathbf \bm \boldsymbol \mathnormal \boxed \fbox".split())
+_WRAPPERS = word_set(r"\mathbf \bm \boldsymbol \mathnormal \boxed \fbox")
 UNICODE = str.maketrans(
     {
         "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ",
@@ -104,10 +106,11 @@ def tokenize(text: str, symbols: Container[str] = ()) -> list[Token]:
     text = text.translate(UNICODE)
     if "\\begin" not in text:
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)  # commands that were escaped twice
+    text = re.sub(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text)
     text = re.sub(r"\^\s*-\s*([0-9]+)", r"^{-\1}", text)  # 10^-5
     tokens = list(_Reader(symbols).read(text, in_text=False))
     if any(before.kind is after.kind is Kind.NUMBER for before, after in pairwise(tokens)):
-        raise Unreadable("two numbers with nothing between them")
+        raise UnreadableError("two numbers with nothing between them")
     return tokens
 
 
@@ -122,6 +125,8 @@ class _Reader:
         """Arguments that the last command still expects."""
         self.is_script = False
         """Whether the argument is that of `^` or `_`, which takes a whole number: `x^12` is read like `x^{12}`."""
+        self.after_option = 0
+        """Arguments expected after an optional one in brackets, `\\sqrt[3]{2}`."""
         self.braces: list[int] = []
         """For each open brace, the arguments that its command expects after it."""
 
@@ -130,7 +135,7 @@ class _Reader:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None or match.lastgroup is None:
-                raise Unreadable(f"the character {text[position]!r}")
+                raise UnreadableError(f"the character {text[position]!r}")
             kind, found = match.lastgroup, match[0]
             if kind == "commas" and self.depth:
                 kind, found = "number", _DIGITS.match(found)[0]  # type: ignore[index]
@@ -197,11 +202,11 @@ class _Reader:
             yield from self._mark(found)
             return
         if found not in _COMMANDS and found not in self.symbols:
-            raise Unreadable(f"the command {found}")
+            raise UnreadableError(f"the command {found}")
         self.depth += (found in _OPENING) - (found in _CLOSING)
         if found in _ARGUMENTS:
             if self.arguments:
-                raise Unreadable(f"{found} as an argument without braces")
+                raise UnreadableError(f"{found} as an argument without braces")
             self.arguments, self.is_script = _ARGUMENTS[found], False
             yield Token(Kind.COMMAND, found)
         else:
@@ -215,8 +220,12 @@ class _Reader:
             self.arguments = 0
         elif found == "}":
             self.arguments = self.braces.pop() if self.braces else 0
-        elif self.arguments and found != "[":
-            raise Unreadable(f"{found} as an argument without braces")
+        elif found == "[" and self.arguments and not self.is_script:
+            self.after_option, self.arguments = self.arguments, 0
+        elif found == "]" and self.after_option:
+            self.after_option, self.arguments = 0, self.after_option
+        elif self.arguments:
+            raise UnreadableError(f"{found} as an argument without braces")
         elif found in {"^", "_"}:
             self.arguments, self.is_script = 1, True
         self.depth += (found in _OPENING) - (found in _CLOSING)
@@ -261,4 +270,4 @@ def _closing_brace(text: str, start: int) -> int:
             if match[0] == "}":
                 return match.end()
             break
-    raise Unreadable("a command without its argument in braces")
+    raise UnreadableError("a command without its argument in braces")

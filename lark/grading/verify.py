@@ -13,7 +13,6 @@ import importlib.util
 import json
 import logging
 import os
-import re
 import selectors
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from pathlib import Path
 
 from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, canonical_number
-from lark.grading.choices import LONGEST_CHOICE, choice_letter
+from lark.grading.choices import choice_letter
 from lark.runtime.machine import pinned
 
 logger = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ MEMORY_LIMIT = 4 << 30
 WALL_FACTOR = 20
 """Wall-clock seconds allowed per second of CPU time, for a call that waits instead of working."""
 
+
 def _serve(requests: IO[str], replies: IO[str]) -> None:
     replies.write("ready\n")
     replies.flush()

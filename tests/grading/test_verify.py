@@ -14,7 +14,8 @@ import pytest
 
 from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, extract_boxed_list
-from lark.grading.verify import Pair, Verifier, choice_letter
+from lark.grading.choices import choice_letter
+from lark.grading.verify import Pair, Verifier
 
 NUMERIC, CHOICE, FREE_FORM = AnswerFormat.NUMERIC, AnswerFormat.CHOICE, AnswerFormat.FREE_FORM
 ROOT = Path(__file__).parents[2]
