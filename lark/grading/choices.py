@@ -15,6 +15,7 @@ _MACRO = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|sf|it)|mbox|boxed|fbox|operat
 _OPENING = re.compile(r"(?:the )?(?:final |correct )?(?:answer|option|choice)(?: is)?\s*:?\s+(?=\(?[A-Za-z]\b)", re.IGNORECASE)
 _LETTER = re.compile(r"(?P<open>[(\[{]?)\s*(?P<letter>[A-Za-z])\s*(?P<end>$|[)\]}][.:]?|[.:](?=\s|$))")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
+_QUOTED = re.compile(r"([\"'*`])([A-Za-z])\1")
 _YES_OR_NO = re.compile(r"\s*(?:Yes|No|True|False)\.?")
 _ARROW = re.compile(r"->|=>|\u2192|\u21d2|\\to\b|\\[A-Za-z]*arrow|\?")
 _LABEL = re.compile(r"(?<![A-Za-z0-9])\(?[A-HJa-hj][).:](?!-)(?:\s|[A-Za-z]\)|$)")
@@ -36,7 +37,8 @@ _LABELLED = word_set(
 """Nouns that a letter follows as a label: `vitamin C`."""
 _RETRACTIONS = word_set(
     "maybe perhaps possibly probably presumably actually wrong incorrect unsure uncertain guess oops sorry wait hmm nope nah"
-    " mistake ignore scratch instead unlikely doubt doubtful alternatively otherwise correction kidding joking lol strike"
+    " mistake ignore scratch instead unlikely doubt doubtful alternatively otherwise correction"
+    " kidding joking lol strike decide undecided convinced unclear"
 )
 _CONNECTIVES = word_set("or but nor and rather unless except though although if versus vs also is")
 _PRONOUNS = word_set("it this that these those i you he she they is are was were be not no never sure right correct true false")
@@ -49,14 +51,19 @@ def choice_letter(answer: str) -> str | None:
     text = answer.strip()
     for _ in range(3):
         text = _MACRO.sub(r"\1", text)
-    text = _OPENING.sub("", text.replace("$", "").strip(), count=1)
+    text = _OPENING.sub("", _QUOTED.sub(r"\2", text).replace("$", "").strip(), count=1)
     match = _LETTER.match(text)
-    if match is None or (match["open"] and _CLOSING[match["open"]] != match["end"][:1]):
+    if match is None or not _is_enclosed(match["open"], match["end"][:1]):
         return None
     rest = text[match.end() :]
     if match["end"][-1:] in {")", "."} and _YES_OR_NO.fullmatch(rest):
         return match["letter"].upper()
     return match["letter"].upper() if _describes(rest.strip()) else None
+
+
+def _is_enclosed(opening: str, closing: str) -> bool:
+    """Whether the brackets around a letter belong together. `B)` has only the closing one."""
+    return closing == _CLOSING[opening] if opening else closing not in {"]", "}"}
 
 
 def _describes(text: str) -> bool:

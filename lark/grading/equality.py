@@ -177,6 +177,8 @@ def _is_rounded(rounded: Expression, value: Value) -> bool:
 def _same_names(predicted: Statement, expected: Statement) -> bool:
     """Whether the variables agree: `y = 5` is not `x = 5`. Names that are not a single letter only describe."""
     ours, theirs = _variables(predicted), _variables(expected)
+    if ours and any(isinstance(value, Expression) and len(value.tokens) == 1 and value.letters for value in expected.values):
+        return False  # `A = B` for the gold answer A
     return not ours or not theirs or bool(ours & theirs) or bool({n[0] for n in ours} & {n[0] for n in theirs if len(n) == 1})
 
 

@@ -43,7 +43,9 @@ _QUANTITIES = word_set(
 DENIED = word_set(
     # negation, doubt, judgement
     "no not none never neither nor nope nah without except excluding minus negative non wrong false untrue incorrect invalid bad"
-    " error errors mistake mistakes fake lie lies bogus nonsense rubbish trash garbage joke oops sorry wait hmm impossible"
+    " wrongs falsehood falsehoods contradiction contradictions error errors mistake mistakes fake"
+    " lie lies bogus nonsense rubbish trash garbage"
+    " joke oops sorry wait hmm impossible"
     " undefined unknown unsure uncertain doubt doubts doubtful guess guesses maybe perhaps possible probable likely unlikely"
     " might may could would should can cannot must will shall actual instead rather otherwise else unless if whether though"
     " although however but yet still versus vs alternative alternatives option options choice choices right correct true sure"
@@ -102,7 +104,7 @@ def is_unit(words: Sequence[str], is_singular: bool) -> bool:
         known = _BETWEEN | _AFTER | _IRREGULAR | _ANY_MEASURE | set(_POWERS) | set(_ALIASES)
         # `cents per ticket`: any noun may follow `per`
         return all(word in known or (before in _BETWEEN and _is_noun(word, True)) for before, word in pairwise(lower))
-    while len(lower) > 1 and lower[-1] in _AFTER:
+    while len(lower) > 1 and lower[-1] in _AFTER and lower[-2] not in _BETWEEN:
         lower.pop()
     end = next((i for i, word in enumerate(lower) if word in _BETWEEN), len(lower))
     return end > 0 and lower[-1] not in _BETWEEN and _is_noun(lower[end - 1], is_singular)

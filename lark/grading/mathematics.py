@@ -22,7 +22,9 @@ _CONVERSION = ConversionConfig(lowercase_symbols=False, interpret_as_mixed_fract
 _CONSTANTS = frozenset({"e", "i"})
 _DEGREES = r"([0-9./ ]+) \^ \{ \\circ \}"
 _ANGLE = re.compile(rf"(\\(?:sin|cos|tan|cot|sec|csc)) (?:\( {_DEGREES} \)|{_DEGREES})")
-_MIXED = re.compile(r"(?<![0-9}]) ?\b([0-9]+) \\frac \{ ([0-9]+) \} \{ ([0-9]+) \}")
+_MIXED = re.compile(r"(?<![^ ])([0-9]+) \\frac \{ ([0-9]+) \} \{ ([0-9]+) \}")
+_PRODUCT = re.compile(r"(?<=[0-9)]) (?=\(|[0-9]|\\frac|\\binom)|(?<=\\pi) (?=\()")
+"""A product without a sign, of which the parser would make a sum: `2(3)`."""
 _DECIMAL = re.compile(r"([0-9]+)\.([0-9]+)")
 
 
@@ -60,6 +62,7 @@ def parse(expression: Expression, is_imaginary: bool = True) -> Expr:
     latex = _ANGLE.sub(_radians, expression.latex)
     latex = _MIXED.sub(_mixed_number, latex)
     latex = _DECIMAL.sub(lambda match: rf"( \frac {{ {match[1]}{match[2]} }} {{ 1{'0' * len(match[2])} }} )", latex)
+    latex = _PRODUCT.sub(r" \\cdot ", latex)
     if not expression.has_bound_variable:
         latex = re.sub(r"(?<![\\A-Za-z])d (?=[A-Za-z])", r"d \\cdot ", latex)  # not the symbol dx
     value = latex2sympy(latex, is_real=True, conversion_config=_CONVERSION, normalization_config=None)

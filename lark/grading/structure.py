@@ -205,8 +205,8 @@ _MARKS: dict[tuple[str, ...], labels.Measure] = {
 _LETTER = rf"(?:[A-Za-z]|\\(?:{'|'.join(sorted(name[1:] for name in GREEK))}))(?: _ \{{ [^{{}}=]{{1,30}} \}})?(?: ')*"
 _POINTS = r"(?:[A-Z]{1,4}|[A-Z](?: [A-Z]){1,3})"
 _NAME = re.compile(
-    rf"{_LETTER}(?: \( [^()=]{{1,30}} \)| \[ [^\[\]=]{{1,30}} \])?|(?:m )?\\(?:angle|triangle) {_POINTS}"
-    rf"|\| (?:{_POINTS}|{_LETTER}) \|"
+    rf"{_LETTER}(?: \( (?:[^()=]|\( [^()=]{{1,30}} \)){{1,30}} \)| \[ [^\[\]=]{{1,30}} \])?|(?:m )?\\(?:angle|triangle) {_POINTS}"
+    rf"|\| (?:{_POINTS}|[zwuv]) \||\[ {_POINTS} \]"
     rf"|\\(?:overline|vec) \{{ (?:{_POINTS}|[a-z]) \}}|{_POINTS}|\( {_LETTER}(?: , {_LETTER})+ \)"
 )
 _UNIT = re.compile(r"w(?: (?:w|\.|/ w|\\cdot w|- w))*(?: \^ \{ (?P<power>[123]) \}(?: / w| w)*)?(?: \.)?")
@@ -228,7 +228,8 @@ def _is_formula_name(tokens: Tokens) -> bool:
     symbols: set[str] = set()
     for i, token in enumerate(tokens):
         if token.kind is Kind.LETTER or token.text in GREEK:
-            symbols.add(token.text)
+            is_indexed = tokens[i + 1 : i + 2] == (Token(Kind.MARK, "_"),)
+            symbols.add(source(tokens[i : i + 4]) if is_indexed else token.text)
         elif token.kind is Kind.WORD and token.text.islower() and _is_product(token):
             symbols.update(token.text)
         elif token.text not in _IN_FORMULA and not (token.kind is Kind.NUMBER and i > 1 and tokens[i - 2].text in {"^", "_"}):
