@@ -1,7 +1,7 @@
 """Extract the answer from a generation and grade it by the paper's rules (App. C.4, "Answer extraction").
 
 Pure, and linear in the length of the text: a generation of 32,768 tokens that ends in a loop of braces is cheap.
-The other grader, `lark.grading.verify`, extracts with `extract_boxed_list` and applies `grade_paper` first.
+The other grader, `lark.grading.verify`, extracts with `extract_boxed_list` and has rules of its own (docs/grading.md).
 """
 
 import re

@@ -1,9 +1,10 @@
-"""The `verify` grader: are two answers mathematically equal? (A wrapper around math-verify, in addition to `paper`.)
+"""The `verify` grader: does everything in the box agree with the gold answer, as mathematics?
 
-An answer that the paper's rules accept is accepted. Choices are compared by letter. Everything else goes to math-verify,
-which may hang or crash on a model's output, so each comparison runs in a worker process that dies when its time is up. We do
-not use the processes of a pool library (pebble): its time limits are wall-clock time, which depends on the machine's load,
-and its processes inherit their hash seed, on which sympy's results depend, from the caller. Example:
+Choices are compared by letter (`lark.grading.choices`). Everything else is read into its structure and compared with sympy
+(`lark.grading.equality`), which may hang or crash on a model's output, so each comparison runs in a worker process that dies
+when its time is up. docs/grading.md lists the rules. We do not use the processes of a pool library (pebble): its time limits
+are wall-clock time, which depends on the machine's load, and its processes inherit their hash seed, on which sympy's results
+depend, from the caller. Example:
     with Verifier(processes=2, timeout=5) as verifier:
         grades = verifier.grade_many([(extract_boxed_list(generation), gold, AnswerFormat.FREE_FORM), …])
 """
@@ -40,7 +41,7 @@ _TIME_IS_UP = (-signal.SIGPROF, -signal.SIGALRM)
 
 
 def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> bool | None:
-    """The grade if it can be decided without math-verify, otherwise None."""
+    """The grade if it can be decided without sympy, otherwise None."""
     if prediction is None:
         return False
     prediction, gold = prediction.strip(), gold.strip()
