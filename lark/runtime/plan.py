@@ -116,7 +116,12 @@ class _Plan:
         file = packaged_file(model)
         if file is None:
             return location(model)
-        artifact = Artifact(CONVERTED, model.name, {"gguf": self.checksums(file)})
+        for step in self.converted:
+            if step.weights == str(file):  # the student and the judge are the same model
+                return step.artifacts[0]
+        # A judge shares the folder of the student with the same path.
+        name = model.name if model is self.config.student else model.path
+        artifact = Artifact(CONVERTED, name, {"gguf": self.checksums(file)})
         self.converted.append(Step(CONVERT, (artifact,), str(file)))
         return artifact
 
@@ -177,7 +182,8 @@ class _Plan:
 
     def selection_artifact(self, scoring: Sequence[Step]) -> Artifact:
         method, budget, weighting = self.config.method, self.config.budget.size, self.config.weighting_name
-        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget, **method.options}
+        options = METHODS[method.name].check(method.options)
+        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget, **options}
         if method.teacher is not None:
             part["teacher"] = method.teacher
         needs = METHODS[method.name].needs
