@@ -23,9 +23,9 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
     """Translate what users type into Hydra's syntax.
 
     `budget=3` is short for `budget.size=3`.
-    `force=grade` and `stages=select,train` are lists, which Hydra expects in brackets. `pool.fields` has no keys until they
-    are added. Paths may contain spaces and non-ASCII letters, which Hydra expects in quotes. Flags such as -m may be anywhere;
-    Hydra does not accept settings on both sides of them.
+    `force=grade` and `stages=select,train` are lists, which Hydra expects in brackets. `pool.fields` and `pool.mix` have no keys
+    until they are added. Paths may contain spaces and non-ASCII letters, which Hydra expects in quotes. Flags such as -m may be
+    anywhere; Hydra does not accept settings on both sides of them.
     """
     flags, settings = [], []
     rest = iter(arguments)
@@ -75,7 +75,7 @@ def _as_hydra_reads(argument: str) -> str:
         return "budget.size=" + value.replace("'", "")
     if key in ("force", "stages") and re.fullmatch(r"\w+(,\w+)*", value) and value != "null":
         return f"{key}=[{value}]"
-    if key.split(".")[:2] == ["pool", "fields"]:
+    if key.split(".")[:2] in (["pool", "fields"], ["pool", "mix"]):
         return f"++{argument}"
     if key == "outputs" and not value:
         raise LarkError("outputs= has no value: give a folder, e.g. outputs=outputs.")

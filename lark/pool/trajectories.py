@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from lark import config as conf
 from lark.errors import LarkError
-from lark.pool.read import Dropped, Trajectory
+from lark.pool.cleaning import Tally
 from lark.pool.summary import Summary
+from lark.pool.trajectory import Trajectory
 from lark.runtime.store import Kind, atomic
 
 POOL = Kind("pool", 3, "trajectories.parquet")
@@ -25,21 +26,22 @@ SCHEMA = pa.schema(
     [
         ("question_id", pa.string()), ("candidate_id", pa.string()), ("teacher", pa.string()), ("rollout", pa.int32()),
         ("system", pa.string()), ("question", pa.string()), ("response", pa.string()), ("answer", pa.string()),
-        ("correct", pa.bool_()),
+        ("correct", pa.bool_()), ("thinking", pa.string()), ("conversation", pa.string()),
     ]
 )  # fmt: skip
 
 
-def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, dropped: Dropped | None = None) -> dict[str, Any]:
-    """Write the normalised pool and return its summary."""
-    summary = Summary(pool)
+def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, tally: Tally | None = None) -> dict[str, Any]:
+    """Write the normalised pool and return its summary. `tally`: what `read` counts meanwhile."""
+    tally = Tally() if tally is None else tally
+    summary = Summary(pool, tally)
     with atomic(path) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
         batch: list[Trajectory] = []
         characters = 0
         for trajectory in trajectories:
             summary.add(trajectory)
             batch.append(trajectory)
-            characters += len(trajectory.response) + len(trajectory.question)
+            characters += sum(map(len, trajectory.texts))
             if len(batch) == ROWS_IN_MEMORY or characters >= CHARACTERS_IN_MEMORY:
                 writer.write_batch(_record_batch(batch))
                 batch, characters = [], 0
@@ -48,15 +50,26 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, dropp
     if summary.trajectories == 0:
         filtered = " that pool.correct_only=true would keep" if pool.correct_only else ""
         filtered += f" for the questions {', '.join(pool.ids)}" if pool.ids else ""
-        raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path or 'the demo'}{filtered}.")
-    return {**summary.to_dict(), **({"dropped": dropped.to_dict()} if dropped is not None and pool.correct_only else {})}
+        raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path or 'its sources'}{filtered}.")
+    return {**summary.to_dict(), **tally.to_dict(pool)}
+
+
+def read_group(file: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
+    """A row group of a normalised pool. Columns that an older file does not have are null."""
+    stored = file.schema_arrow.names
+    wanted = list(dict.fromkeys([*stored, *SCHEMA.names])) if columns is None else columns
+    table = file.read_row_group(group, columns=[name for name in wanted if name in stored])
+    for field in SCHEMA:
+        if field.name in wanted and field.name not in stored:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(wanted)
 
 
 def tables(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """A normalised pool, one row group in memory at a time."""
     file = pq.ParquetFile(path, pre_buffer=False)
     for group in range(file.num_row_groups):
-        yield file.read_row_group(group, columns=columns)
+        yield read_group(file, group, columns)
 
 
 def row_groups(path: Path, columns: list[str] | None = None) -> Iterator[list[dict[str, Any]]]:

@@ -6,7 +6,6 @@ estimates its cost, the pipeline carries it out.
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from lark.generation.engine import ENGINES
 from lark.models.operations import CONVERT
 from lark.models.students import CONVERTED, location, packaged_file, tokenizer_identity, weights_identity
 from lark.pool import trajectories as pools
-from lark.pool.formats import source_files
+from lark.pool.identity import pool_identity
 from lark.pool.operations import POOL
 from lark.runtime.operation import Step
 from lark.runtime.registry import OPERATIONS
@@ -126,18 +125,11 @@ class _Plan:
 
     def pool_artifact(self) -> Artifact:
         pool = self.config.pool
-        part = asdict(pool)
+        part = pool_identity(pool, self.checksums, self.elsewhere)
         if pool.correct_only:
             part["verdicts"] = VERDICTS
-        try:
-            files = source_files(pool)
-        except LarkError:
-            if not self.elsewhere:
-                raise
-            files = []
-        if files:
-            root = os.path.commonpath([path.parent for path in files])
-            part["path"] = {path.relative_to(root).as_posix(): self.checksums(path) for path in files}
+        if pool.decontaminate:
+            part["benchmarks"] = {name: _questions(name, task) for name, task in self.config.benchmark.tasks.items()}
         return Artifact(pools.POOL, pool.name, part)
 
     def scoring(self) -> list[Step]:
