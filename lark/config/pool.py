@@ -1,8 +1,10 @@
 """Settings of the pool of candidate trajectories."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from lark.config.checks import has_group, one_of, plain_name, require
 from lark.errors import LarkError
@@ -80,8 +82,9 @@ class Pool(Source):
     similarity: float = 0.7
     """Character 8-gram Jaccard similarity to a benchmark's problem at which decontaminate removes a question. Variants of a
     problem with other numbers have 0.7 to 0.95 (paper, App. C.5)."""
-    mix: dict[str, Mixed] = field(default_factory=dict)
-    """Sources to mix, by name: {math: {path: a.jsonl, share: 3}, code: {path: b.jsonl, share: 1}}. Only with format: mix."""
+    mix: dict[str, Any] = field(default_factory=dict)
+    """Sources to mix, by name: {math: {path: a.jsonl, share: 3}, code: {path: b.jsonl, share: 1}}. Only with format: mix. Each
+    is a `Mixed`."""
 
     def __post_init__(self) -> None:
         plain_name("pool.name", self.name)
@@ -116,12 +119,27 @@ class Pool(Source):
             raise LarkError("pool=mix needs its sources: add pool.mix.<name>.path=<file> for each of them.")
         if self.path or self.layout or self.fields or self.exclude or self.subset or self.revision:
             raise LarkError("pool=mix: set path, layout, fields, … of each source (pool.mix.<name>.path), not of the pool.")
-        for name, source in self.mix.items():
+        for name in self.mix:
             plain_name("pool.mix", name)
+            self.mix[name] = source = _mixed(name, self.mix[name])
             one_of(f"pool.mix.{name}.format", source.format, FORMATS)
             require(0 < source.share < float("inf"), f"pool.mix.{name}.share", source.share, "must be more than 0")
             if not source.path:
                 raise LarkError(f"pool.mix.{name} needs a path: add pool.mix.{name}.path=<file, folder or dataset id>.")
+
+
+def _mixed(name: str, given: Any) -> Mixed:
+    """A source from what the configuration gives for it."""
+    if isinstance(given, Mixed):
+        return given
+    if not isinstance(given, dict):
+        raise LarkError(f"pool.mix.{name}={given}: give its settings, at least pool.mix.{name}.path=<file>.")
+    try:
+        found = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Mixed), given))
+    except OmegaConfBaseException as error:
+        raise LarkError(f"pool.mix.{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}.") from error
+    assert isinstance(found, Mixed)
+    return found
 
 
 LATER = ("layout", "subset", "exclude", "labels", "incomplete", "special_tokens", "decontaminate", "similarity", "mix")
