@@ -14,7 +14,7 @@ from lark.config.checks import one_of
 from lark.errors import LarkError
 from lark.pool.messages import REASONING, Turns, listed, normalised, turns, unused_keys
 from lark.reading.rows import Row
-from lark.reading.untrusted import described
+from lark.reading.untrusted import described, quoted
 
 NAMES = {
     "question_id": ("question_id", "problem_id"),
@@ -81,7 +81,7 @@ class Columns:
                 f"pool.fields.{name}=<column>, or the layout of the rows with pool.layout ({', '.join(LAYOUTS)})."
             )
         if not isinstance(value, str):
-            raise LarkError(f"{self.where}: `{name}` must be a string, not {value!r:.40}.")
+            raise LarkError(f"{self.where}: `{name}` must be a string, not {quoted(value)}.")
         return value
 
     def optional(self, name: str) -> str | None:

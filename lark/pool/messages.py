@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lark.errors import LarkError
-from lark.reading.untrusted import described, parse
+from lark.reading.untrusted import described, parse, quoted
 
 ROLES = {
     "system": "system", "developer": "system",
@@ -50,11 +50,16 @@ class Turns:
         """Whether the last turn is a tool call. It may then have no text."""
         return self.messages is not None and "tool_calls" in self.messages[-1]
 
-    def conversation(self) -> str | None:
+    def conversation(self, where: str) -> str | None:
         """The messages and tools as JSON text, or None for a single exchange."""
         if self.messages is None:
             return None
-        return json.dumps({"messages": self.messages, "tools": self.tools}, ensure_ascii=False)
+        try:
+            return json.dumps({"messages": self.messages, "tools": self.tools}, ensure_ascii=False)
+        except RecursionError as error:
+            raise LarkError(
+                f"{where}: a tool call or a tool's description is nested too deeply. Remove the trajectory."
+            ) from error
 
 
 def listed(value: Any, where: str, name: str) -> list[Any]:
@@ -126,7 +131,7 @@ def _message(raw: Mapping[str, Any], where: str) -> Message:
     stored = raw.get("role") or raw.get("from")
     role = ROLES.get(stored.lower()) if isinstance(stored, str) else None
     if role is None:
-        raise LarkError(f"{where}: the role {stored!r} is not known. Use one of {', '.join(ROLES)}.")
+        raise LarkError(f"{where}: the role {quoted(stored)} is not known. Use one of {', '.join(ROLES)}.")
     content = raw["content"] if raw.get("content") is not None else raw.get("value")
     calls = _calls(raw, where)
     if stored in CALLS:
@@ -165,7 +170,7 @@ def _text(content: Any, where: str) -> tuple[str, str]:
             value = part.get(kind) if isinstance(part.get(kind), str) else value
         if kind not in (*TEXT_PARTS, *REASONING):
             raise LarkError(
-                f"{where}: a content part of type {kind!r}. Only text can be used: remove the part or the trajectory."
+                f"{where}: a content part of type {quoted(kind)}. Only text can be used: remove the part or the trajectory."
             )
         if not isinstance(value, str):
             raise LarkError(f'{where}: a content part without a `text`. Write {{"type": "text", "text": …}}.')

@@ -22,6 +22,7 @@ from lark.pool.layouts import Columns, Draft, check, drafts, is_blank
 from lark.pool.messages import Turns
 from lark.pool.trajectory import Trajectory
 from lark.reading.rows import plain_text
+from lark.reading.untrusted import quoted
 
 log = logging.getLogger(__name__)
 
@@ -172,10 +173,10 @@ def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Counter[str]) -
         answer=_scalar(draft.answer, "answer", where),
         correct=_truth(draft.correct, where),
         thinking=turns.thinking,
-        conversation=turns.conversation(),
+        conversation=turns.conversation(where),
     )
     try:
-        "".join(text for text in vars(trajectory).values() if isinstance(text, str)).encode("utf-8")
+        "".join(text for text in vars(trajectory).values() if isinstance(text, str)).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise LarkError(f"{where}: lone surrogate {half!r} (half a character). Write the whole character.") from error
@@ -187,7 +188,9 @@ def _identity(value: Any, name: str, where: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool | list | dict | bytes) or (isinstance(value, float) and not math.isfinite(value)) or value == "":
-        raise LarkError(f"{where}: `{name}` must be text or a number, not {value!r:.40}. Give an id, or leave the column out.")
+        raise LarkError(
+            f"{where}: `{name}` must be text or a number, not {quoted(value)}. Give an id, or leave the column out."
+        )
     return str(value)
 
 
@@ -199,7 +202,7 @@ def _scalar(value: Any, name: str, where: str) -> str | None:
         return None
     if isinstance(value, list | dict | bytes):
         raise LarkError(
-            f"{where}: `{name}` must be text or a number, not {value!r:.40}. Write one value, or name another column with "
+            f"{where}: `{name}` must be text or a number, not {quoted(value)}. Write one value, or name another column with "
             f"pool.fields.{name}=<column>."
         )
     return plain_text(value)
@@ -211,9 +214,9 @@ def _whole(value: Any, where: str) -> int:
         if isinstance(value, float) and number != value:
             raise ValueError
     except (OverflowError, TypeError, ValueError) as error:
-        raise LarkError(f"{where}: `rollout` must be a whole number, not {value!r:.40}.") from error
+        raise LarkError(f"{where}: `rollout` must be a whole number, not {quoted(value)}.") from error
     if not -LARGEST <= number <= LARGEST:
-        raise LarkError(f"{where}: `rollout` must be at most {LARGEST:,}, not {value!r:.40}. Number the rollouts 0, 1, 2, ….")
+        raise LarkError(f"{where}: `rollout` must be at most {LARGEST:,}, not {quoted(value)}. Number the rollouts 0, 1, 2, ….")
     return number
 
 
@@ -226,7 +229,7 @@ def _truth(value: Any, where: str) -> bool | None:
         return True
     if text in ("false", "0", "0.0", "no"):
         return False
-    raise LarkError(f"{where}: `correct` must be true or false, not {value!r:.40}.")
+    raise LarkError(f"{where}: `correct` must be true or false, not {quoted(value)}.")
 
 
 def _boxed(turns: Turns, pattern: str) -> Turns:

@@ -7,11 +7,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from lark.config import Pool
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
-from lark.pool.layouts import LAYOUTS
+from lark.pool.layouts import LAYOUTS, NAMES
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.pool.trajectory import Trajectory
@@ -20,8 +23,8 @@ from tests.conftest import composed, job_of
 from tests.pool.rows import QUESTIONS, boxed, calling, chat, layout_rows, openr1, s1k, sharegpt, write_jsonl
 
 
-def one(tmp_path: Path, *rows: dict[str, Any], **settings: Any) -> Trajectory:
-    (found,) = read(replace(write_jsonl(tmp_path / "a.jsonl", list(rows)), **settings))
+def one(tmp_path: Path, *rows: dict[str, Any], **changes: Any) -> Trajectory:
+    (found,) = read(replace(write_jsonl(tmp_path / "a.jsonl", list(rows)), **changes))
     return found
 
 
@@ -258,7 +261,7 @@ def test_bad_rows_of_each_layout_name_the_file_and_the_line(row: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("changes", "said"),
     [
         ({"layout": "alpaca"}, "pool.layout=alpaca: choose one of generations, messages"),
         ({"layout": "teachers"}, "line 1: no column pair like"),
@@ -269,10 +272,49 @@ def test_bad_rows_of_each_layout_name_the_file_and_the_line(row: dict[str, Any],
         ({"fields": {"teacher": "modle"}}, r"pool.fields.teacher=modle: no row of .*a\.jsonl has such a column"),
     ],
 )
-def test_layouts_and_names_that_do_not_fit_are_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_layouts_and_names_that_do_not_fit_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
     pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x", "model": "m"}])
     with pytest.raises(LarkError, match=said):
-        list(read(replace(pool, **settings)))
+        list(read(replace(pool, **changes)))
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["user", "assistant", "x"])
+)
+KEYS = st.sampled_from(
+    ["role", "from", "content", "value", "tool_calls", "function", "name", "arguments", "reasoning", "type", "text"]
+)
+JSON = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
+)
+COLUMNS = st.sampled_from([*(name for names in NAMES.values() for name in names), "t_thinking", "t_attempt", "t_grade"])
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(extra=st.dictionaries(COLUMNS, JSON, max_size=5), layout=st.sampled_from([None, *LAYOUTS]))
+def test_any_row_is_read_or_refused_with_its_line(extra: dict[str, Any], layout: str | None, tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x", **extra}])
+    try:
+        found = list(read(replace(pool, layout=layout)))
+    except LarkError as error:
+        assert "a.jsonl, line 1" in str(error)
+    else:
+        assert all(t.question.strip() for t in found)
+
+
+@pytest.mark.parametrize(
+    "column", ["question", "question_id", "answer", "messages", "generations", "tools", "rollout", "correct"]
+)
+@pytest.mark.parametrize("depth", [300, 900, 100_000])
+def test_deeply_nested_values_get_a_sentence(column: str, depth: int, tmp_path: Path) -> None:
+    row = json.dumps({"question": "A?", "response": "x"})[:-1] + f', "{column}2": ' + "[" * depth + "]" * depth + "}"
+    (tmp_path / "a.jsonl").write_text(row.replace(f'"{column}2"', f'"{column}"').replace(f'"{column}": "A?", ', ""))
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 1"):
+        list(
+            read(
+                Pool(name="p", format="rows", path=str(tmp_path / "a.jsonl"), layout="messages" if column == "tools" else None)
+            )
+        )
 
 
 def test_an_older_pool_has_no_thinking_and_no_conversation(tmp_path: Path) -> None:

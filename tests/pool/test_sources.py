@@ -90,7 +90,7 @@ def test_paths_that_cannot_exist_get_a_sentence(path: str, format: str) -> None:
     ("values", "said"),
     [
         ({"question_id": float("nan")}, "`question_id` must be text or a number, not nan"),
-        ({"question_id": ["a"]}, r"`question_id` must be text or a number, not \['a'\]"),
+        ({"question_id": ["a"]}, "`question_id` must be text or a number, not a list"),
         ({"question_id": {"id": 1}}, "`question_id` must be text or a number"),
         ({"question_id": True}, "`question_id` must be text or a number, not True"),
         ({"question_id": ""}, "`question_id` must be text or a number, not ''"),
@@ -98,7 +98,7 @@ def test_paths_that_cannot_exist_get_a_sentence(path: str, format: str) -> None:
         ({"rollout": 2**31}, "`rollout` must be at most 2,147,483,647, not 2147483648"),
         ({"rollout": 10**30}, "`rollout` must be at most"),
         ({"rollout": float("inf")}, "`rollout` must be a whole number"),
-        ({"answer": ["1", "2"]}, r"`answer` must be text or a number, not \['1', '2'\].*pool.fields.answer"),
+        ({"answer": ["1", "2"]}, r"`answer` must be text or a number, not a list.*pool\.fields\.answer"),
         ({"teacher": {"name": "t"}}, "`teacher` must be text or a number"),
     ],
 )
