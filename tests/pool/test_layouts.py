@@ -307,14 +307,23 @@ def test_any_row_is_read_or_refused_with_its_line(extra: dict[str, Any], layout:
 )
 @pytest.mark.parametrize("depth", [300, 900, 100_000])
 def test_deeply_nested_values_get_a_sentence(column: str, depth: int, tmp_path: Path) -> None:
-    row = json.dumps({"question": "A?", "response": "x"})[:-1] + f', "{column}2": ' + "[" * depth + "]" * depth + "}"
-    (tmp_path / "a.jsonl").write_text(row.replace(f'"{column}2"', f'"{column}"').replace(f'"{column}": "A?", ', ""))
+    plain = {"messages": chat("A?", "x")} if column == "tools" else {"question": "A?", "response": "x"}
+    row = json.dumps({**plain, column: "NESTED"}).replace('"NESTED"', "[" * depth + "]" * depth)
+    (tmp_path / "a.jsonl").write_text(row)
     with pytest.raises(LarkError, match=r"a\.jsonl, line 1"):
-        list(
-            read(
-                Pool(name="p", format="rows", path=str(tmp_path / "a.jsonl"), layout="messages" if column == "tools" else None)
-            )
-        )
+        list(read(Pool(name="p", format="rows", path=str(tmp_path / "a.jsonl"))))
+
+
+@pytest.mark.parametrize("depth", [*range(900, 1000, 7), 5000])
+def test_deeply_nested_tool_calls_are_read_or_refused(depth: int, tmp_path: Path) -> None:
+    call = {"name": "f", "arguments": {"a": "NESTED"}}
+    row = json.dumps({"messages": [*chat("A?", "x")[:1], {"role": "assistant", "tool_calls": [call]}]})
+    (tmp_path / "a.jsonl").write_text(row.replace('"NESTED"', "[" * depth + "]" * depth))
+    try:
+        (found,) = read(Pool(name="p", format="rows", path=str(tmp_path / "a.jsonl")))
+        assert found.conversation is not None
+    except LarkError as error:
+        assert "a.jsonl, line 1: " in str(error)
 
 
 def test_an_older_pool_has_no_thinking_and_no_conversation(tmp_path: Path) -> None:
