@@ -53,6 +53,8 @@ class Pool(Source):
     """The questions and their candidate trajectories."""
 
     name: str = MISSING
+    turns: str = "all"
+    """Assistant turns of a conversation that are scored and trained on: all, or the last. The others are context."""
     questions: int | None = None
     """Use this many questions, in a sample that does not depend on their order. None: all. The demo generates this many."""
     seed: int = 42
@@ -89,6 +91,7 @@ class Pool(Source):
     def __post_init__(self) -> None:
         plain_name("pool.name", self.name)
         one_of("pool.format", self.format, ("demo", *FORMATS, "mix"))
+        one_of("pool.turns", self.turns, ("all", "last"))
         one_of("pool.answer_format", self.answer_format, ANSWER_FORMATS)
         one_of("pool.labels", self.labels, ("given", "vote"))
         one_of("pool.incomplete", self.incomplete, ("keep", "drop"))
@@ -142,5 +145,5 @@ def _mixed(name: str, given: Any) -> Mixed:
     return found
 
 
-LATER = ("layout", "subset", "exclude", "labels", "incomplete", "special_tokens", "decontaminate", "similarity", "mix")
+LATER = ("layout", "subset", "turns", "exclude", "labels", "incomplete", "special_tokens", "decontaminate", "similarity", "mix")
 """Keys that were added when pools already existed: part of a fingerprint only if they are not at their default."""

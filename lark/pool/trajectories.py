@@ -19,6 +19,8 @@ POOL = Kind("pool", 3, "trajectories.parquet")
 FILE = POOL.file
 KEY = ["question_id", "candidate_id"]
 """Columns that identify a trajectory."""
+TEXT = [*KEY, "system", "question", "response", "thinking", "conversation"]
+"""Columns that make up a trajectory's conversation (lark/models/dialogue.py)."""
 ROWS_IN_MEMORY = 2000
 CHARACTERS_IN_MEMORY = 8_000_000
 """Limits of a row group; one trajectory may exceed the character limit. Readers hold one row group in memory."""
@@ -54,22 +56,20 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, tally
     return {**summary.to_dict(), **tally.to_dict(pool)}
 
 
-def read_group(file: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
-    """A row group of a normalised pool. Columns that an older file does not have are null."""
-    stored = file.schema_arrow.names
-    wanted = list(dict.fromkeys([*stored, *SCHEMA.names])) if columns is None else columns
-    table = file.read_row_group(group, columns=[name for name in wanted if name in stored])
-    for field in SCHEMA:
-        if field.name in wanted and field.name not in stored:
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(wanted)
-
-
 def tables(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """A normalised pool, one row group in memory at a time."""
+    """A normalised pool, one row group in memory at a time. Columns that an older file lacks are null."""
     file = pq.ParquetFile(path, pre_buffer=False)
+    wanted = SCHEMA.names if columns is None else columns
     for group in range(file.num_row_groups):
-        yield read_group(file, group, columns)
+        yield complete(file.read_row_group(group, columns=wanted), wanted)
+
+
+def complete(table: pa.Table, columns: list[str]) -> pa.Table:
+    """The table with all these columns, in their order: null where an older file has none."""
+    missing = [name for name in columns if name not in table.column_names]
+    for name in missing:
+        table = table.append_column(name, pa.nulls(len(table), SCHEMA.field(name).type))
+    return table.select(columns)
 
 
 def row_groups(path: Path, columns: list[str] | None = None) -> Iterator[list[dict[str, Any]]]:
