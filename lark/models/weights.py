@@ -38,9 +38,7 @@ def check_files(path: str, what: str) -> None:
             raise LarkError(f"{what}: {INDEX} has no `weight_map` of file names. Download the model again.")
         outside = [name for name in set(named.values()) if Path(name).name != name or not (folder / name).is_file()]
         if outside:
-            raise LarkError(
-                f"{what}: {INDEX} names {outside[0]!r}, which is not a file in the folder. Download the model again."
-            )
+            raise LarkError(f"{what}: {INDEX} names {outside[0]!r}, which is not a file in the folder. Download the model again.")
         files = sorted({folder / name for name in named.values()})
     if not files:
         pickled = next((p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in sorted(folder.glob(pattern))), None)

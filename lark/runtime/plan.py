@@ -128,7 +128,7 @@ class _Plan:
     def pool_artifact(self) -> Artifact:
         pool = self.config.pool
         part = pool_identity(pool, self.checksums, self.elsewhere)
-        if pool.correct_only:
+        if pool.correct_only or pool.labels == "vote":
             part["verdicts"] = VERDICTS
         if pool.decontaminate:
             part["benchmarks"] = {name: _questions(name, task) for name, task in self.config.benchmark.tasks.items()}

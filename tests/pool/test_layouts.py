@@ -85,6 +85,12 @@ def test_trajectories_that_are_not_read_are_reported_as_such(tmp_path: Path) -> 
     assert only.response.startswith("<think>One more.</think>")
 
 
+def test_keys_of_messages_that_are_not_read_are_counted(tmp_path: Path) -> None:
+    tally = Tally()
+    list(read(write_jsonl(tmp_path / "a.jsonl", [{"messages": chat("A?", "x", refusal="no", logprobs=None)}]), tally))
+    assert tally.unused == {"messages.refusal": 1}
+
+
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
 def test_reasoning_is_kept_word_for_word_under_each_of_its_names(name: str, tmp_path: Path) -> None:
     expected = (" Let me\nsee.\n", "It is 2.")

@@ -284,6 +284,18 @@ def test_a_split_that_does_not_exist_is_named(tmp_path: Path) -> None:
         list(read(Pool(name="h", format="hub", path=str(tmp_path / "s"), split="test")))
 
 
+def test_a_subset_of_a_dataset_is_read(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    listed = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("default", "extended"))
+    (tmp_path / "set" / "README.md").write_text(f"---\nconfigs:\n{listed}---\n")
+    for name in ("default", "extended"):
+        (tmp_path / "set" / f"{name}.jsonl").write_text(lines(name))
+    pool = Pool(name="h", format="hub", path=str(tmp_path / "set"), subset="extended")
+    assert [t.response for t in read(pool)] == ["extended"]
+    with pytest.raises(LarkError, match=r"the dataset cannot be read \(.*Check pool\.path, pool\.subset and pool\.split"):
+        list(read(replace(pool, subset="missing")))
+
+
 def identity(pool: Pool, tmp_path: Path) -> dict[str, Any]:
     return pool_identity(pool, Checksums(tmp_path))
 
