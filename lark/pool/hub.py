@@ -1,8 +1,10 @@
 """Pools on the Hugging Face hub: streamed with `datasets`, or downloaded once and kept in the hub's cache."""
 
+import logging
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +26,24 @@ def is_remote(source: Source) -> bool:
 
 def snapshot(source: Source) -> Path:
     """The folder of a dataset's JSON files. They are downloaded if they are not in the hub's cache; offline, the cache is used."""
+    assert source.path is not None
+    return _snapshot(source.path, source.revision)
+
+
+@cache
+def _snapshot(path: str, revision: str | None) -> Path:
+    """Once per process: a pool is read several times if its questions are sampled."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415  # only this source needs it
 
-    assert source.path is not None
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
     try:
-        return Path(
-            snapshot_download(
-                source.path, repo_type="dataset", revision=source.revision, allow_patterns=["*.json", "*.json.gz"]
-            )
-        )
+        return Path(snapshot_download(path, repo_type="dataset", revision=revision, allow_patterns=["*.json", "*.json.gz"]))
     except Exception as error:  # network, authorisation, disk, a missing or interrupted download
-        revision = f" --revision {source.revision}" if source.revision else ""
+        option = f" --revision {revision}" if revision else ""
         raise LarkError(
-            f"pool.path={source.path}: there is no such folder here, and the dataset cannot be downloaded "
-            f"({type(error).__name__}: {first_line(error)}). On a machine with a network, run `hf download {source.path} "
-            f"--repo-type dataset{revision} --local-dir rsr`, copy the folder to this machine, and set pool.path=<folder> (or put "
+            f"pool.path={path}: there is no such folder here, and the dataset cannot be downloaded "
+            f"({type(error).__name__}: {first_line(error)}). On a machine with a network, run `hf download {path} "
+            f"--repo-type dataset{option} --local-dir rsr`, copy the folder to this machine, and set pool.path=<folder> (or put "
             "it at data/rsr)."
         ) from error
 

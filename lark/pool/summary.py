@@ -121,10 +121,9 @@ def _reading_hints(counts: Mapping[str, Any]) -> list[str]:
     unused = counts.get("unused", {})
     lost = [name for name in unused if name in TRAJECTORIES]
     if lost:
-        read = " and ".join(counts["layouts"])
         hints.append(
-            f"the column{'' if len(lost) == 1 else 's'} {', '.join(lost)} may hold trajectories too, but only the layout {read} "
-            "was read. To read another, use pool.layout=<layout>."
+            f"the column{'' if len(lost) == 1 else 's'} {', '.join(lost)} may hold trajectories too, but the rows were read as "
+            f"{' and '.join(counts['layouts'])}. To read them in another way, use pool.layout=<layout>."
         )
     if unused:
         hints.append(

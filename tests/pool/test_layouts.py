@@ -79,7 +79,7 @@ def test_rows_of_several_layouts_may_be_mixed(tmp_path: Path) -> None:
 def test_trajectories_that_are_not_read_are_reported_as_such(tmp_path: Path) -> None:
     pool, tally = write_jsonl(tmp_path / "a.jsonl", [openr1(0, "A?")]), Tally()
     said = pool_summary(pools.write(read(pool, tally), tmp_path / pools.FILE, pool, tally))
-    assert "the column messages may hold trajectories too, but only the layout generations was read" in said
+    assert "the column messages may hold trajectories too, but the rows were read as generations" in said
     assert "problem_type (1 rows)" in said
     (only,) = read(replace(pool, layout="messages"))
     assert only.response.startswith("<think>One more.</think>")
