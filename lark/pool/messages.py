@@ -179,7 +179,7 @@ def _text(content: Any, where: str) -> tuple[str, str]:
 
 
 def _reasoning(raw: Mapping[str, Any], parts: str, where: str) -> str | None:
-    """The reasoning of an assistant turn. Blank reasoning is none."""
+    """The reasoning of an assistant turn. Blank reasoning counts as missing."""
     found = {"a content part": parts, **{key: raw[key] for key in REASONING if raw.get(key) is not None}}
     for key, value in found.items():
         if not isinstance(value, str):

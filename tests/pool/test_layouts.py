@@ -104,7 +104,7 @@ def test_reasoning_is_kept_word_for_word_under_each_of_its_names(name: str, tmp_
 
 
 @pytest.mark.parametrize("blank", ["", "  \n", None])
-def test_blank_reasoning_is_none(blank: str | None, tmp_path: Path) -> None:
+def test_blank_reasoning_counts_as_missing(blank: str | None, tmp_path: Path) -> None:
     assert one(tmp_path, {"messages": chat("A?", "x", reasoning_content=blank)}).thinking is None
     assert one(tmp_path, {"question": "A?", "response": "x", "thinking": blank}).thinking is None
     row = {"question": "A?", "t_thinking_trajectory": blank, "t_attempt": "x"}
