@@ -17,7 +17,8 @@ from tests.conftest import ROOT, composed
 GROUPS = sorted(path for path in (ROOT / "conf").iterdir() if path.is_dir() and path.name != "hydra")
 OPTIONS = [(group.name, option.stem) for group in GROUPS for option in sorted(group.glob("*.yaml"))]
 NEEDS = {
-    "pool=files": ["pool.path=x.jsonl"], "pool=hub": ["pool.path=a/b"], "method=external": ["method.path=x.csv"],
+    "pool=files": ["pool.path=x.jsonl"], "pool=hub": ["pool.path=a/b"], "pool=mix": ["++pool.mix.a.path=x"],
+    "method=external": ["method.path=x.csv"],
     "student=own": ["student.path=my/student", "student.max_length=8192"],
 }  # fmt: skip
 

@@ -27,8 +27,8 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
     """Translate what users type into Hydra's syntax.
 
     `budget=3` is short for `budget.size=3`.
-    `force=grade` and `stages=select,train` are lists, which Hydra expects in brackets. `pool.fields` has no keys until they
-    are added; options of a method are added too, so that the method itself reports those that it does not take. Paths may
+    `force=grade` and `stages=select,train` are lists, which Hydra expects in brackets. `pool.fields` and `pool.mix` have no
+    keys until they are added; options of a method are added too, so that the method itself reports those that it does not take. Paths may
     contain spaces and non-ASCII letters, which Hydra expects in quotes. Flags such as -m may be anywhere; Hydra does not accept
     settings on both sides of them.
     """
@@ -84,7 +84,7 @@ def _as_hydra_reads(argument: str) -> str:
         return f"{key}=[{value}]"
     if value == "null" and key and (CONF / key).is_dir():
         raise LarkError(f"{key}=null: leave it out, or choose one of {', '.join(options_of(key))}.")
-    if key.split(".")[:2] in (["pool", "fields"], ["method", "options"]):
+    if key.split(".")[:2] in (["pool", "fields"], ["pool", "mix"], ["method", "options"], ["student", "template_options"]):
         return f"++{argument}"
     if key == "outputs" and not value:
         raise LarkError("outputs= has no value: give a folder, e.g. outputs=outputs.")

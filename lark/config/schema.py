@@ -90,7 +90,13 @@ def others(overrides: Sequence[str]) -> str:
     return "".join(f"-{key.split('.')[-1]}={value}" for key, value in named if re.fullmatch(r"[\w.+-]{1,20}", value))
 
 
+def folder_or(folder: str, otherwise: str) -> str:
+    """A folder if it exists, else something else: for a path that is downloaded if it is not here."""
+    return folder if Path(folder).is_dir() else otherwise
+
+
 OmegaConf.register_new_resolver("others", others, replace=True)
+OmegaConf.register_new_resolver("folder_or", folder_or, replace=True)
 
 
 def load(composed: DictConfig) -> Config:

@@ -292,8 +292,8 @@ def test_what_cannot_fit_is_reported_even_if_the_pool_is_missing(
 
     monkeypatch.chdir(tmp_path)
     caplog.set_level("INFO")
-    config = composed("student=qwen7b", "hardware=a100x1", "dry_run=true", f"outputs={tmp_path}")
-    with pytest.raises(LarkError, match=r"use training\.lora\.rank=16 .* Also: .*data/rsr"):
+    config = composed("student=qwen7b", "pool.path=./rsr", "hardware=a100x1", "dry_run=true", f"outputs={tmp_path}")
+    with pytest.raises(LarkError, match=r"use training\.lora\.rank=16 .* Also: .*pool\.path=\./rsr"):
         run._plan(config, tmp_path / "run")
     assert "141.2 !" in caplog.text
     assert "!         exceeds the memory of a device" in caplog.text
