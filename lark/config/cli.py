@@ -28,9 +28,9 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
 
     `budget=3` is short for `budget.size=3`.
     `force=grade` and `stages=select,train` are lists, which Hydra expects in brackets. `pool.fields` and `pool.mix` have no
-    keys until they are added; options of a method are added too, so that the method itself reports those that it does not take. Paths may
-    contain spaces and non-ASCII letters, which Hydra expects in quotes. Flags such as -m may be anywhere; Hydra does not accept
-    settings on both sides of them.
+    keys until they are added; options of a method are added too, so that the method itself reports those that it does not
+    take. Paths may contain spaces and non-ASCII letters, which Hydra expects in quotes. Flags such as -m may be anywhere; Hydra
+    does not accept settings on both sides of them.
     """
     flags, settings = [], []
     rest = iter(arguments)
