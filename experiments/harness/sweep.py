@@ -152,6 +152,8 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
             configs = [conf.load(compose("config", overrides=overrides)) for overrides in batch]
     except (HydraException, OmegaConfBaseException) as error:
         raise LarkError(sentence(error)) from error
+    for config in configs:
+        _ = config.budget.per_question  # an error if the budget is across questions
     checksums = Checksums(configs[0].outputs_path)
     typed = set(arguments)
     trials = [
@@ -187,5 +189,5 @@ def values(trial: Trial) -> dict[str, Any]:
         "student": config.student.name,
         "method": config.method.name,
         "weighting": config.weighting_name,
-        "budget": config.budget.size,
+        "budget": config.budget.per_question,
     }

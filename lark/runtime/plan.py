@@ -179,8 +179,8 @@ class _Plan:
         return Step(JUDGE, (Artifact(kind_of("judge"), name, part, {"pool": self.pool}),), self.weights_of(judge.model))
 
     def selection_artifact(self, scoring: Sequence[Step]) -> Artifact:
-        method, budget, weighting = self.config.method, self.config.budget.size, self.config.weighting_name
-        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget, **method.options}
+        method, budget, weighting = self.config.method, self.config.budget, self.config.weighting_name
+        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget.identity, **method.options}
         if method.teacher is not None:
             part["teacher"] = method.teacher
         needs = METHODS[method.name].needs
@@ -189,7 +189,7 @@ class _Plan:
         known = [step.artifacts[0] for step in scoring]
         kinds = {kind_of(source) for source in needs - {"external"}} | {kind_of("lengths")}  # not a tokens-only pass
         inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
-        return Artifact(SELECTION, f"{self.name}-{method.name}-{weighting}{self.teacher_name()}-B{budget}", part, inputs)
+        return Artifact(SELECTION, f"{self.name}-{method.name}-{weighting}{self.teacher_name()}-{budget.name}", part, inputs)
 
     def evaluation(self, checkpoint: Artifact | None) -> list[Step]:
         """Generation and grading are separate steps, so that a fix to a grader or a gold answer costs no GPU time."""
@@ -277,7 +277,7 @@ class _Plan:
     def model_name(self) -> str:
         weighting = "" if self.config.weighting == "auto" else f"-{self.config.weighting}"
         method = self.config.method.name
-        return f"{self.config.student.name}-{method}{weighting}{self.teacher_name()}-B{self.config.budget.size}"
+        return f"{self.config.student.name}-{method}{weighting}{self.teacher_name()}-{self.config.budget.name}"
 
     def teacher_name(self) -> str:
         return "" if self.config.method.teacher is None else f"-teacher-{self.config.method.teacher}"

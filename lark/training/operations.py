@@ -72,7 +72,7 @@ def _check_held_out(held_out: HeldOut) -> None:
 
 def _cost(planner: Planner, step: Step) -> Estimate:
     config, training, shape, lengths = planner.config, planner.config.training, planner.shape, planner.lengths
-    chosen = min(config.budget.size, lengths.candidates) * lengths.questions
+    chosen = planner.selected
     share = chosen / len(lengths.total)
     setup = training_setup(config, planner.hardware.machine, int(lengths.total.max()))
     forward = costs.forward_flops(shape, lengths.total, lengths.response)
