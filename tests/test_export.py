@@ -116,6 +116,19 @@ def test_llama_factory_gets_thinking_as_text(tmp_path: Path, caplog: pytest.LogC
     assert entry["tags"]["assistant_tag"] == "assistant"
 
 
+def test_thinking_becomes_text_on_request_and_is_mentioned_otherwise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    written(tmp_path, PLAIN, THINKING)
+    with caplog.at_level(logging.INFO):
+        kept = exported(tmp_path, "fireworks")
+    assert kept[1]["messages"][-1]["reasoning_content"] == "2+3."
+    assert "1 of 2 examples have their thinking in `reasoning_content`" in caplog.text
+    (tmp_path / "out.jsonl").unlink()
+    caplog.clear()
+    line = exported(tmp_path, "fireworks", "--thinking", "text")[1]
+    assert line["messages"][-1] == {"role": "assistant", "content": "<think>\n2+3.\n</think>\n\n5"}
+    assert "reasoning_content" not in caplog.text
+
+
 def test_llama_factory_refuses_tools(tmp_path: Path) -> None:
     written(tmp_path, PLAIN, TOOLS)
     with pytest.raises(LarkError, match="1 of 2 examples use tools"):

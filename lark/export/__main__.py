@@ -9,11 +9,12 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lark.errors import LarkError
 from lark.export.examples import Overview, overview, read_examples
-from lark.export.targets import TARGETS, Target
+from lark.export.targets import TARGETS, Target, thinking_as_text
 from lark.export.weights import repetitions
 from lark.runtime.store import MANIFEST, atomic, disk_errors
 from lark.selection.write import TRAINING_SET
@@ -24,6 +25,12 @@ OWN_CODE = "--weights keep, and train with the trainer in docs/train-jsonl.md; "
 CHOICES = (
     "--weights repeat, which writes each line as often as its weight says, on average; or --weights drop, which trains on the same "
     "selection without its weights"
+)
+
+
+THINKING = (
+    "%d of %d examples have their thinking in `reasoning_content`. A chat template that does not know this field drops it silently: "
+    "check yours, or use --thinking text."
 )
 
 
@@ -43,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise LarkError(f"--to {to}: there is no folder {to.parent}.")
     written = 0
     with disk_errors(to.parent), atomic(to) as draft, draft.open("w", encoding="utf-8") as handle:
-        for number, example in enumerate(read_examples(source)):
+        for number, given in enumerate(read_examples(source)):
+            as_text = options.thinking == "text"
+            example = replace(given, messages=[thinking_as_text(m) for m in given.messages]) if as_text else given
             line = {
                 **target.convert(example, found),
                 **({"weight": example.weight} if mode == "keep" else {}),
@@ -55,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not written:
             raise LarkError(f"{source}: every weight rounds to 0 lines. Use a larger --copies.")
     log.info(_report(to, written, found, mode, target, options.copies))
+    if found.thinking and options.thinking == "keep" and target.template_thinks:
+        log.info(THINKING, found.thinking, found.examples)
 
 
 def training_set(given: Path) -> Path:
@@ -109,6 +120,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--weights", choices=("keep", "repeat", "drop"), help="required if the trainer ignores weights")
     parser.add_argument("--copies", type=int, default=1, help="with --weights repeat: lines per unit of weight (default: 1)")
     parser.add_argument("--seed", type=int, default=42, help="with --weights repeat: seed of the rounding (default: 42)")
+    parser.add_argument(
+        "--thinking", choices=("keep", "text"), default="keep", help="text: write `reasoning_content` as <think>…</think> text"
+    )
     parser.add_argument("--ids", action="store_true", help="also write question_id and candidate_id")
     return parser
 

@@ -27,6 +27,8 @@ class Target:
     """Raises LarkError for a training set that the trainer cannot represent."""
     settings: Callable[[Overview, str], str]
     """What to set in the trainer; gets the name of the exported file."""
+    template_thinks: bool = True
+    """Whether the model's chat template decides what happens with `reasoning_content`."""
 
 
 def _line(messages: list[Message], example: Example) -> Line:
@@ -60,12 +62,17 @@ def _axolotl(example: Example, found: Overview) -> Line:
 
 def _llama_factory(example: Example, found: Overview) -> Line:
     """Thinking is text in LLaMA-Factory: its converter reads only the role and the content of a message."""
-    return {"messages": [{"role": m["role"], "content": _with_thinking(m)} for m in example.messages]}
+    messages = [thinking_as_text(message) for message in example.messages]
+    return {"messages": [{"role": message["role"], "content": message.get("content") or ""} for message in messages]}
 
 
-def _with_thinking(message: Message) -> str:
-    thinking, content = message.get("reasoning_content"), str(message.get("content") or "")
-    return f"<think>\n{str(thinking).strip()}\n</think>\n\n{content.lstrip()}" if thinking else content
+def thinking_as_text(message: Message) -> Message:
+    """The message with its `reasoning_content` written into its content, as <think>…</think>."""
+    if not message.get("reasoning_content"):
+        return message
+    thinking, content = str(message["reasoning_content"]).strip(), str(message.get("content") or "").lstrip()
+    rest = {key: value for key, value in message.items() if key != "reasoning_content"}
+    return {**rest, "content": f"<think>\n{thinking}\n</think>\n\n{content}"}
 
 
 def _together(example: Example, found: Overview) -> Line:
@@ -131,7 +138,7 @@ TARGETS = {
     "fireworks": Target("Fireworks", _as_it_is, "used", _anything, _nothing),
     "trl": Target("TRL's SFTTrainer", _trl, "own code", _check_trl, _trl_settings),
     "axolotl": Target("axolotl", _axolotl, "ignored", _anything, _axolotl_settings),
-    "llama_factory": Target("LLaMA-Factory", _llama_factory, "ignored", _check_llama_factory, _llama_factory_settings),
-    "together": Target("Together", _together, "ignored", _anything, _nothing),
+    "llama_factory": Target("LLaMA-Factory", _llama_factory, "ignored", _check_llama_factory, _llama_factory_settings, False),
+    "together": Target("Together", _together, "ignored", _anything, _nothing, False),
 }
 """Values of `--for`."""
