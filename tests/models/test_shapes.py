@@ -10,7 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lark.errors import LarkError
-from lark.models.chat import INSTRUCTION, ChatFormat
+from lark.models.chat import ChatFormat
+from lark.models.dialogue import INSTRUCTION
 from lark.models.shapes import ARCHITECTURES, Shape, config_of, shape_of
 from lark.models.students import DEMO
 from lark.training.kernels import apply_liger
