@@ -29,8 +29,8 @@ CHOICES = (
 
 
 THINKING = (
-    "%d of %d examples have their thinking in `reasoning_content`. A chat template that does not know this field drops it silently: "
-    "check yours, or use --thinking text."
+    "%d of %d examples have their thinking in `reasoning_content`. A chat template that does not know this field drops it "
+    "silently: check yours, or use --thinking text."
 )
 
 
