@@ -56,6 +56,8 @@ class Config:
         for stage in self.stages:
             one_of("stages", stage, STAGES)
         alone = self.experiment.name is None
+        if not alone:
+            _ = self.budget.per_question  # an error if the budget is across questions
         require(not alone or self.scale == "demo", "scale", self.scale, "only applies to an experiment: add experiment=<name>")
 
     @property
