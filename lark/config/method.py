@@ -12,6 +12,12 @@ from lark.config.student import Student
 from lark.errors import LarkError
 
 
+class JudgeModel(Student):
+    """The judge in the form that engines load. Its settings have another prefix on the command line."""
+
+    setting = "method.judge"
+
+
 @dataclass
 class Judge:
     """The model behind method=llm_judge."""
@@ -39,12 +45,16 @@ class Judge:
         one_of("method.judge.style", self.style, ("paper", "brief"))
         require(self.tensor_parallel >= 1, "method.judge.tensor_parallel", self.tensor_parallel, "must be at least 1")
         require(self.retries >= 0, "method.judge.retries", self.retries, "must not be negative")
+        require(self.temperature >= 0, "method.judge.temperature", self.temperature, "must not be negative")
         require(self.max_new_tokens >= 1, "method.judge.max_new_tokens", self.max_new_tokens, "must be at least 1")
+        context, answer = self.model.max_length, self.max_new_tokens
+        less = f"must be less than method.judge.max_length={context}, which also contains the prompt"
+        require(answer < context, "method.judge.max_new_tokens", answer, less)
 
     @property
     def model(self) -> Student:
-        """The judge in the form that engines load."""
-        return Student("judge", self.path, self.revision, self.max_length, None, self.dtype)
+        """The judge in the form that engines load. Refuses settings that no model can have."""
+        return JudgeModel("judge", self.path, revision=self.revision, max_length=self.max_length, dtype=self.dtype)
 
 
 @dataclass
@@ -93,7 +103,7 @@ class Budget:
     epochs it is trained for."""
 
     def __post_init__(self) -> None:
-        require(self.size is None or self.size >= 1, "budget.size", self.size, "select at least 1 trajectory per question")
+        require(self.size is None or self.size >= 1, "budget", self.size, "select at least 1 trajectory per question")
         alone = self.total is None or self.tokens is None
         require(alone, "budget.total", self.total, "cannot be combined with budget.tokens; choose one of them")
         if self.limit is None and self.size is None:
@@ -158,7 +168,8 @@ def _short(value: int) -> str:
     for unit in ("B", "M", "k"):
         scale = UNITS[unit.lower()]
         if value >= scale and value * 10 % scale == 0:
-            return f"{value / scale:g}{unit}"
+            whole, tenth = divmod(value * 10 // scale, 10)
+            return f"{whole}.{tenth}{unit}" if tenth else f"{whole}{unit}"
     return str(value)
 
 
