@@ -44,8 +44,8 @@ def queue(pool: pd.DataFrame, most: int) -> list[int]:
         ranked = question.sort_values(["score", "candidate_id"], ascending=[False, True], kind="stable")
         # The same formula as z_score, in the same order of summation: ties between questions are exact.
         base = np.sort(ranked["score"].to_numpy()) - ranked["score"].min()
-        mean = sum(base.tolist()) / len(base)
-        spread = (sum(((base - mean) ** 2).tolist()) / len(base)) ** 0.5
+        mean = np.cumsum(base)[-1] / len(base)
+        spread = np.sqrt(np.cumsum((base - mean) ** 2)[-1] / len(base))
         for rank, (row, score) in enumerate(ranked["score"].items(), start=1):
             standard = (score - ranked["score"].min() - mean) / spread if spread > 0 else 0.0
             if rank > most:
