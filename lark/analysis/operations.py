@@ -102,7 +102,7 @@ def _kappa_cost(planner: Planner, step: Step) -> Estimate:
     """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
     lengths, shape = planner.lengths, planner.shape
     snapshots = max(1, planner.config.training.snapshots)  # the plan refuses a run without snapshots
-    chosen = min(planner.config.budget.size, lengths.candidates) * lengths.questions
+    chosen = planner.selected
     forward = costs.forward_flops(shape, lengths.total, lengths.response)
     each = forward.training(bool(_recomputes(planner)), frozen=False) * chosen / len(lengths.total)
     tokens = max(planner.config.hardware.train_tokens, _longest(planner))

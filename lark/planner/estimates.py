@@ -101,6 +101,16 @@ class Planner:
     hardware: Throughput
     lengths: PoolLengths
 
+    @property
+    def selected(self) -> int:
+        """Number of trajectories that the budget selects, at most. Selected trajectories are assumed to have the mean length."""
+        budget, pool = self.config.budget, self.lengths
+        most = pool.trajectories if budget.size is None else min(budget.size, pool.candidates) * pool.questions
+        if budget.limit is None:
+            return most
+        cost = 1.0 if budget.tokens is None else float(pool.response.mean())
+        return max(1, min(most, int(budget.limit / cost)))
+
     def estimate(self, step: Step) -> Estimate | None:
         return None if step.operation.cost is None else step.operation.cost(self, step)
 

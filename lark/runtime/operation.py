@@ -85,6 +85,8 @@ class Operation:
     """Called afterwards: logs what the user should know. The last argument: whether it was made in this run."""
     forget: Callable[[Path], None] | None = None
     """Called before it is forced: deletes what is kept outside the artifact's folder."""
+    card: Callable[[Path, Counts], str] | None = None
+    """Text of a README.md that describes its artifact to others. Not part of the artifact: it can be edited."""
     curve: str = ""
     """A JSON-lines file in its folder that is mirrored to W&B while it runs."""
     cost: Callable[["Planner", "Step"], "Estimate | None"] | None = None

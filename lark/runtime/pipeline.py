@@ -20,7 +20,7 @@ from lark.runtime.machine import Machine, resolve
 from lark.runtime.nodes import Leader
 from lark.runtime.operation import Counts, Job, Step
 from lark.runtime.plan import make_plan, wanted
-from lark.runtime.store import Artifact, Checksums, Store
+from lark.runtime.store import CARD, Artifact, Checksums, Store, write_text
 from lark.runtime.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -170,6 +170,8 @@ class Pipeline:
                 counts = run_worker(job, operation.run, self._processes(step), leader)
         if operation.collect is not None:
             counts = operation.collect(job, counts)
+        if operation.card is not None:
+            write_text(folders[0] / CARD, operation.card(folders[0], counts))
         return [counts[label] for label in job.outputs] if step.labels else [counts]
 
     def _job(self, step: Step, folders: list[Path]) -> Job:

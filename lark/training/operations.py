@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from lark.cards.cards import model_card
 from lark.config import Config, HeldOut
 from lark.errors import LarkError
 from lark.planner import costs, remedies
@@ -72,7 +73,7 @@ def _check_held_out(held_out: HeldOut) -> None:
 
 def _cost(planner: Planner, step: Step) -> Estimate:
     config, training, shape, lengths = planner.config, planner.config.training, planner.shape, planner.lengths
-    chosen = min(config.budget.size, lengths.candidates) * lengths.questions
+    chosen = planner.selected
     share = chosen / len(lengths.total)
     setup = training_setup(config, planner.hardware.machine, int(lengths.total.max()))
     forward = costs.forward_flops(shape, lengths.total, lengths.response)
@@ -128,7 +129,7 @@ def _together(config: Config) -> int:
 
 TRAIN = Operation(
     "train", "train", "lark.training.worker:train", processes="sharing", gpus=_together, check=_check, curve=CURVE,
-    cost=_cost, remedies=_remedies,
+    cost=_cost, remedies=_remedies, card=model_card,
 )  # fmt: skip
 
 OPERATIONS = (TRAIN,)

@@ -72,6 +72,22 @@ def test_a_larger_budget_trains_longer_and_scores_once() -> None:
     assert three["score"].flops == one["score"].flops
 
 
+@pytest.mark.parametrize(("budget", "like"), [("budget.total=5k", 1.0), ("budget.total=15000", 3.0), ("budget.total=1B", 33.0),
+                                              ("budget.total=1B budget.size=3", 3.0)])  # fmt: skip
+def test_a_budget_across_questions_trains_as_long_as_the_same_number_per_question(budget: str, like: float) -> None:
+    run = ("student=qwen7b", "hardware=a100x8")
+    one, across = by_name(*run, "budget.size=1")["train"], by_name(*run, *budget.split())["train"]
+    assert across.flops == pytest.approx(like * one.flops)
+
+
+def test_a_token_budget_trains_on_about_this_many_tokens() -> None:
+    run = ("student=qwen7b", "hardware=a100x8")
+    lengths = pool_lengths(composed(*run))
+    tokens = int(5000 * lengths.response.mean())
+    one, across = by_name(*run, "budget.size=1")["train"], by_name(*run, f"budget.tokens={tokens}")["train"]
+    assert across.flops == pytest.approx(one.flops, rel=0.001)
+
+
 def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_scores() -> None:
     judged = by_name("student=qwen7b", "hardware=a100x8", "method=llm_judge")["judge"]
     scored = by_name("student=qwen7b", "hardware=a100x8", "method=lark")["score"]
