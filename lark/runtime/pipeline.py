@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.config import Config
-from lark.errors import LarkError
+from lark.errors import LarkError, WorkerMemoryError
 from lark.models.students import check_student
 from lark.planner.lengths import PoolLengths, pool_lengths
-from lark.planner.report import check_memory
+from lark.planner.report import check_memory, relief
 from lark.report.tables import text_table
 from lark.runtime.launch import command, run_worker
 from lark.runtime.machine import Machine, resolve
@@ -171,8 +171,11 @@ class Pipeline:
             log.info("%s …", operation.name)
             follow = self.tracker.follow(folders[0] / operation.curve, operation.name) if operation.curve else None
             leader = None if operation.processes == "one" else self.leader
-            with follow or contextlib.nullcontext():
-                counts = run_worker(job, operation.run, self._processes(step), leader)
+            try:
+                with follow or contextlib.nullcontext():
+                    counts = run_worker(job, operation.run, self._processes(step), leader)
+            except WorkerMemoryError as error:
+                raise LarkError(f"{error}\n{relief(self.config, self.machine, step, self.lengths())}") from error
         if operation.collect is not None:
             counts = operation.collect(job, counts)
         return [counts[label] for label in job.outputs] if step.labels else [counts]
@@ -190,6 +193,7 @@ class Pipeline:
             config=self.config,
             machine=self.machine,
             gpus=step.operation.gpus(self.config),
+            allocator=step.operation.allocator,
         )
 
     def _processes(self, step: Step) -> int | None:

@@ -11,7 +11,7 @@ from lark.planner import costs, remedies
 from lark.planner.costs import GIB, TrainingSetup
 from lark.planner.estimates import Estimate, Planner, precision_bytes
 from lark.runtime.machine import Machine, pinned
-from lark.runtime.operation import Operation, Settings, Step
+from lark.runtime.operation import EXPANDABLE, Operation, Settings, Step
 from lark.training.checkpoints import CURVE
 from lark.training.training_set import read_rows
 from lark.training.zero import half_weights, zero_stage
@@ -102,6 +102,7 @@ def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSe
         training.bf16,
         training.lora.rank,
         half_weights(config, zero),
+        machine.device == "cuda",
     )
 
 
@@ -127,8 +128,8 @@ def _together(config: Config) -> int:
 
 
 TRAIN = Operation(
-    "train", "train", "lark.training.worker:train", processes="sharing", gpus=_together, check=_check, curve=CURVE,
-    cost=_cost, remedies=_remedies,
+    "train", "train", "lark.training.worker:train", processes="sharing", gpus=_together, allocator=EXPANDABLE, check=_check,
+    curve=CURVE, cost=_cost, remedies=_remedies,
 )  # fmt: skip
 
 OPERATIONS = (TRAIN,)

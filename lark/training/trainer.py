@@ -21,7 +21,8 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.models.head import LogitRule
 from lark.training.batches import GlobalBatch, GlobalBatches
-from lark.training.checkpoints import Layout, seal
+from lark.training.checkpoints import Layout, seal, sync
+from lark.training.limits import LOSS_CHUNK, TIMEOUT
 from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch
 from lark.training.zero import deepspeed_config
@@ -58,6 +59,7 @@ class _HeadLoss:
         return weighted_loss(
             hidden.flatten(0, 1), cast(Tensor, self.head.weight), micro.targets.flatten(), micro.segment.flatten(), micro.weights,
             micro.lengths, batch_trajectories, head_bias=getattr(self.head, "bias", None), rule=self.rule,
+            chunk=LOSS_CHUNK[hidden.device.type],
         )  # fmt: skip
 
 
@@ -66,6 +68,8 @@ class WeightedTrainer(Trainer):
 
     def __init__(self, batches: GlobalBatches, layout: Layout, **kwargs: Any) -> None:
         super().__init__(train_dataset=batches, **kwargs)
+        if self.accelerator.ddp_handler is not None:
+            self.accelerator.ddp_handler.gradient_as_bucket_view = True  # or DDP keeps a copy of all gradients
         self.batches, self.layout = batches, layout
         self.skipped: dict[int, list[str]] = {}
         """Step -> the trajectories that may have caused it."""
@@ -149,10 +153,13 @@ class WeightedTrainer(Trainer):
         return None
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Every process brings its own files to disk before the barrier: with ZeRO, that is most of the checkpoint."""
         super()._save_checkpoint(model, trial)
+        checkpoint = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
+        sync(checkpoint)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
-            seal(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}", self.layout)
+            seal(checkpoint, self.layout)
 
 
 def _only(batch: list[GlobalBatch]) -> GlobalBatch:
@@ -189,7 +196,8 @@ def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) 
         bf16=training.bf16,
         gradient_checkpointing=training.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False},
-        deepspeed=deepspeed_config(config, zero) if zero else None,
+        deepspeed=deepspeed_config(config, zero, device) if zero else None,
+        ddp_timeout=int(TIMEOUT.total_seconds()),
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="steps",

@@ -33,7 +33,7 @@ from lark.training.lora import add_adapters
 from lark.training.packing import TrainingStep, plan_batches
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
 from lark.training.training_set import read_rows
-from lark.training.zero import half_weights, start_deepspeed, zero_stage
+from lark.training.zero import connect, half_weights, zero_stage
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +103,8 @@ def prepare(job: Job) -> Run:
     steps = training.epochs * ceil(len(examples) / training.global_batch)
     if trains_nothing(training.warmup, steps):
         log.warning(IDLE, len(examples), training.global_batch)
-    if zero:
-        start_deepspeed(job.machine.device)
+    if job.world > 1:
+        connect(job.machine.device, zero)
     args = arguments(config, job.folder / "checkpoints", steps, job.machine.device, zero)
     model = load_model(source, student, device, dtype=_weights_dtype(config, zero))
     if training.liger:

@@ -5,9 +5,7 @@ import warnings
 from typing import Any
 
 from lark.config import Config
-
-BUCKET = 500_000_000
-"""Numbers that are reduced or gathered at once (paper, App. C.3: 5e8)."""
+from lark.training.limits import BUCKET, TIMEOUT
 
 
 def zero_stage(config: Config, device: str, world: int) -> int:
@@ -25,7 +23,7 @@ def half_weights(config: Config, zero: int) -> bool:
     return config.training.bf16 and (zero > 0 or frozen)
 
 
-def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
+def deepspeed_config(config: Config, stage: int, device: str) -> dict[str, Any]:
     """DeepSpeed's configuration; `auto` is filled in from the TrainingArguments.
 
     It does not include accumulation: our trainer marks the last micro-batch of a step. Gradients are summed over
@@ -37,6 +35,8 @@ def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
         "allgather_bucket_size": BUCKET,
         "contiguous_gradients": True,
     }
+    if stage == 2:
+        sharding["overlap_comm"] = device == "cuda"  # reduce one bucket while the next is computed; needs CUDA's streams
     if stage == 3:
         sharding |= {"stage3_prefetch_bucket_size": BUCKET, "stage3_gather_16bit_weights_on_model_save": True}
     return {
@@ -53,12 +53,18 @@ def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
     }
 
 
-def start_deepspeed(device: str) -> None:
-    """Connect DeepSpeed's processes. This comes before a model is loaded, because ZeRO-3 shards it while loading."""
-    # It uses deprecated names of torch, and torch warns at every call.
+def connect(device: str, stage: int) -> None:
+    """Connect the processes of a run. This comes before a model is loaded, because ZeRO-3 shards it while loading."""
+    backend = "gloo" if device == "cpu" else "nccl"
+    if not stage:
+        distributed = importlib.import_module("torch.distributed")
+        if not distributed.is_initialized():
+            distributed.init_process_group(backend, timeout=TIMEOUT)
+        return
+    # DeepSpeed uses deprecated names of torch, and torch warns at every call.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     deepspeed = importlib.import_module("deepspeed")
     if device == "cpu":
         # DeepSpeed would compile a kernel for sums in shared memory; gloo works as well and needs no compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed("gloo" if device == "cpu" else "nccl", verbose=False)
+    deepspeed.init_distributed(backend, verbose=False, timeout=TIMEOUT)

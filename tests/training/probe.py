@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, distributed
 from transformers import AutoModelForCausalLM
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
+from lark.training import zero as zero_module
 from lark.training.worker import Run, prepare, train
 from tests.training.tiny import CrashAt, make_job
 
+BUCKET = zero_module.BUCKET
 RATE = 1024.0
 """A power of two, so large that the weights before the step are only rounding in comparison."""
 SGD = [f"training.learning_rate={RATE}", "training.schedule=constant", "training.warmup=0", "training.max_grad_norm=1e9"]
@@ -72,6 +74,7 @@ def crashed_and_resumed(student: Path, selection: Path, folder: Path, *overrides
 
 
 def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tensor]) -> dict[str, Any]:
+    zero_module.BUCKET = case.get("bucket", BUCKET)
     if name.endswith("resumed"):
         return crashed_and_resumed(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
     run = trained(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
@@ -87,7 +90,14 @@ def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tens
         "wrapper": type(run.trainer.model_wrapped).__name__,
         "skipped": run.trainer.skipped,
         "scheduled": schedule.last_epoch,
+        "timeout": group_timeout(),
     }
+
+
+def group_timeout() -> float:
+    """Seconds that a process waits for the others."""
+    group = distributed.distributed_c10d._get_default_group() if distributed.is_initialized() else None
+    return group._get_backend(torch.device("cpu")).options._timeout.total_seconds() if group is not None else 0.0
 
 
 def main() -> None:

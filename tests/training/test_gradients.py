@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from lark.models.shapes import Shape
 from lark.planner.costs import RESUMABLE, TrainingSetup, resume_bytes
+from lark.training.limits import TIMEOUT
 from tests.conftest import ROOT
 from tests.training.probe import gradients, trained
 from tests.training.tiny import POISONED, WEIGHTS, direct_gradient, relative_error, write_student, write_training_set
@@ -36,6 +37,8 @@ ARRANGEMENTS = {
 """(processes, kind, micro-steps) of a batch of 16."""
 ZERO = (0, 2, 3)
 POISON = ["training.global_batch=4", "training.learning_rate=0.001"]
+SMALL_BUCKET = 2000
+"""Numbers. Larger than a norm or a projection of the tiny student, smaller than its embedding."""
 LORA = ["training.lora.rank=4", "training.lora.alpha=8"]
 
 
@@ -56,6 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cases[f"{zero}-clipped"] = case("student", zero, "training.max_grad_norm=0.5")
         if zero:
             cases[f"{zero}-resumed"] = case("student", zero)
+            cases[f"{zero}-bucket"] = case("student", zero, *ARRANGEMENTS[2, "packed", 4]) | {"bucket": SMALL_BUCKET}
     cases["2-bf16"] = case("student", 2, "training.bf16=true", "training.gradient_checkpointing=true")
     cases["3-bf16"] = case("student", 3, "training.bf16=true")
     (folder / "cases.json").write_text(json.dumps(cases))
@@ -93,6 +97,24 @@ def test_two_processes_give_the_direct_gradient(
     assert results[name]["micro_steps"] == steps
     assert results[name]["wrapper"] == ("DeepSpeedEngine" if zero else "DistributedDataParallel")
     assert relative_error(load_file(folder / f"{name}.safetensors"), exact) < 1e-5
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_parameters_larger_than_the_bucket_get_the_direct_gradient(zero: int, folder: Path, exact: dict[str, Tensor]) -> None:
+    """As the embedding and the head of a 7B student are (5.4e8 numbers, in buckets of 5e8)."""
+    sizes = [g.numel() for g in exact.values()]
+    assert min(sizes) < SMALL_BUCKET < max(sizes)
+    assert relative_error(load_file(folder / f"{zero}-bucket.safetensors"), exact) < 1e-5
+
+
+def test_processes_wait_for_each_other_for_hours(results: dict[str, Any]) -> None:
+    """A checkpoint on a slow disk takes longer than the 10 or 30 minutes that are the libraries' defaults."""
+    assert {result["timeout"] for result in results.values() if "timeout" in result} == {TIMEOUT.total_seconds()}
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    connected = "from lark.training.zero import connect; connect('cpu', 2); from tests.training.probe import group_timeout"
+    said = subprocess.check_output([sys.executable, "-c", f"{connected}; print(group_timeout())"], cwd=ROOT, env=env, text=True)
+    assert float(said.split()[-1]) == TIMEOUT.total_seconds()  # DeepSpeed's own start, which the runs above have shared
 
 
 def one_process(folder: Path, selection: str, name: str, *overrides: str) -> tuple[dict[str, Tensor], int]:
