@@ -27,9 +27,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def requested_memory(error: BaseException) -> str:
-    """The amount that could not be allocated, as in `2.00 GiB`; empty if the error does not state it."""
+    """The amount that could not be allocated, such as `2.00 GiB`; empty if the error does not state it."""
     found = re.search(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+) (\w+)", str(error))
     if found is None:
         return ""
     amount, unit = found.groups()
-    return f"{int(amount) / 2**30:.2f} GiB" if unit == "bytes" else f"{amount} {unit}"
+    return f"{int(amount) / 2**20:,.0f} MiB" if unit == "bytes" else f"{amount} {unit}"
