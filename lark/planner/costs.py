@@ -70,6 +70,8 @@ class TrainingSetup:
     half: bool = False
     """Whether weights are loaded in 16 bits (lark/training/zero.py:half_weights)."""
     cuda: bool = False
+    offload: bool = False
+    """Whether the optimizer's part of a ZeRO shard is in the host's memory."""
 
 
 def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
@@ -79,9 +81,18 @@ def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
     element = 2 if setup.half else 4
     if setup.zero == 0:  # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 with weights of any precision
         return 16.0 * trained + element * frozen
-    sharded = (4 + 8 + 4) * trained / setup.world  # fp32 master weight, two moments, gradient
+    sharded = 0.0 if setup.offload else SHARDED * trained / setup.world
     weights = element * (trained + frozen)
     return sharded + _bucket_bytes(setup, trained) + (weights / setup.world if setup.zero == 3 else weights)
+
+
+SHARDED = 4 + 8 + 4
+"""Bytes per parameter that ZeRO shards, and can keep in the host's memory: fp32 master weight, two moments, gradient."""
+
+
+def offloaded_bytes(shape: Shape, lora: int, nodes: int) -> float:
+    """Host memory that an offloaded optimizer needs on each node."""
+    return SHARDED * (lora_parameters(shape, lora) if lora else shape.parameters) / nodes
 
 
 def _bucket_bytes(setup: TrainingSetup, trained: int) -> float:

@@ -25,6 +25,7 @@ from lark.training.checkpoints import Layout, seal, sync
 from lark.training.limits import LOSS_CHUNK, TIMEOUT
 from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch
+from lark.training.sequence import SequenceParallel
 from lark.training.zero import deepspeed_config
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,10 @@ MOST_SKIPPED = 5
 """Steps with non-finite gradients that are skipped before the run is stopped."""
 
 
-def return_weighted_loss(model: PreTrainedModel, rule: LogitRule) -> None:
+def return_weighted_loss(model: PreTrainedModel, rule: LogitRule, sequence: SequenceParallel | None = None) -> None:
     """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ of each of its trajectories).
+
+    With `sequence`, both cover only the positions of this process.
 
     Wrappers (DDP, DeepSpeed) call the model as usual, and the head's weight is used inside the head's own
     forward, where ZeRO-3 has gathered it.
@@ -43,6 +46,7 @@ def return_weighted_loss(model: PreTrainedModel, rule: LogitRule) -> None:
     head.forward = _HeadLoss(head, rule)
 
     def forward(micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
+        micro = micro if sequence is None else sequence.own(micro)
         output = backbone(input_ids=micro.input_ids, position_ids=micro.position_ids, use_cache=False)
         losses: tuple[Tensor, Tensor] = head(output.last_hidden_state, micro, batch_trajectories)
         return losses
@@ -142,7 +146,7 @@ class WeightedTrainer(Trainer):
         if self.accelerator.num_processes > 1:
             everyone = [[] for _ in range(self.accelerator.num_processes)]
             distributed.all_gather_object(everyone, own)
-        return sorted(name for names in everyone for name in names)
+        return sorted({name for names in everyone for name in names})
 
     # What the Trainer computes for its own kind of batch. Nothing here uses it.
 
@@ -187,7 +191,7 @@ def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) 
         learning_rate=training.learning_rate,
         lr_scheduler_type="constant_with_warmup" if training.schedule == "constant" else training.schedule,
         warmup_steps=training.warmup,
-        optim="adamw_torch",
+        optim="adamw_torch" if config.hardware.offload == "none" else "adamw_torch_fused",
         adam_beta1=training.betas[0],
         adam_beta2=training.betas[1],
         adam_epsilon=training.epsilon,

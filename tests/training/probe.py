@@ -16,10 +16,13 @@ import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
 from torch import Tensor, distributed
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
+from lark.errors import LarkError
+from lark.models.attention import separate_segments
 from lark.training import zero as zero_module
+from lark.training.sequence import SequenceParallel
 from lark.training.worker import Run, prepare, train
 from tests.training.tiny import CrashAt, make_job
 
@@ -73,8 +76,37 @@ def crashed_and_resumed(student: Path, selection: Path, folder: Path, *overrides
     return {"resumed_from": resumed_from, "bytes": size}
 
 
+SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
+ARCHITECTURES = {
+    "llama": LlamaConfig(**SIZES),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=16),
+    "sliding window": MistralConfig(**SIZES, sliding_window=8),
+}
+
+
+def refusals(parts: int) -> dict[str, str | None]:
+    """Whether each architecture can share a sequence; if not, why."""
+    sequence, said = SequenceParallel(parts), {}
+    for name, config in ARCHITECTURES.items():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        separate_segments(model)
+        try:
+            sequence.attach_checked(model, packed=True)
+            said[name] = None
+        except LarkError as error:
+            said[name] = str(error)
+    return said
+
+
 def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tensor]) -> dict[str, Any]:
     zero_module.BUCKET = case.get("bucket", BUCKET)
+    if "parts" in case:
+        return refusals(case["parts"])
     if name.endswith("resumed"):
         return crashed_and_resumed(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
     run = trained(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
