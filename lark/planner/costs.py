@@ -72,18 +72,32 @@ class TrainingSetup:
     cuda: bool = False
     offload: bool = False
     """Whether the optimizer's part of a ZeRO shard is in the host's memory."""
+    bits: int | None = None
+    """Bits of the layers' frozen matrices; None: as the other weights."""
 
 
 def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
     """Memory of weights, gradients, AdamW's two moments and DeepSpeed's buckets, which does not depend on the batch."""
     trained = lora_parameters(shape, setup.lora) if setup.lora else shape.parameters
-    frozen = shape.parameters if setup.lora else 0
     element = 2 if setup.half else 4
+    frozen = _frozen_bytes(shape, setup, element) if setup.lora else 0.0
     if setup.zero == 0:  # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 with weights of any precision
-        return 16.0 * trained + element * frozen
+        return 16.0 * trained + frozen
     sharded = 0.0 if setup.offload else SHARDED * trained / setup.world
-    weights = element * (trained + frozen)
+    weights = element * trained + frozen
     return sharded + _bucket_bytes(setup, trained) + (weights / setup.world if setup.zero == 3 else weights)
+
+
+NF4_CONSTANTS = (8 + 32 / 256) / 64
+"""Bits per weight for the scales of 4-bit blocks: 8 per block of 64, and 32 per 256 blocks (QLoRA, Sec. 3)."""
+
+
+def _frozen_bytes(shape: Shape, setup: TrainingSetup, element: int) -> float:
+    """Memory of weights that are not trained."""
+    if setup.bits is None:
+        return float(element * shape.parameters)
+    quantized = shape.backbone_matrices
+    return quantized * (setup.bits + NF4_CONSTANTS) / 8 + element * (shape.parameters - quantized)
 
 
 SHARDED = 4 + 8 + 4

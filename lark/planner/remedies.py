@@ -19,6 +19,7 @@ from lark.runtime.operation import Settings
 CONTEXTS = (32768, 16384, 8192, 4096, 2048)
 MEANING = {
     "training.lora.rank": "LoRA instead of full fine-tuning",
+    "training.lora.bits": "the frozen weights in 4 bits",
     "student.max_length": "longer trajectories are cut",
     "student.dtype": "half the precision",
     "analysis.dtype": "half the precision",

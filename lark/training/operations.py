@@ -50,6 +50,16 @@ def _check(config: Config, machine: Machine) -> None:
         raise LarkError(
             f"training.lora.rank is set, but PEFT is not installed: pip install {pinned('peft')}, or training.lora.rank=0."
         )
+    if training.lora.bits is not None and machine.lacks("bitsandbytes"):
+        raise LarkError(
+            f"training.lora.bits={training.lora.bits}, but bitsandbytes is not installed: pip install {pinned('bitsandbytes')}, or "
+            "training.lora.bits=null."
+        )
+    if training.lora.bits is not None and zero == 3:
+        raise LarkError(
+            f"training.lora.bits={training.lora.bits}: ZeRO-3 cannot shard 4-bit weights. Set hardware.zero=2, which replicates "
+            "them, or training.lora.bits=null."
+        )
     _check_held_out(training.held_out)
     if training.name == "demo" and config.student.path != "demo":
         log.warning(DEMO_RECIPE, training.learning_rate, config.student.name)
@@ -162,6 +172,7 @@ def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSe
         half_weights(config, zero),
         machine.device == "cuda",
         hardware.offload != "none",
+        training.lora.bits,
     )
 
 
@@ -172,13 +183,17 @@ def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settin
     sharded: list[Settings] = [{}, *({"hardware.zero": stage} for stage in stages)]
     packs: list[Settings] = [{"hardware.train_tokens": context}] if hardware.train_tokens > context else []
     lengths = [{}, *packs, *remedies.shorter(context, "hardware.train_tokens", hardware.train_tokens)]
+    lora = config.training.lora
     adapters: list[Settings] = [{}]
-    if not config.training.lora.rank:
+    if not lora.rank:
         adapters.append({"training.lora.rank": LORA_RANK, "training.learning_rate": LORA_RATE})
+    if machine.device == "cuda" and lora.bits is None and now != 3:
+        adapters.append({**adapters[-1], "training.lora.bits": 4})
     recomputed: list[Settings] = [{}]
     if not config.training.gradient_checkpointing:
         recomputed.append({"training.gradient_checkpointing": True})
-    return remedies.combined(adapters, lengths, _shared(config, machine), _offloaded(config, machine), sharded, recomputed)
+    found = remedies.combined(adapters, lengths, _shared(config, machine), _offloaded(config, machine), sharded, recomputed)
+    return (s for s in found if not (s.get("hardware.zero") == 3 and (lora.bits or "training.lora.bits" in s)))
 
 
 def _offloaded(config: Config, machine: Machine) -> list[Settings]:

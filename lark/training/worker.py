@@ -29,7 +29,7 @@ from lark.training.checkpoints import CURVE, Layout, newest_checkpoint, remove_u
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
 from lark.training.export import Exporter
 from lark.training.kernels import apply_liger
-from lark.training.lora import add_adapters
+from lark.training.lora import add_adapters, keep_exact, quantization
 from lark.training.packing import TrainingStep, plan_batches
 from lark.training.sequence import SequenceParallel
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
@@ -110,7 +110,10 @@ def prepare(job: Job) -> Run:
         connect(job.machine.device, deepspeed=zero > 0 or parts > 1)
     sequence = SequenceParallel(parts) if parts > 1 else None
     args = arguments(config, job.folder / "checkpoints", steps, job.machine.device, zero)
-    model = load_model(source, student, device, dtype=_weights_dtype(config, zero))
+    dtype = _weights_dtype(config, zero)
+    quantized = quantization(training.lora, torch.bfloat16 if training.bf16 else torch.float32)
+    model = load_model(source, student, device, dtype, quantized)
+    keep_exact(model)
     if training.liger:
         apply_liger(model, device)
     separate_segments(model)
@@ -133,7 +136,7 @@ def prepare(job: Job) -> Run:
         processing_class=chat.tokenizer,
     )
     trainer.remove_callback(transformers.PrinterCallback)
-    exporter = Exporter(trainer, model, chat, config, zero, job.folder)
+    exporter = Exporter(trainer, model, chat, config, zero, job.folder, source)
     trainer.add_callback(Curves(trainer, job.folder / CURVE, training.epochs, _held_out(job, trainer, chat, packed)))
     if training.snapshots:
         trainer.add_callback(Snapshots(snapshot_steps(training.snapshots, steps), exporter.snapshot))
