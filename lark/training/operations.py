@@ -111,7 +111,7 @@ def _check_sharing(config: Config, machine: Machine) -> None:
     if parts == 1:
         return
     if machine.world % parts:
-        raise LarkError(f"{asked}: {machine.world} processes cannot be divided into groups of {parts}; choose a divisor.")
+        raise LarkError(f"{asked}: the number of processes ({machine.world}) is not a multiple of it; choose a divisor.")
     if shape is not None and not shares_heads(shape, parts):
         raise LarkError(
             f"{asked}: the student's {shape.heads} attention heads and {shape.kv_heads} key-value heads cannot be divided among "

@@ -166,12 +166,26 @@ def check(config: Config, folder: Path) -> Machine:
     return machine
 
 
+TWO = ["hardware.processes=2", "hardware.sequence_parallel=2"]
+THREE = ["hardware.processes=3", "hardware.sequence_parallel=3"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "missing", "said"),
     [
         (["hardware.zero=2", "hardware.processes=2"], "deepspeed", "DeepSpeed is not installed"),
         (["training.lora.rank=8"], "peft", "PEFT is not installed"),
         (["hardware.processes=3"], None, "cannot be divided among 3 processes"),
+        (["hardware.sequence_parallel=2"], None, r"the number of processes \(1\) is not a multiple of it"),
+        ([*THREE, "training.global_batch=15"], None, "heads cannot be divided among 3 processes; choose a divisor of "),
+        ([*TWO, "student.attention=eager"], None, "does not support student.attention=eager: use sdpa"),
+        (TWO, "deepspeed", "hardware.sequence_parallel=2 needs DeepSpeed, which is not installed"),
+        (
+            ["hardware.processes=2", "hardware.zero=0", "hardware.offload=optimizer"],
+            None,
+            "needs ZeRO: set hardware.zero=2 or 3",
+        ),
+        (["hardware.offload=everything"], None, "hardware.offload=everything: choose one of none, optimizer"),
     ],
 )
 def test_what_cannot_train_is_refused_before_anything_loads(
