@@ -116,7 +116,12 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
         ),
         (
             ["hardware=a100x1", "hardware.memory_gib=12"],
-            "train (train) needs about 143 GiB on a device that has 12: use more GPUs",
+            "use training.lora.rank=16 training.learning_rate=0.0001 training.lora.bits=4 student.max_length=4096 (LoRA instead of "
+            "full fine-tuning, the frozen weights in 4 bits, longer trajectories are cut)",
+        ),
+        (
+            ["hardware=a100x1", "hardware.memory_gib=6"],
+            "train (train) needs about 143 GiB on a device that has 6: use more GPUs",
         ),
         (["hardware=a100x1", "hardware.memory_gib=12"], "use more GPUs or a device with more memory (about 16 GiB)."),
         (
