@@ -53,6 +53,7 @@ class Config:
     """The folder of all artifacts."""
 
     def __post_init__(self) -> None:
+        require(len(self.stages) > 0, "stages", "[]", f"name at least one of {', '.join(STAGES)}")
         for stage in self.stages:
             one_of("stages", stage, STAGES)
         alone = self.experiment.name is None
@@ -60,8 +61,13 @@ class Config:
 
     @property
     def weighting_name(self) -> str | None:
-        """The effective weighting: the requested one, or the method's default."""
-        return self.method.weighting if self.weighting == "auto" else self.weighting
+        """The effective weighting: the requested one, or the method's default. None: no training, whatever is requested."""
+        return self.weighting if self.weighting != "auto" and self.method.weighting is not None else self.method.weighting
+
+    @property
+    def wants_report(self) -> bool:
+        """Whether the summary is written at the end. The stage `report` has no operation and no artifact."""
+        return "report" in self.stages
 
     @property
     def outputs_path(self) -> Path:

@@ -1,7 +1,7 @@
 """Settings of the student."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
@@ -15,6 +15,8 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 class Student:
     """The model that is scored, fine-tuned and evaluated."""
 
+    setting: ClassVar[str] = "student"
+    """Prefix of these settings on the command line, for error messages."""
     name: str = MISSING
     """Name in run folders and tables."""
     path: str = MISSING
@@ -39,8 +41,9 @@ class Student:
     """auto: flash_attention_2 on a GPU if it is installed, else sdpa. Changes speed, never the outcome."""
 
     def __post_init__(self) -> None:
-        plain_name("student.name", self.name)
-        require(self.max_length >= 2, "student.max_length", self.max_length, "must be at least 2 (prompt and response)")
-        one_of("student.thinking", self.thinking, ("template", "text", "drop"))
-        one_of("student.dtype", self.dtype, ("float32", "bfloat16", "float16"))
-        one_of("student.attention", self.attention, ("auto", "sdpa", "eager", "flash_attention_2"))
+        plain_name(f"{self.setting}.name", self.name)
+        length = f"{self.setting}.max_length"
+        require(self.max_length >= 2, length, self.max_length, "must be at least 2 (prompt and response)")
+        one_of(f"{self.setting}.thinking", self.thinking, ("template", "text", "drop"))
+        one_of(f"{self.setting}.dtype", self.dtype, ("float32", "bfloat16", "float16"))
+        one_of(f"{self.setting}.attention", self.attention, ("auto", "sdpa", "eager", "flash_attention_2"))

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 def load_chat(path: str, student: Student, last_only: bool = False) -> ChatFormat:
     """The tokenizer at `path` (the student's, or a checkpoint's) with the student's chat template (`last_only`: see there)."""
-    tokenizer = load_tokenizer(path, student.revision, f"student.path={path}")
+    tokenizer = load_tokenizer(path, student.revision, f"{student.setting}.path={path}")
     stops = generation_stops(path, student.revision)
     return ChatFormat(tokenizer, student.chat_template, stops, ChatOptions.of(student), last_only)
 
@@ -80,12 +80,12 @@ def load_model(
             **({} if quantization is None else {"quantization_config": quantization, "device_map": {"": device}}),
         )
     except (OSError, ValueError, SafetensorError) as error:
-        raise LarkError(f"student.path={path}: the model cannot be loaded ({first_line(error)}).") from error
+        raise LarkError(f"{student.setting}.path={path}: the model cannot be loaded ({first_line(error)}).") from error
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and student.max_length > context:
         raise LarkError(
-            f"student.max_length={student.max_length} is longer than the model's context of {context}: "
-            f"set student.max_length={context}."
+            f"{student.setting}.max_length={student.max_length} is longer than the model's context of {context}: "
+            f"set {student.setting}.max_length={context}."
         )
     model.config.use_cache = False
     moved: PreTrainedModel = model.to(torch.device(device))  # type: ignore[arg-type]

@@ -26,10 +26,6 @@ from lark.runtime.tracking import Tracker
 log = logging.getLogger(__name__)
 
 
-REPORT = "report"
-"""The stage without an operation: the report is written again at the end of every run that requests it."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """A step that was carried out: what it made (nothing if everything was finished) and how long it took."""
@@ -70,7 +66,7 @@ class Pipeline:
             if not any(outcome.made for outcome in self.outcomes) and self.tracker.already_tracked:
                 self.tracker.enabled = False  # nothing new to report: a repeated sweep leaves no empty runs behind
             self._track_what_was_there()
-            if summarise is not None and REPORT in self.config.stages:
+            if summarise is not None and self.config.wants_report:
                 summarise(self)
             done = True
         finally:
@@ -111,12 +107,12 @@ class Pipeline:
         for step in self.steps:
             for artifact in step.artifacts:
                 what = "run again" if self._forced(step) else action[self.store.state(artifact)]
-                rows.append([step.stage, step.operation.name, what, str(artifact.folder)])
+                rows.append([step.stage or "–", step.title, what, str(artifact.folder)])
             if isinstance(step.operation.run, str):
                 endpoint = None if step.operation.processes == "one" else self.machine.rendezvous
                 folder, processes = self.store.path(step.artifacts[0]), self._processes(step)
                 line = shlex.join(command(folder, self.machine, processes, endpoint))
-                commands.append(f"{step.operation.name}: {line}")
+                commands.append(f"{step.title}: {line}")
         table = text_table(["stage", "operation", "plan", "artifact"], rows, right=4)
         return table + "\n\nWorkers:\n" + "\n".join(commands)
 
@@ -137,7 +133,8 @@ class Pipeline:
         self.outcomes.append(Outcome(step, tuple(made), seconds))
         first, several = step.artifacts[0], len(step.artifacts)
         name = first.folder if several == 1 else f"{several} artifacts of {first.kind.name}"
-        log.info("%-9s %-9s %s", step.operation.name, f"{seconds:.1f} s" if made else "reused", name)
+        width = max(len(other.title) for other in self.steps)
+        log.info("%-*s  %-9s %s", width, step.title, f"{seconds:.1f} s" if made else "reused", name)
         if step.operation.notice is not None:
             step.operation.notice(self.config, self.store.manifest(first)["counts"], bool(made))
 
@@ -166,7 +163,7 @@ class Pipeline:
         if callable(operation.run):
             counts = operation.run(job)
         else:
-            log.info("%s …", operation.name)
+            log.info("%s …", step.title)
             follow = self.tracker.follow(folders[0] / operation.curve, operation.name) if operation.curve else None
             leader = None if operation.processes == "one" else self.leader
             try:
@@ -199,7 +196,7 @@ class Pipeline:
         if step.operation.processes == "one":
             return 1
         gpus = step.operation.gpus(self.config)
-        return None if gpus < 2 else max(1, self.machine.processes // gpus)
+        return None if gpus < 2 or self.machine.device == "cpu" else max(1, self.machine.processes // gpus)
 
 
 def check_machine(config: Config) -> Machine:
