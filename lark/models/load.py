@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -65,8 +66,10 @@ def generation_stops(path: str, revision: str | None) -> set[int]:
     return set(stops) if isinstance(stops, list) else {stops} - {None}
 
 
-def load_model(path: str, student: Student, device: str, dtype: torch.dtype | None = None) -> PreTrainedModel:
-    """The weights at `path`, in evaluation mode, without a KV cache."""
+def load_model(
+    path: str, student: Student, device: str, dtype: torch.dtype | None = None, quantization: Any = None
+) -> PreTrainedModel:
+    """The weights at `path`, in evaluation mode, without a KV cache. `quantization`: a quantization config of transformers."""
     transformers_logging.disable_progress_bar()
     try:
         model = AutoModelForCausalLM.from_pretrained(
@@ -74,6 +77,7 @@ def load_model(path: str, student: Student, device: str, dtype: torch.dtype | No
             revision=student.revision,
             dtype=dtype or getattr(torch, student.dtype),
             attn_implementation=attention(student, device),
+            **({} if quantization is None else {"quantization_config": quantization, "device_map": {"": device}}),
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise LarkError(f"{student.setting}.path={path}: the model cannot be loaded ({first_line(error)}).") from error

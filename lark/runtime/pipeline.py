@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.config import Config
-from lark.errors import LarkError
+from lark.errors import LarkError, WorkerMemoryError
 from lark.models.students import check_student
 from lark.planner.lengths import PoolLengths, lengths_of
-from lark.planner.report import check_memory
+from lark.planner.report import check_memory, relief
 from lark.report.tables import text_table
 from lark.runtime.launch import command, run_worker
 from lark.runtime.machine import Machine, resolve
@@ -166,8 +166,11 @@ class Pipeline:
             log.info("%s …", step.title)
             follow = self.tracker.follow(folders[0] / operation.curve, operation.name) if operation.curve else None
             leader = None if operation.processes == "one" else self.leader
-            with follow or contextlib.nullcontext():
-                counts = run_worker(job, operation.run, self._processes(step), leader)
+            try:
+                with follow or contextlib.nullcontext():
+                    counts = run_worker(job, operation.run, self._processes(step), leader)
+            except WorkerMemoryError as error:
+                raise LarkError(f"{error}\n{relief(self.config, self.machine, step, self.lengths())}") from error
         if operation.collect is not None:
             counts = operation.collect(job, counts)
         if operation.card is not None:
@@ -187,6 +190,7 @@ class Pipeline:
             config=self.config,
             machine=self.machine,
             gpus=step.operation.gpus(self.config),
+            allocator=step.operation.allocator,
         )
 
     def _processes(self, step: Step) -> int | None:

@@ -323,6 +323,8 @@ def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
     """Settings that can change the weights, and, only if requested, the curves and snapshots that must then exist."""
     part = {key: value for key, value in asdict(training).items() if key not in SPEED_ONLY}
     held_out = training.held_out.path
+    if training.lora.bits is None:
+        del part["lora"]["bits"]
     asked = {"lora": training.lora.rank > 0, "snapshots": training.snapshots > 0, "held_out": held_out is not None}
     if held_out not in (None, "selection"):
         part["held_out"]["path"] = checksums(Path(str(held_out)).expanduser())

@@ -16,7 +16,7 @@ from lark.planner import costs, remedies
 from lark.planner.costs import GIB, Flops
 from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_bytes
 from lark.runtime.machine import Machine
-from lark.runtime.operation import Counts, Operation, Settings, Step
+from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
 from lark.scoring.text import write_indicators
 
@@ -116,11 +116,13 @@ LENGTHS = Operation(
     "lengths", "score", "lark.scoring.worker:lengths", processes="one", notice=_report_truncation, cost=_lengths_cost
 )
 SCORE = Operation(
-    "score", "score", "lark.scoring.worker:score", collect=shards.collect, cost=_score_cost, remedies=_pass_remedies
-)
+    "score", "score", "lark.scoring.worker:score", allocator=EXPANDABLE, collect=shards.collect, cost=_score_cost,
+    remedies=_pass_remedies,
+)  # fmt: skip
 LOCAL = Operation(
-    "local", "score", "lark.scoring.worker:local", collect=shards.collect, cost=_local_cost, remedies=_pass_remedies
-)
+    "local", "score", "lark.scoring.worker:local", allocator=EXPANDABLE, collect=shards.collect, cost=_local_cost,
+    remedies=_pass_remedies,
+)  # fmt: skip
 TEXT = Operation("text", "score", write_indicators)
 JUDGE = Operation(
     "judge", "score", "lark.scoring.judge_worker:judge_pool", processes="sharing", gpus=_judge_gpus,

@@ -184,18 +184,18 @@ class MicroBatch:
         return replace(self, **moved)
 
 
-def collate_packed(trajectories: Sequence[Encoded], weights: Sequence[float]) -> MicroBatch:
-    """Trajectories in one row, one after the other; positions restart at each."""
-    return _collate([list(trajectories)], weights)
+def collate_packed(trajectories: Sequence[Encoded], weights: Sequence[float], multiple: int = 1) -> MicroBatch:
+    """Trajectories in one row, one after the other; positions restart at each. The width is a multiple of `multiple`."""
+    return _collate([list(trajectories)], weights, multiple)
 
 
-def collate_padded(trajectories: Sequence[Encoded], weights: Sequence[float]) -> MicroBatch:
-    """One row per trajectory, padded on the right."""
-    return _collate([[trajectory] for trajectory in trajectories] or [[]], weights)
+def collate_padded(trajectories: Sequence[Encoded], weights: Sequence[float], multiple: int = 1) -> MicroBatch:
+    """One row per trajectory, padded on the right. The width is a multiple of `multiple`."""
+    return _collate([[trajectory] for trajectory in trajectories] or [[]], weights, multiple)
 
 
-def _collate(rows: list[list[Encoded]], weights: Sequence[float]) -> MicroBatch:
-    width = max(1, *(sum(len(e.ids) for e in row) for row in rows))
+def _collate(rows: list[list[Encoded]], weights: Sequence[float], multiple: int) -> MicroBatch:
+    width = ceil(max(1, *(sum(len(e.ids) for e in row) for row in rows)) / multiple) * multiple
     input_ids, position_ids, segment, targets = [], [], [], []
     lengths: list[int] = []
     for row in rows:
