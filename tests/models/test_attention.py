@@ -16,7 +16,8 @@ from transformers import (
 )
 
 from lark.errors import LarkError
-from lark.models.attention import SEGMENTS, assert_packing_separates, separate_segments, supports_packing
+from lark.models.attention import assert_packing_separates, separate_segments, supports_packing
+from lark.models.varlen import SEGMENTS
 
 SIZES = [9, 1, 17, 5]
 FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from lark.models.attention import SEGMENTS, separate_segments
+from lark.models.attention import separate_segments
 from lark.models.chat import ChatFormat, Encoded
 from lark.models.head import Head
 from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
+from lark.models.varlen import SEGMENTS
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.methods import METHODS
 from lark.scoring.statistics import TokenStatistics

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
@@ -187,4 +188,8 @@ def test_each_trajectory_needs_a_weight() -> None:
 
 def test_a_batch_moves_as_a_whole() -> None:
     moved = collate_packed([A, B], [1.0, 1.0]).to("meta")
-    assert {value.device.type for value in vars(moved).values()} == {"meta"}
+    assert moved.segments is not None
+    tensors = [value for value in vars(moved).values() if isinstance(value, Tensor)]
+    assert {value.device.type for value in [*tensors, moved.segments.boundaries]} == {"meta"}
+    assert len(tensors) == len(vars(moved)) - 1
+    assert collate_padded([A, B], [1.0, 1.0]).to("meta").segments is None
