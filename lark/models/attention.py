@@ -149,10 +149,7 @@ def _packing_errors(model: "PreTrainedModel") -> _Errors:
     ids = torch.randint(vocabulary, (1, sum(sizes)), generator=generator).to(model.device)
     positions = torch.cat([torch.arange(size) for size in sizes]).unsqueeze(0).to(model.device)
     middle = slice(sizes[0], sizes[0] + sizes[1])
-    packed: dict[str, Any] = {
-        "position_ids": positions,
-        **Segments.of(sizes).to(model.device).arguments(model),
-    }
+    packed: dict[str, Any] = {"position_ids": positions, **Segments.of(sizes).to(model.device).arguments(model)}
 
     def logits(tokens: Tensor, **inputs: Any) -> Tensor:
         output: Tensor = model(input_ids=tokens, use_cache=False, **inputs).logits
@@ -162,6 +159,7 @@ def _packing_errors(model: "PreTrainedModel") -> _Errors:
         pieces = zip(ids.split(sizes, dim=1), positions.split(sizes, dim=1), strict=True)
         return torch.cat([logits(piece, position_ids=at) for piece, at in pieces], dim=1)
 
+    logits(ids, **packed)  # after this, our attention knows whether the model needs a mask for a sliding window
     together, gradient = _with_gradient(model, lambda: logits(ids, **packed), middle)
     apart, expected = _with_gradient(model, alone, middle)
     changed = ids.clone()
