@@ -33,7 +33,7 @@ from lark.runtime.operation import Job
 from lark.runtime.store import atomic
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.local import LocalScorer, steps_of
-from lark.scoring.methods import kind_of
+from lark.scoring.methods import LENGTHS_TABLE
 from lark.scoring.worker import TEXT, summarise
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def measure(job: Job) -> dict[str, Any]:
     asked, config = job.config.analysis, job.config.student
     chat = load_chat(job.weights, config)
     student = Student.of(load_model(job.weights, config, device))
-    chosen = sample(pd.read_parquet(job.inputs["lengths"] / kind_of("lengths").file), asked.samples)
+    chosen = sample(pd.read_parquet(job.inputs["lengths"] / LENGTHS_TABLE.file), asked.samples)
     rows = read(job.inputs["pool"] / pools.FILE, chosen)
     encoded = chat.encode_many(rows, config.max_length, offsets=True)
     scorers: dict[str, Callable[[int], object]] = {

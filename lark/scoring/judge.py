@@ -24,7 +24,7 @@ from lark.pool import trajectories as pools
 from lark.runtime.operation import Counts, Job
 from lark.runtime.store import atomic
 from lark.scoring import judge_prompts as prompts
-from lark.scoring.methods import kind_of
+from lark.scoring.methods import JUDGE_TABLE
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ def collect(job: Job, asked: Counts) -> Counts:
             )
         )
     table = pd.concat(parts, ignore_index=True)
-    with atomic(artifact / kind_of("judge").file) as draft:
+    with atomic(artifact / JUDGE_TABLE.file) as draft:
         table.to_parquet(draft, index=False)
     counts = {"trajectories": len(table), "invalid": int((~table["valid"]).sum()), "cut": int(table["cut"].sum())}
     if counts["invalid"] or counts["cut"]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from lark.pool import trajectories as pools
 from lark.runtime.operation import Job
 from lark.runtime.store import atomic
-from lark.scoring.methods import kind_of
+from lark.scoring.methods import TEXT_TABLE
 
 KEYWORDS = {
     "self_verification": ("check", "verify"),
@@ -40,7 +40,7 @@ def indicators(text: str) -> list[float]:
 def write_indicators(job: Job) -> dict[str, Any]:
     """The indicators of every trajectory, in the pool's order. Returns counts for the manifest."""
     count = 0
-    with atomic(job.folder / kind_of("text").file) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
+    with atomic(job.folder / TEXT_TABLE.file) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
         for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, ["question_id", "candidate_id", "response"]):
             writer.write_batch(_batch(rows))
             count += len(rows)

@@ -28,7 +28,7 @@ from lark.runtime.store import atomic
 from lark.scoring import shards
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.local import LocalScorer, local_naturalness, steps_of
-from lark.scoring.methods import TOKENS, kind_of
+from lark.scoring.methods import LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
 from lark.scoring.shards import Shards
 from lark.scoring.statistics import TokenStatistics
 
@@ -53,7 +53,7 @@ def lengths(job: Job) -> dict[str, Any]:
             parts.append(_table(rows, encoded, n_prompt=[e.prompt_length for e in encoded]))
             bar.update(len(rows))
     table = pd.concat(parts, ignore_index=True)
-    with atomic(job.folder / kind_of("lengths").file) as draft:
+    with atomic(job.folder / LENGTHS_TABLE.file) as draft:
         table.to_parquet(draft, index=False)
     return {
         "trajectories": len(table),
@@ -128,7 +128,7 @@ def _score_rows(
                     kept[index] = statistics
         advance(sum(len(encoded[i].ids) for i in chosen))
     table = pd.concat([_table(rows, encoded), pd.DataFrame(results, columns=list(SUMMARY))], axis=1)
-    tables = {kind_of("statistics").name: pa.Table.from_pandas(table, preserve_index=False)}
+    tables = {SCORES_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
     return {**tables, TOKENS.name: _token_table(rows, encoded, kept)} if wants_tokens else tables
 
 
@@ -148,7 +148,7 @@ def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], 
         for index, surprisal, numbers in zip(chosen, found, steps, strict=True):
             score[index], n_steps[index] = local_naturalness(surprisal, numbers), numbers[-1] + 1
     table = _table(rows, encoded, n_steps=n_steps, local_naturalness=score)
-    return {kind_of("local").name: pa.Table.from_pandas(table, preserve_index=False)}
+    return {LOCAL_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
 
 
 SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
-from lark.pool.records import Record, jsonl_rows
+from lark.reading.rows import Row as Line
+from lark.reading.rows import jsonl_rows
 
 NEEDED = ("question_id", "candidate_id", "weight", "messages")
 TURNS = (["user", "assistant"], ["system", "user", "assistant"])
@@ -49,7 +50,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise LarkError(f"{path} is empty: a training set needs at least one trajectory.")
 
 
-def _row(record: Record) -> Row:
+def _row(record: Line) -> Row:
     values, where = record.values, record.where
     missing = [name for name in NEEDED if values.get(name) is None]
     if missing:
