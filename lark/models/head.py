@@ -51,7 +51,7 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
 
     The config alone is not enough: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X. The comparison makes
     this safe for unknown model families: a model that does something unknown between its last hidden state and its logits is
-    refused, not silently scored or trained wrongly. Call this when the model is on its device, because flash attention runs
+    refused, not silently scored or trained wrongly. Call this when the model is on its device, because some attention runs
     only on GPUs.
     """
     weight, bias = _plain_head(model)
