@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lark.config.student import INSTRUCTION
+
 Message = Mapping[str, Any]
 
-INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}"
-"""The paper's instruction at the end of the user turn in scoring, training and evaluation (App. C.3)."""
 OPEN, CLOSE = "<think>", "</think>"
 
 

@@ -15,13 +15,14 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
 from lark.errors import LarkError, first_line
 from lark.models.dialogue import CLOSE, OPEN, Dialogue, Message, as_text, split_thinking
-from lark.models.literal import MARK, Literal, unshield
+from lark.models.literal import MARK, Literal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,6 +37,10 @@ NO_THINKING = {"enable_thinking": False, "thinking": False}
 """What templates that can be asked not to think call it (Qwen3, GLM; DeepSeek-V3.1)."""
 THINKING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """What templates call the reasoning of a message."""
+TEMPLATES = Path(__file__).parent / "templates"
+"""Our own templates, for base models that have none. None of them injects a date."""
+END_TOKENS = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "plain": ""}
+"""The token with which each of them ends a turn. `plain` uses the tokenizer's end-of-text token."""
 QUESTION, ANSWER, THOUGHT = "How many?", "Two.", "One and one."
 
 
@@ -43,12 +48,25 @@ def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **
     """Render messages with the tokenizer's chat template. Errors of the template are reported as such."""
     try:
         with _time_limit(SECONDS):
-            text = tokenizer.apply_chat_template(list(messages), tokenize=False, strftime_now=TODAY.strftime, **options)
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError, MemoryError, OverflowError) as error:
-        raise LarkError(f"The chat template of {tokenizer.name_or_path} fails: {first_line(error)}.") from error
+            text = tokenizer.apply_chat_template(list(messages), tokenize=False, strftime_now=TODAY.strftime, **options)  # type: ignore[arg-type]
+    except (
+        TemplateError,
+        TypeError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        MemoryError,
+        OverflowError,
+    ) as error:
+        raise LarkError(
+            f"The chat template of {tokenizer.name_or_path} fails ({first_line(error)}). {remedy(tokenizer)}"
+        ) from error
     assert isinstance(text, str)
     if len(text) > LONGEST:
-        raise LarkError(f"The chat template of {tokenizer.name_or_path} writes {len(text):,} characters; at most {LONGEST:,} are allowed.")
+        raise LarkError(
+            f"The chat template of {tokenizer.name_or_path} writes {len(text):,} characters; at most {LONGEST:,} are allowed."
+        )
     return text
 
 
@@ -90,6 +108,7 @@ class Renderer:
     """Variables for the template, such as enable_thinking."""
 
     def __post_init__(self) -> None:
+        self._last: tuple[Any, str] | None = None
         self.variables = {**(NO_THINKING if self.thinking == "drop" else {}), **self.options}
         user, answer = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}
         thought = {**answer, **dict.fromkeys(THINKING_KEYS, THOUGHT)}
@@ -99,27 +118,33 @@ class Renderer:
         """Whether the template writes an answer as it is, directly after the prompt."""
         self.opens_thinking = prompt.rstrip().endswith(OPEN)
         """Whether the prompt already opens a block of thinking."""
+        self.closes_thinking = prompt.rstrip().endswith(CLOSE)
+        """Whether the prompt opens and closes it, so that the student does not think."""
         reasoned = self._render([user, thought])
+        self.knows_thinking = THOUGHT in reasoned
         self.writes_thinking = reasoned.startswith(prompt) and THOUGHT in reasoned[len(prompt) :]
         """Whether the template has a place for thinking after its prompt."""
         if ANSWER not in plain:
-            self._refuse("does not write the text of an assistant message", prompt)
+            self._refuse("does not write the text of an assistant message")
         if not (self.is_verbatim or self.opens_thinking or plain.startswith(prompt)):
-            self._refuse("changes the prompt once it is answered, so the scored prompt would differ from the one at evaluation", prompt)
+            self._refuse("changes the prompt once it is answered, so the scored prompt would differ from the one at evaluation")
         self.end_ids = self._find_ends(user, answer)
         """Tokens that end an assistant's turn; the first ends the last turn of a conversation."""
         self.ends = tuple(str(self.tokenizer.convert_ids_to_tokens(id)) for id in self.end_ids)
-        special = self._added()
-        skeleton = {id for text in (prompt, plain, self._with_system()) for id in self._tokenise(text) if id in special}
-        self.literal = Literal(self.tokenizer, skeleton | set(self.end_ids))
+        self.literal = Literal(self.tokenizer, control_tokens(self.tokenizer, self.variables) | set(self.end_ids))
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """The text that is sent to the model before it answers."""
-        return self._render(messages, tools, add_generation_prompt=True)
+        """The text that is sent to the model before it answers. The last one is kept: candidates share their prompt."""
+        key = (list(messages), tools)
+        if self._last is None or self._last[0] != key:
+            self._last = (key, self._render(messages, tools, add_generation_prompt=True))
+        return self._last[1]
 
     def segments(self, dialogue: Dialogue) -> list[Segment]:
         """The rendered conversation, cut into context and assistant turns. The last turn has no end-of-turn token."""
-        shielded = Dialogue(self.literal.shield(list(map(self._without_end, dialogue.messages))), self.literal.shield(dialogue.tools))
+        shielded = Dialogue(
+            self.literal.shield(list(map(self._without_end, dialogue.messages))), self.literal.shield(dialogue.tools)
+        )
         *before, last = shielded.messages
         if dialogue.is_single:
             prompt = self.prompt([self._written(m) for m in before], shielded.tools)
@@ -132,9 +157,9 @@ class Renderer:
         calls = bool(last.get("tool_calls"))
         if self.thinking == "drop":
             thinking, content = None, split_thinking(last)[1]
-        elif thinking and (self.thinking == "text" or not (self.writes_thinking or self.opens_thinking)):
+        elif thinking and (self.thinking == "text" or not (self.knows_thinking or self.opens_thinking)):
             thinking, content = None, as_text(last)
-        if self.opens_thinking:
+        if self.opens_thinking or (self.closes_thinking and self.thinking == "template"):
             thinking, content = split_thinking({"content": content, "reasoning_content": thinking})
         if self.is_verbatim and not thinking and not calls:
             return content
@@ -147,13 +172,13 @@ class Renderer:
             return f"{gap}{thinking or ''}\n{CLOSE}\n\n{content}"
         if thinking:
             raise LarkError(
-                f"The chat template of {self.tokenizer.name_or_path} closes the thinking in its prompt, so this trajectory's thinking "
-                "has no place. Ask the template to think (student.template_options={enable_thinking: true}), or leave the thinking "
-                "out (student.thinking=drop)."
+                f"The chat template of {self.tokenizer.name_or_path} closes the thinking in its prompt, so a trajectory's "
+                "thinking has no place. Ask the template to think (student.template_options={enable_thinking: true}), or leave the "
+                "thinking out (student.thinking=drop)."
             )
         raise LarkError(
             f"The chat template of {self.tokenizer.name_or_path} changes the conversation before a turn once the turn is answered, "
-            f"so the scored prompt would differ from the one at evaluation. Set student.chat_template to {self.working_templates()}."
+            f"so the scored prompt would differ from the one at evaluation. {remedy(self.tokenizer)}"
         )
 
     def _turns(self, dialogue: Dialogue) -> list[Segment]:
@@ -191,7 +216,7 @@ class Renderer:
 
     def _written(self, message: Message) -> dict[str, Any]:
         """A message of the history, with its thinking as the setting says."""
-        if message["role"] != "assistant" or self.thinking == "template" and self.writes_thinking:
+        if message["role"] != "assistant" or (self.thinking == "template" and self.writes_thinking):
             return self._message(message)
         if self.thinking == "drop":
             return self._message({**message, "content": split_thinking(message)[1], "reasoning_content": None})
@@ -223,37 +248,46 @@ class Renderer:
 
     def _find_ends(self, user: Message, answer: Message) -> tuple[int, ...]:
         """Tokens that close an assistant's turn, found by rendering one at the end and one followed by a user turn."""
-        found = []
+        found, special = [], added_tokens(self.tokenizer)
         for messages in ([user, answer], [user, answer, user]):
             with contextlib.suppress(LarkError):
                 text = self._render(messages)
-                tail = self._tokenise(text[text.rindex(ANSWER) + len(ANSWER) :])
-                found += [token for token in tail if token in self._added()][:1]
+                tail = Literal(self.tokenizer).tokenise(text[text.rindex(ANSWER) + len(ANSWER) :])
+                found += [token for token in tail if token in special][:1]
         if not found:
             raise LarkError(
                 f"The chat template of {self.tokenizer.name_or_path} ends an answer with no special token, so generation would "
-                f"never stop. Set student.chat_template to {self.working_templates()}."
+                f"never stop. {remedy(self.tokenizer)}"
             )
         return tuple(dict.fromkeys(found))
-
-    def _added(self) -> set[int]:
-        return set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
-
-    def _with_system(self) -> str:
-        """A conversation with a system turn; empty if the template refuses one."""
-        try:
-            return self._render([{"role": "system", "content": ANSWER}, {"role": "user", "content": QUESTION}])
-        except LarkError:
-            return ""
 
     def _render(self, messages: Sequence[Message], tools: Any = None, **options: Any) -> str:
         given = {**({"tools": tools} if tools else {}), **self.variables, **options}
         return render(self.tokenizer, messages, **given)
 
-    def _tokenise(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+    def _refuse(self, why: str) -> None:
+        raise LarkError(f"The chat template of {self.tokenizer.name_or_path} {why}. {remedy(self.tokenizer)}")
 
-    def _refuse(self, why: str, prompt: str) -> None:
-        raise LarkError(
-            f"The chat template of {self.tokenizer.name_or_path} {why}. Set student.chat_template to {self.working_templates()}."
-        )
+
+def added_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[int]:
+    """Tokens that are not made from text: special tokens and others that were added to the vocabulary."""
+    return set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+
+
+def control_tokens(tokenizer: "PreTrainedTokenizerBase", variables: Mapping[str, Any] | None = None) -> set[int]:
+    """The added tokens that the template writes around the turns of a conversation."""
+    system, user, answer = ({"role": role, "content": "x"} for role in ("system", "user", "assistant"))
+    found: set[int] = set()
+    for messages in ([user, answer, user], [system, user], [user]):
+        with contextlib.suppress(LarkError):  # some templates refuse a system turn
+            text = render(tokenizer, messages, **{**(variables or {}), "add_generation_prompt": messages[-1] is user})
+            found |= set(Literal(tokenizer).tokenise(text))
+    return found & added_tokens(tokenizer)
+
+
+def remedy(tokenizer: "PreTrainedTokenizerBase") -> str:
+    """What to do about a template that does not work: the names of ours that fit this tokenizer."""
+    known = tokenizer.get_vocab()
+    fitting = [name for name, end in END_TOKENS.items() if (end in known if end else tokenizer.eos_token)]
+    names = ", ".join(f"`{name}`" for name in fitting)
+    return f"Set student.chat_template to {names + ' or ' if names else ''}a path to a Jinja file."

@@ -40,6 +40,10 @@ class Trajectory:
     response: str
     answer: str | None
     correct: bool | None
+    thinking: str | None = None
+    """The reasoning of the last assistant turn, if the source keeps it apart from the answer."""
+    conversation: str | None = None
+    """JSON with `messages` and `tools`, if the trajectory is more than a question and a response."""
 
     @cached_property
     def boxed(self) -> str | None:

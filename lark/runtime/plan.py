@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from lark.analysis.kinds import CONTAMINATION_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TIMINGS
 from lark.analysis.operations import CONTAMINATION, GRADIENTS, JACOBIANS, KAPPA, TIMING
-from lark.config import STAGES, Config, Student, Task, Training
+from lark.config import STAGES, Config, Pool, Student, Task, Training
 from lark.config.checks import one_of
 from lark.errors import LarkError
 from lark.evaluation import benchmarks
@@ -39,6 +39,8 @@ from lark.selection.write import SELECTION
 from lark.training.checkpoints import CHECKPOINT
 from lark.training.operations import TRAIN
 
+ADDED = ("turns",)
+"""Settings of the pool that are in its fingerprint only if they are not at their default: they came later."""
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
 """Training settings that cannot change the trained weights."""
 
@@ -128,7 +130,7 @@ class _Plan:
 
     def pool_artifact(self) -> Artifact:
         pool = self.config.pool
-        part = asdict(pool)
+        part = {key: value for key, value in asdict(pool).items() if key not in ADDED or value != getattr(Pool, key)}
         if pool.correct_only:
             part["verdicts"] = VERDICTS
         try:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lark.errors import LarkError, first_line
+from lark.pool.trajectories import complete
 from lark.runtime.operation import Counts, Job
 from lark.runtime.store import atomic
 from lark.scoring.methods import LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
@@ -116,7 +117,7 @@ def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any
     for group in range(file.num_row_groups):
         stop = start + file.metadata.row_group(group).num_rows
         if start < rows.stop and stop > rows.start:
-            table = file.read_row_group(group, columns=columns)
+            table = complete(file.read_row_group(group, columns=columns), columns)
             lower, upper = max(rows.start, start) - start, min(rows.stop, stop) - start
             found += table.slice(lower, upper - lower).to_pylist()
         start = stop

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
 from lark.runtime.operation import Job
 from lark.runtime.store import atomic
@@ -41,13 +42,13 @@ def write_indicators(job: Job) -> dict[str, Any]:
     """The indicators of every trajectory, in the pool's order. Returns counts for the manifest."""
     count = 0
     with atomic(job.folder / TEXT_TABLE.file) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
-        for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, ["question_id", "candidate_id", "response"]):
+        for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, pools.TEXT):
             writer.write_batch(_batch(rows))
             count += len(rows)
     return {"trajectories": count}
 
 
 def _batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    values = zip(*(indicators(row["response"]) for row in rows), strict=True)
+    values = zip(*(indicators(response_text(row)) for row in rows), strict=True)
     ids = {name: [row[name] for row in rows] for name in ("question_id", "candidate_id")}
     return pa.RecordBatch.from_pydict({**ids, **dict(zip(INDICATORS, values, strict=True))}, schema=SCHEMA)
