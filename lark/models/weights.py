@@ -38,7 +38,9 @@ def check_files(path: str, what: str) -> None:
             raise LarkError(f"{what}: {INDEX} has no `weight_map` of file names. Download the model again.")
         outside = [name for name in set(named.values()) if Path(name).name != name or not (folder / name).is_file()]
         if outside:
-            raise LarkError(f"{what}: {INDEX} names {outside[0]!r}, which is not a file in the folder. Download the model again.")
+            raise LarkError(
+                f"{what}: {INDEX} names {outside[0]!r}, which is not a file in the folder. Download the model again."
+            )
         files = sorted({folder / name for name in named.values()})
     if not files:
         pickled = next((p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in sorted(folder.glob(pattern))), None)
@@ -81,10 +83,10 @@ def check_complete(path: str, revision: str | None, what: str) -> None:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     try:
-        _, info = AutoModelForCausalLM.from_pretrained(path, revision=revision, device_map="meta", **STRICT)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(path, revision=revision, device_map="meta", **STRICT)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise LarkError(f"{what}: the model cannot be loaded ({first_line(error)}).") from error
-    require_complete(info, what)
+    require_complete(loaded[1], what)
 
 
 def _listed(names: Iterable[str]) -> str:
