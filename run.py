@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 try:
     import hydra
@@ -29,6 +30,9 @@ from lark import config
 from lark.config.cli import as_hydra_reads, sentence
 from lark.errors import LarkError
 from lark.runtime.store import disk_errors
+
+if TYPE_CHECKING:
+    from lark.runtime.pipeline import Pipeline
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `__main__` below, which reports each in one sentence
 log = logging.getLogger("lark")
@@ -62,7 +66,17 @@ def _run(settings: config.Config, folder: Path) -> None:
     elif (machine := check_machine(settings)).node > 0:
         follow(machine)
     else:
-        Pipeline(settings, folder).run(summarise=run_summary)
+        pipeline = Pipeline(settings, folder)
+        _check_typed(pipeline)
+        pipeline.run(summarise=run_summary)
+
+
+def _check_typed(pipeline: "Pipeline") -> None:
+    """Refuse settings on the command line that have no effect. A sweep only warns about them."""
+    from lark.runtime.unused import check_unused  # noqa: PLC0415
+
+    typed, sweep = HydraConfig.get().overrides.task, HydraConfig.get().mode == RunMode.MULTIRUN
+    check_unused(pipeline.config, pipeline.machine, pipeline.plan, typed, sweep)
 
 
 def _plan(settings: config.Config, folder: Path) -> None:
@@ -79,6 +93,7 @@ def _plan(settings: config.Config, folder: Path) -> None:
         cost, refused = report(settings, steps)
         log.info(cost)
         raise LarkError(f"{refused} Also: {error}") if refused else error from None
+    _check_typed(pipeline)
     cost, refused = report(settings, pipeline.steps, pipeline.lengths(), pipeline.finished())
     log.info("%s\n\n%s", pipeline.describe(), cost)
     if refused:

@@ -20,6 +20,8 @@ from lark.models.dialogue import opening
 from lark.models.load import load_chat
 from lark.models.students import location
 from lark.pool import trajectories as pools
+from lark.pool.cleaning import Tally
+from lark.pool.layouts import LAYOUTS
 from lark.pool.read import read
 from lark.scoring import methods
 from lark.selection.write import write_selection
@@ -146,6 +148,18 @@ def test_the_example_of_a_pool_is_one_that_is_read(tmp_path: Path) -> None:
     (tmp_path / "pool.jsonl").write_text(example, encoding="utf-8")
     (trajectory,) = read(composed("pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "pool.correct_only=true").pool)
     assert (trajectory.question_id, trajectory.teacher, trajectory.answer) == ("q17", "qwq-32b", "5")
+
+
+def test_the_rows_in_the_table_of_layouts_are_read_as_that_layout(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "own-pool.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `(\{.*?\})` \|", page, re.M)
+    assert {name for name, _ in rows} == set(LAYOUTS)
+    for name, row in rows:
+        (tmp_path / "pool.jsonl").write_text(row, encoding="utf-8")
+        tally = Tally()
+        found = list(read(composed("pool=files", f"pool.path={tmp_path / 'pool.jsonl'}").pool, tally))
+        assert tally.layouts == {name: 1}
+        assert {trajectory.question for trajectory in found} == {"What is 2+3?"}
 
 
 @pytest.fixture

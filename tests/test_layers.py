@@ -36,7 +36,7 @@ LAYERS = [
         "lark.training.operations", "lark.evaluation.operations", "lark.analysis.operations",
     ],
     ["lark.runtime.registry"],
-    ["lark.runtime.plan"],
+    ["lark.runtime.plan", "lark.runtime.unused"],
     ["lark.runtime.pipeline"],
     ["lark.report"],
     ["experiments"],

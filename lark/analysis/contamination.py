@@ -13,9 +13,11 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from lark.config import Benchmark, Pool
 from lark.evaluation import benchmarks
 from lark.evaluation.benchmarks import Problem
 from lark.pool import trajectories as pools
+from lark.pool.read import question_texts
 from lark.runtime.operation import Job
 from lark.runtime.store import atomic
 from lark.scoring.learnability import Floats, Integers
@@ -27,6 +29,9 @@ CLOSEST = "closest.parquet"
 TABLE = "contamination.parquet"
 BATCH = 256
 """Problems whose similarities are held at a time: 10 MB with 5,000 questions, for any benchmark."""
+
+QUESTIONS = 5000
+"""Questions that are compared with the benchmarks at a time, so that memory does not grow with the pool."""
 
 NARROW = re.compile(r"\\(?:[,:;!>/]|thinspace\b|medspace\b|thickspace\b|negthinspace\b|allowbreak\b)")
 """Spacing inside a formula or a number (10{,}000, 10,\\!000), which is removed."""
@@ -105,6 +110,22 @@ def audit(tasks: Mapping[str, Sequence[Problem]], labels: Mapping[str, str], que
         }
     )
     return table.sort_values("similarity", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def contaminated(pool: Pool, benchmark: Benchmark) -> dict[str, str]:
+    """Questions of a pool that are like a problem of a benchmark, by pool.similarity, and the problem: `amc problem 17`."""
+    problems = [(name, problem) for name, task in benchmark.tasks.items() for problem in benchmarks.load(name, task)]
+    stems = [stem(problem) for _, problem in problems]
+    texts, found = question_texts(pool), {}
+    ids = list(texts)
+    for start in range(0, len(ids), QUESTIONS):
+        part = ids[start : start + QUESTIONS]
+        nearest = closest([texts[question] for question in part], stems)
+        for question, similarity, index in zip(part, nearest.similarity, nearest.index, strict=True):
+            if similarity >= pool.similarity:
+                name, problem = problems[index]
+                found[question] = f"{name} problem {problem.id}"
+    return found
 
 
 def stem(problem: Problem) -> str:

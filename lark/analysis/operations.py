@@ -176,6 +176,6 @@ KAPPA = Operation(
     cost=_kappa_cost, remedies=_kappa_remedies,
 )  # fmt: skip
 CONTAMINATION = Operation("contamination", "analyse", _audit, check=_check_benchmarks)
-TIMING = Operation("cost", "analyse", "lark.analysis.timing:measure", processes="one")
+TIMING = Operation("cost", "analyse", "lark.analysis.timing:measure", processes="one", asks_judge=True)
 
 OPERATIONS = (GRADIENTS, JACOBIANS, KAPPA, CONTAMINATION, TIMING)

@@ -9,13 +9,13 @@ from lark.config.analysis import Analysis
 from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
 from lark.config.hardware import Experiment, Hardware, Tracking
 from lark.config.method import Budget, Judge, Method, Scoring
-from lark.config.pool import ANSWER_FORMATS, Pool
+from lark.config.pool import ANSWER_FORMATS, Mixed, Pool, Source
 from lark.config.schema import STAGES, Config, from_dict, load, register
 from lark.config.student import Student
 from lark.config.training import HeldOut, Lora, Training
 
 __all__ = [
     "ANSWER_FORMATS", "GRADERS", "STAGES", "Analysis", "Benchmark", "Budget", "Config", "Decoding", "Engine", "Experiment",
-    "Hardware", "HeldOut", "Judge", "Lora", "Method", "Pool", "Scoring", "Student", "Task", "Tracking", "Training", "from_dict",
-    "load", "register",
+    "Hardware", "HeldOut", "Judge", "Lora", "Method", "Mixed", "Pool", "Scoring", "Source", "Student", "Task", "Tracking",
+    "Training", "from_dict", "load", "register",
 ]  # fmt: skip

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
 from lark.config import Config
@@ -17,18 +18,24 @@ CONF = Path(__file__).parents[2] / "conf"
 VALUED = frozenset({"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
                     "--experimental-rerun", "--info", "-i"})  # fmt: skip
 """Hydra flags that take the next argument as their value."""
+FLAGS = VALUED | {"--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m",
+                  "--shell-completion", "-sc"}  # fmt: skip
+"""All flags of Hydra."""
 
 
 def as_hydra_reads(arguments: list[str]) -> list[str]:
     """Translate what users type into Hydra's syntax.
 
     `budget=3` is short for `budget.size=3`.
-    `force=grade` and `stages=select,train` are lists, which Hydra expects in brackets. `pool.fields` has no keys until they
-    are added. Paths may contain spaces and non-ASCII letters, which Hydra expects in quotes. Flags such as -m may be anywhere;
-    Hydra does not accept settings on both sides of them.
+    `force=grade` and `stages=select,train` are lists, which Hydra expects in brackets. `pool.fields` and `pool.mix` have no
+    keys until they are added; options of a method are added too, so that the method itself reports those that it does not
+    take. Paths may contain spaces and non-ASCII letters, which Hydra expects in quotes. Flags such as -m may be anywhere; Hydra
+    does not accept settings on both sides of them.
     """
     flags, settings = [], []
     rest = iter(arguments)
+    for place, argument in enumerate(arguments):
+        _refuse_dashes(argument, *arguments[place + 1 : place + 2])
     for argument in rest:
         if not argument.startswith("-"):
             settings.append(_as_hydra_reads(argument))
@@ -75,7 +82,9 @@ def _as_hydra_reads(argument: str) -> str:
         return "budget.size=" + value.replace("'", "")
     if key in ("force", "stages") and re.fullmatch(r"\w+(,\w+)*", value) and value != "null":
         return f"{key}=[{value}]"
-    if key.split(".")[:2] == ["pool", "fields"]:
+    if value == "null" and key and (CONF / key).is_dir():
+        raise LarkError(f"{key}=null: leave it out, or choose one of {', '.join(options_of(key))}.")
+    if key.split(".")[:2] in (["pool", "fields"], ["pool", "mix"], ["method", "options"], ["student", "template_options"]):
         return f"++{argument}"
     if key == "outputs" and not value:
         raise LarkError("outputs= has no value: give a folder, e.g. outputs=outputs.")
@@ -84,15 +93,63 @@ def _as_hydra_reads(argument: str) -> str:
     return argument
 
 
+def options_of(group: str) -> list[str]:
+    """The options of a config group: the files in its folder."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def _refuse_dashes(argument: str, following: str = "") -> None:
+    """Refuse a setting that is typed as a flag, such as `--dry-run` or `--budget 3`, and show how to type it."""
+    name, _, value = argument.partition("=")
+    typed, keys = name.lstrip("-").replace("-", "_"), _keys(Config)
+    if name in FLAGS or not name.startswith("-") or (name.startswith("--") and any(flag.startswith(name) for flag in FLAGS)):
+        return  # argparse accepts the start of a long flag
+    if not name.startswith("--") and typed.split(".")[0] not in keys:
+        return  # argparse reports it
+    ends = [key for key in keys if key.split(".")[-1] == typed]
+    near = [typed] if typed in keys else ends if len(ends) == 1 else difflib.get_close_matches(typed, keys, n=1)
+    if not near:
+        raise LarkError(f"{argument}: there is no such flag; settings are typed key=value, and `--cfg job` lists all keys.")
+    if not value:
+        given = following if following and not following.startswith("-") and "=" not in following else "<value>"
+        value = "true" if keys[near[0]] is bool else given
+    raise LarkError(f"{argument}: settings are typed without dashes: {near[0]}={value}.")
+
+
 def sentence(error: Exception) -> str:
     """An error as one sentence, even if its message has several lines."""
     text = str(error)
+    if isinstance(error, LarkError):
+        return text
     if "Error merging override" in text and error.__cause__ is not None:
-        return f"{text.removeprefix('Error merging override ').strip()}: {_first(str(error.__cause__))}."
+        return f"{_as_typed(text.removeprefix('Error merging override ').strip())}: {_reason(str(error.__cause__))}."
+    if isinstance(error, OverrideParseException):
+        advice = "write key=value, and quote a value with special characters: 'key=\"value\"'"
+        return f"{_as_typed(error.override)}: Hydra cannot parse it; {advice}."
     for pattern, say in RULES:
         if match := re.search(pattern, text, re.DOTALL):
             return say(match)
     return _first(text)
+
+
+def _as_typed(override: str) -> str:
+    """An override as users type it."""
+    return re.sub(r"^budget\.size=", "budget=", override.lstrip("+"))
+
+
+def _reason(text: str) -> str:
+    """Why OmegaConf refuses a value."""
+    return next((reason for pattern, reason in REASONS.items() if pattern in text), _first(text))
+
+
+REASONS = {
+    "could not be converted to Integer": "must be a whole number",
+    "could not be converted to Float": "must be a number",
+    "is not a valid bool": "must be true or false",
+    "is not Optional": "cannot be null; give a value, or leave it out",
+    "is not a ListConfig, list or tuple": "must be a list in brackets, such as [a,b]",
+}
+"""Parts of OmegaConf's messages, and the sentences that replace them."""
 
 
 def _no_such_option(match: re.Match[str]) -> str:
@@ -102,8 +159,14 @@ def _no_such_option(match: re.Match[str]) -> str:
     return f"{group}={option}: there is no such option; choose one of {', '.join(sorted(options))}."
 
 
-def _unreadable(match: re.Match[str]) -> str:
-    return f"{match[1]}: Hydra cannot parse it; write key=value, and quote a value with special characters: 'key=\"value\"'."
+def _several_values(match: re.Match[str]) -> str:
+    """A value with commas: a sweep without -m, unless it is a text that contains commas."""
+    typed = _as_typed(match[1])
+    key, _, value = typed.partition("=")
+    kind = _keys(Config).get(key)
+    is_text = kind is str or str in get_args(kind)
+    quoted = f"; if this is one value, quote it: {key}=\"'{value}'\"" if is_text else ""
+    return f"{typed}: these are several values; to run each of them, add -m{quoted}."
 
 
 RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
@@ -112,9 +175,7 @@ RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
         _no_such_option,
     ),
     (r"Could not override '(\S+?)'", lambda match: f"{match[1]}: there is no such key{_nearest(match[1])}"),
-    (r"LexerNoViableAltException: (.*?)\n", _unreadable),
-    (r"Error parsing override '(.*?)'\n", _unreadable),
-    (r"^(.*?)\s+See https://hydra", _unreadable),
+    (r"Ambiguous value for argument '(.*?)'\n", _several_values),
     (
         r"Interpolation key 'experiment\.scales\.([^.']+)",
         lambda match: f"scale={match[1]}: this experiment has no such scale; its file in conf/experiment lists its scales.",
@@ -136,10 +197,11 @@ def _nearest(key: str) -> str:
     return f"; did you mean {close[0]}?" if close else "; `python run.py --cfg job` lists all keys."
 
 
-def _keys(schema: Any, prefix: str = "") -> list[str]:
-    keys = []
+def _keys(schema: Any, prefix: str = "") -> dict[str, Any]:
+    """All keys of the configuration, with their types."""
+    keys: dict[str, Any] = {}
     for field in fields(schema):
-        keys.append(prefix + field.name)
+        keys[prefix + field.name] = field.type
         if is_dataclass(field.type):
-            keys += _keys(field.type, f"{prefix}{field.name}.")
+            keys |= _keys(field.type, f"{prefix}{field.name}.")
     return keys

@@ -73,7 +73,7 @@ class Benchmark:
     tasks: dict[str, Task] = field(default_factory=dict)
     decoding: Decoding = field(default_factory=Decoding)
     grader: str = "paper"
-    """The grader of the headline number: paper (string rules) or verify (math-verify). The grades of both are stored."""
+    """The grader of the headline number: paper (string rules) or verify (mathematical equality). Both grades are stored."""
 
     def __post_init__(self) -> None:
         one_of("benchmark.grader", self.grader, GRADERS)

@@ -9,6 +9,12 @@ from lark.config.checks import one_of, plain_name, require
 from lark.config.student import Student
 
 
+class JudgeModel(Student):
+    """The judge in the form that engines load. Its settings have another prefix on the command line."""
+
+    setting = "method.judge"
+
+
 @dataclass
 class Judge:
     """The model behind method=llm_judge."""
@@ -36,12 +42,16 @@ class Judge:
         one_of("method.judge.style", self.style, ("paper", "brief"))
         require(self.tensor_parallel >= 1, "method.judge.tensor_parallel", self.tensor_parallel, "must be at least 1")
         require(self.retries >= 0, "method.judge.retries", self.retries, "must not be negative")
+        require(self.temperature >= 0, "method.judge.temperature", self.temperature, "must not be negative")
         require(self.max_new_tokens >= 1, "method.judge.max_new_tokens", self.max_new_tokens, "must be at least 1")
+        context, answer = self.model.max_length, self.max_new_tokens
+        less = f"must be less than method.judge.max_length={context}, which also contains the prompt"
+        require(answer < context, "method.judge.max_new_tokens", answer, less)
 
     @property
     def model(self) -> Student:
-        """The judge in the form that engines load."""
-        return Student("judge", self.path, revision=self.revision, max_length=self.max_length, dtype=self.dtype)
+        """The judge in the form that engines load. Refuses settings that no model can have."""
+        return JudgeModel("judge", self.path, revision=self.revision, max_length=self.max_length, dtype=self.dtype)
 
 
 @dataclass
@@ -77,7 +87,7 @@ class Budget:
     size: int = 3
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, "budget.size", self.size, "select at least 1 trajectory per question")
+        require(self.size >= 1, "budget", self.size, "select at least 1 trajectory per question")
 
 
 @dataclass

@@ -1,29 +1,58 @@
 """Settings of the pool of candidate trajectories."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from lark.config.checks import has_group, one_of, plain_name, require
 from lark.errors import LarkError
 
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
+FORMATS = ("rows", "rsr", "hub")
+"""Formats of a source that is read from files or from the hub."""
 
 
 @dataclass
-class Pool:
-    """The questions and their candidate trajectories."""
+class Source:
+    """Where trajectories are and how their rows are read."""
 
-    name: str = MISSING
     format: str = MISSING
-    """demo: generated. rows: JSONL/Parquet, one trajectory per row. rsr: a folder of JSON files, one per teacher and rollout.
-    hub: a Hugging Face dataset id or folder, with rows as in `rows`."""
+    """rows: JSONL, JSON, Parquet or CSV files. rsr: the paper's pool, one JSON file per teacher and rollout, as files or in a
+    folder per teacher; a local folder or a dataset id. hub: a Hugging Face dataset id or folder. demo: generated. mix: several
+    sources (pool.mix)."""
     path: str | None = None
     """File, folder or dataset id. A glob pattern selects several files."""
+    layout: str | None = None
+    """What a row contains: columns, messages, conversations, prompt_completion, generations, teachers or openthoughts3
+    (docs/own-pool.md). None: detected for each row."""
+    subset: str | None = None
+    """Configuration of a Hugging Face dataset that has several."""
     split: str = "train"
     """Split of a Hugging Face dataset."""
     revision: str | None = None
     """Revision of a Hugging Face dataset."""
+    fields: dict[str, str] = field(default_factory=dict)
+    """Names of the columns where they differ from ours, e.g. {question_id: problem_id}."""
+    exclude: list[str] = field(default_factory=list)
+    """Files and subfolders of `path` that are not read: names or patterns, e.g. ["old", "*.bak.json"]."""
+
+
+@dataclass
+class Mixed(Source):
+    """One of several sources that are mixed."""
+
+    format: str = "rows"
+    share: float = 1.0
+    """Its share of the mixed pool's questions, relative to the other shares."""
+
+
+@dataclass
+class Pool(Source):
+    """The questions and their candidate trajectories."""
+
+    name: str = MISSING
     turns: str = "all"
     """Assistant turns of a conversation that are scored and trained on: all, or the last. The others are context."""
     questions: int | None = None
@@ -36,19 +65,38 @@ class Pool:
     """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule; paper, App. C.1). If the
     pool has no `answer` or the response has no box, drop those that the pool's `correct` marks as wrong. Applied before
     pool.questions are sampled."""
+    labels: str = "given"
+    """given: correctness comes from `answer` and `correct`. vote: questions without either get it by a majority vote of their
+    candidates' boxed answers; ties stay unknown."""
     answer_format: str = "free_form"
-    """How answers are compared when correct_only: numeric, choice or free_form."""
+    """How answers are compared by correct_only and labels=vote: numeric, choice or free_form."""
     answer_pattern: str | None = None
     """A regular expression for final answers that are not boxed: '<answer>(.*?)</answer>'. Its last match in a response is
     rewritten as \\boxed{…} around the first group, because evaluation reads only boxed answers."""
-    fields: dict[str, str] = field(default_factory=dict)
-    """Names of the columns where they differ from ours, e.g. {question_id: problem_id}."""
+    incomplete: str = "keep"
+    """Trajectories without a response, or that the pool marks as cut off (`is_reasoning_complete`). keep: an empty response is
+    an error, the others are kept and counted. drop: they are dropped and counted."""
+    special_tokens: str = "text"
+    """Trajectories with text that looks like a control token, such as <|im_end|>. text: kept, and encoded as text. drop: dropped.
+    error: refused. They are counted in all three cases."""
+    decontaminate: bool = False
+    """Remove questions that are in the benchmarks of the run, or nearly so (pool.similarity)."""
+    similarity: float = 0.7
+    """Character 8-gram Jaccard similarity to a benchmark's problem at which decontaminate removes a question. Variants of a
+    problem with other numbers have 0.7 to 0.95 (paper, App. C.5)."""
+    mix: dict[str, Any] = field(default_factory=dict)
+    """Sources to mix, by name: {math: {path: a.jsonl, share: 3}, code: {path: b.jsonl, share: 1}}. Only with format: mix. Each
+    is a `Mixed`."""
 
     def __post_init__(self) -> None:
         plain_name("pool.name", self.name)
-        one_of("pool.format", self.format, ("demo", "rows", "rsr", "hub"))
+        one_of("pool.format", self.format, ("demo", *FORMATS, "mix"))
         one_of("pool.turns", self.turns, ("all", "last"))
         one_of("pool.answer_format", self.answer_format, ANSWER_FORMATS)
+        one_of("pool.labels", self.labels, ("given", "vote"))
+        one_of("pool.incomplete", self.incomplete, ("keep", "drop"))
+        one_of("pool.special_tokens", self.special_tokens, ("text", "drop", "error"))
+        require(0 < self.similarity <= 1, "pool.similarity", self.similarity, "must be more than 0 and at most 1")
         require(
             self.questions is None or self.questions >= 1,
             "pool.questions",
@@ -60,5 +108,42 @@ class Pool:
                      "must be a regular expression with a (group) that matches the final answer")  # fmt: skip
         if self.format == "demo" and self.questions is None:
             raise LarkError("pool.questions=null: the demo's pool is generated and has no fixed size; give a number, e.g. 150.")
-        if self.format != "demo" and not self.path:
+        if self.format == "mix":
+            self._check_mix()
+        elif self.mix:
+            raise LarkError(
+                f"pool.mix is only read with pool=mix, not with pool={self.name}: add pool=mix, or leave pool.mix out."
+            )
+        elif self.format != "demo" and not self.path:
             raise LarkError(f"pool={self.name} needs a path: add pool.path=<file, folder or dataset id>.")
+
+    def _check_mix(self) -> None:
+        if not self.mix:
+            raise LarkError("pool=mix needs its sources: add pool.mix.<name>.path=<file> for each of them.")
+        if self.path or self.layout or self.fields or self.exclude or self.subset or self.revision:
+            raise LarkError("pool=mix: set path, layout, fields, … of each source (pool.mix.<name>.path), not of the pool.")
+        for name in self.mix:
+            plain_name("pool.mix", name)
+            self.mix[name] = source = _mixed(name, self.mix[name])
+            one_of(f"pool.mix.{name}.format", source.format, FORMATS)
+            require(0 < source.share < float("inf"), f"pool.mix.{name}.share", source.share, "must be more than 0")
+            if not source.path:
+                raise LarkError(f"pool.mix.{name} needs a path: add pool.mix.{name}.path=<file, folder or dataset id>.")
+
+
+def _mixed(name: str, given: Any) -> Mixed:
+    """A source from what the configuration gives for it."""
+    if isinstance(given, Mixed):
+        return given
+    if not isinstance(given, dict):
+        raise LarkError(f"pool.mix.{name}={given}: give its settings, at least pool.mix.{name}.path=<file>.")
+    try:
+        found = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Mixed), given))
+    except OmegaConfBaseException as error:
+        raise LarkError(f"pool.mix.{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}.") from error
+    assert isinstance(found, Mixed)
+    return found
+
+
+LATER = ("layout", "subset", "turns", "exclude", "labels", "incomplete", "special_tokens", "decontaminate", "similarity", "mix")
+"""Keys that were added when pools already existed: part of a fingerprint only if they are not at their default."""

@@ -53,6 +53,7 @@ class Config:
     """The folder of all artifacts."""
 
     def __post_init__(self) -> None:
+        require(len(self.stages) > 0, "stages", "[]", f"name at least one of {', '.join(STAGES)}")
         for stage in self.stages:
             one_of("stages", stage, STAGES)
         alone = self.experiment.name is None
@@ -60,8 +61,8 @@ class Config:
 
     @property
     def weighting_name(self) -> str | None:
-        """The effective weighting: the requested one, or the method's default."""
-        return self.method.weighting if self.weighting == "auto" else self.weighting
+        """The effective weighting: the requested one, or the method's default. None: no training, whatever is requested."""
+        return self.weighting if self.weighting != "auto" and self.method.weighting is not None else self.method.weighting
 
     @property
     def wants_report(self) -> bool:
@@ -89,7 +90,13 @@ def others(overrides: Sequence[str]) -> str:
     return "".join(f"-{key.split('.')[-1]}={value}" for key, value in named if re.fullmatch(r"[\w.+-]{1,20}", value))
 
 
+def folder_or(folder: str, otherwise: str) -> str:
+    """A folder if it exists, else something else: for a path that is downloaded if it is not here."""
+    return folder if Path(folder).is_dir() else otherwise
+
+
 OmegaConf.register_new_resolver("others", others, replace=True)
+OmegaConf.register_new_resolver("folder_or", folder_or, replace=True)
 
 
 def load(composed: DictConfig) -> Config:

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
@@ -17,6 +17,8 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 class Student:
     """The model that is scored, fine-tuned and evaluated."""
 
+    setting: ClassVar[str] = "student"
+    """Prefix of these settings on the command line, for error messages."""
     name: str = MISSING
     """Name in run folders and tables."""
     path: str = MISSING
@@ -44,13 +46,14 @@ class Student:
     the package flash-attn. owner/name[@revision][:function]: a kernel from the Hugging Face hub (package kernels)."""
 
     def __post_init__(self) -> None:
-        plain_name("student.name", self.name)
-        require(self.max_length >= 2, "student.max_length", self.max_length, "must be at least 2 (prompt and response)")
-        one_of("student.thinking", self.thinking, ("template", "text", "drop"))
-        one_of("student.dtype", self.dtype, ("float32", "bfloat16", "float16"))
+        plain_name(f"{self.setting}.name", self.name)
+        length = f"{self.setting}.max_length"
+        require(self.max_length >= 2, length, self.max_length, "must be at least 2 (prompt and response)")
+        one_of(f"{self.setting}.thinking", self.thinking, ("template", "text", "drop"))
+        one_of(f"{self.setting}.dtype", self.dtype, ("float32", "bfloat16", "float16"))
         known = self.attention in ATTENTION or self.hub_kernel
         what = f"choose one of {', '.join(ATTENTION)}, or a kernel from the hub as owner/name[@revision][:function]"
-        require(known, "student.attention", self.attention, what)
+        require(known, f"{self.setting}.attention", self.attention, what)
 
     @property
     def hub_kernel(self) -> bool:

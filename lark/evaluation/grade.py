@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHARDS = "shard-*.jsonl"
 GENERATIONS = Kind("generations", 2, "generations.jsonl")
-METRICS = Kind("metrics", 2, "metrics.json")
+METRICS = Kind("metrics", 3, "metrics.json")
 
 
 def shard(rank: int) -> str:

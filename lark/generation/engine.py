@@ -101,6 +101,11 @@ ENGINES = {
 }
 
 
+def shared_gpus(engine: str, wanted: int, device: str) -> int:
+    """GPUs that hold one copy of a model: as many as `wanted`, if the engine can share a model and the device is a GPU."""
+    return wanted if ENGINES[engine].shares_model and device == "cuda" else 1
+
+
 def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, int]) -> None:
     """Raise if the engine is not installed, or cannot share a model as configured (`shared`: setting -> GPUs)."""
     kind = ENGINES[engine.name]
@@ -109,6 +114,8 @@ def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, i
             raise LarkError(
                 f"{key}={gpus}: engine={engine.name} keeps a whole model on each GPU; set it to 1, or use engine=vllm."
             )
+        if gpus > 1 and machine.device == "cpu":
+            raise LarkError(f"{key}={gpus} shares a model among GPUs, and this run uses the CPU: set {key}=1.")
         if machine.device == "cuda" and machine.processes % gpus:
             raise LarkError(f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1.")
     if kind.package is not None and machine.lacks(kind.package):

@@ -1,7 +1,7 @@
 """Extract the answer from a generation and grade it by the paper's rules (App. C.4, "Answer extraction").
 
 Pure, and linear in the length of the text: a generation of 32,768 tokens that ends in a loop of braces is cheap.
-The other grader, `lark.grading.verify`, extracts with `extract_boxed_list` and applies `grade_paper` first.
+The other grader, `lark.grading.verify`, extracts with `extract_boxed_list` and has rules of its own (docs/grading.md).
 """
 
 import re
@@ -71,34 +71,65 @@ def extract_boxed(text: str) -> str | None:
     return text[boxes[-1].content].strip() or None
 
 
-_GLUE = re.compile(r"\s|\$|\\[()\[\],;:! ]|\\q?quad|\\text|[{}]")
+_GLUE = re.compile(r"\s|\$|\\[()\[\],;:! ]|\\q?quad|\\text(?![A-Za-z])|[{}]")
+_JOINT = re.compile(
+    r"(?:[,;/&|]|or|and|not|but|maybe|perhaps|possibly|probably|also|either|else|alternatively)+", re.IGNORECASE
+)
 _LONGEST_GLUE = 80
 
 
 def extract_boxed_list(text: str) -> str | None:
-    """Like `extract_boxed`, with the more lenient rules of the `verify` grader.
+    """Like `extract_boxed`, with the rules of the `verify` grader.
 
-    `\\fbox{…}` and `\\boxed 5` count as boxes, and boxes that are joined only by a comma, `and` or `or`
-    (`\\boxed{1} and \\boxed{2}`) are one list, `1, 2`. A box repeated on a new line is not a list: the last one counts.
+    `\\fbox{…}` and `\\boxed 5` count as boxes. Boxes with nothing but a comma, `and`, `or` or the like between them
+    (`\\boxed{1} and \\boxed{2}`) are one list, `1, 2`, and so are different boxes with nothing at all between them. A box that is
+    only repeated is not a list. Of nested boxes, the outer one counts with everything in it.
     """
     boxes = _find_boxes(text, _LENIENT_TOKEN)
-    answers: list[str] = []
+    if not boxes or boxes[-1] is None or not text[boxes[-1].content].strip():
+        return None
+    answer = ""
     following: _Box | None = None
-    for box in reversed(boxes):
-        if box is None or (following is not None and not _are_listed(text, box, following)):
+    for box, inner in reversed(_nested(boxes)):
+        joint = _joint(text, box, following) if box and following else ""
+        if box is None or joint is None:
             break
-        content = text[box.content].strip()
-        if not content:
+        content = _without_boxes(text, box, inner)
+        if not content or (following and content == answer):
             break
-        answers.append(content)
+        answer = content + joint + answer
         following = box
-    return ", ".join(reversed(answers)) or None
+    return answer or None
 
 
-def _are_listed(text: str, box: _Box, following: _Box) -> bool:
+def _nested(boxes: list[_Box | None]) -> list[tuple[_Box | None, list[_Box]]]:
+    """The boxes that are not in another box, each with the boxes in it."""
+    outer: list[tuple[_Box | None, list[_Box]]] = []
+    end = 0
+    for box in boxes:
+        if box is not None and box.end <= end:
+            outer[-1][1].append(box)
+        else:
+            outer.append((box, []))
+            end = box.end if box else end
+    return outer
+
+
+def _without_boxes(text: str, box: _Box, inner: list[_Box]) -> str:
+    """The content of a box without the commands and braces of the boxes in it."""
+    cuts = sorted(cut for nested in inner for cut in ((nested.start, nested.content.start), (nested.content.stop, nested.end)))
+    starts, ends = [box.content.start, *(cut[1] for cut in cuts)], [*(cut[0] for cut in cuts), box.content.stop]
+    return "".join(text[start:end] for start, end in zip(starts, ends, strict=True)).strip()
+
+
+def _joint(text: str, box: _Box, following: _Box) -> str | None:
+    """What joins two boxes of a list; None if they are not a list."""
     if not 0 <= following.start - box.end <= _LONGEST_GLUE:
-        return False
-    return _GLUE.sub("", text[box.end : following.start]).lower() in {",", ";", "and", "or", ",and", ",or"}
+        return None
+    glue = _GLUE.sub("", text[box.end : following.start]).lower()
+    if glue.strip(",;") == "or" or not glue:
+        return " or "
+    return ", " if _JOINT.fullmatch(glue) else None
 
 
 def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) -> bool:

@@ -1,9 +1,10 @@
-"""The `verify` grader: are two answers mathematically equal? (A wrapper around math-verify, in addition to `paper`.)
+"""The `verify` grader: does everything in the box agree with the gold answer, as mathematics?
 
-An answer that the paper's rules accept is accepted. Choices are compared by letter. Everything else goes to math-verify,
-which may hang or crash on a model's output, so each comparison runs in a worker process that dies when its time is up. We do
-not use the processes of a pool library (pebble): its time limits are wall-clock time, which depends on the machine's load,
-and its processes inherit their hash seed, on which sympy's results depend, from the caller. Example:
+Choices are compared by letter (`lark.grading.choices`). Everything else is read into its structure and compared with sympy
+(`lark.grading.equality`), which may hang or crash on a model's output, so each comparison runs in a worker process that dies
+when its time is up. docs/grading.md lists the rules. We do not use the processes of a pool library (pebble): its time limits
+are wall-clock time, which depends on the machine's load, and its processes inherit their hash seed, on which sympy's results
+depend, from the caller. Example:
     with Verifier(processes=2, timeout=5) as verifier:
         grades = verifier.grade_many([(extract_boxed_list(generation), gold, AnswerFormat.FREE_FORM), …])
 """
@@ -13,7 +14,6 @@ import importlib.util
 import json
 import logging
 import os
-import re
 import selectors
 import signal
 import subprocess
@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.errors import LarkError
-from lark.grading.answers import AnswerFormat, canonical_number, grade_paper
+from lark.grading.answers import AnswerFormat, canonical_number
+from lark.grading.choices import choice_letter
 from lark.runtime.machine import pinned
 
 logger = logging.getLogger(__name__)
@@ -37,29 +38,18 @@ LONGEST_ANSWER = 1000
 
 _ROOT = Path(__file__).parents[2]
 _TIME_IS_UP = (-signal.SIGPROF, -signal.SIGALRM)
-_TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-_LETTER = re.compile(r"\(?\s*([A-Z])\s*(?:$|\)|[.:](?:\s|$))")
-_JOINT = r"(?:[,;/&|]|OR\b|AND\b)"
-_ANOTHER = re.compile(rf"(?:\s|{_JOINT})*\(?\s*[A-J]\s*[).:]+(?:\s|{_JOINT}|$)|\s*{_JOINT}(?:\s|{_JOINT})*[A-J]\s*$")
-"""A second option after the first. Does not match the chosen option's text: `B) (R)-2-bromobutane`, `D) vitamin C`, `D) K`."""
-
-
-def choice_letter(answer: str) -> str | None:
-    """The letter of a multiple-choice answer: `B`, `b`, `(B)`, `B.`, `\\text{B}`, `B: because`. None for no letter or two."""
-    text = _TEXT.sub(r"\1", answer[:LONGEST_ANSWER]).replace("$", "").strip().upper()
-    match = _LETTER.match(text)
-    return match[1] if match and not _ANOTHER.match(text, match.end()) else None
 
 
 def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> bool | None:
-    """The grade if it can be decided without math-verify, otherwise None."""
+    """The grade if it can be decided without sympy, otherwise None."""
     if prediction is None:
         return False
-    if grade_paper(prediction, gold, answer_format):
-        return True
+    prediction, gold = prediction.strip(), gold.strip()
     if answer_format == AnswerFormat.CHOICE:
         letter = choice_letter(prediction)
         return letter is not None and letter == choice_letter(gold)
+    if prediction == gold:
+        return True
     numbers = canonical_number(prediction), canonical_number(gold)
     if all(number is not None and number.denominator == 1 for number in numbers):
         return numbers[0] == numbers[1]

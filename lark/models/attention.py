@@ -51,7 +51,7 @@ def attention(student: Student, device: str, config: "PreTrainedConfig") -> str:
         return chosen
     if student.attention != "auto":
         raise LarkError(
-            f"student.attention={student.attention} cannot be used: {reason}. Set student.attention=eager, or on a GPU "
+            f"{student.setting}.attention={student.attention} cannot be used: {reason}. Set it to eager, or on a GPU to "
             "flash_attention_2 or a kernel from the hub."
         )
     log.warning(

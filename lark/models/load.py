@@ -1,5 +1,7 @@
 """Load a student: its tokenizer with the chat format, and its weights with an available attention implementation."""
 
+from typing import Any
+
 import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
@@ -20,11 +22,12 @@ from lark.config import Student
 from lark.errors import LarkError, first_line
 from lark.models.attention import attention
 from lark.models.chat import ChatFormat, ChatOptions
+from lark.models.weights import STRICT, check_files, require_complete
 
 
 def load_chat(path: str, student: Student, last_only: bool = False) -> ChatFormat:
     """The tokenizer at `path` (the student's, or a checkpoint's) with the student's chat template (`last_only`: see there)."""
-    tokenizer = load_tokenizer(path, student.revision, f"student.path={path}")
+    tokenizer = load_tokenizer(path, student.revision, f"{student.setting}.path={path}")
     stops = generation_stops(path, student.revision)
     return ChatFormat(tokenizer, student.chat_template, stops, ChatOptions.of(student), last_only)
 
@@ -69,27 +72,32 @@ def load_model(path: str, student: Student, device: str, dtype: torch.dtype | No
     Weights are read straight to the device, without a copy of the model in host memory. ZeRO-3 places them itself.
     """
     transformers_logging.disable_progress_bar()
+    what = f"{student.setting}.path={path}"
+    check_files(path, what)
     try:
         config = AutoConfig.from_pretrained(path, revision=student.revision)
-        model = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             revision=student.revision,
             dtype=dtype or getattr(torch, student.dtype),
             attn_implementation=attention(student, device, config),
             device_map=None if is_deepspeed_zero3_enabled() else {"": torch.device(device)},
+            **STRICT,
         )
     except (OSError, ValueError, SafetensorError) as error:
-        raise LarkError(f"student.path={path}: the model cannot be loaded ({first_line(error)}).") from error
+        raise LarkError(f"{what}: the model cannot be loaded ({first_line(error)}).") from error
     except ImportError as error:  # a kernel that is not installed, or was built for another version of PyTorch
         raise LarkError(
-            f"student.attention={student.attention} cannot be loaded ({first_line(error)}). Set student.attention=auto, which "
-            "needs no package other than PyTorch."
+            f"{student.setting}.attention={student.attention} cannot be loaded ({first_line(error)}). Set it to auto, which needs "
+            "no package other than PyTorch."
         ) from error
+    model: PreTrainedModel = loaded[0]
+    require_complete(loaded[1], what)
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and student.max_length > context:
         raise LarkError(
-            f"student.max_length={student.max_length} is longer than the model's context of {context}: "
-            f"set student.max_length={context}."
+            f"{student.setting}.max_length={student.max_length} is longer than the model's context of {context}: "
+            f"set {student.setting}.max_length={context}."
         )
     model.config.use_cache = False
     moved: PreTrainedModel = model.to(torch.device(device))  # type: ignore[arg-type]

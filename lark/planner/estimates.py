@@ -115,7 +115,7 @@ class Planner:
             again = self._with(settings).estimate(e.step)
             return again is None or again.fits
 
-        otherwise = remedies.last_resort(machine, e.memory_gib, more_gpus=operation.processes == "sharing")
+        otherwise = remedies.last_resort(machine, e.memory_gib, operation.processes == "sharing", operation.model)
         return replace(e, remedy=remedies.remedy(options, fits, otherwise))
 
     def _with(self, settings: Settings) -> "Planner":

@@ -101,7 +101,7 @@ def _read(config: Config) -> PoolLengths:
     for trajectory in read(config.pool):
         questions.add(trajectory.question_id)
         prompt.append(len(trajectory.question) + len(trajectory.system or "") + 120)  # template and instruction
-        response.append(len(trajectory.response))
+        response.append(trajectory.characters)
     if not questions:
         raise LarkError(f"pool {config.pool.name}: there are no trajectories in {config.pool.path}; check pool.path.")
     answer = np.array(response) / CHARACTERS

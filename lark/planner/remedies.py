@@ -22,6 +22,7 @@ MEANING = {
     "student.max_length": "longer trajectories are cut",
     "student.dtype": "half the precision",
     "analysis.dtype": "half the precision",
+    "method.judge.dtype": "half the precision",
 }
 """Effects of the settings that change the result; the others change only speed."""
 
@@ -37,11 +38,11 @@ def remedy(candidates: Iterable[Settings], fits: Callable[[Settings], bool], oth
     return otherwise
 
 
-def last_resort(machine: Machine, needed_gib: float, more_gpus: bool) -> str:
+def last_resort(machine: Machine, needed_gib: float, more_gpus: bool, model: str = "student") -> str:
     """Advice if no setting helps. `more_gpus`: whether several GPUs can hold one model; if not, they save time, not memory."""
     memory = f"with more memory (about {ceil(needed_gib)} GiB)"
     if machine.device == "cpu":
-        return f"a smaller student or a machine {memory}"
+        return f"a smaller {model} or a machine {memory}"
     return f"more GPUs or a device {memory}" if more_gpus else f"a device {memory}"
 
 

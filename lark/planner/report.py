@@ -38,13 +38,14 @@ def report(
     nodes = f" on {machine.nodes} nodes" if machine.nodes > 1 else ""
     said = [
         *(["!         exceeds the memory of a device"] if not all(e.fits for e in estimates) else []),
+        *_not_estimated(estimates, steps),
         f"lengths   {lengths.source}",
         f"hardware  {devices}{nodes}, {hardware.tflops:,.2f} TFLOP/s and {hardware.memory_gib:.0f} GiB each",
         *(f"          {note}" for note in hardware.notes),
         *([f"disk      {need}; outputs has {free_gib(config.outputs_path):,.0f} GiB free on this machine"] if need else []),
         *(PAPER if is_papers(config, hardware) else ()),
     ]
-    return "\n".join([table(estimates), "", *said]), refusal(estimates)
+    return "\n".join([table(estimates, steps, finished), "", *said]), refusal(estimates)
 
 
 def disk(estimates: Sequence[Estimate]) -> str | None:
@@ -66,20 +67,45 @@ def free_gib(folder: Path) -> float:
     return shutil.disk_usage(there).free / GIB
 
 
-def table(estimates: Sequence[Estimate]) -> str:
-    """The estimates as a table for the terminal."""
+NOT_ESTIMATED = {
+    "-": "-         not estimated: takes seconds, or a few minutes",
+    "?": "?         not estimated: the size of its model is unknown without downloading it",
+}
+
+
+def _mark(step: Step) -> str:
+    """What the table has in place of a step's cost."""
+    return "-" if step.operation.cost is None else "?"
+
+
+def _not_estimated(estimates: Sequence[Estimate], steps: Sequence[Step]) -> list[str]:
+    known = {e.step.key for e in estimates}
+    return [NOT_ESTIMATED[mark] for mark in sorted({_mark(step) for step in steps if step.key not in known})]
+
+
+def table(estimates: Sequence[Estimate], steps: Sequence[Step] = (), finished: Collection[tuple[str, ...]] = ()) -> str:
+    """The estimates as a table for the terminal. `steps`: the whole plan, with the steps that have no estimate."""
     paper = any(e.paper for e in estimates)
     header = ["stage", "operation", "work", "FLOPs", "time", "device-hours", "GiB per device", *(["paper"] if paper else [])]
     total = ["all", "", "", f"{sum(e.flops for e in estimates):.1e}", duration(sum(e.seconds for e in estimates)),
              f"{sum(e.device_hours for e in estimates):.2f}", "", *([""] if paper else [])]  # fmt: skip
-    return text_table(header, [*(_row(e, paper) for e in estimates), total], right=3)
+    known = {e.step.key: _row(e, paper) for e in estimates}
+    rows = {
+        step.key: [step.stage, step.title, "", *_unknown(step, step.key in finished), *([""] if paper else [])]
+        for step in steps
+    }
+    return text_table(header, [*(rows | known).values(), total], right=3)
+
+
+def _unknown(step: Step, reused: bool) -> list[str]:
+    return ["", "reused", "", ""] if reused else [_mark(step)] * 4
 
 
 def _row(e: Estimate, paper: bool) -> list[str]:
     cost = ["", "reused", "", ""] if e.reused else [
         f"{e.flops:.1e}", duration(e.seconds), f"{e.device_hours:.2f}", f"{e.memory_gib:.1f}{'' if e.fits else ' !'}"
     ]  # fmt: skip
-    return [e.step.stage, e.name, e.work, *cost, *([e.paper] if paper else [])]
+    return [e.step.stage, e.step.title, e.work, *cost, *([e.paper] if paper else [])]
 
 
 def duration(seconds: float) -> str:
@@ -91,11 +117,16 @@ def duration(seconds: float) -> str:
 def refusal(estimates: Sequence[Estimate], certain: bool = False) -> str | None:
     """One sentence per step that does not fit. `certain`: only if weights and optimizer alone do not, without assumptions."""
     found = [
-        f"{e.step.stage} ({e.name}) needs about {ceil(e.memory_gib)} GiB on a device that has {e.limit_gib:.0f}: use {e.remedy}."
+        f"{_place(e)} needs about {ceil(e.memory_gib)} GiB on a device that has {e.limit_gib:.0f}: use {e.remedy}."
         for e in estimates
         if (e.certain_gib if certain else e.memory_gib) > e.limit_gib
     ]
     return " ".join(dict.fromkeys(found)) or None  # the base model and the trained one need the same
+
+
+def _place(e: Estimate) -> str:
+    """A step in a sentence: `train`, or `score (judge)` if its stage has another name."""
+    return e.name if e.name == e.step.stage else f"{e.step.stage} ({e.name})"
 
 
 def refuse(estimates: Sequence[Estimate], certain: bool = False) -> None:

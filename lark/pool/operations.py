@@ -4,7 +4,8 @@ import logging
 
 from lark.config import Config
 from lark.pool import trajectories as pools
-from lark.pool.read import Dropped, read
+from lark.pool.cleaning import Tally
+from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.runtime.operation import Counts, Job, Operation
 
@@ -12,8 +13,12 @@ log = logging.getLogger(__name__)
 
 
 def _pool(job: Job) -> Counts:
-    dropped = Dropped()
-    return pools.write(read(job.config.pool, dropped), job.folder / pools.FILE, job.config.pool, dropped)
+    pool, tally = job.config.pool, Tally()
+    if pool.decontaminate:
+        from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
+
+        tally.contaminated = contaminated(pool, job.config.benchmark)
+    return pools.write(read(pool, tally, tally.contaminated), job.folder / pools.FILE, pool, tally)
 
 
 def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:

@@ -6,20 +6,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from lark import config as conf
-from lark.pool.read import Trajectory, is_compared, verdict
+from lark.pool.cleaning import Tally
+from lark.pool.duplicates import NearDuplicates
+from lark.pool.files import some
+from lark.pool.layouts import TRAJECTORIES
+from lark.pool.trajectory import Trajectory, is_compared, verdict
 from lark.report.tables import text_table
+
+SOURCES = ("the answer in the last \\boxed{}", "the pool's own verdict", "a majority vote of the candidates (not gold answers)")
+"""Where verdicts come from."""
 
 
 class Summary:
     """Statistics of a pool, collected one trajectory at a time."""
 
-    def __init__(self, pool: conf.Pool) -> None:
+    def __init__(self, pool: conf.Pool, tally: Tally | None = None) -> None:
         self.pool = pool
+        self.tally = Tally() if tally is None else tally
+        self.near = NearDuplicates()
         self.candidates: Counter[str] = Counter()
         self.lengths: defaultdict[str, array[int]] = defaultdict(lambda: array("L"))
         self.verdicts: Counter[tuple[str, bool | None]] = Counter()
         self.sources: set[str] = set()
         self.boxed = 0
+        self.thinking = 0
+        self.conversations = 0
 
     @property
     def trajectories(self) -> int:
@@ -27,12 +38,21 @@ class Summary:
 
     def add(self, trajectory: Trajectory) -> None:
         self.candidates[trajectory.question_id] += 1
-        self.lengths[trajectory.teacher].append(len(trajectory.response))
+        self.lengths[trajectory.teacher].append(trajectory.characters)
         known = verdict(trajectory, self.pool)
         self.verdicts[trajectory.teacher, known] += 1
         if known is not None:
-            self.sources.add("the answer in the last \\boxed{}" if is_compared(trajectory) else "the pool's own verdict")
+            self.sources.add(self._source(trajectory))
         self.boxed += trajectory.boxed is not None
+        self.thinking += trajectory.thinking is not None
+        self.conversations += trajectory.conversation is not None
+        self.near.add(trajectory)
+
+    def _source(self, trajectory: Trajectory) -> str:
+        if is_compared(trajectory):
+            return SOURCES[0]
+        voted = self.tally.votes is not None and self.tally.votes.decides(trajectory.question_id)
+        return SOURCES[2] if voted else SOURCES[1]
 
     def to_dict(self) -> dict[str, Any]:
         sizes = sorted(self.candidates.values())
@@ -43,7 +63,10 @@ class Summary:
             "teachers": {teacher: self._part([teacher]) for teacher in sorted(self.lengths)},
             "all": self._part(list(self.lengths)),
             "boxed": self.boxed / max(1, self.trajectories),
-            "verdicts": " and, without one, ".join(sorted(self.sources)),
+            "verdicts": " and, without one, ".join(sorted(self.sources, key=SOURCES.index)),
+            **({"thinking": self.thinking} if self.thinking else {}),
+            **({"conversations": self.conversations} if self.conversations else {}),
+            **({"near_duplicates": near} if (near := self.near.to_dict()) else {}),
         }
 
     def _part(self, teachers: list[str]) -> dict[str, Any]:
@@ -70,6 +93,8 @@ def pool_summary(counts: Mapping[str, Any]) -> str:
     rows = [_pool_row(name, part) for name, part in [*counts["teachers"].items(), ("all", counts["all"])]]
     table = text_table(["teacher", "trajectories", "median length", "mean", "longest", "correct"], rows)
     notes = "Lengths in characters."
+    for key, what in (("thinking", "have separate reasoning"), ("conversations", "are conversations of several turns")):
+        notes += f" {counts[key]:,} trajectories {what}." if key in counts else ""
     notes += f" Correct by {counts['verdicts']}." if counts["all"]["correct"] is not None else " Correctness is not known."
     hints = "".join(f"Note: {hint}\n" for hint in _pool_hints(counts))
     return f"\n{counts['questions']:,} question{'' if counts['questions'] == 1 else 's'}, {each}\n\n{table}\n\n{hints}{notes}\n"
@@ -77,12 +102,69 @@ def pool_summary(counts: Mapping[str, Any]) -> str:
 
 def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
     lengths = (f"{part['characters'][key]:,.0f}" for key in ("median", "mean", "max"))
-    return [name, f"{part['trajectories']:,}", *lengths, "–" if part["correct"] is None else f"{part['correct']:.1%}"]
+    return [shown(name), f"{part['trajectories']:,}", *lengths, "–" if part["correct"] is None else f"{part['correct']:.1%}"]
+
+
+def shown(name: str, longest: int = 60) -> str:
+    """A name from a file, for the terminal: on one line, without control characters, and not too long."""
+    plain = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)
+    return plain if len(plain) <= longest else f"{plain[:longest]}…"
+
+
+def _reading_hints(counts: Mapping[str, Any]) -> list[str]:
+    """What was not read, or only in part."""
+    hints = [shown(note, 200) for note in counts.get("notes", [])]
+    skipped = counts.get("skipped_files", {})
+    for reason in sorted(set(skipped.values())):
+        names = [shown(name) for name, why in skipped.items() if why == reason]
+        hints.append(f"{len(names):,} file{'' if len(names) == 1 else 's'} not read: {some(names)} ({reason}).")
+    unused = counts.get("unused", {})
+    lost = [name for name in unused if name in TRAJECTORIES]
+    if lost:
+        hints.append(
+            f"the column{'' if len(lost) == 1 else 's'} {', '.join(lost)} may hold trajectories too, but the rows were read as "
+            f"{' and '.join(counts['layouts'])}. To read them in another way, use pool.layout=<layout>."
+        )
+    if unused:
+        hints.append(
+            f"columns that are not used: {some((f'{shown(name)} ({rows:,} rows)' for name, rows in unused.items()), 12)}."
+        )
+    if "cut" in counts:
+        hints.append(f"{counts['cut']:,} conversations end with a user or tool turn, which is left out.")
+    if "incomplete" in counts:
+        hints.append(f"{counts['incomplete']:,} trajectories are marked as cut off or have no response (see pool.incomplete).")
+    if "special_tokens" in counts:
+        hints.append(
+            f"{counts['special_tokens']:,} trajectories contain text like a control token: "
+            f"{some(shown(name) for name in counts['special_examples'])} (see pool.special_tokens)."
+        )
+    return hints
+
+
+def _cleaning_hints(counts: Mapping[str, Any]) -> list[str]:
+    """What was removed or labelled on purpose."""
+    hints = []
+    if "contaminated" in counts:
+        found = (f"{shown(question)} (like {shown(problem)})" for question, problem in counts["contaminated"].items())
+        hints.append(f"pool.decontaminate removed {len(counts['contaminated']):,} questions: {some(found)}.")
+    if "votes" in counts:
+        votes = counts["votes"]
+        hints.append(
+            f"pool.labels=vote labelled {votes['decided']:,} questions by a majority of their candidates; "
+            f"{votes['undecided']:,} have no majority, and {votes['given']:,} have their own answers."
+        )
+    if "near_duplicates" in counts:
+        near = counts["near_duplicates"]
+        hints.append(
+            f"{near['trajectories']:,} trajectories of {near['questions']:,} questions are nearly identical to another candidate: "
+            f"{some(shown(example) for example in near['examples'])}."
+        )
+    return hints
 
 
 def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
     """Properties of the pool that often cause problems later."""
-    hints = []
+    hints = [*_reading_hints(counts), *_cleaning_hints(counts)]
     if "dropped" in counts:
         hints.append(
             f"pool.correct_only dropped {counts['dropped']['trajectories']:,} wrong trajectories, and "

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from lark import config as conf
 from lark.errors import LarkError
-from lark.pool.read import Dropped, Trajectory
+from lark.pool.cleaning import Tally
 from lark.pool.summary import Summary
+from lark.pool.trajectory import Trajectory
 from lark.runtime.store import Kind, atomic
 
 POOL = Kind("pool", 3, "trajectories.parquet")
@@ -32,16 +33,17 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, dropped: Dropped | None = None) -> dict[str, Any]:
-    """Write the normalised pool and return its summary."""
-    summary = Summary(pool)
+def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, tally: Tally | None = None) -> dict[str, Any]:
+    """Write the normalised pool and return its summary. `tally`: what `read` counts meanwhile."""
+    tally = Tally() if tally is None else tally
+    summary = Summary(pool, tally)
     with atomic(path) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
         batch: list[Trajectory] = []
         characters = 0
         for trajectory in trajectories:
             summary.add(trajectory)
             batch.append(trajectory)
-            characters += len(trajectory.response) + len(trajectory.question)
+            characters += sum(map(len, trajectory.texts))
             if len(batch) == ROWS_IN_MEMORY or characters >= CHARACTERS_IN_MEMORY:
                 writer.write_batch(_record_batch(batch))
                 batch, characters = [], 0
@@ -50,8 +52,8 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, dropp
     if summary.trajectories == 0:
         filtered = " that pool.correct_only=true would keep" if pool.correct_only else ""
         filtered += f" for the questions {', '.join(pool.ids)}" if pool.ids else ""
-        raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path or 'the demo'}{filtered}.")
-    return {**summary.to_dict(), **({"dropped": dropped.to_dict()} if dropped is not None and pool.correct_only else {})}
+        raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path or 'its sources'}{filtered}.")
+    return {**summary.to_dict(), **tally.to_dict(pool)}
 
 
 def tables(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:

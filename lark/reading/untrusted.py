@@ -66,6 +66,11 @@ def described(value: Any) -> str:
     return kinds.get(type(value), "null" if value is None else type(value).__name__)
 
 
+def quoted(value: Any, longest: int = 40) -> str:
+    """A value for messages: text and numbers as they are, anything else by its type."""
+    return f"{value!r:.{longest}}" if isinstance(value, str | int | float) else described(value)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):

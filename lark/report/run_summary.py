@@ -50,11 +50,11 @@ def run_summary(run: Pipeline) -> None:
         if levels:
             tracker.table("levels", level_header, levels)
     made = [
-        [o.step.stage or "–", o.step.operation.name, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)]
+        [o.step.stage or "–", o.step.title, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)]
         for o in outcomes
     ]
     log.info("%s\n\nSummary: %s", text_table(["stage", "operation", "time", "artifact"], made, right=4), folder / "summary.md")
-    seconds = {o.step.operation.name: round(o.seconds, 2) for o in outcomes if o.made}
+    seconds = {o.step.title: round(o.seconds, 2) for o in outcomes if o.made}
     results = [dict(zip(header, row, strict=True)) for row in rows]
     write_text(folder / "summary.json", json.dumps({"results": results, "seconds": seconds}, indent=2) + "\n")
     tracker.log({f"seconds/{name}": value for name, value in seconds.items()})

@@ -88,9 +88,13 @@ class Operation:
     curve: str = ""
     """A JSON-lines file in its folder that is mirrored to W&B while it runs."""
     cost: Callable[["Planner", "Step"], "Estimate | None"] | None = None
-    """Cost of a step: FLOPs, seconds, memory, disk. None: negligible."""
+    """Cost of a step: FLOPs, seconds, memory, disk; None if the size of its model is unknown. Without a function: negligible."""
     remedies: Callable[[Config, Machine, int], Iterator[Settings]] | None = None
     """Settings that may make it fit, least intrusive first; given the tokens of the longest trajectory."""
+    model: str = "student"
+    """The model it loads, as error messages call it."""
+    asks_judge: bool = False
+    """Whether it uses the settings in `method.judge`."""
 
 
 @dataclass(frozen=True)

@@ -107,12 +107,12 @@ class Pipeline:
         for step in self.steps:
             for artifact in step.artifacts:
                 what = "run again" if self._forced(step) else action[self.store.state(artifact)]
-                rows.append([step.stage or "–", step.operation.name, what, str(artifact.folder)])
+                rows.append([step.stage or "–", step.title, what, str(artifact.folder)])
             if isinstance(step.operation.run, str):
                 endpoint = None if step.operation.processes == "one" else self.machine.rendezvous
                 folder, processes = self.store.path(step.artifacts[0]), self._processes(step)
                 line = shlex.join(command(folder, self.machine, processes, endpoint))
-                commands.append(f"{step.operation.name}: {line}")
+                commands.append(f"{step.title}: {line}")
         table = text_table(["stage", "operation", "plan", "artifact"], rows, right=4)
         return table + "\n\nWorkers:\n" + "\n".join(commands)
 
@@ -133,7 +133,8 @@ class Pipeline:
         self.outcomes.append(Outcome(step, tuple(made), seconds))
         first, several = step.artifacts[0], len(step.artifacts)
         name = first.folder if several == 1 else f"{several} artifacts of {first.kind.name}"
-        log.info("%-9s %-9s %s", step.operation.name, f"{seconds:.1f} s" if made else "reused", name)
+        width = max(len(other.title) for other in self.steps)
+        log.info("%-*s  %-9s %s", width, step.title, f"{seconds:.1f} s" if made else "reused", name)
         if step.operation.notice is not None:
             step.operation.notice(self.config, self.store.manifest(first)["counts"], bool(made))
 
@@ -162,7 +163,7 @@ class Pipeline:
         if callable(operation.run):
             counts = operation.run(job)
         else:
-            log.info("%s …", operation.name)
+            log.info("%s …", step.title)
             follow = self.tracker.follow(folders[0] / operation.curve, operation.name) if operation.curve else None
             leader = None if operation.processes == "one" else self.leader
             with follow or contextlib.nullcontext():
@@ -191,7 +192,7 @@ class Pipeline:
         if step.operation.processes == "one":
             return 1
         gpus = step.operation.gpus(self.config)
-        return None if gpus < 2 else max(1, self.machine.processes // gpus)
+        return None if gpus < 2 or self.machine.device == "cpu" else max(1, self.machine.processes // gpus)
 
 
 def check_machine(config: Config) -> Machine:

@@ -6,7 +6,6 @@ estimates its cost, the pipeline carries it out.
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Literal
 
 from lark.analysis.kinds import CONTAMINATION_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TIMINGS
 from lark.analysis.operations import CONTAMINATION, GRADIENTS, JACOBIANS, KAPPA, TIMING
-from lark.config import STAGES, Config, Pool, Student, Task, Training
+from lark.config import STAGES, Config, Student, Task, Training
 from lark.config.checks import one_of
 from lark.errors import LarkError
 from lark.evaluation import benchmarks
@@ -24,9 +23,9 @@ from lark.generation.engine import ENGINES
 from lark.models.operations import CONVERT
 from lark.models.students import CONVERTED, location, packaged_file, tokenizer_identity, weights_identity
 from lark.pool import trajectories as pools
-from lark.pool.formats import source_files
+from lark.pool.identity import pool_identity
 from lark.pool.operations import POOL
-from lark.pool.read import VERDICTS
+from lark.pool.trajectory import VERDICTS
 from lark.runtime.operation import Step
 from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
@@ -39,8 +38,6 @@ from lark.selection.write import SELECTION
 from lark.training.checkpoints import CHECKPOINT
 from lark.training.operations import TRAIN
 
-ADDED = ("turns",)
-"""Settings of the pool that are in its fingerprint only if they are not at their default: they came later."""
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
 """Training settings that cannot change the trained weights."""
 
@@ -116,7 +113,12 @@ class _Plan:
         file = packaged_file(model)
         if file is None:
             return location(model)
-        artifact = Artifact(CONVERTED, model.name, {"gguf": self.checksums(file)})
+        for step in self.converted:
+            if step.weights == str(file):  # the student and the judge are the same model
+                return step.artifacts[0]
+        # A judge shares the folder of the student with the same path.
+        name = model.name if model is self.config.student else model.path
+        artifact = Artifact(CONVERTED, name, {"gguf": self.checksums(file)})
         self.converted.append(Step(CONVERT, (artifact,), str(file)))
         return artifact
 
@@ -130,18 +132,11 @@ class _Plan:
 
     def pool_artifact(self) -> Artifact:
         pool = self.config.pool
-        part = {key: value for key, value in asdict(pool).items() if key not in ADDED or value != getattr(Pool, key)}
-        if pool.correct_only:
+        part = pool_identity(pool, self.checksums, self.elsewhere)
+        if pool.correct_only or pool.labels == "vote":
             part["verdicts"] = VERDICTS
-        try:
-            files = source_files(pool)
-        except LarkError:
-            if not self.elsewhere:
-                raise
-            files = []
-        if files:
-            root = os.path.commonpath([path.parent for path in files])
-            part["path"] = {path.relative_to(root).as_posix(): self.checksums(path) for path in files}
+        if pool.decontaminate:
+            part["benchmarks"] = {name: _questions(name, task) for name, task in self.config.benchmark.tasks.items()}
         return Artifact(pools.POOL, pool.name, part)
 
     def scoring(self) -> list[Step]:
@@ -177,7 +172,8 @@ class _Plan:
 
     def selection_artifact(self, scoring: Sequence[Step]) -> Artifact:
         method, budget, weighting = self.config.method, self.config.budget.size, self.config.weighting_name
-        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget, **method.options}
+        options = METHODS[method.name].check(method.options)
+        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget, **options}
         if method.teacher is not None:
             part["teacher"] = method.teacher
         needs = METHODS[method.name].needs

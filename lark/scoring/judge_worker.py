@@ -98,23 +98,24 @@ def judge_pool(job: Job) -> dict[str, Any]:
     folder = judge.verdicts_folder(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
     known = set(judge.known_verdicts(folder))
-    engine_config = replace(job.config.engine, tensor_parallel=settings.tensor_parallel)
+    engine = job.config.engine
+    gpus = engines.shared_gpus(engine.name, settings.tensor_parallel, job.machine.device)
     missing = _count_missing(path, job, known)
     if not missing:
         return {"asked": 0}
     model = job.weights
     asker = Asker(settings, *load_tokenizer(model, settings))
-    engine = engines.start(engine_config, settings.model, model, asker.tokenizer, job.machine.device)
+    started = engines.start(replace(engine, tensor_parallel=gpus), settings.model, model, asker.tokenizer, job.machine.device)
     label = "judging" if job.world == 1 else f"judging (process 1 of {job.world})"
     with (
-        engines.running(engine),
+        engines.running(started),
         Journal(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl") as verdicts,
         tqdm(total=missing, desc=label, unit="traj", disable=not job.is_main) as bar,
     ):
         for group in pools.row_groups(path, pools.TEXT):
             rows = _mine(group, job, known)
             if rows:
-                asker.ask(engine, rows, verdicts, bar)
+                asker.ask(started, rows, verdicts, bar)
                 known |= set(rows)
     return {"asked": missing}
 

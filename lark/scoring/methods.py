@@ -18,7 +18,6 @@ only candidates with at least one response token, in any order:
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ import pandas as pd
 from lark.errors import LarkError
 from lark.runtime.store import Kind
 from lark.scoring.learnability import Floats, encode, group_sum, learnability_score
+from lark.scoring.options import converted
 
 LENGTHS_TABLE = Kind("lengths", 2, "lengths.parquet")
 SCORES_TABLE = Kind("scores", 1, "scores.parquet")
@@ -81,26 +81,20 @@ class Method:
         missing = sorted(wanted - set(trajectories.columns))
         if missing:
             raise LarkError(f"method={self.name} needs the column(s) {', '.join(missing)}, which the scores lack.")
+        arguments = self.check(options or {})
         candidate = trajectories["n_tokens"].to_numpy(dtype=np.float64, na_value=np.nan) > 0
         score = np.full(len(trajectories), np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
-            score[candidate] = self.function(trajectories[candidate], **(options or {}))
+            score[candidate] = self.function(trajectories[candidate], **arguments)
         score[np.isinf(score)] = np.nan
         return score
 
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Refuse options that the function does not take."""
-        known = {name: p for name, p in signature(self.function).parameters.items() if p.kind is p.KEYWORD_ONLY}
-        for name, value in options.items():
+    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options in the types that the function declares. Refuses those that it does not take."""
+        for name in options:
             if name in RESERVED:
                 raise LarkError(f"method.options.{name}: an option cannot have this name; rename it in method={self.name}.")
-            if name not in known:
-                takes = f"it takes {', '.join(known)}" if known else "it takes none"
-                raise LarkError(f"method.options.{name}={value}: method={self.name} has no such option; {takes}.")
-            kind = known[name].annotation
-            fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-            if not fits and not (kind is float and type(value) is int):
-                raise LarkError(f"method.options.{name}={value}: method={self.name} takes a value of type {kind.__name__}.")
+        return converted(options, self.function, self.name)
 
 
 def _column(trajectories: pd.DataFrame, name: str) -> Floats:

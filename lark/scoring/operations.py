@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from lark.config import Config
-from lark.generation.engine import ENGINES, check_engine
+from lark.generation.engine import ENGINES, check_engine, shared_gpus
 from lark.models.shapes import shape_of
+from lark.models.students import check_context
 from lark.planner import costs, remedies
 from lark.planner.costs import GIB, Flops
 from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_bytes
@@ -78,13 +79,17 @@ def _judge_gpus(config: Config) -> int:
 
 
 def _check_judge(config: Config, machine: Machine) -> None:
-    check_engine(config.engine, machine, {"method.judge.tensor_parallel": _judge_gpus(config)})
+    judged = config.method.judge
+    check_context(judged.model)
+    gpus = shared_gpus(config.engine.name, judged.tensor_parallel, machine.device)
+    check_engine(config.engine, machine, {"method.judge.tensor_parallel": gpus})
 
 
 def _judge_cost(planner: Planner, step: Step) -> Estimate | None:
     """The judge reads every trajectory after its prompt and answers in a few lines. None if its shape is unknown."""
     judged, lengths = planner.config.method.judge, planner.lengths
-    gpus, shape = _judge_gpus(planner.config), shape_of(judged.model)
+    gpus = shared_gpus(planner.config.engine.name, judged.tensor_parallel, planner.hardware.machine.device)
+    shape = shape_of(judged.model)
     if shape is None:
         return None
     read = np.minimum(lengths.total + JUDGE_TOKENS, judged.max_length)
@@ -120,6 +125,7 @@ TEXT = Operation("text", "score", write_indicators)
 JUDGE = Operation(
     "judge", "score", "lark.scoring.judge_worker:judge_pool", processes="sharing", gpus=_judge_gpus,
     collect=judge.collect, check=_check_judge, forget=judge.forget, cost=_judge_cost, remedies=_judge_remedies,
+    model="judge", asks_judge=True,
 )  # fmt: skip
 
 OPERATIONS = (LENGTHS, SCORE, LOCAL, TEXT, JUDGE)

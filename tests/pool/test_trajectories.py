@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from lark.config import Pool
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
-from lark.pool.formats import teachers_and_rollouts
-from lark.pool.read import Dropped, Trajectory, read
+from lark.pool.cleaning import Tally
+from lark.pool.read import read
+from lark.pool.rsr import teachers_and_rollouts
 from lark.pool.summary import pool_summary
+from lark.pool.trajectory import Trajectory
 from lark.reading.rows import json_array
 from lark.reading.untrusted import BOM
 from lark.runtime.plan import make_plan
@@ -314,8 +316,8 @@ def test_wrong_trajectories_go_before_the_sample_is_taken_and_are_counted(layout
             (tmp_path / f"t_{c}.json").write_text(json.dumps(items))
         pool = Pool(name="p", format="rsr", path=str(tmp_path))
     pool = replace(pool, correct_only=True, questions=4)
-    dropped = Dropped()
-    counts = pools.write(read(pool, dropped), tmp_path / pools.FILE, pool, dropped)
+    tally = Tally()
+    counts = pools.write(read(pool, tally), tmp_path / pools.FILE, pool, tally)
     assert (counts["questions"], counts["trajectories"]) == (4, 4)
     assert counts["dropped"] == {"trajectories": 15, "questions": 5}
     said = "pool.correct_only dropped 15 wrong trajectories, and 5 questions without a correct one."

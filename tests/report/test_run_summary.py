@@ -12,7 +12,7 @@ from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.report import run_summary as summary
 from lark.report.run_summary import details_table, headline, levels_table, run_summary
 from lark.runtime.operation import Step
-from lark.runtime.pipeline import Pipeline
+from lark.runtime.pipeline import Outcome, Pipeline
 from lark.runtime.plan import make_plan
 from lark.runtime.store import Artifact, Checksums, Store
 from tests.conftest import composed
@@ -78,6 +78,19 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     assert headline(config) == "Acc@5 in percent (paper grader), decoding seed 4"
     _, (row,) = details_table(config, store, [step for step in plan if step.artifacts[0].kind == METRICS])
     assert not any("±" in cell for cell in row)
+
+
+def test_base_and_trained_evaluation_have_times_of_their_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are the same operations; the second once replaced the first in the summary."""
+    run = Pipeline(composed("tracking=none", f"outputs={tmp_path}"), tmp_path)
+    run.outcomes = [Outcome(step, step.artifacts, 1.0 + i) for i, step in enumerate(run.steps)]
+    with caplog.at_level(logging.INFO):
+        run_summary(run)
+    seconds = json.loads((tmp_path / "summary.json").read_text())["seconds"]
+    assert len(seconds) == len(run.steps)
+    assert {"generate", "generate (base model)", "grade", "grade (base model)"} <= set(seconds)
+    assert "generate (base model)" in caplog.text
+    assert "generate (base model): " in run.describe() and "\ngenerate: " in run.describe()
 
 
 @pytest.mark.parametrize(("path", "shown"), [("mine.jsonl", True), (None, False)])

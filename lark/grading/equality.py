@@ -1,0 +1,306 @@
+"""Decide whether an answer is right: both answers are read into their structure, and the structures are compared.
+
+A box is right if everything in it agrees with the gold answer: every member of a chain of equalities, every item of a list (as
+often as in the gold answer), every unit and name. An answer that cannot be read is right only if it has the gold answer's
+tokens.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+import sympy  # type: ignore[import-untyped]
+from sympy import FiniteSet, Interval, S, Set
+
+from lark.grading import labels
+from lark.grading.expressions import INFINITIES, Expression, Tokens, letters, source
+from lark.grading.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality
+from lark.grading.structure import (
+    Answer,
+    Group,
+    Inequality,
+    Matrix,
+    SetExpression,
+    Statement,
+    Value,
+    Words,
+    flat_words,
+    read_answer,
+)
+from lark.grading.tokens import Kind, Token, UnreadableError, tokenize
+
+T = TypeVar("T")
+_COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple"}
+_BARE_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])")
+
+
+class _Everything:
+    """A container of everything: all bare letters of a gold answer are symbols, and all its commands are known."""
+
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+def compare(prediction: str, gold: str) -> bool:
+    """Whether the prediction is right. An answer that cannot be read, or that makes sympy raise, is wrong."""
+    sympy.core.random.seed(0)  # sympy tests random points: use the same ones for the same pair
+    try:
+        expected = tuple(tokenize(_BARE_WORD.sub(lambda match: rf"\text{{{match[0]}}}", gold), _Everything()))
+        symbols = letters(expected) | {token.text for token in expected if token.kind is Kind.COMMAND}
+        predicted = tuple(tokenize(prediction, symbols))
+        if _without_period(predicted) == _without_period(expected):
+            return True
+        right = read_answer(expected, frozenset(), is_gold=True)
+        symbols = frozenset().union(*(_value_letters(statement) for statement in right.statements))
+        return same_answer(read_answer(predicted, symbols), right)
+    except Exception:
+        return False
+
+
+def _without_period(tokens: Tokens) -> Tokens:
+    return tokens[:-1] if len(tokens) > 1 and tokens[-1].text == "." else tokens
+
+
+def _value_letters(statement: Statement) -> frozenset[str]:
+    return frozenset[str]().union(*map(_letters, statement.values))
+
+
+def _letters(value: Value) -> frozenset[str]:
+    match value:
+        case Expression():
+            return value.letters
+        case Group():
+            return frozenset[str]().union(*map(_value_letters, value.items))
+        case Matrix():
+            return frozenset[str]().union(*(cell.letters for row in value.rows for cell in row))
+        case _:
+            return frozenset()
+
+
+def same_answer(predicted: Answer, expected: Answer) -> bool:
+    """Compare lists, sets and tuples item by item; without brackets or in braces in any order, in parentheses in order."""
+    ours, theirs = _joined(predicted), _joined(expected)
+    (our_kind, our_items), (their_kind, their_items) = _items(ours), _items(theirs)
+    kinds = {our_kind, their_kind}
+    if kinds == {"set", "tuple"}:
+        return False
+    if kinds <= {"one", "tuple"}:
+        return same_statement(ours[0], theirs[0])
+    if kinds == {"tuple", "list"}:
+        return _all_same(our_items, their_items, same_statement)
+    if kinds == {"one", "set"}:
+        return _same_singleton(our_items, their_items) or same_statement(ours[0], theirs[0])
+    if their_kind == "one" and "or" in predicted.joints:  # `1\\frac{1}{2} or 1.5` says one thing
+        first = our_items[0]
+        return all(same_statement(item, theirs[0]) and same_statement(first, item) for item in our_items)
+    return _match(our_items, their_items, same_statement)
+
+
+def _same_singleton(ours: list[Statement], theirs: list[Statement]) -> bool:
+    """Whether one side is a set of a single number, and the other side that number."""
+    values = [value for item in (*ours, *theirs) for value in item.values]
+    are_numbers = all(isinstance(value, Expression) and not value.is_set for value in values)
+    return are_numbers and len(ours) == len(theirs) == 1 and same_statement(ours[0], theirs[0])
+
+
+def _items(statements: list[Statement]) -> tuple[str, list[Statement]]:
+    """The kind of a collection (`one`, `list`, `set` or `tuple`), and its items, with `\\pm` as two items."""
+    kind = "one" if len(statements) == 1 else "list"
+    if kind == "one" and not statements[0].rounded and len(statements[0].values) == 1:
+        (value,) = statements[0].values
+        if isinstance(value, Group) and (value.opening, value.closing) in _COLLECTIONS:
+            kind, statements = _COLLECTIONS[value.opening, value.closing], list(value.items)
+    expanded = [signed for statement in statements for signed in _signs(statement)]
+    return "list" if kind == "one" and len(expanded) > 1 else kind, expanded
+
+
+def _joined(answer: Answer) -> list[Statement]:
+    """Inequalities for one variable that are joined by `or` are one set, the union; by `and`, the intersection."""
+    values = [statement.values[0] for statement in answer.statements if len(statement.values) == 1]
+    variables = [_variable(value) for value in values if isinstance(value, Inequality)]
+    operator = {frozenset({"or"}): r"\cup", frozenset({"and"}): r"\cap"}.get(answer.joints)
+    if operator is None or len(variables) < len(answer.statements) or len(set(variables)) > 1:
+        return list(answer.statements)
+    return [Statement((), (SetExpression(values[0], tuple((operator, value) for value in values[1:])),))]
+
+
+def _signs(statement: Statement) -> list[Statement]:
+    """The statement with the upper and with the lower signs of `\\pm` and `\\mp`, if it has any."""
+    if len(statement.values) != 1 or not isinstance(value := statement.values[0], Expression):
+        return [statement]
+    if not {r"\pm", r"\mp"} & {token.text for token in value.tokens}:
+        return [statement]
+    signs = ({r"\pm": "+", r"\mp": "-"}, {r"\pm": "-", r"\mp": "+"})
+    variants = (
+        tuple(Token(Kind.MARK, sign.get(t.text, t.text)) if t.text in sign else t for t in value.tokens) for sign in signs
+    )
+    return [Statement(statement.names, (Expression(tokens),), measure=statement.measure) for tokens in variants]
+
+
+def _match(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], bool]) -> bool:
+    """Whether the items are the same in some order, each as often as on the other side."""
+    left = list(theirs)
+    for item in ours:
+        found = next((i for i, other in enumerate(left) if same(item, other)), None)
+        if found is None:
+            return False
+        del left[found]
+    return not left
+
+
+def _all_same(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], bool]) -> bool:
+    """Whether the items are the same in this order."""
+    return len(ours) == len(theirs) and all(map(same, ours, theirs))
+
+
+def same_statement(predicted: Statement, expected: Statement) -> bool:
+    """Every value must equal the expected one. Equations that are not solved for a name are compared as equations."""
+    if not labels.are_compatible(predicted.measure, expected.measure) or not _same_names(predicted, expected):
+        return False
+    if len(expected.values) == 1:
+        (value,) = expected.values
+        if predicted.values and all(same_value(ours, value) for ours in predicted.values):
+            return all(_is_rounded(rounded, predicted.values[0]) for rounded in predicted.rounded)
+        if not predicted.values:  # only `\approx`, which is enough if the gold answer is rounded as well
+            return (
+                isinstance(value, Expression) and value.is_decimal and all(same_expression(r, value) for r in predicted.rounded)
+            )
+    is_equation = len(expected.values) == 2 or bool(expected.names and _value_letters(expected))
+    return is_equation and bool(predicted.members and expected.members) and same_equation(predicted.members, expected.members)
+
+
+def _is_rounded(rounded: Expression, value: Value) -> bool:
+    return isinstance(value, Expression) and is_rounding(rounded, value)
+
+
+def _same_names(predicted: Statement, expected: Statement) -> bool:
+    """Whether the variables agree: `y = 5` is not `x = 5`. Names that are not a single letter only describe."""
+    ours, theirs = _variables(predicted), _variables(expected)
+    if ours and any(isinstance(value, Expression) and len(value.tokens) == 1 and value.letters for value in expected.values):
+        return False  # `A = B` for the gold answer A
+    return not ours or not theirs or bool(ours & theirs) or bool({n[0] for n in ours} & {n[0] for n in theirs if len(n) == 1})
+
+
+def _variables(statement: Statement) -> set[str]:
+    names = {source(name) for name in statement.names}
+    names |= {_variable(value) for value in statement.values if isinstance(value, Inequality)}
+    return {name.replace(" ", "") for name in names if re.fullmatch(r"[A-Za-z](?: _ .*)?", name)}
+
+
+def same_value(predicted: Value, expected: Value) -> bool:
+    """Compare two values. Different kinds are equal only as sets, as words, or as a ratio and a fraction."""
+    match predicted, expected:
+        case Expression(), Expression():
+            same = same_expression(predicted, expected)
+        case ((Words() | Expression()), Words()):
+            words = predicted.words if isinstance(predicted, Words) else flat_words(predicted.tokens)
+            same = words == expected.words
+        case Group(), Group() if predicted.opening == expected.opening and predicted.closing == expected.closing:
+            same = (_match if expected.opening == r"\{" else _all_same)(predicted.items, expected.items, same_statement)
+        case Matrix(), Matrix():
+            same = _all_same(predicted.rows, expected.rows, lambda ours, theirs: _all_same(ours, theirs, same_expression))
+        case Group(opening=":"), Expression():
+            same = same_expression(_quotient(predicted), expected)
+        case Inequality(), Inequality():
+            same = _match(_positive(predicted), _positive(expected), same_inequality) or _same_set(predicted, expected)
+        case _:
+            same = _same_set(predicted, expected)
+    return same
+
+
+def _quotient(ratio: Group) -> Expression:
+    if len(ratio.items) != 2:
+        raise UnreadableError("a ratio of more than two numbers")
+    parts = [item.values[0] for item in ratio.items if len(item.values) == 1]
+    tokens: list[Token] = []
+    for part in parts:
+        if not isinstance(part, Expression):
+            raise UnreadableError("a ratio of something that is not a number")
+        tokens += [Token(Kind.MARK, "/"), Token(Kind.MARK, "("), *part.tokens, Token(Kind.MARK, ")")]
+    return Expression(tuple(tokens[1:]))
+
+
+def _same_set(predicted: Value, expected: Value) -> bool:
+    if (isinstance(predicted, Expression) and not predicted.is_set) or (
+        isinstance(expected, Expression) and not expected.is_set
+    ):
+        return False
+    ours, theirs = _set(predicted), _set(expected)
+    return bool(ours == theirs or ours.symmetric_difference(theirs).is_empty)
+
+
+def _set(value: Value) -> Set:
+    """The set of real numbers that a value describes."""
+    match value:
+        case SetExpression():
+            found = _set(value.first)
+            for operator, other in value.rest:
+                right = _set(other)
+                found = found | right if operator == r"\cup" else found & right if operator == r"\cap" else found - right
+            return found
+        case Expression() if value.is_set:
+            return {r"\mathbb{R}": S.Reals, r"\mathbb{Z}": S.Integers, r"\emptyset": S.EmptySet}[value.latex]
+        case Group(opening=r"\{", closing=r"\}"):
+            return FiniteSet(*(_end(item) for item in value.items))
+        case Group(items=(start, end)) if value.opening in "([" and value.closing in ")]":
+            return _interval(_end(start), _end(end), value.opening == "(", value.closing == ")")
+        case Inequality():
+            return _solution(value)
+    raise UnreadableError("not a set of numbers")
+
+
+def _end(statement: Statement) -> sympy.Expr:
+    if statement.names or len(statement.values) != 1 or not isinstance(value := statement.values[0], Expression):
+        raise UnreadableError("not a number")
+    return _real(value)
+
+
+def _real(value: Expression) -> sympy.Expr:
+    if value.latex in INFINITIES:
+        return sympy.oo * INFINITIES[value.latex]
+    number = parse(value)
+    if not (number.is_number and number.is_real and number.is_finite):
+        raise UnreadableError("not a real number")
+    return number.doit()
+
+
+def _interval(start: sympy.Expr, end: sympy.Expr, left_open: bool, right_open: bool) -> Set:
+    if not start < end:
+        raise UnreadableError("an interval without numbers")
+    return Interval(start, end, left_open, right_open)
+
+
+def _variable(inequality: Inequality) -> str:
+    """The variable that an inequality is solved for; empty if it is not solved."""
+    names = [member.latex for member in inequality.members if member.letters]
+    return names[0] if len(names) == 1 and re.fullmatch(r"[A-Za-z](?: _ \{ [^{}]* \})?|\\[a-z]+", names[0]) else ""
+
+
+def _solution(inequality: Inequality) -> Set:
+    if not (variable := _variable(inequality)):
+        raise UnreadableError("an inequality that is not solved for a variable")
+    found: Set = S.Reals
+    for (left, right), relation in zip(pairwise(inequality.members), inequality.relations, strict=True):
+        if variable not in {left.latex, right.latex}:
+            raise UnreadableError("an inequality between two numbers")
+        number = _real(left if right.latex == variable else right)
+        is_below = (relation in {"<", r"\le"}) == (left.latex == variable)
+        if relation == r"\ne":
+            found -= FiniteSet(number)
+        else:
+            is_open = relation in {"<", ">"}
+            found &= _interval(-sympy.oo, number, True, is_open) if is_below else _interval(number, sympy.oo, is_open, True)
+    return found
+
+
+def _positive(inequality: Inequality) -> list[tuple[sympy.Expr, str]]:
+    """Each comparison as a difference that is positive (`>`), not negative (`\\ge`) or not zero (`\\ne`)."""
+    found = []
+    for (left, right), relation in zip(pairwise(inequality.members), inequality.relations, strict=True):
+        if left.latex in INFINITIES or right.latex in INFINITIES:
+            raise UnreadableError("an infinite bound")
+        larger, smaller = (right, left) if relation in {"<", r"\le"} else (left, right)
+        sign = {"<": ">", r"\le": r"\ge"}.get(relation, relation)
+        found.append((parse(larger) - parse(smaller), sign))
+    return found

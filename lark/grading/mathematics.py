@@ -1,0 +1,148 @@
+"""Compare two expressions with sympy. They are parsed by latex2sympy, the parser of math-verify, with its guessing turned off.
+
+Only this module and `lark.grading.equality` import sympy. They run in the worker processes of the verify grader.
+"""
+
+import re
+
+import sympy  # type: ignore[import-untyped]
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy  # type: ignore[import-untyped]
+from sympy import Expr, I, Rational, Symbol, nan, oo, zoo
+
+from lark.grading.expressions import INFINITIES, Expression, Tokens
+from lark.grading.tokens import UnreadableError
+
+SIX_DECIMALS, SIX_DIGITS = Rational(1, 10**6), Rational(5, 10**6)
+"""Absolute and relative tolerance between a decimal and the value that it approximates: 0.333333 is 1/3, 33.3 is
+not 100/3, and 0.000003 is not 1/300001. (Six correct digits leave a relative error of at most 5e-6, at 1.00000.)"""
+DIGITS = 50
+"""Precision at which two exact values are compared. They are equal if all but the last ten of these digits are."""
+
+_CONVERSION = ConversionConfig(lowercase_symbols=False, interpret_as_mixed_fractions=False)
+_CONSTANTS = frozenset({"e", "i"})
+_DEGREES = r"([0-9./ ]+) \^ \{ \\circ \}"
+_ANGLE = re.compile(rf"(\\(?:sin|cos|tan|cot|sec|csc)) (?:\( {_DEGREES} \)|{_DEGREES})")
+_MIXED = re.compile(r"(?<![^ ])([0-9]+) \\frac \{ ([0-9]+) \} \{ ([0-9]+) \}")
+_PRODUCT = re.compile(r"(?<=[0-9)]) (?=\(|[0-9]|\\frac|\\binom)|(?<=\\pi) (?=\()")
+"""A product without a sign, of which the parser would make a sum: `2(3)`."""
+_DECIMAL = re.compile(r"([0-9]+)\.([0-9]+)")
+
+
+def same_expression(predicted: Expression, expected: Expression) -> bool:
+    """Whether two expressions are equal. A decimal may approximate an expected value that has no finite decimal, not the
+    reverse. Infinity, sets and numbers with a base equal only themselves; a base may be left out."""
+    if predicted.latex == expected.latex:
+        return True
+    if predicted.base or expected.base:
+        return _same_digits(predicted, expected)
+    if {predicted.latex, expected.latex} & INFINITIES.keys():
+        return INFINITIES.get(predicted.latex) == INFINITIES.get(expected.latex)
+    if predicted.is_set or expected.is_set or not (predicted.has_bound_variable or _has_only_symbols_of(predicted, expected)):
+        return False
+    is_imaginary = "i" not in expected.letters or expected.letters <= _CONSTANTS
+    a, b = parse(predicted, is_imaginary), parse(expected, is_imaginary)
+    if a.is_number and b.is_number:
+        return same_number(a, b, may_round=predicted.is_decimal and not expected.is_decimal)
+    return a.free_symbols <= b.free_symbols and is_zero(a - b)
+
+
+def _same_digits(predicted: Expression, expected: Expression) -> bool:
+    """Compare numbers with a base. The prediction may leave out the base of the expected number, but not add one."""
+    if expected.base is None:
+        return False
+    return predicted.base == expected.base or predicted.latex == expected.base[0]
+
+
+def _has_only_symbols_of(predicted: Expression, expected: Expression) -> bool:
+    return predicted.letters <= expected.letters | _CONSTANTS
+
+
+def parse(expression: Expression, is_imaginary: bool = True) -> Expr:
+    """The value of an expression. Decimals become exact fractions. `is_imaginary`: `i` is the imaginary unit, not a symbol."""
+    latex = _ANGLE.sub(_radians, expression.latex)
+    latex = _MIXED.sub(_mixed_number, latex)
+    latex = _DECIMAL.sub(lambda match: rf"( \frac {{ {match[1]}{match[2]} }} {{ 1{'0' * len(match[2])} }} )", latex)
+    latex = _PRODUCT.sub(r" \\cdot ", latex)
+    if not expression.has_bound_variable:
+        latex = re.sub(r"(?<![\\A-Za-z])d (?=[A-Za-z])", r"d \\cdot ", latex)  # not the symbol dx
+    value = latex2sympy(latex, is_real=True, conversion_config=_CONVERSION, normalization_config=None)
+    if not isinstance(value, Expr):
+        raise UnreadableError(f"not an expression: {latex}")
+    value = value.replace(lambda part: part is I, lambda _: Symbol("I", real=True))  # the parser reads the letter I as i
+    return value.subs({symbol: I for symbol in value.free_symbols if symbol.name == "i"}) if is_imaginary else value
+
+
+def _radians(match: re.Match[str]) -> str:
+    return rf"{match[1]} ( \frac {{ ( {match[2] or match[3]} ) \pi }} {{ 180 }} )"
+
+
+def _mixed_number(match: re.Match[str]) -> str:
+    whole, numerator, denominator = match.groups()
+    if int(numerator) >= int(denominator):
+        raise UnreadableError("a mixed number with an improper fraction, or a product")
+    return rf" ( {whole} + \frac {{ {numerator} }} {{ {denominator} }} )"
+
+
+def is_zero(difference: Expr) -> bool:
+    """Whether an expression is zero for all values of its symbols."""
+    if difference.has(nan, zoo, oo):
+        return False
+    return bool(sympy.expand(difference) == 0 or sympy.simplify(difference) == 0)
+
+
+def same_number(a: Expr, b: Expr, may_round: bool) -> bool:
+    """Equal exactly; or, if `may_round` and `b` has no finite decimal, to six digits and six decimals."""
+    a, b = a.doit(), b.doit()
+    if any(x.has(nan, zoo) for x in (a, b)):
+        return False
+    values = a.evalf(DIGITS), b.evalf(DIGITS)
+    if not all(value.is_finite for value in values):
+        return False
+    if a == b:
+        return True
+    scale = max(map(abs, values))
+    difference = abs((a - b).evalf(DIGITS))
+    if may_round and not _is_decimal(b):
+        return bool(difference <= SIX_DECIMALS and difference <= SIX_DIGITS * scale)
+    return bool(difference <= scale / 10 ** (DIGITS - 10))
+
+
+def _is_decimal(value: Expr) -> bool:
+    """Whether the value is a finite decimal."""
+    return isinstance(value, Rational) and 10**DIGITS % value.q == 0
+
+
+def is_rounding(rounded: Expression, exact: Expression) -> bool:
+    """Whether the first number is the second, rounded to the digits that it shows."""
+    digits = len(rounded.latex.partition(".")[2].split(" ")[0])
+    a, b = parse(rounded), parse(exact)
+    if not (a.is_number and b.is_number):
+        return False
+    error = abs((a - b).evalf(DIGITS)) * 10**digits
+    return bool(error < Rational(1, 2) or (error == Rational(1, 2) and abs(a) > abs(b)))
+
+
+def same_equation(predicted: tuple[Tokens, ...], expected: tuple[Tokens, ...]) -> bool:
+    """Whether two equations have the same solutions because one is a multiple of the other: `2x - y + 3 = 0`, `y = 2x + 3`."""
+    return _ratio(difference(*predicted), difference(*expected)) not in {None, 0}
+
+
+def difference(left: Tokens, right: Tokens) -> Expr:
+    """Left side minus right side."""
+    return parse(Expression(left)) - parse(Expression(right))
+
+
+def _ratio(a: Expr, b: Expr) -> Expr | None:
+    """The number by which `b` is multiplied in `a`; None if there is no such number."""
+    if a.free_symbols != b.free_symbols or not b.free_symbols or is_zero(a) or is_zero(b):
+        return None
+    ratio = sympy.simplify(a / b)
+    return ratio if ratio.is_number and ratio.is_finite else None
+
+
+def same_inequality(a: tuple[Expr, str], b: tuple[Expr, str]) -> bool:
+    """Whether `a > 0` and `b > 0` (or `>=`, or `!=`) are the same inequality: one is a positive multiple of the other."""
+    ratio = _ratio(a[0], b[0])
+    if ratio is None or a[1] != b[1]:
+        return False
+    return bool(ratio > 0 if a[1] != r"\ne" else ratio != 0)

@@ -1,0 +1,273 @@
+"""Split an answer into tokens: numbers, letters, words, commands and marks. Layout is dropped, and every argument gets braces.
+
+Nothing is skipped in silence: a character or command that is not known raises `UnreadableError`, so that an answer cannot hide
+anything from the comparison that a reader would see. Linear in the length of the text.
+"""
+
+import re
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from lark.grading.labels import word_set
+
+
+class UnreadableError(ValueError):
+    """The answer cannot be read with certainty. It is then right only if it equals the gold answer token by token."""
+
+
+class Kind(StrEnum):
+    """What a token is."""
+
+    NUMBER = "number"
+    LETTER = "letter"
+    """A mathematical symbol of one letter. Upper and lower case differ."""
+    WORD = "word"
+    """Letters in `\\text{…}`, or bare letters that cannot be symbols: `apples`."""
+    COMMAND = "command"
+    MARK = "mark"
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token, in a notation that equal tokens share (`\\dfrac` becomes `\\frac`)."""
+
+    kind: Kind
+    text: str
+
+
+GREEK = word_set(
+    r"\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi \rho \sigma"
+    r" \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Phi \Psi \Omega"
+)
+FUNCTIONS = word_set(
+    r"\sin \cos \tan \cot \sec \csc \arcsin \arccos \arctan \sinh \cosh \tanh \log \ln \exp \max \min \gcd \lcm"
+)
+BOUND = word_set(r"\sum \prod \int \lim")
+"""Commands with a bound variable."""
+_ARGUMENTS = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1}
+RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
+_COMMANDS = (
+    GREEK | FUNCTIONS | BOUND | set(_ARGUMENTS) | RELATIONS
+    | word_set(r"\pi \infty \cdot \times \div \pm \mp \circ \approx \in \cup \cap \setminus \emptyset \to")
+    | word_set(r"\lfloor \rfloor \lceil \rceil \angle \triangle \overline \vec \{ \} \% \$ \\")
+)  # fmt: skip
+_ALIASES = {
+    r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
+    r"\leq": r"\le", r"\leqslant": r"\le", r"\leqq": r"\le", r"\geq": r"\ge", r"\geqslant": r"\ge", r"\geqq": r"\ge",
+    r"\neq": r"\ne", r"\lt": "<", r"\gt": ">", r"\varnothing": r"\emptyset", r"\lbrace": r"\{", r"\rbrace": r"\}",
+    r"\lbrack": "[", r"\rbrack": "]", r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\ast": "*", r"\colon": ":", r"\|": "|",
+    r"\degree": r"^\circ", r"\textdollar": r"\$", r"\measuredangle": r"\angle", r"\backslash": r"\setminus", "%": r"\%",
+    r"\bar": r"\overline", r"\overrightarrow": r"\vec", r"\lnot": r"\neg", r"\bold": r"\mathbf",
+    r"\wedge": r"\text{and}", r"\land": r"\text{and}", r"\vee": r"\text{or}", r"\lor": r"\text{or}",
+}  # fmt: skip
+_LAYOUT = word_set(
+    r"\left \right \big \Big \bigl \bigr \Bigl \Bigr \bigg \Bigg \displaystyle \textstyle \scriptstyle \limits \quad \qquad"
+    r" \enspace \thinspace \, \; \: \! \( \) \[ \] \bf \rm \it \normalsize \large \Large"
+) | {"\\ ", "\\\n"}
+_TEXT = word_set(
+    r"\text \textrm \textbf \textit \textnormal \textsf \texttt \textup \mbox \hbox \mathrm \mathsf \mathit \operatorname"
+    r" \emph"
+)
+_WRAPPERS = word_set(r"\mathbf \bm \boldsymbol \mathnormal \boxed \fbox")
+UNICODE = str.maketrans(
+    {
+        "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ",
+        "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ",
+        "±": r"\pm ", "°": r"^\circ ", "√": r"\sqrt ", "∠": r"\angle ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
+        "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "²": "^{2}",
+        "³": "^{3}", "₀": "_{0}", "₁": "_{1}", "₂": "_{2}", "₃": "_{3}", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "′": "'",
+    }
+)  # fmt: skip
+"""Characters that look the same as a LaTeX notation. All others that are not ASCII are unreadable."""
+
+_GAP = r"(?:,\\!\s*|\{,\}|\\[,;:]|[~ ])"
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+"
+_TOKEN = re.compile(
+    rf"""(?P<space>\s+|~(?!\s*=))
+    |(?P<repeating>[0-9]+\.[0-9]*\\(?:overline|bar)\s*\{{[0-9]+\}})
+    |(?P<mixed>[0-9]+\ +[0-9]+\s*/\s*[0-9]+(?![0-9.]))
+    |(?P<grouped>[0-9]{{1,3}}(?:{_GAP}[0-9]{{3}})+(?![0-9])(?:\.[0-9]+)?)
+    |(?P<commas>[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])(?:\.[0-9]+)?)
+    |(?P<number>{_NUMBER})
+    |(?P<letters>[A-Za-z]+)
+    |(?P<environment>\\(?:begin|end|mathbb)\s*\{{[A-Za-z]+\}}(?:\s*\{{[clr|\ ]+\}})?)
+    |(?P<command>\\(?:[A-Za-z]+|.))
+    |(?P<mark>[-+*/^_()\[\]{{}}|!.,;:=<>&'%?$])""",
+    re.VERBOSE | re.DOTALL,
+)
+_DIGITS = re.compile(r"[0-9.][0-9]*")
+_OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
+
+
+def tokenize(text: str, symbols: Container[str] = ()) -> list[Token]:
+    """The tokens of an answer. `symbols`: letters of the gold answer; a bare run of only these is a product, not a word."""
+    text = text.translate(UNICODE)
+    if "\\begin" not in text:
+        text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)  # commands that were escaped twice
+    text = re.sub(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text)
+    text = re.sub(r"\^\s*-\s*([0-9]+)", r"^{-\1}", text)  # 10^-5
+    tokens = list(_Reader(symbols).read(text, in_text=False))
+    if any(before.kind is after.kind is Kind.NUMBER for before, after in pairwise(tokens)):
+        raise UnreadableError("two numbers with nothing between them")
+    return tokens
+
+
+class _Reader:
+    """State of one pass over the text."""
+
+    def __init__(self, symbols: Container[str]) -> None:
+        self.symbols = symbols
+        self.depth = 0
+        """Open brackets. In brackets `1,234` is a pair, outside it is a number."""
+        self.arguments = 0
+        """Arguments that the last command still expects."""
+        self.is_script = False
+        """Whether the argument is that of `^` or `_`, which takes a whole number: `x^12` is read like `x^{12}`."""
+        self.after_option = 0
+        """Arguments expected after an optional one in brackets, `\\sqrt[3]{2}`."""
+        self.braces: list[int] = []
+        """For each open brace, the arguments that its command expects after it."""
+
+    def read(self, text: str, in_text: bool) -> Iterator[Token]:
+        position = 0
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None or match.lastgroup is None:
+                raise UnreadableError(f"the character {text[position]!r}")
+            kind, found = match.lastgroup, match[0]
+            if kind == "commas" and self.depth:
+                kind, found = "number", _DIGITS.match(found)[0]  # type: ignore[index]
+            if kind in {"number", "grouped", "commas", "mixed"} and self.arguments:
+                kind, found = "number", _DIGITS.match(found)[0] if self.is_script else found[0]  # type: ignore[index]
+            position += len(found)
+            if kind == "command":
+                found = _ALIASES.get(found, found)
+                if found in _TEXT or found in _WRAPPERS:
+                    end = _closing_brace(text, position)
+                    yield from self._inner(text[position:end], is_text=found in _TEXT)
+                    position = end
+                    continue
+                if found in _LAYOUT:
+                    if found in {r"\left", r"\right"} and text[position : position + 1] == ".":
+                        position += 1
+                    continue
+            yield from self._emit(kind, found, in_text)
+
+    def _inner(self, argument: str, is_text: bool) -> Iterator[Token]:
+        content = argument.strip()
+        if content.startswith("{"):
+            content = content[1:-1]
+        expected, self.arguments = self.arguments, 0
+        if expected:
+            yield Token(Kind.MARK, "{")
+        yield from self.read(content, is_text)
+        if expected:
+            yield Token(Kind.MARK, "}")
+        self.arguments = max(expected - 1, 0)
+
+    def _emit(self, kind: str, found: str, in_text: bool) -> Iterator[Token]:
+        if kind == "space":
+            return
+        if kind == "letters":
+            yield from self._letters(found, in_text)
+        elif kind == "environment":
+            yield Token(Kind.COMMAND, re.sub(r"\s|(?<=\})\s*\{.*", "", found))
+        elif kind == "command" or found == "%":
+            yield from self._command(_ALIASES.get(found, found))
+        elif kind == "mark":
+            yield from self._mark(found)
+        else:
+            yield from self._argument(list(_number(kind, found)))
+
+    def _letters(self, found: str, in_text: bool) -> Iterator[Token]:
+        command = "\\" + found.lower()
+        if command in FUNCTIONS or command in {r"\pi", r"\sqrt"} or found.lower() in {"infinity", "infty"}:
+            yield from self._command(r"\infty" if found.lower() in {"infinity", "infty"} else command)
+        elif in_text or (len(found) > 1 and not self.arguments and not all(letter in self.symbols for letter in found)):
+            yield from self._argument([Token(Kind.WORD, found)])
+        else:
+            for letter in found:
+                yield from self._argument([Token(Kind.LETTER, letter)])
+
+    def _command(self, found: str) -> Iterator[Token]:
+        if found.startswith("^"):
+            yield from self._mark("^")
+            found = found[1:]
+        if found.startswith(r"\text{"):
+            yield Token(Kind.WORD, found[6:-1])
+            return
+        if len(found) == 1:
+            yield from self._mark(found)
+            return
+        if found not in _COMMANDS and found not in self.symbols:
+            raise UnreadableError(f"the command {found}")
+        self.depth += (found in _OPENING) - (found in _CLOSING)
+        if found in _ARGUMENTS:
+            if self.arguments:
+                raise UnreadableError(f"{found} as an argument without braces")
+            self.arguments, self.is_script = _ARGUMENTS[found], False
+            yield Token(Kind.COMMAND, found)
+        else:
+            yield from self._argument([Token(Kind.COMMAND, found)])
+
+    def _mark(self, found: str) -> Iterator[Token]:
+        if found == "$":
+            return
+        if found == "{":
+            self.braces.append(max(self.arguments - 1, 0))
+            self.arguments = 0
+        elif found == "}":
+            self.arguments = self.braces.pop() if self.braces else 0
+        elif found == "[" and self.arguments and not self.is_script:
+            self.after_option, self.arguments = self.arguments, 0
+        elif found == "]" and self.after_option:
+            self.after_option, self.arguments = 0, self.after_option
+        elif self.arguments:
+            raise UnreadableError(f"{found} as an argument without braces")
+        elif found in {"^", "_"}:
+            self.arguments, self.is_script = 1, True
+        self.depth += (found in _OPENING) - (found in _CLOSING)
+        yield Token(Kind.MARK, found)
+
+    def _argument(self, tokens: list[Token]) -> Iterator[Token]:
+        """A complete argument, in braces if a command expects one."""
+        if self.arguments:
+            self.arguments -= 1
+            tokens = [Token(Kind.MARK, "{"), *tokens, Token(Kind.MARK, "}")]
+        yield from tokens
+
+
+def _number(kind: str, found: str) -> Iterator[Token]:
+    """A number without separators. A mixed number is a number before a fraction; a repeating decimal is a fraction."""
+    if kind == "repeating":
+        whole, rest = found.split(".")
+        fixed, repeated = re.match(r"([0-9]*)\\[a-z]+\s*\{([0-9]+)\}", rest).groups()  # type: ignore[union-attr]
+        period, scale = 10 ** len(repeated) - 1, 10 ** len(fixed)
+        yield from _fraction(int(whole + fixed) * period + int(repeated), scale * period)
+    elif kind == "mixed":
+        whole, numerator, denominator = re.findall("[0-9]+", found)
+        yield Token(Kind.NUMBER, whole)
+        yield from _fraction(int(numerator), int(denominator))
+    else:
+        digits = re.sub(r"[^0-9.]", "", found)
+        yield Token(Kind.NUMBER, "0" + digits if digits.startswith(".") else digits)
+
+
+def _fraction(numerator: int, denominator: int) -> Iterator[Token]:
+    yield Token(Kind.COMMAND, r"\frac")
+    for part in (numerator, denominator):
+        yield from (Token(Kind.MARK, "{"), Token(Kind.NUMBER, str(part)), Token(Kind.MARK, "}"))
+
+
+def _closing_brace(text: str, start: int) -> int:
+    """The end of the argument in braces that begins at `start`."""
+    depth = 0
+    for match in re.compile(r"\\.|[{}]|\S", re.DOTALL).finditer(text, start):
+        depth += (match[0] == "{") - (match[0] == "}")
+        if depth == 0:
+            if match[0] == "}":
+                return match.end()
+            break
+    raise UnreadableError("a command without its argument in braces")

@@ -1,0 +1,172 @@
+"""Decide which trajectories are kept, and count what is not: wrong ones, incomplete ones, and text like control tokens."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lark import config as conf
+from lark.errors import LarkError
+from lark.grading.answers import AnswerFormat, grade_paper
+from lark.pool.files import Found, some
+from lark.pool.trajectory import Trajectory, verdict
+
+SPECIAL = re.compile(r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|</?s>|<[be]os>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
+"""Text that looks like a control token of a chat template."""
+MARKS = ("<|", "<｜", "<s>", "</s>", "<bos>", "<eos>", "_of_turn>", "INST]", "SYS>>")
+"""Each match of SPECIAL contains one of these. Looking for them first is much faster."""
+COLUMNS = 1000
+"""Columns whose use is counted. A file with more has data in place of names."""
+EXAMPLES = 5
+
+
+def special_token(trajectory: Trajectory) -> str | None:
+    """The first text in a trajectory that looks like a control token."""
+    suspects = (text for text in trajectory.texts if any(mark in text for mark in MARKS))
+    match = next(filter(None, map(SPECIAL.search, suspects)), None)
+    return match[0] if match else None
+
+
+@dataclass
+class Tally:
+    """What was read, and what was left out."""
+
+    layouts: Counter[str] = field(default_factory=Counter)
+    """Rows of each layout."""
+    unused: Counter[str] = field(default_factory=Counter)
+    """Rows in which a column has a value that is not used."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Files that are not read, and why."""
+    notes: list[str] = field(default_factory=list)
+    incomplete: int = 0
+    cut: int = 0
+    """Conversations whose last turns are left out, because no assistant turn follows them."""
+    special: int = 0
+    examples: list[str] = field(default_factory=list)
+    """The first trajectories with text like control tokens."""
+    wrong: int = 0
+    right_questions: set[str] = field(default_factory=set)
+    """Questions with a correct trajectory."""
+    wrong_questions: set[str] = field(default_factory=set)
+    """Questions with a dropped trajectory."""
+    contaminated: dict[str, str] = field(default_factory=dict)
+    """Questions that are in a benchmark, and which problem they are like."""
+    votes: "Votes | None" = None
+
+    def found(self, found: Found) -> None:
+        self.skipped |= found.skipped
+        self.notes += found.notes
+
+    def row(self, layout: str, unused: list[str]) -> None:
+        self.layouts[layout] += 1
+        self.unused.update(name for name in unused if name in self.unused or len(self.unused) < COLUMNS)
+
+    def to_dict(self, pool: conf.Pool) -> dict[str, Any]:
+        """For the manifest: only what there is to say."""
+        dropped = {"trajectories": self.wrong, "questions": len(self.wrong_questions - self.right_questions)}
+        said = {
+            "layouts": dict(self.layouts),
+            "unused": dict(sorted(self.unused.items())),
+            "skipped_files": dict(sorted(self.skipped.items())),
+            "notes": self.notes,
+            "incomplete": self.incomplete,
+            "cut": self.cut,
+            "special_tokens": self.special,
+            "special_examples": self.examples,
+            "contaminated": self.contaminated,
+            "votes": self.votes.to_dict() if self.votes else {},
+        }
+        return {**{key: value for key, value in said.items() if value}, **({"dropped": dropped} if pool.correct_only else {})}
+
+
+@dataclass
+class Filter:
+    """Whether a trajectory is kept, by the pool's settings. Counts what is not."""
+
+    pool: conf.Pool
+    tally: Tally
+
+    @property
+    def is_off(self) -> bool:
+        """Whether every trajectory is kept."""
+        return not self.pool.correct_only and self.pool.special_tokens == "text" and self.pool.incomplete == "keep"
+
+    def keeps(self, trajectory: Trajectory, where: str) -> bool:
+        special = special_token(trajectory)
+        if special is not None:
+            self.tally.special += 1
+            if len(self.tally.examples) < EXAMPLES:
+                self.tally.examples.append(f"{trajectory.question_id}/{trajectory.candidate_id} ({special})")
+            if self.pool.special_tokens == "drop":
+                return False
+        return not self.pool.correct_only or self._is_correct(trajectory, where)
+
+    def finish(self) -> None:
+        """Refuse the pool if it has text like control tokens and pool.special_tokens=error."""
+        if self.pool.special_tokens == "error" and self.tally.special:
+            raise LarkError(
+                f"pool.special_tokens=error: {self.tally.special} trajectories of {self.pool.name} contain text like a control "
+                f"token: {some(self.tally.examples)}. Remove it, or use pool.special_tokens=drop (leaves them out) or text (keeps "
+                "them, encoded as text)."
+            )
+
+    def _is_correct(self, trajectory: Trajectory, where: str) -> bool:
+        known = verdict(trajectory, self.pool)
+        if known is None and self.pool.labels == "vote":
+            known = False  # a tie: the vote does not say that it is right
+        if known is None:
+            raise LarkError(
+                f"{where}: pool.correct_only=true, but question {trajectory.question_id!r} has neither `answer` nor `correct`: "
+                "give one of them, use pool.labels=vote, or set pool.correct_only=false."
+            )
+        (self.tally.right_questions if known else self.tally.wrong_questions).add(trajectory.question_id)
+        self.tally.wrong += not known
+        return known
+
+
+class Votes:
+    """Majority votes among the boxed answers of each question's candidates, for questions without an answer or verdict.
+
+    An answer wins if at least two candidates give it and no other answer has as many votes. Answers are the same if the paper's
+    grader says so. Trajectories without a box have no vote, and are wrong if an answer wins.
+    """
+
+    def __init__(self, answer_format: str) -> None:
+        self.format = AnswerFormat(answer_format)
+        self.counts: dict[str, Counter[str]] = {}
+        """Votes of each question, under the first of equal answers."""
+        self.given: set[str] = set()
+        """Questions with an answer or a verdict of their own."""
+
+    def add(self, trajectory: Trajectory) -> None:
+        if (trajectory.answer and trajectory.answer.strip()) or trajectory.correct is not None:
+            self.given.add(trajectory.question_id)
+        votes = self.counts.setdefault(trajectory.question_id, Counter())
+        boxed = trajectory.boxed
+        if boxed is not None:
+            votes[boxed if boxed in votes else next((known for known in votes if self._same(boxed, known)), boxed)] += 1
+
+    def _same(self, answer: str, other: str) -> bool:
+        return grade_paper(answer, other, self.format)
+
+    def winner(self, question_id: str) -> str | None:
+        """The winning answer, or None."""
+        if question_id in self.given:
+            return None
+        (answer, votes), (_, others) = [*self.counts[question_id].most_common(2), ("", 0), ("", 0)][:2]
+        return answer if votes >= 2 and votes > others else None
+
+    def label(self, trajectory: Trajectory) -> Trajectory:
+        """The trajectory with the vote's verdict. Unchanged if the vote has no winner."""
+        winner = self.winner(trajectory.question_id)
+        if winner is None:
+            return trajectory
+        return replace(trajectory, correct=trajectory.boxed is not None and self._same(trajectory.boxed, winner))
+
+    def decides(self, question_id: str) -> bool:
+        return question_id in self.counts and self.winner(question_id) is not None
+
+    def to_dict(self) -> dict[str, int]:
+        open_ = [question for question in self.counts if question not in self.given]
+        decided = sum(self.winner(question) is not None for question in open_)
+        return {"decided": decided, "undecided": len(open_) - decided, "given": len(self.given)}

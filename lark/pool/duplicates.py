@@ -1,0 +1,73 @@
+"""Find nearly identical candidates of a question with MinHash sketches: a few hundred bytes per trajectory, in one pass.
+
+A text is the set of its windows of WIDTH bytes. Every window is hashed; the hashes are dealt into BINS bins, and the sketch keeps
+the smallest of each bin (one-permutation MinHash). The share of equal bins estimates the Jaccard similarity of two texts.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lark.pool.trajectory import Trajectory
+
+WIDTH = 32
+BINS = 64
+NEAR = 0.8
+"""Estimated similarity from which two candidates count as near-duplicates."""
+COMPARED = 1000
+"""Candidates of a question that are compared with each other."""
+EMPTY = np.uint32(0xFFFFFFFF)
+EXAMPLES = 5
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def sketch(text: str) -> np.ndarray:
+    """[BINS] the smallest hash in each bin; EMPTY for a bin without one. White space does not count."""
+    data = "".join(text.split()).encode("utf-8", "surrogatepass")
+    hashes = np.frombuffer(data.ljust(WIDTH, b"\0"), dtype=np.uint8).astype(np.uint64)
+    for width in (1, 2, 4, 8, 16):  # bytes per hash: each round doubles them
+        hashes = hashes[:-width] * _ODD + hashes[width:]
+        hashes ^= hashes >> np.uint64(29)
+    smallest = np.full(BINS, EMPTY, dtype=np.uint32)
+    np.minimum.at(smallest, (hashes >> np.uint64(58)).astype(np.intp), (hashes & np.uint64(0xFFFFFFFE)).astype(np.uint32))
+    return smallest
+
+
+def similar_pairs(sketches: Sequence[np.ndarray], least: float = NEAR) -> list[tuple[int, int]]:
+    """Pairs of texts whose estimated Jaccard similarity is at least `least`."""
+    table = np.stack(sketches)
+    pairs = []
+    for first in range(len(table) - 1):
+        others = table[first + 1 :]
+        either = (table[first] != EMPTY) | (others != EMPTY)
+        same = ((table[first] == others) & either).sum(axis=1)
+        pairs += [(first, first + 1 + int(place)) for place in np.flatnonzero(same >= least * either.sum(axis=1))]
+    return pairs
+
+
+@dataclass
+class NearDuplicates:
+    """Collects sketches by question."""
+
+    sketches: defaultdict[str, list[tuple[str, np.ndarray]]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, trajectory: Trajectory) -> None:
+        text = (trajectory.thinking or "") + trajectory.response if trajectory.conversation is None else trajectory.conversation
+        self.sketches[trajectory.question_id].append((trajectory.candidate_id, sketch(text)))
+
+    def to_dict(self) -> dict[str, object]:
+        """Trajectories that are nearly the same as an earlier candidate of their question; empty if there are none."""
+        count, questions = 0, 0
+        examples: list[str] = []
+        for question, candidates in self.sketches.items():
+            names = [name for name, _ in candidates]
+            pairs = similar_pairs([values for _, values in candidates[:COMPARED]])
+            near = [(names[first], names[second]) for first, second in pairs]
+            later = {second for _, second in near}
+            count += len(later)
+            questions += bool(later)
+            examples += [f"{question}: {first} and {second}" for first, second in near[: EXAMPLES - len(examples)]]
+        return {"trajectories": count, "questions": questions, "examples": examples} if count else {}

@@ -1,0 +1,107 @@
+"""The local files of a pool, and what else is in its folder."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+from lark.config import Source
+from lark.errors import LarkError
+from lark.reading.rows import is_table
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files of a source."""
+
+    files: list[Path] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Files that are not read, and why."""
+    notes: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def readable(source: Source) -> Iterator[None]:
+    """Report a path that the file system refuses: forbidden, too long, or with characters that no path has."""
+    try:
+        yield
+    except (OSError, ValueError, NotImplementedError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise LarkError(
+            f"pool.path={source.path}: cannot be read ({reason}). Give a file, a folder or a glob pattern."
+        ) from error
+
+
+def table_files(source: Source) -> Found:
+    """The files of a pool of rows: a file, the files of a folder, or those that match a pattern.
+
+    A folder is read without its subfolders, unless all of its files are in subfolders.
+    """
+    path = Path(source.path or "").expanduser()
+    with readable(source):
+        if path.is_dir():
+            return _in_folder(path, source)
+        found = [path] if path.is_file() else Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+        files = sorted(file for file in found if file.is_file())
+    kept, skipped = split_excluded(files, path.parent, source)
+    if not kept:
+        raise LarkError(
+            f"pool.path={source.path}: there is no such file. Give a JSONL, Parquet or CSV file, a folder or a glob pattern."
+        )
+    return Found(kept, skipped)
+
+
+def _in_folder(folder: Path, source: Source) -> Found:
+    kept, skipped = split_excluded(visible_files(folder), folder, source)
+    tables = [file for file in kept if is_table(file)]
+    top = [file for file in tables if file.parent == folder]
+    if not tables:
+        raise LarkError(
+            f"pool.path={source.path}: there is no such file: the folder has no JSONL, JSON, Parquet or CSV file. It has "
+            f"{some(file.name for file in kept)}."
+        )
+    files = top or tables
+    skipped |= {relative(file, folder): "not a JSONL, JSON, Parquet or CSV file" for file in kept if not is_table(file)}
+    if top:
+        remedy = f"in a subfolder; to read it too, use pool.path={source.path}/**/*"
+        skipped |= {relative(file, folder): remedy for file in tables if file.parent != folder}
+    return Found(files, skipped)
+
+
+def visible_files(folder: Path) -> list[Path]:
+    """All files below a folder, without hidden ones."""
+    files = (path for path in folder.rglob("*") if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    return sorted(path for path in files if path.is_file())
+
+
+def split_excluded(files: list[Path], folder: Path, source: Source) -> tuple[list[Path], dict[str, str]]:
+    """The files that pool.exclude leaves, and those that it names. A name that matches nothing is an error."""
+    matched: set[str] = set()
+    skipped = {}
+    for file in files:
+        name = relative(file, folder)
+        hits = {pattern for pattern in source.exclude if is_excluded(name, pattern)}
+        matched |= hits
+        if hits:
+            skipped[name] = "named in pool.exclude"
+    for pattern in source.exclude:
+        if pattern not in matched:
+            raise LarkError(f"pool.exclude={pattern}: matches no file of {source.path}; it has {some(f.name for f in files)}.")
+    return [file for file in files if relative(file, folder) not in skipped], skipped
+
+
+def is_excluded(name: str, pattern: str) -> bool:
+    """Whether a pattern matches a file's relative name, its last part, or one of its folders."""
+    return fnmatch(name, pattern.rstrip("/")) or any(fnmatch(part, pattern.rstrip("/")) for part in name.split("/"))
+
+
+def relative(file: Path, folder: Path) -> str:
+    return file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.as_posix()
+
+
+def some(names: Iterable[str], limit: int = 5) -> str:
+    """The first names of a list, and how many more there are."""
+    every = list(names)
+    more = f" and {len(every) - limit} more" if len(every) > limit else ""
+    return (", ".join(every[:limit]) or "none") + more

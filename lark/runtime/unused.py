@@ -1,0 +1,79 @@
+"""Settings that the user typed and that have no effect in this run: they are mistakes, and would otherwise go unnoticed.
+
+A single run refuses them. In a sweep they may be meant for other trials: `-m method=lark,random method.seed=1` passes the seed
+to both methods, and only one of them uses it. A trial of a sweep therefore only warns.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from lark.analysis.operations import OPERATIONS as ANALYSIS_OPERATIONS
+from lark.config import STAGES, Config
+from lark.errors import LarkError
+from lark.generation.engine import shared_gpus
+from lark.runtime.machine import Machine
+from lark.runtime.operation import Step
+from lark.runtime.plan import ANALYSES
+from lark.runtime.registry import OPERATIONS
+from lark.scoring.methods import METHODS
+
+log = logging.getLogger(__name__)
+
+
+def check_unused(config: Config, machine: Machine, plan: Sequence[Step], overrides: Sequence[str], sweep: bool) -> None:
+    """Refuse overrides without effect; warn about them in a trial of a sweep. `plan`: all steps, also of other stages."""
+    typed = [override.lstrip("+~").split("=", 1)[0] for override in overrides]
+    said = [*_method(config, typed), *_judge(config, machine, plan, typed), *_stages(config, plan, typed)]
+    if said and not sweep:
+        raise LarkError(" ".join(said))
+    for sentence in said:
+        log.warning(sentence)
+
+
+def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
+    """Settings that belong to another method."""
+    method = config.method
+    needs = METHODS[method.name].needs if method.name in METHODS else frozenset()
+    for key, value in (("weighting", config.weighting), ("method.teacher", method.teacher)):
+        if key in typed and config.weighting_name is None:
+            yield f"{key}={value} has no effect: method={method.name} selects nothing. Remove it, or choose another method."
+    if "method.seed" in typed and "seed" not in method.options:
+        yield f"method.seed={method.seed} has no effect: method={method.name} takes no seed. Remove it."
+    elif "method.seed" in typed and method.options["seed"] != method.seed:
+        instead = f"method.options.seed={method.options['seed']}"
+        yield f"method.seed={method.seed} has no effect: {instead} takes its place. Give only one of them."
+    for key, value in (("path", method.path), ("higher_is_better", str(method.higher_is_better).lower())):
+        if f"method.{key}" in typed and "external" not in needs:
+            yield f"method.{key}={value} has no effect: it belongs to method=external. Remove it, or add method=external."
+
+
+def _judge(config: Config, machine: Machine, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
+    """Settings of a judge that nobody asks, or that cannot be divided among GPUs."""
+    key = "method.judge.tensor_parallel"
+    given = [name for name in typed if name.startswith("method.judge.")]
+    if given and not any(step.operation.asks_judge for step in plan):
+        what = f"{given[0]} has" if len(given) == 1 else f"{', '.join(given)} have"
+        yield f"{what} no effect: method={config.method.name} asks no judge. Remove it, or choose method=llm_judge."
+    elif key in given:
+        wanted = config.method.judge.tensor_parallel
+        if shared_gpus(config.engine.name, wanted, machine.device) != wanted:
+            where = f"engine={config.engine.name} on {'a CPU' if machine.device == 'cpu' else 'GPUs'}"
+            yield f"{key}={wanted} has no effect: {where} keeps the judge in one piece. Remove it, or use engine=vllm on GPUs."
+
+
+def _stages(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
+    """Stages without a step. `report` has none in any run; it writes the summary."""
+    if "stages" not in typed or config.stages == list(STAGES):
+        return
+    planned = [step.stage for step in plan]
+    for stage in config.stages:
+        if stage in planned or all(operation.stage != stage for operation in OPERATIONS):
+            continue
+        if stage in (operation.stage for operation in ANALYSIS_OPERATIONS):
+            yield f"stages: {stage} has nothing to do: choose a measurement with analysis.name={'|'.join(ANALYSES)}."
+        else:
+            there = ", ".join(dict.fromkeys(planned))
+            yield (
+                f"stages: {stage} has nothing to do: the stages of method={config.method.name} are {there}. Choose one of them, or "
+                "another method."
+            )

@@ -1,0 +1,344 @@
+"""Rows of public datasets become trajectories, and nothing in them is lost without being reported."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lark.config import Pool
+from lark.errors import LarkError
+from lark.pool import trajectories as pools
+from lark.pool.cleaning import Tally
+from lark.pool.layouts import LAYOUTS, NAMES
+from lark.pool.read import read
+from lark.pool.summary import pool_summary
+from lark.pool.trajectory import Trajectory
+from lark.selection.write import write_selection
+from tests.conftest import composed, job_of
+from tests.pool.rows import QUESTIONS, boxed, calling, chat, layout_rows, openr1, s1k, sharegpt, write_jsonl
+
+
+def one(tmp_path: Path, *rows: dict[str, Any], **changes: Any) -> Trajectory:
+    (found,) = read(replace(write_jsonl(tmp_path / "a.jsonl", list(rows)), **changes))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "unused", "thinking", "conversations"),
+    [
+        ("columns", "columns", set(), 8, 0),
+        ("messages", "messages", {"source"}, 8, 0),
+        ("conversations", "conversations", set(), 0, 0),
+        ("tools", "conversations", set(), 0, 8),
+        ("prompt_completion", "prompt_completion", set(), 0, 0),
+        ("chat_prompt_completion", "prompt_completion", set(), 0, 0),
+        ("generations", "generations",
+         {"solution", "problem_type", "question_type", "source", "correctness_count", "messages"}, 0, 0),
+        ("teachers", "teachers",
+         {"solution", "cot_type", "source_type", "metadata", "gemini_grade_reason", "deepseek_grade_reason"}, 8, 0),
+        ("openthoughts3", "openthoughts3", {"difficulty", "domain", "source"}, 0, 0),
+    ],
+)  # fmt: skip
+def test_counts_add_up_from_the_file_to_the_selection(
+    name: str, layout: str, unused: set[str], thinking: int, conversations: int, tmp_path: Path
+) -> None:
+    """Four questions with two candidates each, whether a row is a trajectory or a question."""
+    rows, tally = layout_rows(name), Tally()
+    pool = write_jsonl(tmp_path / "a.jsonl", rows)
+    counts = pools.write(read(pool, tally), tmp_path / pools.FILE, pool, tally)
+    assert counts["layouts"] == {layout: len(rows)}
+    assert counts.get("unused", {}) == dict.fromkeys(unused, len(rows))
+    assert (counts["questions"], counts["trajectories"], counts["candidates"]["max"]) == (4, 8, 2)
+    assert (counts.get("thinking", 0), counts.get("conversations", 0)) == (thinking, conversations)
+    table = pd.read_parquet(tmp_path / pools.FILE)
+    assert sorted(set(table["question"])) == QUESTIONS
+    table.assign(n_tokens=9, n_prompt=1, truncated=False).to_parquet(tmp_path / "lengths.parquet")
+    config = composed("method=random", "budget.size=1")
+    chosen = write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
+    assert (chosen["questions"], chosen["trajectories"]) == (4, 4)
+
+
+@pytest.mark.parametrize("name", list(LAYOUTS))
+def test_a_layout_that_is_named_is_the_one_that_is_detected(name: str, tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", layout_rows(name))
+    assert list(read(replace(pool, layout=name))) == list(read(pool))
+
+
+def test_rows_of_several_layouts_may_be_mixed(tmp_path: Path) -> None:
+    rows = [{"question": "A?", "response": "x"}, {"messages": chat("A?", "y")}, {"conversations": sharegpt("A?", "z")}]
+    tally = Tally()
+    assert [t.response for t in read(write_jsonl(tmp_path / "a.jsonl", rows), tally)] == ["x", "y", "z"]
+    assert tally.layouts == {"columns": 1, "messages": 1, "conversations": 1}
+
+
+def test_trajectories_that_are_not_read_are_reported_as_such(tmp_path: Path) -> None:
+    pool, tally = write_jsonl(tmp_path / "a.jsonl", [openr1(0, "A?")]), Tally()
+    said = pool_summary(pools.write(read(pool, tally), tmp_path / pools.FILE, pool, tally))
+    assert "the column messages may hold trajectories too, but the rows were read as generations" in said
+    assert "problem_type (1 rows)" in said
+    (only,) = read(replace(pool, layout="messages"))
+    assert only.response.startswith("<think>One more.</think>")
+
+
+def test_keys_of_messages_that_are_not_read_are_counted(tmp_path: Path) -> None:
+    tally = Tally()
+    list(read(write_jsonl(tmp_path / "a.jsonl", [{"messages": chat("A?", "x", refusal="no", logprobs=None)}]), tally))
+    assert tally.unused == {"messages.refusal": 1}
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_is_kept_word_for_word_under_each_of_its_names(name: str, tmp_path: Path) -> None:
+    expected = (" Let me\nsee.\n", "It is 2.")
+    message = one(tmp_path, {"messages": chat("A?", "It is 2.", **{name: " Let me\nsee.\n"})})
+    column = one(tmp_path, {"question": "A?", "response": "It is 2.", name: " Let me\nsee.\n"})
+    prompt = one(
+        tmp_path, {"prompt": "A?", "completion": [{"role": "assistant", "content": "It is 2.", name: " Let me\nsee.\n"}]}
+    )
+    listed = one(tmp_path, {"problem": "A?", "generations": [{"content": "It is 2.", name: " Let me\nsee.\n"}]})
+    assert {(t.thinking, t.response) for t in (message, column, prompt, listed)} == {expected}
+
+
+@pytest.mark.parametrize("blank", ["", "  \n", None])
+def test_blank_reasoning_counts_as_missing(blank: str | None, tmp_path: Path) -> None:
+    assert one(tmp_path, {"messages": chat("A?", "x", reasoning_content=blank)}).thinking is None
+    assert one(tmp_path, {"question": "A?", "response": "x", "thinking": blank}).thinking is None
+    row = {"question": "A?", "t_thinking_trajectory": blank, "t_attempt": "x"}
+    assert one(tmp_path, row).thinking is None
+
+
+def test_thinking_that_is_written_in_the_text_stays_there(tmp_path: Path) -> None:
+    found = one(tmp_path, {"messages": chat("A?", "<think>\nhm\n</think>\n\n2")})
+    assert (found.response, found.thinking, found.conversation) == ("<think>\nhm\n</think>\n\n2", None, None)
+
+
+def test_content_parts_are_joined_and_their_reasoning_is_reasoning(tmp_path: Path) -> None:
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "It is "}, {"type": "text", "text": "2."}]
+    found = one(tmp_path, {"messages": [{"role": "user", "content": [{"type": "text", "text": "A?"}]}, *chat("", parts)[1:]]})  # type: ignore[arg-type]
+    assert (found.question, found.thinking, found.response) == ("A?", "hm", "It is 2.")
+
+
+def test_a_conversation_with_tools_is_normalised(tmp_path: Path) -> None:
+    row = {"tools": json.dumps([{"name": "add", "parameters": {}}]), "conversations": calling(1, "What is 1+1?")}
+    found = one(tmp_path, row)
+    assert (found.question, found.response) == ("What is 1+1?", boxed(1))
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 1}}}
+    assert json.loads(found.conversation or "") == {
+        "messages": [
+            {"role": "user", "content": "What is 1+1?"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "2"},
+            {"role": "assistant", "content": boxed(1)},
+        ],
+        "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}],
+    }
+
+
+def test_openais_and_sharegpts_tool_calls_are_the_same(tmp_path: Path) -> None:
+    calls = [{"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 1}'}}]
+    messages = [
+        {"role": "user", "content": "What is 1+1?"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "content": "2"},
+        {"role": "assistant", "content": boxed(1)},
+    ]
+    openai = one(tmp_path, {"messages": messages})
+    assert openai.conversation == one(tmp_path, {"conversations": calling(1, "What is 1+1?")}).conversation
+
+
+def test_several_turns_are_kept_with_the_reasoning_of_each(tmp_path: Path) -> None:
+    first = [{"role": "developer", "content": "Be brief."}, *chat("A?", "1", reasoning="a")]
+    found = one(tmp_path, {"messages": [*first, *chat("And B?", "2", reasoning="b")]})
+    assert (found.system, found.question, found.response, found.thinking) == ("Be brief.", "A?", "2", "b")
+    messages = json.loads(found.conversation or "")["messages"]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert [message.get("reasoning_content") for message in messages] == [None, None, "a", None, "b"]
+
+
+def test_turns_after_the_last_answer_are_cut_and_counted(tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"messages": [*chat("A?", "1"), {"role": "user", "content": "Thanks!"}]}])
+    tally = Tally()
+    (found,) = read(pool, tally)
+    assert (found.response, found.conversation, tally.cut) == ("1", None, 1)
+
+
+def test_a_conversation_may_end_with_a_tool_call(tmp_path: Path) -> None:
+    found = one(tmp_path, {"conversations": calling(1, "A?")[:2]})
+    assert found.response == ""
+    assert json.loads(found.conversation or "")["messages"][-1]["tool_calls"][0]["function"]["name"] == "add"
+
+
+def test_a_rewritten_answer_is_rewritten_in_the_conversation_too(tmp_path: Path) -> None:
+    turns = [*chat("A?", "<answer>1</answer>"), *chat("B?", "<answer>2</answer>")]
+    found = one(tmp_path, {"messages": turns}, answer_pattern="<answer>(.*?)</answer>")
+    last = json.loads(found.conversation or "")["messages"][-1]["content"]
+    assert found.response == last == "\\boxed{2}"
+
+
+def test_tool_calls_that_are_written_as_text_stay_text(tmp_path: Path) -> None:
+    turns = [*sharegpt("A?", '<tool_call>{"name": "add"}</tool_call>'), {"from": "tool", "value": "2"}, *sharegpt("", "2")[1:]]
+    messages = json.loads(one(tmp_path, {"conversations": turns}).conversation or "")["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_a_generation_is_right_if_one_of_its_verdicts_says_so(tmp_path: Path) -> None:
+    row = {"problem": "A?", "generations": ["a", "b", "c", "d"], "correctness_math_verify": [True, False, None, False],
+           "correctness_llama": [None, True, None, False]}  # fmt: skip
+    assert [t.correct for t in read(write_jsonl(tmp_path / "a.jsonl", [row]))] == [True, True, None, False]
+
+
+def test_lists_may_have_other_names(tmp_path: Path) -> None:
+    row = {"query": "A?", "samples": ["x", "y"], "ok": [1, 0], "models": ["qwq", "r1"], "key": 7}
+    fields = {"question": "query", "generations": "samples", "correct": "ok", "teacher": "models", "question_id": "key"}
+    found = list(read(replace(write_jsonl(tmp_path / "a.jsonl", [row]), fields=fields)))
+    assert [(t.question_id, t.teacher, t.rollout, t.correct) for t in found] == [("7", "qwq", 0, True), ("7", "r1", 1, False)]
+
+
+@pytest.mark.parametrize("incomplete", ["keep", "drop"])
+def test_generations_that_were_cut_off_are_counted_and_kept_or_dropped(incomplete: str, tmp_path: Path) -> None:
+    rows = [openr1(0, "A?"), {"problem": "B?", "generations": ["x", "y"], "finish_reasons": ["stop", "length"]}]
+    tally = Tally()
+    found = list(read(replace(write_jsonl(tmp_path / "a.jsonl", rows), incomplete=incomplete), tally))
+    assert ([t.candidate_id for t in found], tally.incomplete) == ((["0", "1"] if incomplete == "keep" else ["0"]) * 2, 2)
+
+
+def test_empty_responses_can_be_dropped(tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": text} for text in ("x", " ", "y")])
+    assert [t.candidate_id for t in read(replace(pool, incomplete="drop"))] == ["0", "2"]
+
+
+def test_a_teacher_without_text_has_no_trajectory_of_the_question(tmp_path: Path) -> None:
+    rows = [{**s1k(0, "A?"), "gemini_thinking_trajectory": None, "gemini_attempt": None}, s1k(1, "B?")]
+    found = list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
+    assert [(t.question, t.teacher, t.correct) for t in found] == [
+        ("A?", "deepseek", False), ("B?", "gemini", True), ("B?", "deepseek", False),
+    ]  # fmt: skip
+
+
+def test_a_reference_solution_is_not_a_teacher(tmp_path: Path) -> None:
+    row = {"problem": "A?", "deepseek_reasoning": "hm", "deepseek_solution": "2", "ground_truth_solution": "two"}
+    assert one(tmp_path, row).teacher == "deepseek"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"problem": "A?", "generations": "x"}, "`generations` is a string: broken JSON"),
+        ({"problem": "A?", "generations": {}}, "`generations` must be a list, not an object"),
+        ({"problem": "A?", "generations": []}, "`generations` is empty"),
+        ({"problem": "A?", "generations": ["x", None]}, "generation 2, message 2: `content` must be a string"),
+        ({"problem": "A?", "generations": ["x"], "correctness_math_verify": [True, False]},
+         "1 generations, but `correctness_math_verify` has 2 values"),
+        ({"problem": "A?", "generations": ["x"], "is_reasoning_complete": True}, "`complete` must be a list, not a boolean"),
+        ({"conversations": [{"from": "human", "value": "A?"}, {"from": "tool", "value": "1"}, {"from": "gpt", "value": "x"}]},
+         "message 2: a tool result without a call"),
+        ({"conversations": [*calling(1, "A?")[:3], {"from": "observation", "value": "3"}, {"from": "gpt", "value": "x"}]},
+         "message 4: a tool result without a call"),
+        ({"conversations": [{"from": "human", "value": "A?"}, {"from": "function_call", "value": "add(1)"}]},
+         "the tool call is a string: broken JSON"),
+        ({"conversations": [{"from": "human", "value": "A?"}, {"from": "function_call", "value": '{"arguments": {}}'}]},
+         "tool call 1 has no name"),
+        ({"messages": [*chat("A?", "x")[:1], {"role": "assistant", "tool_calls": [{"name": "f", "arguments": "[1]"}]}]},
+         "the arguments of tool call 1 must be an object, not a list"),
+        ({"conversations": [{"from": "narrator", "value": "A?"}]}, "message 1: the role 'narrator' is not known"),
+        ({"conversations": sharegpt("A?", "x")[1:]}, "one user turn, one assistant turn.*; it has assistant"),
+        ({"conversations": "none"}, "`conversations` is a string: broken JSON"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "a"}]}, *chat("", "x")[1:]]},
+         "message 1: a content part of type 'image_url'. Only text can be used"),
+        ({"messages": chat("A?", "x", reasoning="a", thinking="b")}, "different reasoning in reasoning and thinking"),
+        ({"messages": chat("A?", "x", reasoning_content=["a"])}, "`reasoning_content` must be a string, not a list"),
+        ({"messages": chat("A?", "x"), "tools": "add"}, "`tools` is a string: broken JSON"),
+        ({"messages": chat("A?", "", reasoning_content="a")}, "the response is empty.*pool.incomplete=drop"),
+        ({"prompt": "A?", "completion": []}, "one assistant turn"),
+        ({"question": "A?", "t_thinking_trajectory": "a", "t_attempt": None}, "the response is empty"),
+        ({"question": "A?", "t_thinking_trajectory": 3, "t_attempt": "x"}, "`t_thinking_trajectory` must be a string"),
+        ({"question": "A?", "response": "x", "thinking": {"a": 1}}, "`thinking` must be a string, not an object"),
+        ({"something": "else"}, "there is no `question`; the row has something.*pool.layout"),
+    ],
+)  # fmt: skip
+def test_bad_rows_of_each_layout_name_the_file_and_the_line(row: dict[str, Any], said: str, tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "Fine?", "response": "yes"}, row])
+    with pytest.raises(LarkError, match=rf"a\.jsonl, line 2.*{said}"):
+        list(read(pool))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layout": "alpaca"}, "pool.layout=alpaca: choose one of generations, messages"),
+        ({"layout": "teachers"}, "line 1: no column pair like"),
+        ({"layout": "generations"}, "`generations` must be a list, not null"),
+        ({"layout": "conversations"}, "there is no `conversations`"),
+        ({"layout": "prompt_completion"}, "there is no `prompt`"),
+        ({"fields": {"qestion": "q"}}, "pool.fields.qestion: there is no such column here; choose one of"),
+        ({"fields": {"teacher": "modle"}}, r"pool.fields.teacher=modle: no row of .*a\.jsonl has such a column"),
+    ],
+)
+def test_layouts_and_names_that_do_not_fit_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x", "model": "m"}])
+    with pytest.raises(LarkError, match=said):
+        list(read(replace(pool, **changes)))
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["user", "assistant", "x"])
+)
+KEYS = st.sampled_from(
+    ["role", "from", "content", "value", "tool_calls", "function", "name", "arguments", "reasoning", "type", "text"]
+)
+JSON = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
+)
+COLUMNS = st.sampled_from([*(name for names in NAMES.values() for name in names), "t_thinking", "t_attempt", "t_grade"])
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(extra=st.dictionaries(COLUMNS, JSON, max_size=5), layout=st.sampled_from([None, *LAYOUTS]))
+def test_any_row_is_read_or_refused_with_its_line(extra: dict[str, Any], layout: str | None, tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x", **extra}])
+    try:
+        found = list(read(replace(pool, layout=layout)))
+    except LarkError as error:
+        assert "a.jsonl, line 1" in str(error)
+    else:
+        assert all(t.question.strip() for t in found)
+
+
+@pytest.mark.parametrize(
+    "column", ["question", "question_id", "answer", "messages", "generations", "tools", "rollout", "correct"]
+)
+@pytest.mark.parametrize("depth", [300, 900, 100_000])
+def test_deeply_nested_values_get_a_sentence(column: str, depth: int, tmp_path: Path) -> None:
+    plain = {"messages": chat("A?", "x")} if column == "tools" else {"question": "A?", "response": "x"}
+    row = json.dumps({**plain, column: "NESTED"}).replace('"NESTED"', "[" * depth + "]" * depth)
+    (tmp_path / "a.jsonl").write_text(row)
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 1"):
+        list(read(Pool(name="p", format="rows", path=str(tmp_path / "a.jsonl"))))
+
+
+@pytest.mark.parametrize("depth", [*range(900, 1000, 7), 5000])
+def test_deeply_nested_tool_calls_are_read_or_refused(depth: int, tmp_path: Path) -> None:
+    call = {"name": "f", "arguments": {"a": "NESTED"}}
+    row = json.dumps({"messages": [*chat("A?", "x")[:1], {"role": "assistant", "tool_calls": [call]}]})
+    (tmp_path / "a.jsonl").write_text(row.replace('"NESTED"', "[" * depth + "]" * depth))
+    try:
+        (found,) = read(Pool(name="p", format="rows", path=str(tmp_path / "a.jsonl")))
+        assert found.conversation is not None
+    except LarkError as error:
+        assert "a.jsonl, line 1: " in str(error)
+
+
+def test_an_older_pool_has_no_thinking_and_no_conversation(tmp_path: Path) -> None:
+    """Finished pools without the newer columns are read as they are."""
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x"}])
+    pools.write(read(pool), tmp_path / pools.FILE, pool)
+    whole = list(pools.iterate(tmp_path / pools.FILE))
+    pd.read_parquet(tmp_path / pools.FILE).drop(columns=["thinking", "conversation"]).to_parquet(tmp_path / pools.FILE)
+    assert list(pools.iterate(tmp_path / pools.FILE)) == whole
+    assert list(pools.iterate(tmp_path / pools.FILE, ["thinking", "response", "conversation"])) == [
+        {"thinking": None, "response": "x", "conversation": None}
+    ]

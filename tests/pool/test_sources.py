@@ -1,0 +1,334 @@
+"""Files, folders and datasets: what is read, what is reported, and what identifies a pool."""
+
+import gzip
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lark.config import Pool
+from lark.errors import LarkError
+from lark.pool import trajectories as pools
+from lark.pool.cleaning import Tally
+from lark.pool.identity import pool_identity
+from lark.pool.read import read
+from lark.pool.summary import pool_summary
+from lark.runtime.store import Checksums
+from tests.conftest import ROOT, composed
+from tests.pool.rows import chat, layout_rows, openr1, s1k, write_jsonl
+
+TEACHERS = [f"teacher-{number}b" for number in range(11)]
+
+
+def lines(*responses: str) -> str:
+    return "".join(json.dumps({"question": "A?", "response": response}) + "\n" for response in responses)
+
+
+def counted(pool: Pool, tmp_path: Path) -> tuple[dict[str, Any], str]:
+    tally = Tally()
+    counts = pools.write(read(pool, tally), tmp_path / pools.FILE, pool, tally)
+    return counts, pool_summary(counts)
+
+
+def test_files_in_a_folder_are_read_or_named(tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    (folder / "old").mkdir(parents=True)
+    (folder / "a.JSONL").write_text(lines("1"))
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(lines("2").encode()))
+    (folder / "c.csv").write_text("question,response\nA?,3\n")
+    pd.DataFrame([{"question": "A?", "response": "4"}]).to_parquet(folder / "d.Parquet")
+    (folder / "e.ndjson").write_text(lines("5"))
+    (folder / "notes.txt").write_text("not rows")
+    (folder / "old" / "f.jsonl").write_text(lines("6"))
+    (folder / ".hidden.jsonl").write_text("not read, as usual for hidden files")
+    pool = Pool(name="p", format="rows", path=str(folder))
+    assert [t.response for t in read(pool)] == ["1", "2", "3", "4", "5"]
+    counts, said = counted(pool, tmp_path)
+    assert set(counts["skipped_files"]) == {"notes.txt", "old/f.jsonl"}
+    assert "1 file not read: notes.txt (not a JSONL, JSON, Parquet or CSV file)." in said
+    assert f"1 file not read: old/f.jsonl (in a subfolder; to read it too, use pool.path={folder}/**/*)." in said
+
+
+def test_a_folder_with_all_its_files_in_subfolders_is_read(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / "pool" / name).mkdir(parents=True)
+        (tmp_path / "pool" / name / "train.jsonl").write_text(lines(name))
+    assert [t.response for t in read(Pool(name="p", format="rows", path=str(tmp_path / "pool")))] == ["a", "b"]
+
+
+def test_excluded_files_are_not_read_but_named(tmp_path: Path) -> None:
+    (tmp_path / "pool").mkdir()
+    for name in ("a.jsonl", "b.bak.jsonl"):
+        (tmp_path / "pool" / name).write_text(lines(name))
+    pool = Pool(name="p", format="rows", path=str(tmp_path / "pool"), exclude=["*.bak.jsonl"])
+    assert [t.response for t in read(pool)] == ["a.jsonl"]
+    assert counted(pool, tmp_path)[0]["skipped_files"] == {"b.bak.jsonl": "named in pool.exclude"}
+    with pytest.raises(LarkError, match=r"pool\.exclude=c\.jsonl: matches no file of .*; it has a\.jsonl, b\.bak\.jsonl"):
+        list(read(replace(pool, exclude=["c.jsonl"])))
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "**x/y", "no/such/[file"])
+@pytest.mark.parametrize("format", ["rows", "rsr", "hub"])
+def test_paths_that_cannot_exist_get_a_sentence(path: str, format: str) -> None:
+    if format == "hub" and path == "no/such/[file":
+        return  # a name of a dataset
+    with pytest.raises(LarkError, match=r"pool\.path="):
+        list(read(Pool(name="p", format=format, path=path)))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"question_id": float("nan")}, "`question_id` must be text or a number, not nan"),
+        ({"question_id": ["a"]}, "`question_id` must be text or a number, not a list"),
+        ({"question_id": {"id": 1}}, "`question_id` must be text or a number"),
+        ({"question_id": True}, "`question_id` must be text or a number, not True"),
+        ({"question_id": ""}, "`question_id` must be text or a number, not ''"),
+        ({"candidate_id": [1]}, "`candidate_id` must be text or a number"),
+        ({"rollout": 2**31}, "`rollout` must be at most 2,147,483,647, not 2147483648"),
+        ({"rollout": 10**30}, "`rollout` must be at most"),
+        ({"rollout": float("inf")}, "`rollout` must be a whole number"),
+        ({"answer": ["1", "2"]}, r"`answer` must be text or a number, not a list.*pool\.fields\.answer"),
+        ({"teacher": {"name": "t"}}, "`teacher` must be text or a number"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(values: dict[str, Any], said: str, tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x", **values}])
+    with pytest.raises(LarkError, match=rf"a\.jsonl, line 1: {said}"):
+        list(read(pool))
+
+
+def test_missing_numbers_of_tables_are_missing(tmp_path: Path) -> None:
+    rows = [{"question": "A?", "response": "x", "answer": answer, "rollout": rollout, "correct": correct}
+            for answer, rollout, correct in ((5.0, 0.0, 1.0), (2.5, 1.0, 0.0), (None, None, None))]  # fmt: skip
+    pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    found = list(read(Pool(name="p", format="rows", path=str(tmp_path / "a.parquet"))))
+    assert [(t.answer, t.rollout, t.correct) for t in found] == [("5", 0, True), ("2.5", 1, False), (None, 2, None)]
+
+
+def test_long_names_and_names_of_any_letters_are_data(tmp_path: Path) -> None:
+    name = "t" * 300
+    rows = [{"question": "A?", "response": "x", "question_id": name, "candidate_id": name, "teacher": teacher}
+            for teacher in ("../../evil\x1b[31m\n",)]  # fmt: skip
+    counts, said = counted(write_jsonl(tmp_path / "a.jsonl", rows), tmp_path)
+    assert list(counts["teachers"]) == ["../../evil\x1b[31m\n"]
+    assert "../../evil\\x1b[31m\\n" in said
+    assert next(pools.iterate(tmp_path / pools.FILE))["question_id"] == name
+
+
+def test_ids_that_match_nothing_are_refused(tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": f"{q}?", "response": "x", "question_id": q} for q in "abc"])
+    assert [t.question_id for t in read(replace(pool, ids=["b"]))] == ["b"]
+    with pytest.raises(LarkError, match=r"pool\.ids: d, e not found in .*a\.jsonl, which has the ids a, b, c"):
+        list(read(replace(pool, ids=["b", "d", "e"])))
+
+
+def published(folder: Path, questions: int = 3) -> Pool:
+    """The arrangement of Umean/RSR_data: 11 teachers, 3 files each, and a folder that is not a teacher's."""
+    for teacher in TEACHERS:
+        (folder / teacher).mkdir(parents=True)
+        for generation in (1, 2, 3):
+            items = [{"messages": chat(f"Question {q}?", f"{teacher} {generation} {q}")} for q in range(questions)]
+            (folder / teacher / f"short-sys_5k_gen{generation}.json").write_text(json.dumps(items))
+    (folder / "selected_by_rsr").mkdir()
+    (folder / "selected_by_rsr" / "qwen7b.json").write_text(json.dumps([{"messages": chat("Question 2?", "chosen")}]))
+    (folder / "README.md").write_text("A dataset.")
+    return Pool(name="rsr", format="rsr", path=str(folder))
+
+
+def test_the_published_pool_has_33_candidates_for_each_question(tmp_path: Path) -> None:
+    pool = published(tmp_path / "data")
+    found = list(read(pool))
+    assert Counter(t.question_id for t in found) == {f"{q:05d}": 33 for q in range(3)}
+    assert {(t.teacher, t.rollout) for t in found} == {(teacher, rollout) for teacher in TEACHERS for rollout in (1, 2, 3)}
+    assert all(t.response == f"{t.teacher} {t.rollout} {int(t.question_id)}" for t in found)
+    counts, said = counted(pool, tmp_path)
+    assert counts["skipped_files"]["selected_by_rsr/qwen7b.json"] == "a selection from the pool, not a teacher"
+    assert "README.md" in said
+    assert {t.question_id for t in read(replace(pool, questions=2))} < {t.question_id for t in found}
+
+
+def test_the_published_pool_and_the_flat_one_are_the_same(tmp_path: Path) -> None:
+    pool = published(tmp_path / "data")
+    (tmp_path / "flat").mkdir()
+    for file in (tmp_path / "data").glob("teacher*/*.json"):
+        shutil.copy(file, tmp_path / "flat" / f"{file.parent.name}_rollout{file.stem[-1]}.json")
+    flat = list(read(Pool(name="rsr", format="rsr", path=str(tmp_path / "flat"))))
+    assert sorted(flat, key=repr) == sorted(read(pool), key=repr)
+
+
+def test_a_folder_that_is_not_a_teachers_is_refused_until_it_is_excluded(tmp_path: Path) -> None:
+    pool = published(tmp_path / "data")
+    (tmp_path / "data" / "merged").mkdir()
+    (tmp_path / "data" / "merged" / "all.json").write_text("[]")
+    with pytest.raises(LarkError, match=r"merged: it has all\.json, which most .* do not have.*pool\.exclude=\[merged\]"):
+        list(read(pool))
+    pool = replace(pool, exclude=["merged"])
+    assert len(list(read(pool))) == 99
+    (tmp_path / "data" / TEACHERS[0] / "short-sys_5k_gen3.json").unlink()
+    counts, said = counted(pool, tmp_path)
+    assert counts["trajectories"] == 96
+    assert "teacher-0b: short-sys_5k_gen3.json is missing; most folders have it." in said
+
+
+SERVED = r"""
+import json, sys
+from lark.config import Pool
+from lark.errors import LarkError
+from lark.pool.read import read
+try:
+    found = list(read(Pool(name="rsr", format="rsr", path="Umean/RSR_data", questions=2)))
+    print(json.dumps([len(found), len({t.teacher for t in found}), len({t.question_id for t in found})]))
+except LarkError as error:
+    print(error)
+"""
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """The parts of the hub's API that a download of a dataset uses, for the files of one folder."""
+
+    folder: Path
+    commit = "0" * 40
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        names = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
+        place = self.path.split("?")[0]
+        if "/revision/" in place:
+            info = {"id": "Umean/RSR_data", "sha": self.commit, "siblings": [{"rfilename": name} for name in names]}
+            self.answer(json.dumps(info).encode())
+        elif "/tree/" in place:
+            tree = [{"type": "file", "path": name, "size": (self.folder / name).stat().st_size, "oid": name} for name in names]
+            self.answer(json.dumps(tree).encode())
+        elif "/resolve/" in place:
+            name = place.split("/resolve/")[1].split("/", 1)[1]
+            self.answer(
+                (self.folder / name).read_bytes(), {"ETag": f'"{name.replace("/", "-")}"', "X-Repo-Commit": self.commit}
+            )
+        else:
+            self.send_error(404)
+
+    def answer(self, content: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(200)
+        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_the_published_pool_is_downloaded_once_and_then_read_offline(tmp_path: Path) -> None:
+    """With the real client of the hub, and a server of ours in the hub's place."""
+    published(tmp_path / "data")
+    hub = type("OurHub", (Hub,), {"folder": tmp_path / "data"})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    env = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "hf"),
+           "PYTHONPATH": str(ROOT), "HF_HUB_DISABLE_XET": "1"}  # fmt: skip
+
+    def outcome(**more: str) -> str:
+        run = [sys.executable, "-c", SERVED]
+        return subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path, env=env | more).stdout.strip()
+
+    assert outcome() == "[66, 11, 2]"
+    assert not list((tmp_path / "hf").rglob("README.md")), "only the pool's files are downloaded"
+    server.shutdown()
+    server.server_close()
+    assert outcome() == "[66, 11, 2]"
+    missing = outcome(HF_HOME=str(tmp_path / "empty"))
+    assert missing.startswith("pool.path=Umean/RSR_data: there is no such folder here, and the dataset cannot be downloaded (")
+    assert "hf download Umean/RSR_data --repo-type dataset --local-dir" in missing
+
+
+def test_the_papers_students_have_a_pool_on_a_fresh_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert composed("student=qwen7b").pool.path == "Umean/RSR_data"
+    (tmp_path / "data" / "rsr").mkdir(parents=True)
+    assert composed("student=qwen7b").pool.path == "data/rsr"
+
+
+def test_a_dataset_that_breaks_while_it_is_read_gets_a_sentence(tmp_path: Path) -> None:
+    """The second file is damaged: the first row is read, then the stream fails."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "train-0.jsonl").write_text(lines("1"))
+    (folder / "train-1.jsonl").write_text('{"question": "A?", "resp')
+    found = read(Pool(name="h", format="hub", path=str(folder)))
+    assert next(found).response == "1"
+    with pytest.raises(LarkError, match=r"set: the dataset cannot be read after row 1 \(\w+: .*\)\. Run the command again"):
+        list(found)
+
+
+def test_a_split_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    import datasets
+
+    datasets.DatasetDict({"train": datasets.Dataset.from_list([{"question": "A?", "response": "x"}])}).save_to_disk(
+        tmp_path / "s"
+    )
+    with pytest.raises(LarkError, match=r"pool\.split=test: .* has the splits train"):
+        list(read(Pool(name="h", format="hub", path=str(tmp_path / "s"), split="test")))
+
+
+def test_a_subset_of_a_dataset_is_read(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    listed = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("default", "extended"))
+    (tmp_path / "set" / "README.md").write_text(f"---\nconfigs:\n{listed}---\n")
+    for name in ("default", "extended"):
+        (tmp_path / "set" / f"{name}.jsonl").write_text(lines(name))
+    pool = Pool(name="h", format="hub", path=str(tmp_path / "set"), subset="extended")
+    assert [t.response for t in read(pool)] == ["extended"]
+    with pytest.raises(LarkError, match=r"the dataset cannot be read \(.*Check pool\.path, pool\.subset and pool\.split"):
+        list(read(replace(pool, subset="missing")))
+
+
+def identity(pool: Pool, tmp_path: Path) -> dict[str, Any]:
+    return pool_identity(pool, Checksums(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("rows", "read_differently"),
+    [
+        ([{"question": "A?", "response": "x", "answer": "5"}], None),
+        ([{"messages": chat("A?", "x", "Be brief.")}], None),
+        (layout_rows("columns"), {"answer": True, "thinking": True}),
+        ([{"messages": chat("A?", "x")}, {"messages": chat("A?", "x", reasoning_content="hm")}], {"thinking": True}),
+        ([{"messages": chat("A?", "x"), "system": "Be brief."}], {"system": True}),
+        ([{"messages": chat("A?", "x"), "tools": [{"name": "add"}]}], {"conversation": True}),
+        ([openr1(0, "A?")], {"layout": ["generations"]}),
+        ([s1k(0, "A?")], {"layout": ["teachers"], "thinking": True}),
+    ],
+)
+def test_a_pool_that_older_versions_read_differently_has_another_identity(
+    rows: list[dict[str, Any]], read_differently: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    assert identity(write_jsonl(tmp_path / "a.jsonl", rows), tmp_path).get("read") == read_differently
+
+
+def test_new_settings_are_part_of_a_pools_identity_only_if_they_are_set(tmp_path: Path) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x"}])
+    plain = identity(pool, tmp_path)
+    assert not {"layout", "labels", "mix", "exclude", "read"} & plain.keys()
+    for changed in (
+        {"layout": "columns"}, {"labels": "vote"}, {"incomplete": "drop"}, {"special_tokens": "drop"}, {"decontaminate": True},
+    ):  # fmt: skip
+        assert identity(replace(pool, **changed), tmp_path) == {**plain, **changed}
+
+
+def test_a_dataset_on_the_hub_is_identified_by_how_it_is_read(tmp_path: Path) -> None:
+    assert identity(Pool(name="h", format="hub", path="owner/name"), tmp_path)["reader"] == 2
+    assert identity(Pool(name="r", format="rsr", path="owner/name"), tmp_path)["path"] == "owner/name"
