@@ -158,9 +158,10 @@ def arranged(
 
 
 def step(model: LlamaForCausalLM, batch: MicroBatch) -> None:
-    hidden = model.model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False).last_hidden_state
+    packed = {} if batch.segments is None else batch.segments.arguments(model.model)
+    output = model.model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **packed)
     flat = (batch.targets.flatten(), batch.segment.flatten(), batch.weights, batch.lengths)
-    loss, _ = weighted_loss(hidden.flatten(0, 1), model.lm_head.weight, *flat, 64)
+    loss, _ = weighted_loss(output.last_hidden_state.flatten(0, 1), model.lm_head.weight, *flat, 64)
     loss.backward()
     model.zero_grad()
 

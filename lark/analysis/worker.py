@@ -186,8 +186,8 @@ def load_anchor(job: Job, path: str) -> Anchor:
     """The weights at `path` in `analysis.dtype`, regardless of student.dtype. On a GPU, activations are recomputed."""
     device = start_torch(job)
     student = replace(job.config.student, dtype=job.config.analysis.dtype)
-    if student.dtype == "float32" and student.attention == "flash_attention_2":
-        student = replace(student, attention="sdpa")  # flash-attn has no float32
+    if student.dtype == "float32" and student.half_only:
+        student = replace(student, attention="sdpa")
     return Anchor(load_model(path, student, device), checkpointing=device != "cpu")
 
 

@@ -1,5 +1,6 @@
 """Settings of the student."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -7,6 +8,7 @@ from omegaconf import MISSING
 
 from lark.config.checks import one_of, plain_name, require
 
+ATTENTION = ("auto", "varlen", "sdpa", "eager", "flash_attention_2")
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}"
 """The paper's instruction at the end of the user turn in scoring, training and evaluation (App. C.3)."""
 
@@ -38,7 +40,10 @@ class Student:
     dtype: str = "bfloat16"
     """Precision of the weights in the scoring and training forward passes. The head is always computed in float32."""
     attention: str = "auto"
-    """auto: flash_attention_2 on a GPU if it is installed, else sdpa. Changes speed, never the outcome."""
+    """auto: varlen on a GPU in half precision, else sdpa. Changes speed, never the outcome.
+
+    varlen: PyTorch's own variable-length attention; on CPU and in float32 one sdpa call per trajectory. flash_attention_2:
+    the package flash-attn. owner/name[@revision][:function]: a kernel from the Hugging Face hub (package kernels)."""
 
     def __post_init__(self) -> None:
         plain_name(f"{self.setting}.name", self.name)
@@ -46,4 +51,16 @@ class Student:
         require(self.max_length >= 2, length, self.max_length, "must be at least 2 (prompt and response)")
         one_of(f"{self.setting}.thinking", self.thinking, ("template", "text", "drop"))
         one_of(f"{self.setting}.dtype", self.dtype, ("float32", "bfloat16", "float16"))
-        one_of(f"{self.setting}.attention", self.attention, ("auto", "sdpa", "eager", "flash_attention_2"))
+        known = self.attention in ATTENTION or self.hub_kernel
+        what = f"choose one of {', '.join(ATTENTION)}, or a kernel from the hub as owner/name[@revision][:function]"
+        require(known, f"{self.setting}.attention", self.attention, what)
+
+    @property
+    def hub_kernel(self) -> bool:
+        """Whether attention is a kernel from the Hugging Face hub."""
+        return re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w.-]+)?(:\w+)?", self.attention) is not None
+
+    @property
+    def half_only(self) -> bool:
+        """Whether attention has no float32."""
+        return self.attention == "flash_attention_2" or self.hub_kernel

@@ -1,34 +1,87 @@
-"""Attention for packed trajectories, which must not see each other, and a check at start-up that they do not.
+"""Which attention a model uses, and a check at start-up that packed trajectories do not see each other.
 
 With `use_cache=False`, no attention mask and positions that restart, transformers 5.19 finds the trajectories of a pack itself
 (`masking_utils.find_packed_sequence_indices`; with the default cache it does not look for them, and they leak):
 
     eager              a [t, t] additive mask.
     sdpa               a [t, t] bool mask: correct, but a pack of 32,768 tokens costs the full t² and a mask of 1 GB.
-    sdpa_segments      ours: one call of the causal kernel per trajectory. No mask, Σ t_i² instead of (Σ t_i)².
-    flash_attention_2  its variable-length kernel, split where positions are 0 (one row only). GPU, bf16.
+    sdpa_segments      ours (lark/models/varlen.py): one call of the causal kernel per trajectory. No mask, Σ t_i² instead of
+                       (Σ t_i)². `separate_segments` makes it replace sdpa.
+    varlen             ours: one call of PyTorch's own variable-length kernel for all trajectories. GPU, half precision;
+                       elsewhere it is sdpa_segments.
+    flash_attention_2  the variable-length kernel of flash-attn (one row only). GPU, half precision.
+    owner/name         a kernel from the Hugging Face hub, through transformers and the package `kernels`. GPU.
     flex_attention     a block mask; on CPU it has no backward pass.
 
 A 4-D bool mask made by hand is wrong in eager attention, which adds it to the scores, so none is made here.
 """
 
 import logging
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from lark.config import Student
 from lark.errors import LarkError, first_line
+from lark.models.varlen import SEGMENTS, VARLEN, Segments
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 log = logging.getLogger(__name__)
 
-SEGMENTS = "sdpa_segments"
+
+def automatic(device: str, half: bool) -> str:
+    """The implementation that `student.attention=auto` chooses for computation in half precision, or else in float32."""
+    return VARLEN if half and device != "cpu" else "sdpa"
+
+
+def attention(student: Student, device: str, config: "PreTrainedConfig") -> str:
+    """The effective implementation for a model with this config.
+
+    Attention that sdpa does not compute needs another one. transformers would ignore a soft cap with sdpa, without a word.
+    """
+    chosen = automatic(device, half=student.dtype != "float32") if student.attention == "auto" else student.attention
+    reason = _why_not_sdpa(config)
+    if reason is None or chosen not in ("sdpa", VARLEN):
+        return chosen
+    if student.attention != "auto":
+        raise LarkError(
+            f"{student.setting}.attention={student.attention} cannot be used: {reason}. Set it to eager, or on a GPU to "
+            "flash_attention_2 or a kernel from the hub."
+        )
+    log.warning(
+        "Using eager attention, which needs memory for the square of the length: %s. On a GPU, consider "
+        "student.attention=flash_attention_2 or a kernel from the hub.",
+        reason,
+    )
+    return "eager"
+
+
+def _why_not_sdpa(config: "PreTrainedConfig") -> str | None:
+    """What a model's attention does that sdpa and the variable-length kernel do not."""
+    softcap = getattr(config.get_text_config(), "attn_logit_softcapping", None)
+    if softcap is not None:
+        return f"{config.model_type} caps attention scores at {softcap:g}, which sdpa does not compute"
+    model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if not getattr(model, "_supports_sdpa", True):
+        return f"{config.model_type} does more in attention than sdpa computes, such as attention sinks"
+    return None
+
+
+def half_only(model: "PreTrainedModel") -> bool:
+    """Whether the model's attention has no float32: flash attention, and kernels from the hub."""
+    implementation = str(model.config._attn_implementation)
+    return "flash" in implementation or "/" in implementation
+
+
+def separates(model: "PreTrainedModel") -> bool:
+    """Whether the model's attention processes packs without a mask, so that packing saves work in scoring."""
+    return model.config._attn_implementation == VARLEN or half_only(model)
 
 
 def separate_segments(model: "PreTrainedModel") -> None:
@@ -37,107 +90,110 @@ def separate_segments(model: "PreTrainedModel") -> None:
         model.set_attn_implementation(SEGMENTS)
 
 
-def supports_packing(model: "PreTrainedModel") -> bool:
+def supports_packing(model: "PreTrainedModel", half: bool = False, doing: str = "Training on") -> bool:
     """Whether trajectories can be packed for this model on this device. If not, the reason is logged; batches are padded."""
     try:
-        assert_packing_separates(model)
+        assert_packing_separates(model, half)
     except (LarkError, RuntimeError, TypeError, ValueError) as error:
-        log.warning("Training on padded batches instead of packs: %s", first_line(error))
+        log.warning("%s padded batches instead of packs: %s", doing, first_line(error))
         return False
     return True
 
 
-def assert_packing_separates(model: "PreTrainedModel") -> None:
+@dataclass(frozen=True)
+class _Errors:
+    """Largest differences between packed trajectories and the same ones alone, or next to others."""
+
+    alone: float
+    """Of logits, packed and alone, in units of the largest logit, at least 1."""
+    leak: float
+    """Of logits next to one neighbour and another, in the same units."""
+    gradient: float = 0.0
+    """Of gradients, packed and alone, in units of their norm."""
+    gradient_leak: float = 0.0
+    """The largest gradient that reaches a neighbour, in the same units."""
+
+
+def assert_packing_separates(model: "PreTrainedModel", half: bool = False) -> None:
     """Raise unless three packed trajectories have the same logits as alone, and none depends on another's tokens.
 
-    The first comparison is subject to rounding in the model's dtype. The second is not: the shapes are the same, so in any
-    dtype a trajectory's logits either change with its neighbour or do not. Call this when the model is on the device where it
-    will train, because flash attention only exists on GPUs; the half precision that it needs is set here.
+    The same is required of gradients, if they are enabled: so the kernel's backward pass has run before training starts.
+    Comparisons with a trajectory alone are subject to rounding in the model's dtype. Leaks are not: the shapes are the same,
+    so in any dtype a trajectory's logits either change with its neighbour or do not. Call this when the model is on the device
+    where it will train, because GPU kernels only exist there. `half`: the GPU runs it under autocast.
     """
-    training, flash = model.training, "flash" in model.config._attn_implementation
+    training = model.training
+    autocast = half_only(model) or (half and model.device.type == "cuda")
     model.eval()
     try:
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=flash):
-            alone_error, leak = _packing_errors(model)
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=autocast):
+            found = _packing_errors(model)
     finally:
         model.train(training)
-    exact = model.dtype in (torch.float32, torch.float64) and not flash
-    tolerance = 1e-4 if exact else 5e-2
-    if alone_error > tolerance or leak > 1e-4:
+    exact = model.dtype in (torch.float32, torch.float64) and not autocast
+    allowed = _Errors(1e-4, 1e-4, 1e-3, 1e-4) if exact else _Errors(5e-2, 1e-4, 0.25, 1e-4)
+    if any(error > limit for error, limit in zip(astuple(found), astuple(allowed), strict=True)):
         raise LarkError(
             f"Packed trajectories are not kept apart by {model.config._attn_implementation} attention in "
-            f"{type(model).__name__}: logits differ by {alone_error:.1e} from those of the trajectory alone, and by {leak:.1e} "
-            "when a neighbour changes. Set student.attention to sdpa or flash_attention_2, or training.packing to false."
+            f"{type(model).__name__}: logits differ by {found.alone:.1e} from those of the trajectory alone, and by "
+            f"{found.leak:.1e} when a neighbour changes (gradients: {found.gradient:.1e} and {found.gradient_leak:.1e}). Set "
+            "student.attention to another implementation, such as sdpa, or training.packing to false."
         )
 
 
-def _packing_errors(model: "PreTrainedModel") -> tuple[float, float]:
-    """The largest differences (packed and alone; with one neighbour and another), in units of the largest logit, at least 1.
-
-    Gradients stay enabled: an implementation without a backward pass on this device raises an error in the forward pass.
-    """
+def _packing_errors(model: "PreTrainedModel") -> _Errors:
+    """Measure the errors on random tokens. An implementation that has no backward pass on this device raises an error."""
     sizes = [7, 12, 5]
     generator = torch.Generator().manual_seed(0)
     vocabulary = int(model.config.get_text_config().vocab_size)
     ids = torch.randint(vocabulary, (1, sum(sizes)), generator=generator).to(model.device)
     positions = torch.cat([torch.arange(size) for size in sizes]).unsqueeze(0).to(model.device)
-
-    def logits(tokens: Tensor, position_ids: Tensor) -> Tensor:
-        output = model(input_ids=tokens, position_ids=position_ids, use_cache=False).logits
-        return output.detach().float()
-
-    together = logits(ids, positions)
-    pieces = zip(ids.split(sizes, dim=1), positions.split(sizes, dim=1), strict=True)
-    alone = torch.cat([logits(*piece) for piece in pieces], dim=1)
-    changed = ids.clone()
     middle = slice(sizes[0], sizes[0] + sizes[1])
+    packed: dict[str, Any] = {"position_ids": positions, **Segments.of(sizes).to(model.device).arguments(model)}
+
+    def logits(tokens: Tensor, **inputs: Any) -> Tensor:
+        output: Tensor = model(input_ids=tokens, use_cache=False, **inputs).logits
+        return output.float()
+
+    def alone() -> Tensor:
+        pieces = zip(ids.split(sizes, dim=1), positions.split(sizes, dim=1), strict=True)
+        return torch.cat([logits(piece, position_ids=at) for piece, at in pieces], dim=1)
+
+    logits(ids, **packed)  # after this, our attention knows whether the model needs a mask for a sliding window
+    together, gradient = _with_gradient(model, lambda: logits(ids, **packed), middle)
+    apart, expected = _with_gradient(model, alone, middle)
+    changed = ids.clone()
     changed[:, middle] = (changed[:, middle] + 1) % vocabulary
-    beside_another = logits(changed, positions)
-    difference = (together - beside_another).abs()
+    difference = (together - logits(changed, **packed).detach()).abs()
     difference[:, middle] = 0.0
-    unit = max(1.0, float(alone.abs().max()))
-    return float((together - alone).abs().max()) / unit, float(difference.max()) / unit
+    unit = max(1.0, float(apart.abs().max()))
+    errors = _Errors(float((together - apart).abs().max()) / unit, float(difference.max()) / unit)
+    if gradient is None or expected is None:
+        return errors
+    norm = max(float(expected.norm()), 1e-12)
+    leak = float(gradient[:, middle].abs().max()) / norm
+    return _Errors(errors.alone, errors.leak, float((gradient - expected).norm()) / norm, leak)
 
 
-def _segmented_sdpa(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    position_ids: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """query [1, heads, t, head_dim] -> [1, t, heads, head_dim], with causal attention within each run of rising positions.
+def _with_gradient(model: "PreTrainedModel", run: Callable[[], Tensor], left_out: slice) -> tuple[Tensor, Tensor | None]:
+    """The result of `run`, and the gradient at the embedded tokens of its log-normalisers, except `left_out`.
 
-    Everything that is not a whole pack (a mask, several rows, a cache) uses ordinary sdpa.
+    Not at the parameters: those gradients would be as large as the model. None if gradients are disabled.
     """
-    whole = attention_mask is None and position_ids is not None and len(query) == 1 and query.shape[2] == key.shape[2]
-    sizes = _run_lengths(position_ids[0]) if whole and position_ids is not None else [key.shape[2]]
-    if len(sizes) == 1:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    pieces = zip(query.split(sizes, dim=2), key.split(sizes, dim=2), value.split(sizes, dim=2), strict=True)
-    return torch.cat([sdpa_attention_forward(module, q, k, v, None, **kwargs)[0] for q, k, v in pieces], dim=1), None
+    embedded: list[Tensor] = []
 
+    def cut(_module: torch.nn.Module, _inputs: object, output: Tensor) -> Tensor:
+        embedded.append(output.detach().requires_grad_(torch.is_grad_enabled()))
+        return embedded[-1]
 
-def _run_lengths(positions: Tensor) -> list[int]:
-    """Lengths of the runs of positions that rise by 1: [0 1 2 0 1] -> [3, 2]."""
-    starts = (positions.diff() != 1).nonzero().squeeze(1).add(1).tolist()
-    return [stop - start for start, stop in zip([0, *starts], [*starts, len(positions)], strict=True)]
-
-
-def _segmented_mask(
-    q_length: int,
-    kv_length: int,
-    attention_mask: Tensor | None = None,
-    local_size: int | None = None,
-    **kwargs: Any,
-) -> Tensor | None:
-    """None if `_segmented_sdpa` needs no mask. Padding, a cache or a sliding window need sdpa's, which also separates packs."""
-    if attention_mask is None and local_size is None and q_length == kv_length:
-        return None
-    return sdpa_mask(q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, local_size=local_size, **kwargs)
-
-
-AttentionInterface.register(SEGMENTS, _segmented_sdpa)
-AttentionMaskInterface.register(SEGMENTS, _segmented_mask)
+    handle = model.get_input_embeddings().register_forward_hook(cut)
+    try:
+        result = run()
+    finally:
+        handle.remove()
+    if not torch.is_grad_enabled():
+        return result, None
+    normalisers = result.logsumexp(-1)
+    objective = normalisers.sum() - normalisers[:, left_out].sum()
+    parts = torch.autograd.grad(objective, embedded, allow_unused=True, materialize_grads=True)
+    return result.detach(), torch.cat(parts, dim=1).float()

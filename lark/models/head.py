@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lark.errors import LarkError
+from lark.models.attention import half_only
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,7 +53,7 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
 
     The config alone is not enough: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X. The comparison makes
     this safe for unknown model families: a model that does something unknown between its last hidden state and its logits is
-    refused, not silently scored or trained wrongly. Call this when the model is on its device, because flash attention runs
+    refused, not silently scored or trained wrongly. Call this when the model is on its device, because some attention runs
     only on GPUs.
     """
     weight, bias = _plain_head(model)
@@ -61,10 +62,10 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     scales = [1.0, *(scale for value in named for scale in (value, 1 / value))]
     softcap = getattr(config, "final_logit_softcapping", None)
     ids = torch.arange(PROBE_TOKENS, device=weight.device)[None] % weight.shape[0]
-    training, flash = model.training, "flash" in str(model.config._attn_implementation)
+    training = model.training
     model.eval()
     try:
-        with torch.autocast(weight.device.type, torch.bfloat16, enabled=flash):
+        with torch.autocast(weight.device.type, torch.bfloat16, enabled=half_only(model)):
             theirs = model(input_ids=ids, use_cache=False).logits[0]
             hidden = last_hidden_state(model, ids)[0]
     finally:

@@ -1,13 +1,12 @@
 """Load a student: its tokenizer with the chat format, and its weights with an available attention implementation."""
 
-import importlib.util
-import logging
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
@@ -15,14 +14,15 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from lark.config import Student
 from lark.errors import LarkError, first_line
+from lark.models.attention import attention
 from lark.models.chat import ChatFormat, ChatOptions
-
-log = logging.getLogger(__name__)
+from lark.models.weights import STRICT, check_files, require_complete
 
 
 def load_chat(path: str, student: Student, last_only: bool = False) -> ChatFormat:
@@ -69,18 +69,33 @@ def generation_stops(path: str, revision: str | None) -> set[int]:
 def load_model(
     path: str, student: Student, device: str, dtype: torch.dtype | None = None, quantization: Any = None
 ) -> PreTrainedModel:
-    """The weights at `path`, in evaluation mode, without a KV cache. `quantization`: a quantization config of transformers."""
+    """The weights at `path`, in evaluation mode, without a KV cache. `quantization`: a quantization config of transformers.
+
+    Weights are read straight to the device, without a copy of the model in host memory. ZeRO-3 places them itself.
+    """
     transformers_logging.disable_progress_bar()
+    what = f"{student.setting}.path={path}"
+    check_files(path, what)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        config = AutoConfig.from_pretrained(path, revision=student.revision)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             revision=student.revision,
             dtype=dtype or getattr(torch, student.dtype),
-            attn_implementation=attention(student, device),
-            **({} if quantization is None else {"quantization_config": quantization, "device_map": {"": device}}),
+            attn_implementation=attention(student, device, config),
+            device_map=None if is_deepspeed_zero3_enabled() else {"": torch.device(device)},
+            **({} if quantization is None else {"quantization_config": quantization}),
+            **STRICT,
         )
     except (OSError, ValueError, SafetensorError) as error:
-        raise LarkError(f"{student.setting}.path={path}: the model cannot be loaded ({first_line(error)}).") from error
+        raise LarkError(f"{what}: the model cannot be loaded ({first_line(error)}).") from error
+    except ImportError as error:  # a kernel that is not installed, or was built for another version of PyTorch
+        raise LarkError(
+            f"{student.setting}.attention={student.attention} cannot be loaded ({first_line(error)}). Set it to auto, which needs "
+            "no package other than PyTorch."
+        ) from error
+    model: PreTrainedModel = loaded[0]
+    require_complete(loaded[1], what)
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and student.max_length > context:
         raise LarkError(
@@ -90,18 +105,3 @@ def load_model(
     model.config.use_cache = False
     moved: PreTrainedModel = model.to(torch.device(device))  # type: ignore[arg-type]
     return moved.eval()
-
-
-def attention(student: Student, device: str) -> str:
-    """The effective attention implementation. `auto` prefers FlashAttention-2 and logs a warning if it is not available."""
-    if student.attention != "auto":
-        return student.attention
-    if device == "cpu":
-        return "sdpa"
-    if importlib.util.find_spec("flash_attn") is None:
-        log.warning("flash-attn is not installed: using PyTorch's own attention (sdpa), which is slower on long sequences")
-        return "sdpa"
-    if student.dtype == "float32":
-        log.warning("flash-attn does not support float32: using PyTorch's own attention (sdpa)")
-        return "sdpa"
-    return "flash_attention_2"

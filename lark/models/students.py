@@ -79,13 +79,26 @@ def check_context(model: Student) -> None:
 def check_student(student: Student, machine: Machine) -> None:
     """Refuse a context longer than the model's, and an attention implementation that this machine does not have."""
     check_context(student)
-    if student.attention == "flash_attention_2" and machine.device == "cpu":
-        raise LarkError("student.attention=flash_attention_2 needs a GPU: use student.attention=auto.")
-    if student.attention == "flash_attention_2" and machine.lacks("flash_attn"):
+    if student.half_only and machine.device == "cpu":
+        raise LarkError(f"student.attention={student.attention} needs a GPU: use student.attention=auto.")
+    if student.hub_kernel and machine.lacks("kernels"):
         raise LarkError(
-            "student.attention=flash_attention_2, but flash-attn is not installed: "
-            f"pip install {pinned('flash-attn')} --no-build-isolation, or student.attention=auto, which falls back to sdpa."
+            f"student.attention={student.attention} is a kernel from the Hugging Face hub, but the package kernels is not "
+            "installed: pip install kernels, or student.attention=auto."
         )
+    if student.attention == "flash_attention_2" and not machine.elsewhere:
+        _check_flash_attn()
+
+
+def _check_flash_attn() -> None:
+    """Not by its module's name, which flash-attn-4 installs too."""
+    install = f"pip install {pinned('flash-attn')} --no-build-isolation, or student.attention=auto, which does not need it."
+    try:
+        version = importlib.metadata.version("flash-attn")
+    except importlib.metadata.PackageNotFoundError:
+        raise LarkError(f"student.attention=flash_attention_2, but flash-attn is not installed: {install}") from None
+    if version.split(".")[0] != "2":
+        raise LarkError(f"student.attention=flash_attention_2, but flash-attn {version} is not version 2: {install}")
 
 
 def weights_identity(student: Student, checksums: Checksums) -> dict[str, object]:

@@ -1,25 +1,21 @@
 """The student's forward pass over trajectories: hidden states at response positions, and from them every statistic.
 
 Batches hold trajectories of similar length. On CPU they are padded on the right without a mask: attention is causal, so
-no real token sees the padding. With FlashAttention they are packed into one row, and position ids that restart at each
-trajectory keep them apart.
+no real token sees the padding. On a GPU they are packed into one row, in which attention keeps them apart.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
 from transformers import PreTrainedModel
 
-from lark.errors import LarkError
-from lark.models.attention import assert_packing_separates
+from lark.models.attention import separates, supports_packing
 from lark.models.chat import Encoded
 from lark.models.head import Head, last_hidden_state, predicting
 from lark.models.padding import right_padded
+from lark.models.varlen import Segments
 from lark.scoring.statistics import TokenStatistics, token_statistics
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,21 +25,12 @@ class Student:
     model: PreTrainedModel
     head: Head
     packs: bool
+    """Whether trajectories are scored in packs. If not, in padded batches."""
 
     @classmethod
+    @torch.no_grad()
     def of(cls, model: PreTrainedModel) -> "Student":
-        return cls(model, Head.of(model), packs=model.config._attn_implementation == "flash_attention_2" and _packs(model))
-
-
-@torch.no_grad()
-def _packs(model: PreTrainedModel) -> bool:
-    """Whether the model keeps packed trajectories apart, tested once. One that mixes them is scored in padded batches."""
-    try:
-        assert_packing_separates(model)
-    except LarkError as error:
-        log.warning("Scoring padded batches instead of packs: %s", error)
-        return False
-    return True
+        return cls(model, Head.of(model), packs=separates(model) and supports_packing(model, doing="Scoring"))
 
 
 def batches(lengths: Sequence[int], budget: int, padded: bool) -> list[list[int]]:
@@ -85,11 +72,12 @@ def _padded(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
 
 
 def _packed(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
-    """The same states from one row in which position ids separate the trajectories."""
+    """The same states from one row in which attention separates the trajectories."""
     device = student.head.weight.device
     ids = torch.tensor([token for encoded in batch for token in encoded.ids], device=device)[None]
     positions = torch.cat([torch.arange(len(encoded.ids)) for encoded in batch]).to(device)[None]
-    hidden = last_hidden_state(student.model, ids, position_ids=positions)[0]
+    segments = Segments.of([len(encoded.ids) for encoded in batch]).to(device).arguments(student.model.base_model)
+    hidden = last_hidden_state(student.model, ids, position_ids=positions, **segments)[0]
     rows, start = [], 0
     for encoded in batch:
         rows.append(predicting(hidden[start:], encoded))

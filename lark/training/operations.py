@@ -35,10 +35,10 @@ PAPER_TRAIN_HOURS = (3, 5)
 
 def _check(config: Config, machine: Machine) -> None:
     training, zero = config.training, zero_stage(config, machine.device, machine.world)
-    if config.student.attention == "flash_attention_2" and not training.bf16:
+    if config.student.half_only and not training.bf16:
         raise LarkError(
-            "student.attention=flash_attention_2 has no float32, which training.bf16=false needs: set training.bf16=true or "
-            "student.attention=sdpa."
+            f"student.attention={config.student.attention} has no float32, which training.bf16=false needs: set "
+            "training.bf16=true or student.attention=auto."
         )
     _check_sharing(config, machine)
     _check_batch(config, machine)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
+from lark.models.varlen import Segments
 from lark.training.loss import NO_TARGET, response_targets
 
 PADDING = 0
@@ -164,8 +165,8 @@ def _check_fits(lengths: Sequence[int], capacity: int) -> None:
 class MicroBatch:
     """One micro-batch: [1, t] packed or [b, t] padded, with S trajectories.
 
-    Neither needs an attention mask. Packed, restarting positions separate the trajectories (`lark.models.attention`); padded,
-    causality does: the padding is on the right, where no real token attends to it.
+    Neither needs an attention mask. Packed, attention separates the trajectories (`lark.models.attention`); padded, causality
+    does: the padding is on the right, where no real token attends to it.
     """
 
     input_ids: Tensor
@@ -178,15 +179,20 @@ class MicroBatch:
     """[S] fp32."""
     lengths: Tensor
     """[S] response tokens of each trajectory."""
+    segments: Segments | None = None
+    """Where the trajectories of a pack are. None if padded."""
 
     def to(self, device: torch.device | str) -> "MicroBatch":
-        moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items()}
+        moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if value is not None}
         return replace(self, **moved)
 
 
 def collate_packed(trajectories: Sequence[Encoded], weights: Sequence[float], multiple: int = 1) -> MicroBatch:
     """Trajectories in one row, one after the other; positions restart at each. The width is a multiple of `multiple`."""
-    return _collate([list(trajectories)], weights, multiple)
+    batch = _collate([list(trajectories)], weights, multiple)
+    lengths = [len(trajectory.ids) for trajectory in trajectories] or [0]
+    lengths[-1] += batch.input_ids.shape[1] - sum(lengths)  # padding continues the last trajectory, as its positions do
+    return replace(batch, segments=Segments.of(lengths))
 
 
 def collate_padded(trajectories: Sequence[Encoded], weights: Sequence[float], multiple: int = 1) -> MicroBatch:

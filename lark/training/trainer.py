@@ -47,7 +47,8 @@ def return_weighted_loss(model: PreTrainedModel, rule: LogitRule, sequence: Sequ
 
     def forward(micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
         micro = micro if sequence is None else sequence.own(micro)
-        output = backbone(input_ids=micro.input_ids, position_ids=micro.position_ids, use_cache=False)
+        packed = {} if micro.segments is None else micro.segments.arguments(backbone)
+        output = backbone(input_ids=micro.input_ids, position_ids=micro.position_ids, use_cache=False, **packed)
         losses: tuple[Tensor, Tensor] = head(output.last_hidden_state, micro, batch_trajectories)
         return losses
 

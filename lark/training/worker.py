@@ -16,10 +16,10 @@ from transformers.utils import logging as transformers_logging
 
 from lark.config import Config, Student
 from lark.errors import LarkError
-from lark.models.attention import separate_segments, supports_packing
+from lark.models.attention import attention, automatic, separate_segments, supports_packing
 from lark.models.chat import ChatFormat
 from lark.models.head import LogitRule, logit_rule
-from lark.models.load import attention, load_chat, load_model
+from lark.models.load import load_chat, load_model
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
 from lark.runtime.store import write_text
@@ -98,7 +98,7 @@ def prepare(job: Job) -> Run:
     if config.hardware.zero and not zero:
         log.info("one process has nothing to shard: training without DeepSpeed")
 
-    student = _student(config)
+    student = _student(config, device)
     # ZeRO-3 shards a model while it is loaded, if the arguments exist before. A sharded model cannot be run to find `facts`.
     small = _twin(source, student, device) if zero == 3 else None
     twin = None if small is None else facts(small, config)
@@ -147,7 +147,7 @@ def prepare(job: Job) -> Run:
 def facts(model: PreTrainedModel, config: Config) -> tuple[LogitRule, bool]:
     """Properties found by running the model: how it computes logits, and whether trajectories can be packed."""
     separate_segments(model)
-    return logit_rule(model), config.training.packing and supports_packing(model)
+    return logit_rule(model), config.training.packing and supports_packing(model, config.training.bf16)
 
 
 def _twin(source: str, student: Student, device: str) -> PreTrainedModel:
@@ -156,15 +156,16 @@ def _twin(source: str, student: Student, device: str) -> PreTrainedModel:
     config.num_hidden_layers = min(2, config.num_hidden_layers)
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[: config.num_hidden_layers]
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention(student, device))
+    implementation = attention(student, device, config)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=implementation)
     moved: PreTrainedModel = model.to(torch.device(device)).eval()
     return moved
 
 
-def _student(config: Config) -> Student:
-    """The student as configured, except that `auto` must not choose flash attention, which has no float32, without bf16."""
+def _student(config: Config, device: str) -> Student:
+    """The student as configured, except that `auto` chooses attention for the precision of training."""
     student = config.student
-    return replace(student, attention="sdpa") if student.attention == "auto" and not config.training.bf16 else student
+    return replace(student, attention=automatic(device, config.training.bf16)) if student.attention == "auto" else student
 
 
 def _weights_dtype(config: Config, zero: int) -> torch.dtype:

@@ -6,24 +6,54 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GptOssConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen3Config,
 )
 
+from lark.config import Student
 from lark.errors import LarkError
-from lark.models.attention import SEGMENTS, assert_packing_separates, separate_segments, supports_packing
+from lark.models import attention as choice
+from lark.models import varlen
+from lark.models.attention import assert_packing_separates, separate_segments, supports_packing
+from lark.models.varlen import SEGMENTS, VARLEN, Segments
 
 SIZES = [9, 1, 17, 5]
 FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}
-IMPLEMENTATIONS = ["eager", "sdpa", SEGMENTS]
+IMPLEMENTATIONS = ["eager", "sdpa", SEGMENTS, VARLEN]
 SHAPE = {
     "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "initializer_range": 0.2,
+}  # fmt: skip
+WINDOW = {"sliding_window": 4}
+ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"], **WINDOW}
+ARCHITECTURES = {
+    "llama": LlamaConfig(**SHAPE),
+    "qwen2": Qwen2Config(**SHAPE),
+    "qwen2, window": Qwen2Config(**SHAPE, use_sliding_window=True, max_window_layers=1, **WINDOW),
+    "qwen3": Qwen3Config(**SHAPE, head_dim=24),
+    "mistral": MistralConfig(**SHAPE, **WINDOW),
+    "phi3": Phi3Config(**SHAPE, pad_token_id=0, **WINDOW),
+    "gemma": GemmaConfig(**SHAPE, head_dim=32),
+    "gemma2 without soft cap": Gemma2Config(**SHAPE, head_dim=16, attn_logit_softcapping=None, **ALTERNATING),
+    "gemma3": Gemma3TextConfig(**SHAPE, head_dim=16, **ALTERNATING),
+    "qwen2_moe, whose layers do not pass their window on": Qwen2MoeConfig(
+        **SHAPE, use_sliding_window=True, max_window_layers=1, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=32,
+        shared_expert_intermediate_size=32, experts_implementation="eager", **WINDOW,
+    ),
 }  # fmt: skip
 
 
@@ -31,6 +61,10 @@ def student(family: str, implementation: str) -> PreTrainedModel:
     config, model = FAMILIES[family]
     torch.manual_seed(0)
     return model(config(**SHAPE, attn_implementation=implementation))
+
+
+def settings(**asked: str) -> Student:
+    return Student(name="s", path="p", **asked)  # type: ignore[arg-type]
 
 
 def pack_of(sizes: list[int]) -> tuple[Tensor, Tensor]:
@@ -64,6 +98,114 @@ def test_packed_gradients_are_those_of_each_trajectory_alone(implementation: str
     apart = torch.autograd.grad(alone(model, ids).square().sum(), list(model.parameters()))
     for a, b in zip(together, apart, strict=True):
         assert (a - b).norm() <= 1e-5 * b.norm()
+
+
+def gradients(model: PreTrainedModel, logits: Tensor) -> list[Tensor]:
+    return list(
+        torch.autograd.grad(logits.square().mean(), list(model.parameters()), allow_unused=True, materialize_grads=True)
+    )
+
+
+@pytest.mark.parametrize("implementation", [SEGMENTS, VARLEN])
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_packs_of_every_architecture_are_what_transformers_computes_for_each_trajectory(
+    family: str, implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With transformers' own sdpa, one trajectory at a time: so windows are those of transformers too."""
+    monkeypatch.setattr(varlen, "_passes_window", set())
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(ARCHITECTURES[family], attn_implementation="sdpa", dtype=torch.float64)
+    ids, positions = pack_of(SIZES)
+    expected = alone(model, ids)
+    exact = gradients(model, expected)
+    model.set_attn_implementation(implementation)
+    for repetition in range(2):  # the first pass has a mask for a window; the second knows whether it needs one
+        packed = model(input_ids=ids, position_ids=positions, use_cache=False, **Segments.of(SIZES).arguments(model)).logits
+        torch.testing.assert_close(packed, expected, rtol=1e-8, atol=1e-9, msg=f"pass {repetition}")
+        for a, b in zip(gradients(model, packed), exact, strict=True):
+            assert (a - b).norm() <= 1e-6 * max(float(b.norm()), 1e-6)  # Gemma's norms round to float32
+    passes = "do not pass" not in family and hasattr(model.config, "sliding_window")
+    assert (type(model.config) in varlen._passes_window) == passes
+    assert supports_packing(model)
+
+
+@pytest.mark.parametrize("implementation", [SEGMENTS, VARLEN])
+def test_boundaries_and_positions_describe_the_same_pack(implementation: str) -> None:
+    model = student("qwen2", implementation)
+    ids, positions = pack_of(SIZES)
+    by_position = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    by_boundary = model(input_ids=ids, position_ids=positions, use_cache=False, **Segments.of(SIZES).arguments(model)).logits
+    assert torch.equal(by_position, by_boundary)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "used"),
+    [
+        ({}, "cuda:0", VARLEN),
+        ({}, "cpu", "sdpa"),
+        ({"dtype": "float32"}, "cuda:0", "sdpa"),
+        ({"dtype": "float16"}, "cuda:3", VARLEN),
+        ({"attention": "flash_attention_2"}, "cuda:0", "flash_attention_2"),
+        ({"attention": "sdpa"}, "cuda:0", "sdpa"),
+        ({"attention": "varlen"}, "cpu", VARLEN),
+        ({"attention": "kernels-community/flash-attn3"}, "cuda:0", "kernels-community/flash-attn3"),
+    ],
+)
+def test_the_gpu_uses_pytorchs_own_kernel_unless_asked_otherwise(asked: dict[str, str], device: str, used: str) -> None:
+    assert choice.attention(settings(**asked), device, Qwen2Config(**SHAPE)) == used
+
+
+SPECIAL: list[tuple[PreTrainedConfig, str]] = [
+    (Gemma2Config(**SHAPE, attn_logit_softcapping=50.0), "gemma2 caps attention scores at 50"),
+    (GptOssConfig(**SHAPE), "gpt_oss does more in attention than sdpa computes"),
+]
+
+
+@pytest.mark.parametrize(("config", "reason"), SPECIAL)
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_attention_that_sdpa_does_not_compute_is_eager_and_never_left_out(
+    config: PreTrainedConfig, reason: str, device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """transformers' sdpa ignores a soft cap without a word."""
+    assert choice.attention(settings(), device, config) == "eager"
+    assert f"Using eager attention, which needs memory for the square of the length: {reason}" in caplog.text
+    for asked in ("sdpa", "varlen"):
+        with pytest.raises(LarkError, match=rf"student\.attention={asked} cannot be used: {reason}.*Set it to eager"):
+            choice.attention(settings(attention=asked), device, config)
+    assert choice.attention(settings(attention="flash_attention_2"), device, config) == "flash_attention_2"
+
+
+def test_a_soft_cap_reaches_our_attention_as_an_error() -> None:
+    model = AutoModelForCausalLM.from_config(SPECIAL[0][0], attn_implementation=VARLEN)
+    with pytest.raises(LarkError, match=r"Gemma2Attention has a soft cap on attention scores"):
+        model(input_ids=torch.zeros(1, 3, dtype=torch.long), use_cache=False)
+
+
+def test_flash_attention_gets_the_boundaries_that_were_made_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the functions that transformers imports from flash-attn."""
+    from transformers import modeling_flash_attention_utils as flash
+
+    calls: list[tuple[Tensor, int]] = []
+
+    def flash_varlen(
+        q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+        dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        assert causal and cu_seqlens_k is cu_seqlens_q and max_seqlen_k == max_seqlen_q
+        calls.append((cu_seqlens_q, max_seqlen_q))
+        bounds = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        return varlen.sdpa_per_segment(q, k, v, *bounds, scale=softmax_scale, enable_gqa=True)
+
+    functions = (None, flash_varlen, None, None, None), (flash._lazy_define_process_function(flash_varlen), dict)
+    monkeypatch.setattr(flash, "lazy_import_flash_attention", lambda *_args, **_kwargs: functions)
+    model = student("qwen2", "sdpa").bfloat16()
+    ids, positions = pack_of(SIZES)
+    segments = Segments.of(SIZES)
+    expected = alone(model, ids)
+    model.config._attn_implementation = "flash_attention_2"
+    found = model(input_ids=ids, position_ids=positions, use_cache=False, **segments.arguments(model)).logits
+    assert (found - expected).abs().max() < 0.05 * expected.abs().max()
+    assert len(calls) == 2 and all(cu is segments.boundaries and longest == 17 for cu, longest in calls)
 
 
 def test_with_a_cache_packs_leak_and_the_check_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lark.config import Student
 from lark.errors import LarkError
-from lark.models import load as models
+from lark.models import students
 from lark.pool.read import read
 from lark.runtime import machine as hardware
 from lark.runtime.machine import memory_gib
@@ -71,11 +72,49 @@ def test_a_python_without_the_packages_reports_how_to_install_them() -> None:
     assert done.returncode == 1 and "make setup" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_flash_attention_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+GPU = ["hardware.device=cuda", "training.bf16=true"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ({}, "flash-attn is not installed"),
+        ({"flash-attn-4": "4.0.0"}, "flash-attn is not installed"),  # it has the module's name, flash_attn
+        ({"flash-attn": "1.0.9"}, r"flash-attn 1\.0\.9 is not version 2"),
+    ],
+)
+def test_flash_attention_that_is_not_version_2(installed: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name not in installed:
+            raise students.importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(hardware, "visible_gpus", lambda: 1)
+    monkeypatch.setattr(students.importlib.metadata, "version", version)
+    with pytest.raises(LarkError, match=rf"{said}: pip install flash-attn==2[\w.]+ --no-build-isolation, or .*=auto"):
+        checked("student.attention=flash_attention_2", *GPU)
+    installed["flash-attn"] = "2.8.3.post2"
+    checked("student.attention=flash_attention_2", *GPU)
+
+
+def test_a_kernel_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = "student.attention=kernels-community/flash-attn2@v1:flash_attn_func"
+    with pytest.raises(LarkError, match=r"flash-attn2@v1:flash_attn_func needs a GPU: use student\.attention=auto"):
+        checked(kernel)
     monkeypatch.setattr(hardware, "visible_gpus", lambda: 1)
     monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(LarkError, match=r"pip install flash-attn==2\.\d+\.\d+ --no-build-isolation"):
-        checked("student.attention=flash_attention_2", "hardware.device=cuda", "training.bf16=true")
+    with pytest.raises(LarkError, match=r"is a kernel from the Hugging Face hub, but the package kernels is not installed"):
+        checked(kernel, *GPU)
+    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: object())
+    checked(kernel, *GPU)
+    with pytest.raises(LarkError, match=r"has no float32, which training\.bf16=false needs"):
+        checked(kernel, "hardware.device=cuda", "training.bf16=false")
+
+
+@pytest.mark.parametrize("name", ["flash", "owner/", "/name", "a/b/c", "a/b:c:d", "a b/c", "owner/name@", "owner/name:f-1"])
+def test_a_name_that_is_no_attention(name: str) -> None:
+    with pytest.raises(LarkError, match=r"choose one of auto, varlen, sdpa, .*owner/name\[@revision\]\[:function\]"):
+        Student(name="s", path="p", attention=name)
 
 
 def test_an_engine_that_is_not_installed() -> None:
@@ -102,18 +141,6 @@ def test_what_is_not_installed_is_named_with_the_version_of_the_environment(
     with pytest.raises(LarkError) as error:
         checked(*asked)
     assert f"pip install {version}" in str(error.value)
-
-
-def test_without_flash_attention_pytorchs_own_is_used_with_a_message(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)
-    student = composed("student=qwen7b").student
-    assert models.attention(student, "cuda:0") == "sdpa"
-    assert "flash-attn is not installed: using PyTorch's own attention (sdpa)" in caplog.text
-    caplog.clear()
-    assert models.attention(student, "cpu") == "sdpa"
-    assert not caplog.text
 
 
 def test_a_pool_without_a_user_turn(tmp_path: Path) -> None:

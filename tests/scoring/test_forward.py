@@ -2,15 +2,15 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from lark.models.attention import SEGMENTS, separate_segments
+from lark.models import varlen
 from lark.models.chat import ChatFormat, Encoded
-from lark.models.head import Head
 from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
 from lark.scoring.forward import Student, batches, response_statistics
@@ -99,17 +99,30 @@ def test_neither_company_nor_padding_nor_order_changes_a_number(demo, demo_rows)
 
 
 def test_packs_give_the_numbers_of_padded_batches(demo_rows):
-    """A GPU packs with FlashAttention; here our own attention keeps the trajectories of a pack apart, as in training."""
+    """A GPU packs by default. On a CPU the same path runs if it is asked for, with the reference instead of the kernel."""
     config = composed().student
-    model, chat = load_model(str(DEMO), config, "cpu"), load_chat(str(DEMO), config)
+    chat = load_chat(str(DEMO), config)
     encoded = chat.encode_many(demo_rows, 512)
-    padded = score_all(Student.of(model), encoded, 2048)
-    separate_segments(model)
-    assert model.config._attn_implementation == SEGMENTS
-    packed = score_all(Student(model, Head.of(model), packs=True), encoded, 2048)
+    padding, packing = (
+        Student.of(load_model(str(DEMO), replace(config, attention=name), "cpu")) for name in ("auto", "varlen")
+    )
+    assert (padding.packs, packing.packs) == (False, True)
+    padded, packed = (score_all(student, encoded, 2048) for student in (padding, packing))
     for one, other in zip(packed, padded, strict=True):
         for name, column in vars(one).items():
             torch.testing.assert_close(column, getattr(other, name), rtol=1e-5, atol=1e-5)
+
+
+def test_a_kernel_that_fails_at_start_up_means_padded_batches(monkeypatch, caplog):
+    """As in training: not only a kernel that mixes trajectories, but also one that does not run."""
+
+    def fails(*_args: object, **_kwargs: object) -> Tensor:
+        raise RuntimeError("no kernel image is available for execution on the device")
+
+    model = load_model(str(DEMO), replace(composed().student, attention="varlen"), "cpu")
+    monkeypatch.setattr(varlen, "sdpa_per_segment", fails)
+    assert not Student.of(model).packs
+    assert "Scoring padded batches instead of packs: no kernel image is available" in caplog.text
 
 
 def test_batches_take_everything_once_and_keep_to_the_budget():

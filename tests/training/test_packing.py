@@ -7,9 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.errors import LarkError
+from lark.models import varlen
 from lark.models.chat import Encoded
+from lark.models.head import PLAIN
 from lark.training.loss import NO_TARGET
 from lark.training.packing import (
     PADDING,
@@ -21,6 +25,7 @@ from lark.training.packing import (
     plan_batches,
     utilisation,
 )
+from lark.training.trainer import return_weighted_loss
 
 CAPACITY = 100
 lengths_lists = st.lists(st.integers(2, CAPACITY), max_size=120)
@@ -185,6 +190,40 @@ def test_each_trajectory_needs_a_weight() -> None:
         collate_packed([A, B], [1.0])
 
 
+def test_a_pack_knows_where_its_trajectories_are() -> None:
+    packed, empty = collate_packed([A, B], [1.0, 1.0]), collate_packed([], [])
+    assert packed.segments is not None and empty.segments is not None
+    assert packed.segments.boundaries.tolist() == [0, len(A.ids), len(A.ids) + len(B.ids)]
+    assert packed.segments.longest == max(len(A.ids), len(B.ids))
+    assert (empty.segments.boundaries.tolist(), empty.segments.longest) == ([0, empty.input_ids.numel()], 1)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_training_hands_the_boundaries_to_every_layer(checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each layer would find them from the positions, for which the host waits for the GPU."""
+    found: list[object] = []
+    real = varlen._segments
+
+    def spy(arguments: dict[str, object], *rest: object) -> varlen.Segments:
+        found.append(arguments.get("cu_seq_lens_q"))
+        return real(arguments, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(varlen, "_segments", spy)
+    shape = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(**shape, attn_implementation=varlen.VARLEN)).train()
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return_weighted_loss(model, PLAIN)
+    micro = collate_packed([A, B], [1.0, 1.0])
+    model(micro, 2)[0].backward()
+    assert micro.segments is not None and len(found) == 2 * (2 if checkpointing else 1)
+    assert all(given is micro.segments.boundaries for given in found)
+
+
 def test_a_batch_moves_as_a_whole() -> None:
     moved = collate_packed([A, B], [1.0, 1.0]).to("meta")
-    assert {value.device.type for value in vars(moved).values()} == {"meta"}
+    assert moved.segments is not None
+    tensors = [value for value in vars(moved).values() if isinstance(value, Tensor)]
+    assert {value.device.type for value in [*tensors, moved.segments.boundaries]} == {"meta"}
+    assert len(tensors) == len(vars(moved)) - 1
+    assert collate_padded([A, B], [1.0, 1.0]).to("meta").segments is None

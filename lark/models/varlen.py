@@ -1,0 +1,269 @@
+"""Causal attention within each trajectory of a pack, without a mask.
+
+On a GPU the kernel is `torch.nn.attention.varlen.varlen_attn`, the FlashAttention that PyTorch contains: nothing has to be
+built or installed. It needs half precision, an Ampere GPU or newer, and has no dropout. Everywhere else `sdpa_per_segment`
+computes the same function from the same arguments with one call of the causal sdpa kernel per trajectory.
+
+The functions here are registered with transformers under two names (`student.attention` in parentheses):
+
+    varlen         (varlen)  the GPU kernel where it applies, else `sdpa_per_segment`.
+    sdpa_segments  (sdpa)    `sdpa_per_segment` on every device.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from lark.errors import LarkError
+
+log = logging.getLogger(__name__)
+
+VARLEN, SEGMENTS = "varlen", "sdpa_segments"
+CAUSAL = (-1, 0)
+"""`window_size`, in tokens before and after the query: everything before it, nothing after it."""
+LARGEST_HEAD = 256
+"""Largest head dimension of the GPU kernel. It also has to be a multiple of 8."""
+SMALLEST_BLOCK = 256
+"""Queries that share a call of the sdpa kernel if there is a sliding window."""
+
+_passes_window: set[type] = set()
+"""Configs of model families whose layers pass their sliding window to the attention function."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Where the trajectories of a pack begin and end.
+
+    Made once per micro-batch, from lengths that are known on the host. Kernels need the boundaries on the device and the
+    longest length as a number; to derive either from position ids, every layer would have to wait for the device.
+    """
+
+    boundaries: Tensor
+    """[S + 1] int32: 0, t_1, t_1 + t_2, …"""
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int]) -> "Segments":
+        """Segments of `lengths` tokens, one after the other."""
+        return cls(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), max(lengths))
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Segments":
+        return Segments(self.boundaries.to(device, non_blocking=non_blocking), self.longest)
+
+    def arguments(self, model: nn.Module) -> dict[str, Any]:
+        """Arguments for a model or its backbone, under the names that flash attention in transformers reads too.
+
+        Empty if the model does not pass unknown arguments on to its layers. Attention then uses the position ids.
+        """
+        if not _takes_keywords(type(model).forward):
+            return {}
+        both = {"cu_seq_lens": self.boundaries, "max_length": self.longest}
+        return {f"{name}_{side}": value for name, value in both.items() for side in ("q", "k")}
+
+
+@cache
+def _takes_keywords(forward: Callable[..., Any]) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(forward).parameters.values())
+
+
+def _segments(arguments: dict[str, Any], position_ids: Tensor | None, length: int) -> Segments:
+    """The segments of one row: those in `arguments`, or else each run of positions that rise by 1 ([0 1 2 0 1]: 3 and 2)."""
+    boundaries, longest = arguments.get("cu_seq_lens_q"), arguments.get("max_length_q")
+    if boundaries is not None and longest is not None:
+        return Segments(boundaries, longest)
+    if position_ids is None:
+        return Segments.of([length])
+    starts = (position_ids[0].diff() != 1).nonzero().squeeze(1).add(1).tolist()
+    return Segments.of([stop - start for start, stop in pairwise([0, *starts, length])]).to(position_ids.device)
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_ids: Tensor | None = None,
+    *,
+    gpu_kernel: bool = True,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """query [1, heads, t, head_dim] -> [1, t, heads, head_dim]. The signature is that of transformers' attention functions.
+
+    Everything that is not a whole pack (a mask, several rows, a cache) uses ordinary sdpa.
+    """
+    _refuse_unknown(module, kwargs)
+    window = kwargs.get("sliding_window")
+    if "sliding_window" in kwargs:
+        _passes_window.add(type(getattr(module, "config", None)))
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    length = query.shape[2]
+    whole = attention_mask is None and causal and len(query) == 1 and length == key.shape[2]
+    segments = _segments(kwargs, position_ids, length) if whole else None
+    window = window if segments is not None and window is not None and window < segments.longest else None
+    if segments is None or (len(segments.boundaries) == 2 and window is None):
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
+        )
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    bounds = (segments.boundaries, segments.boundaries, segments.longest, segments.longest)
+    settings: dict[str, Any] = {
+        "scale": scaling,
+        "window_size": CAUSAL if window is None else (window - 1, 0),
+        "enable_gqa": q.shape[1] != k.shape[1],
+    }
+    dtype = _precision(value)
+    reason = _why_not_kernel(q, v, dtype, dropout) if gpu_kernel else "student.attention=sdpa"
+    if reason is None:
+        output = varlen_attn(q.to(dtype), k.to(dtype), v.to(dtype), *bounds, **settings)
+        assert isinstance(output, Tensor)  # a pair only if the log-sum-exp is requested
+    else:
+        if gpu_kernel and query.is_cuda:
+            _report(reason)
+        output = sdpa_per_segment(q, k, v, *bounds, **settings, dropout=dropout)
+    return output[None], None
+
+
+def sdpa_per_segment(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: tuple[int, int] = CAUSAL,
+    enable_gqa: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """`varlen_attn` on any device and in any precision: query [T, heads, d], key and value [T, kv_heads, d] -> [T, heads, d].
+
+    The same arguments, for causal attention of segments that are the same in queries and keys. `max_q` and `max_k` are not
+    needed. Costs Σ t_i² (with a window w: Σ t_i w) and holds no mask of a whole segment.
+    """
+    sizes = [stop - start for start, stop in pairwise(cu_seq_q.tolist())]
+    outputs = []
+    for size, *packed in zip(sizes, query.split(sizes), key.split(sizes), value.split(sizes), strict=True):
+        q, k, v = (x.transpose(0, 1)[None] for x in packed)
+        if 0 <= window_size[0] < size - 1:
+            attended = _windowed_sdpa(q, k, v, window_size[0] + 1, scale, enable_gqa, dropout)
+        else:
+            attended = scaled_dot_product_attention(
+                q, k, v, dropout_p=dropout, is_causal=size > 1, scale=scale, enable_gqa=enable_gqa
+            )
+        outputs.append(attended[0].transpose(0, 1))
+    return torch.cat(outputs)
+
+
+def _windowed_sdpa(
+    query: Tensor, key: Tensor, value: Tensor, window: int, scale: float | None, enable_gqa: bool, dropout: float
+) -> Tensor:
+    """Causal attention of [1, heads, n, d] to the last `window` tokens, in blocks of queries with the keys that they see."""
+    if enable_gqa:  # with a mask, kernels need as many keys as queries
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+    length, block = query.shape[2], max(window, SMALLEST_BLOCK)
+    outputs = []
+    for start in range(0, length, block):
+        stop, first = min(length, start + block), max(0, start - window + 1)
+        at = torch.arange(start, stop, device=query.device)[:, None]
+        seen = torch.arange(first, stop, device=query.device)
+        outputs.append(
+            scaled_dot_product_attention(
+                query[:, :, start:stop], key[:, :, first:stop], value[:, :, first:stop],
+                attn_mask=(seen <= at) & (seen > at - window), dropout_p=dropout, scale=scale,
+            )
+        )  # fmt: skip
+    return torch.cat(outputs, dim=2)
+
+
+def _precision(value: Tensor) -> torch.dtype:
+    """The precision that attention runs in. Custom kernels are not part of autocast, and rotary embeddings return float32."""
+    kind = value.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
+
+
+def _why_not_kernel(query: Tensor, value: Tensor, dtype: torch.dtype, dropout: float) -> str | None:
+    """What PyTorch's variable-length kernel does not support in this call; None if it can be used."""
+    if not _has_kernel(query.device):
+        return f"the device {query.device} does not support it (it needs an Ampere GPU or newer)"
+    if dtype not in (torch.bfloat16, torch.float16):
+        return f"the precision is {str(dtype).removeprefix('torch.')}, not bfloat16 or float16"
+    if dropout:
+        return f"attention dropout is {dropout:g}"
+    sizes = (query.shape[-1], value.shape[-1])
+    if sizes[0] != sizes[1] or sizes[0] % 8 or sizes[0] > LARGEST_HEAD:
+        return f"the head dimensions of queries and values are {sizes[0]} and {sizes[1]}"
+    return None
+
+
+@cache
+def _has_kernel(device: torch.device) -> bool:
+    return (
+        device.type == "cuda"
+        and torch.backends.cuda.is_flash_attention_available()
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
+@cache
+def _report(reason: str) -> None:
+    """Log a reason once."""
+    log.warning("PyTorch's variable-length attention is not used: %s. Using one sdpa call per trajectory.", reason)
+
+
+def _refuse_unknown(module: nn.Module, kwargs: dict[str, Any]) -> None:
+    """Attention with a soft cap, sinks or position biases is a different function, which sdpa would silently not compute."""
+    extras = {"softcap": "a soft cap on attention scores", "s_aux": "attention sinks", "position_bias": "position biases"}
+    for name, what in extras.items():
+        if kwargs.get(name) is not None:
+            raise LarkError(
+                f"{type(module).__name__} has {what}, which sdpa and varlen attention do not compute: set "
+                "student.attention=eager, or on a GPU an implementation that does."
+            )
+
+
+def packed_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    **kwargs: Any,
+) -> Tensor | None:
+    """None if `packed_attention` needs no mask. Padding, a cache or another pattern need sdpa's, which also separates packs.
+
+    A sliding window needs no mask if the model's layers pass it to the attention function. Not all families do: whether
+    this one does is known after its first forward pass.
+    """
+    config = kwargs.get("config")
+    windowed = local_size is not None
+    applied = batch_size == 1 and local_size == getattr(config, "sliding_window", None) and type(config) in _passes_window
+    if attention_mask is None and q_length == kv_length and not use_vmap and (applied or not windowed):
+        return None
+    return sdpa_mask(
+        batch_size=batch_size, q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, local_size=local_size,
+        use_vmap=use_vmap, **kwargs,
+    )  # fmt: skip
+
+
+for _name, _attention in ((VARLEN, packed_attention), (SEGMENTS, partial(packed_attention, gpu_kernel=False))):
+    AttentionInterface.register(_name, _attention)
+    AttentionMaskInterface.register(_name, packed_mask)

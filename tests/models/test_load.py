@@ -1,0 +1,61 @@
+"""Loading a student's weights."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from lark.config import Student
+from lark.errors import LarkError
+from lark.models import load
+from lark.models.load import load_model
+from lark.models.students import DEMO
+
+
+def student(**settings: str) -> Student:
+    return Student(name="demo", path="demo", max_length=512, **{"dtype": "float32", **settings})  # type: ignore[arg-type]
+
+
+def test_weights_go_straight_to_the_device_bit_for_bit() -> None:
+    model = load_model(str(DEMO), student(), "cpu")
+    stored = load_file(DEMO / "model.safetensors")
+    for name, value in model.state_dict().items():
+        if name in stored:
+            assert torch.equal(value, stored[name].float()), name
+    plain = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32).eval()
+    assert {name for name, _ in model.named_buffers()} == {name for name, _ in plain.named_buffers()}
+    for (name, a), b in zip(model.named_buffers(), plain.buffers(), strict=True):
+        assert torch.equal(a, b), name
+    head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    assert (head is embedding) == model.config.tie_word_embeddings
+    assert not model.training and not any(hasattr(module, "_hf_hook") for module in model.modules())
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=ids).logits, plain(input_ids=ids, use_cache=False).logits)
+
+
+@pytest.mark.parametrize("zero3", [False, True])
+def test_zero_3_places_the_weights_itself(zero3: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    real = AutoModelForCausalLM.from_pretrained
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        given.append(kwargs["device_map"])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", spy)
+    monkeypatch.setattr(load, "is_deepspeed_zero3_enabled", lambda: zero3)
+    load_model(str(DEMO), student(), "cpu")
+    assert given == [None if zero3 else {"": torch.device("cpu")}]
+
+
+@pytest.mark.parametrize("attention", ["flash_attention_2", "kernels-community/flash-attn2"])
+def test_attention_that_cannot_be_imported_is_a_sentence(attention: str) -> None:
+    """Neither package is installed for the CPU. A package that was built for another PyTorch fails in the same way."""
+    if find_spec("flash_attn") or find_spec("kernels"):
+        pytest.skip("a package for GPUs is installed")
+    with pytest.raises(LarkError, match=rf"student\.attention={attention} cannot be loaded \(.+\)\. Set it to auto"):
+        load_model(str(DEMO), student(attention=attention, dtype="bfloat16"), "cpu")
