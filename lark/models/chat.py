@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lark.errors import LarkError
+from lark.models.tokenise import tokenise
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -87,38 +88,33 @@ class ChatFormat:
 
     def prompt(self, question: str, system: str | None = None, complete: bool = False) -> list[int]:
         """`prompt_text` as token ids. The template writes the beginning-of-text token itself, if there is one."""
-        return self._tokenise(self.prompt_text(question, system, complete))
+        return list(self._tokenise(self.prompt_text(question, system, complete)))
 
     def encode(self, question: str, response: str, max_length: int, system: str | None = None) -> Encoded:
         """Prompt and response as one sequence of at most `max_length` tokens, cut from the right."""
-        return self._join(self.prompt(question, system), self._tokenise(self._without_end(response)), max_length)
+        prompt = self._tokenise(self.prompt_text(question, system))
+        return self._join(prompt, self._tokenise(self._without_end(response)), max_length)
 
     def encode_many(
         self, rows: Sequence[Mapping[str, Any]], max_length: int, offsets: bool = False, complete: bool = False
     ) -> list[Encoded]:
-        """`encode` for rows with `question`, `response` and `system`, tokenised together, which is much faster."""
+        """`encode` for rows with `question`, `response` and `system`, tokenised together on all threads."""
         if offsets and not self.tokenizer.is_fast:
             raise LarkError(
                 f"The tokenizer of {self.tokenizer.name_or_path} cannot map tokens to characters, which "
                 "method=local_naturalness needs: use a student with a fast tokenizer (tokenizer.json)."
             )
-        prompts: dict[tuple[str, str | None], list[int]] = {}
-        for row in rows:
-            key = (row["question"], row["system"])
-            if key not in prompts:
-                prompts[key] = self.prompt(*key, complete)
-        if not rows:
-            return []
-        texts = [self._without_end(row["response"]) for row in rows]
-        responses = self.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=offsets)
-        joined = [
-            self._join(prompts[row["question"], row["system"]], response, max_length)
-            for row, response in zip(rows, responses["input_ids"], strict=True)
-        ]
-        if not offsets:
-            return joined
-        spans = responses["offset_mapping"]
-        return [replace(e, offsets=[*span, (0, 0)][: e.n_response]) for e, span in zip(joined, spans, strict=True)]
+        asked = list(dict.fromkeys((row["question"], row["system"]) for row in rows))
+        texts = [self.prompt_text(*key, complete) for key in asked]
+        prompts = {key: tokens.ids for key, tokens in zip(asked, tokenise(self.tokenizer, texts), strict=True)}
+        responses = tokenise(self.tokenizer, (self._without_end(row["response"]) for row in rows), offsets)
+        encoded = []
+        for row, response in zip(rows, responses, strict=True):
+            joined = self._join(prompts[row["question"], row["system"]], response.ids, max_length)
+            if response.offsets is not None:
+                joined = replace(joined, offsets=[*response.offsets, (0, 0)][: joined.n_response])
+            encoded.append(joined)
+        return encoded
 
     @property
     def stop_ids(self) -> list[int]:
@@ -133,12 +129,14 @@ class ChatFormat:
             response = text = text.removesuffix(end)
         return response
 
-    def _join(self, prompt: list[int], response: list[int], max_length: int) -> Encoded:
-        ids = [*prompt, *response, self.end_of_turn]
-        return Encoded(array("i", ids[:max_length]), min(len(prompt), max_length), len(ids) > max_length)
+    def _join(self, prompt: "array[int]", response: "array[int]", max_length: int) -> Encoded:
+        ids = prompt + response
+        ids.append(self.end_of_turn)
+        return Encoded(ids[:max_length], min(len(prompt), max_length), len(ids) > max_length)
 
-    def _tokenise(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+    def _tokenise(self, text: str) -> "array[int]":
+        (tokens,) = tokenise(self.tokenizer, [text])
+        return tokens.ids
 
     def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         return render(self.tokenizer, messages, add_generation_prompt=add_generation_prompt)

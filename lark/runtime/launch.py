@@ -142,7 +142,8 @@ def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(machine.threads)
-    env["TOKENIZERS_PARALLELISM"] = "false"
+    env["TOKENIZERS_PARALLELISM"] = "true"
+    env["RAYON_NUM_THREADS"] = str(max(1, machine.threads * machine.processes // (processes or machine.processes)))
     if not sys.stderr.isatty():
         env.setdefault("TQDM_MININTERVAL", "10")  # seconds; in a log file, every update of a bar is a new line
     if machine.device == "cpu":
