@@ -136,6 +136,10 @@ the core, each of thousands of small matrix products waits that long. The lower 
 it makes the demo's training 9% slower."""
 
 
+ROPE = "nvidia-triton"
+"""Liger's implementation of RoPE. On H100 Liger would choose another one (CuTe), so that A100 and H100 would run other code."""
+
+
 def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -> dict[str, str]:
     """Environment variables of workers, with `processes` of them on this node (None: as many as the machine has)."""
     env = dict(os.environ)
@@ -153,6 +157,7 @@ def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -
             env.setdefault("GOMP_SPINCOUNT", SPINS)
     else:
         env |= for_workers(processes or machine.processes, gpus)
+        env.setdefault("LIGER_KERNEL_IMPL_ROPE", ROPE)
     return env
 
 

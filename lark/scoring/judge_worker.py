@@ -102,7 +102,7 @@ def judge_pool(job: Job) -> dict[str, Any]:
         return {"asked": 0}
     model = job.weights
     asker = Asker(settings, *load_tokenizer(model, settings))
-    engine = engines.start(engine_config, settings.model, model, asker.tokenizer, job.machine.device)
+    engine = engines.start(engine_config, settings.model, model, asker.tokenizer, job.device)
     label = "judging" if job.world == 1 else f"judging (process 1 of {job.world})"
     with (
         engines.running(engine),
