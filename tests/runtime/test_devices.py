@@ -174,7 +174,8 @@ def test_a_worker_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_gpus_that_pytorch_cannot_use_are_named_with_the_versions(gpus: pytest.MonkeyPatch) -> None:
-    """This PyTorch is built without CUDA, and the stand-in's driver has GPUs."""
+    """PyTorch is built without CUDA, and the stand-in's driver has GPUs."""
+    gpus.setattr(torch.version, "cuda", None)
     job = job_of(composed(), Path(), machine=resolve(composed().hardware), world=8)
     with pytest.raises(
         LarkError, match=rf"PyTorch {re.escape(torch.__version__)} was built with no CUDA; the driver is 580\.95\.05"
@@ -183,8 +184,9 @@ def test_gpus_that_pytorch_cannot_use_are_named_with_the_versions(gpus: pytest.M
 
 
 def test_the_hf_engine_names_gpus_that_pytorch_cannot_use(gpus: pytest.MonkeyPatch) -> None:
+    gpus.setattr(torch.version, "cuda", None)
     config = composed("engine=hf")
-    with pytest.raises(LarkError, match="PyTorch cannot use the GPUs of this machine .* was built with no CUDA"):
+    with pytest.raises(LarkError, match=r"PyTorch cannot use the GPUs of this machine .* was built with no CUDA"):
         engines.start(config.engine, config.student, str(DEMO), load_chat(str(DEMO), config.student).tokenizer, "cuda:0")
 
 

@@ -74,12 +74,12 @@ def test_a_python_without_the_packages_is_told_how_to_get_them() -> None:
 def test_flash_attention_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "visible_gpus", lambda: 1)
     monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(LarkError, match=r"pip install flash-attn==2\.\d+\.\d+ --no-build-isolation"):
+    with pytest.raises(LarkError, match=r"pip install flash-attn==2\.\d+\.\d+\.post2 --no-build-isolation"):
         checked("student.attention=flash_attention_2", "hardware.device=cuda", "training.bf16=true")
 
 
 def test_an_engine_that_is_not_installed() -> None:
-    with pytest.raises(LarkError, match="engine=sglang, but it is not installed: pip install sglang"):
+    with pytest.raises(LarkError, match=r"engine=sglang, but it is not installed: conda env create -f environment-sglang\.yml"):
         checked("engine=sglang")
 
 
