@@ -40,14 +40,14 @@ def thread_seconds() -> dict[str, float]:
 
 
 def rate(tokenizer: Path, variant: str) -> float:
-    """Tokens per second on the critical path of this process. The threads exist, and caches are filled, before time counts."""
+    """Response tokens per second on the critical path of this process. The threads exist, and caches are filled, before time counts."""
     chat = ChatFormat(AutoTokenizer.from_pretrained(tokenizer))
     rows = list(trajectories(QUESTIONS, seed=0)) * COPIES
     parts = [rows[start : start + ROWS_IN_MEMORY] for start in range(0, len(rows), ROWS_IN_MEMORY)]
 
     def tokens(part: list[dict[str, object]]) -> int:
         if variant == OURS:
-            return sum(len(encoded.ids) for encoded in chat.encode_many(part, LONGEST))
+            return sum(encoded.n_response for encoded in chat.encode_many(part, LONGEST))
         return sum(map(len, chat.tokenizer([str(row["response"]) for row in part], add_special_tokens=False)["input_ids"]))
 
     tokens(parts[0])
