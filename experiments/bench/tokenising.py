@@ -40,7 +40,7 @@ def thread_seconds() -> dict[str, float]:
 
 
 def rate(tokenizer: Path, variant: str) -> float:
-    """Response tokens per second on the critical path of this process. The threads exist, and caches are filled, before time counts."""
+    """Response tokens per second on the critical path of this process. Threads and caches exist before time counts."""
     chat = ChatFormat(AutoTokenizer.from_pretrained(tokenizer))
     rows = list(trajectories(QUESTIONS, seed=0)) * COPIES
     parts = [rows[start : start + ROWS_IN_MEMORY] for start in range(0, len(rows), ROWS_IN_MEMORY)]
