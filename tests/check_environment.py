@@ -19,7 +19,7 @@ RESOLVE = [
     sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--retries", "2",
     "--only-binary", ":all:", "--no-binary", "deepspeed,antlr4-python3-runtime",
 ]  # fmt: skip
-LIMIT_SECONDS = 900
+LIMIT_SECONDS = 1800
 
 
 @pytest.fixture(scope="module", autouse=True)
