@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from experiments.harness.sweep import published
 from lark.config.cli import as_hydra_reads
-from lark.models.chat import conversation
+from lark.models.dialogue import opening
 from lark.models.load import load_chat
 from lark.models.students import location
 from lark.pool import trajectories as pools
@@ -174,7 +174,7 @@ def test_the_training_set_is_what_llama_factory_reads(train_jsonl: Path) -> None
         assert [message[tags["role_tag"]] for message in messages[-2:]] == [tags["user_tag"], tags["assistant_tag"]]
         assert isinstance(row["weight"], float)
     assert sum(row["weight"] for row in rows) == pytest.approx(len(rows))
-    assert example["messages"][:-1] == conversation("What is 2+3?")
+    assert example["messages"][:-1] == opening("What is 2+3?", None)
 
 
 def test_the_pages_trl_trainer_has_our_objective(train_jsonl: Path, monkeypatch: pytest.MonkeyPatch) -> None:

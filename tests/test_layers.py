@@ -11,6 +11,7 @@ from tests.conftest import ROOT
 
 LAYERS = [
     ["lark.errors", "lark.report.tables", "lark.report.style"],
+    ["lark.reading"],
     ["lark.config"],
     ["lark.runtime"],  # store, machine, operation, launch, worker, …: all but those named below
     ["lark.models", "lark.grading"],

@@ -4,17 +4,17 @@ import pandas as pd
 
 from experiments.harness.sweep import Sweep, Trial
 from lark.pool import trajectories as pools
-from lark.scoring.methods import METHODS, kind_of, loss, rho
+from lark.scoring.methods import METHODS, SCORES_TABLE, loss, rho
 from lark.selection.write import SELECTION
 
 
 def candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
     """One row per trajectory: teacher, rollout, statistics, loss, rho and g_hat. None if the scores do not exist yet."""
-    pool, scores = sweep.folder(trial, pools.POOL), sweep.folder(trial, kind_of("statistics"))
+    pool, scores = sweep.folder(trial, pools.POOL), sweep.folder(trial, SCORES_TABLE)
     if pool is None or scores is None:
         return None
     table = pd.read_parquet(pool / pools.FILE, columns=[*pools.KEY, "teacher", "rollout"])
-    table = table.merge(pd.read_parquet(scores / kind_of("statistics").file), on=pools.KEY, validate="1:1")
+    table = table.merge(pd.read_parquet(scores / SCORES_TABLE.file), on=pools.KEY, validate="1:1")
     return table.assign(loss=loss(table), rho=rho(table), g_hat=METHODS["lark"].score(table))
 
 

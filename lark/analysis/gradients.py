@@ -25,7 +25,7 @@ from torch import Tensor
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.models.head import last_hidden_state, logit_rule
+from lark.models.head import last_hidden_state, logit_rule, predicting
 from lark.models.padding import right_padded
 from lark.scoring.forward import batches
 from lark.scoring.learnability import Floats
@@ -132,8 +132,8 @@ class Anchor:
     def hidden(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
         """[T, d] the hidden states that predict the response's tokens, and those tokens [T]."""
         ids = torch.tensor(encoded.ids, device=self.head.device)[None]
-        states = last_hidden_state(self.model, ids)[0, encoded.prompt_length - 1 : -1]
-        return states, ids[0, encoded.prompt_length :]
+        states = predicting(last_hidden_state(self.model, ids)[0], encoded)
+        return states, torch.tensor(encoded.response, device=self.head.device)
 
     def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """ℓ_k = 1/|a_k| Σ_t -log π(y_t | x, y_<t) (paper, Sec. 3.1), as training computes it."""
@@ -291,5 +291,5 @@ def squared_norm(tensor: Tensor) -> float:
 
 def _padded(trajectories: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
     """Token ids and targets [b, t]."""
-    targets = [response_targets(trajectory.ids, trajectory.prompt_length) for trajectory in trajectories]
+    targets = [response_targets(trajectory) for trajectory in trajectories]
     return right_padded([trajectory.ids for trajectory in trajectories]), right_padded(targets, NO_TARGET)

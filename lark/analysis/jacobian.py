@@ -16,6 +16,7 @@ from lark.analysis.blockwise import forward_mode
 from lark.analysis.gradients import Anchor, squared_norm
 from lark.errors import LarkError, first_line
 from lark.models.chat import Encoded
+from lark.models.head import predicting
 
 TOLERANCE = 0.01
 """Power iteration ends when a step raises the value by less than this share."""
@@ -65,8 +66,7 @@ def _pushed(anchor: Anchor, encoded: Encoded, direction: dict[str, Tensor], expe
 
     def states(values: dict[str, Tensor]) -> Tensor:
         output = functional_call(backbone, values, kwargs={"input_ids": ids, "use_cache": False})
-        hidden: Tensor = output.last_hidden_state[0, encoded.prompt_length - 1 : -1]
-        return hidden
+        return predicting(output.last_hidden_state[0], encoded)
 
     kind = anchor.model.config.model_type
     try:

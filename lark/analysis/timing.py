@@ -23,7 +23,8 @@ from tqdm import tqdm
 
 from lark.analysis.kinds import TIMINGS
 from lark.models.chat import Encoded
-from lark.models.head import last_hidden_state
+from lark.models.dialogue import response_text
+from lark.models.head import last_hidden_state, predicting
 from lark.models.load import load_chat, load_model
 from lark.models.students import location
 from lark.pool import trajectories as pools
@@ -33,8 +34,8 @@ from lark.runtime.operation import Job
 from lark.runtime.store import atomic
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.local import LocalScorer, steps_of
-from lark.scoring.methods import kind_of
-from lark.scoring.worker import TEXT, summarise
+from lark.scoring.methods import LENGTHS_TABLE
+from lark.scoring.worker import summarise
 
 log = logging.getLogger(__name__)
 TOP = 100
@@ -46,14 +47,14 @@ def measure(job: Job) -> dict[str, Any]:
     """Time every method on the same trajectories: `cost.parquet`, one row per method, round and trajectory."""
     device = start_torch(job)
     asked, config = job.config.analysis, job.config.student
-    chat = load_chat(job.weights, config)
+    chat = load_chat(job.weights, config, job.config.pool.turns == "last")
     student = Student.of(load_model(job.weights, config, device))
-    chosen = sample(pd.read_parquet(job.inputs["lengths"] / kind_of("lengths").file), asked.samples)
+    chosen = sample(pd.read_parquet(job.inputs["lengths"] / LENGTHS_TABLE.file), asked.samples)
     rows = read(job.inputs["pool"] / pools.FILE, chosen)
     encoded = chat.encode_many(rows, config.max_length, offsets=True)
     scorers: dict[str, Callable[[int], object]] = {
         **{name: lambda i, score=score: score(student, encoded[i], job) for name, score in SCORERS.items()},  # type: ignore[misc]
-        "local_blocks": _local_blocks(student, encoded, rows, job),
+        "local_blocks": _local_blocks(student, encoded, job),
         **({"llm_judge": _judge(rows, job, device)} if job.config.engine.name == "hf" else {}),
     }
     for scorer in scorers.values():  # compilation and first allocations are not part of a sample's cost
@@ -82,7 +83,7 @@ def sample(lengths: pd.DataFrame, count: int) -> pd.DataFrame:
 def read(pool: Path, chosen: pd.DataFrame) -> list[dict[str, Any]]:
     """The chosen trajectories' texts, in the pool's order. Not through pandas, which turns a system prompt of None into NaN."""
     wanted = set(chosen[KEY].astype(str).itertuples(index=False, name=None))
-    return [row for row in pools.iterate(pool, columns=TEXT) if tuple(str(row[name]) for name in KEY) in wanted]
+    return [row for row in pools.iterate(pool, columns=pools.TEXT) if tuple(str(row[name]) for name in KEY) in wanted]
 
 
 def _time(scorer: Callable[[int], object], index: int, student: Student) -> float:
@@ -103,8 +104,8 @@ def _logits(student: Student, trajectory: Encoded) -> tuple[Tensor, Tensor]:
     """All logits of the response [T, V], and its tokens [T]."""
     device = student.head.weight.device
     ids = torch.tensor(trajectory.ids, device=device)
-    hidden = last_hidden_state(student.model, ids[None])[0, trajectory.prompt_length - 1 : -1]
-    return student.head.logits(hidden), ids[trajectory.prompt_length :]
+    hidden = predicting(last_hidden_state(student.model, ids[None])[0], trajectory)
+    return student.head.logits(hidden), torch.tensor(trajectory.response, device=device)
 
 
 def grape(student: Student, trajectory: Encoded, job: Job) -> float:
@@ -150,10 +151,10 @@ SCORERS: dict[str, Scorer] = {
 }
 
 
-def _local_blocks(student: Student, encoded: list[Encoded], rows: list[dict[str, Any]], job: Job) -> Callable[[int], object]:
+def _local_blocks(student: Student, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
     """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run once and not shared."""
     blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
-    steps = [steps_of(e, row["response"]) for e, row in zip(encoded, rows, strict=True)]
+    steps = [steps_of(e) for e in encoded]
     return lambda i: blocks.surprisals([encoded[i]], [steps[i]])
 
 
@@ -168,7 +169,7 @@ def _judge(rows: list[dict[str, Any]], job: Job, device: str) -> Callable[[int],
     engine = engines.start(job.config.engine, settings.model, path, asker.tokenizer, device)
 
     def verdict(i: int) -> object:
-        prompt, _ = asker.prompt(rows[i]["question"], rows[i]["response"])
+        prompt, _ = asker.prompt(rows[i]["question"], response_text(rows[i]))
         return engines.answers(engine, [engines.Request(prompt, i, settings.max_new_tokens)], asker.sampling(0))
 
     return verdict

@@ -34,7 +34,7 @@ from lark.training.worker import read_examples
 
 log = logging.getLogger(__name__)
 
-TEXT = ["question_id", "candidate_id", "teacher", "system", "question", "response"]
+TEXT = [*pools.TEXT, "teacher"]
 SNAPSHOTS = "snapshots/step-*"
 """The student during training, in a checkpoint that was trained with training.snapshots."""
 

@@ -24,6 +24,8 @@ class Pool:
     """Split of a Hugging Face dataset."""
     revision: str | None = None
     """Revision of a Hugging Face dataset."""
+    turns: str = "all"
+    """Assistant turns of a conversation that are scored and trained on: all, or the last. The others are context."""
     questions: int | None = None
     """Use this many questions, in a sample that does not depend on their order. None: all. The demo generates this many."""
     seed: int = 42
@@ -45,6 +47,7 @@ class Pool:
     def __post_init__(self) -> None:
         plain_name("pool.name", self.name)
         one_of("pool.format", self.format, ("demo", "rows", "rsr", "hub"))
+        one_of("pool.turns", self.turns, ("all", "last"))
         one_of("pool.answer_format", self.answer_format, ANSWER_FORMATS)
         require(
             self.questions is None or self.questions >= 1,

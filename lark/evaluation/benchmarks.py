@@ -4,19 +4,18 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from numbers import Number
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 from lark.config import Benchmark, Task
 from lark.errors import LarkError, first_line
 from lark.evaluation import prompts
+from lark.reading.rows import READERS, Row, plain_text, rows
 
 SYSTEM_PROMPTS = {"numeric": prompts.NUMERIC, "choice": prompts.CHOICE, "free_form": prompts.FREE_FORM}
 LETTERS = "ABCDEFGHIJ"
-FILES = (".jsonl", ".json", ".parquet", ".csv")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def is_here(task: Task) -> bool:
 
 def _is_missing(path: str) -> bool:
     """Whether this can only be a local path, and does not exist."""
-    looks_local = path.startswith((".", "/", "~")) or Path(path).suffix in FILES
+    looks_local = path.startswith((".", "/", "~")) or Path(path).suffix in READERS
     return looks_local and not Path(path).expanduser().exists()
 
 
@@ -94,24 +93,21 @@ def _load(name: str, task: Task) -> tuple[Problem, ...]:
     return tuple(problems[: task.limit])
 
 
-def _problem(row: Mapping[str, Any], index: int, name: str, task: Task) -> Problem:
-    where = f"benchmark {name}, problem {index + 1} of {task.path}"
+def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
+    where = f"benchmark {name}, {row.where}"
 
-    def get(field: str) -> str:
-        value = row.get(field)
-        if not isinstance(value, str | Number | None):
-            kind = type(value).__name__
-            if kind != "NAType":  # a third way in which pandas marks missing values, after None and NaN
-                raise LarkError(f"{where}: `{field}` has type {kind}; write it as text or a number.")
-            value = None
+    def get(field: str, as_text: Callable[[object], str] = str) -> str:
+        value = row.values.get(field)
+        if not isinstance(value, str | int | float | Decimal | None):
+            raise LarkError(f"{where}: `{field}` has type {type(value).__name__}; write it as text or a number.")
         if value is None or value == "" or value != value:  # noqa: PLR0124  # NaN
             raise LarkError(
-                f"{where}: there is no `{field}`; the row has {', '.join(map(str, row))}. "
+                f"{where}: there is no `{field}`; the row has {', '.join(map(str, row.values))}. "
                 f"Set benchmark.tasks.{name}.question_field, answer_field and so on to the names in the file."
             )
-        return _checked_text(str(value), field, where)
+        return _checked_text(as_text(value), field, where)
 
-    question, answer = get(task.question_field), get(task.answer_field)
+    question, answer = get(task.question_field), get(task.answer_field, plain_text)
     identity = get(task.id_field) if task.id_field else str(index)
     level = _level(get(task.level_field), where) if task.level_field else None
     if not task.distractor_fields:
@@ -160,70 +156,24 @@ def _shuffle(options: list[str], key: str) -> None:
     random.Random(seed).shuffle(options)
 
 
-def _rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
+def _rows(name: str, task: Task) -> Iterator[Row]:
     if task.path == "demo":
         from lark.demo.exams import problems  # noqa: PLC0415  # the demo is generated, not read
 
-        yield from problems(name)
+        yield from (Row(row, f"problem {number} of the demo") for number, row in enumerate(problems(name), start=1))
         return
     if not task.path:
         raise LarkError(f"benchmark {name} needs its file: add benchmark.tasks.{name}.path=<JSONL, Parquet or CSV file>.")
     path = Path(task.path).expanduser()
     if path.is_file():
-        yield from _table_rows(path) if path.suffix in (".parquet", ".csv") else _json_rows(path)
+        yield from rows(path)
     elif _is_missing(task.path):
         raise LarkError(f"benchmark.tasks.{name}.path={task.path}: there is no such file; put it there, or set the right path.")
     else:
         yield from _hub_rows(name, task)
 
 
-def _table_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    import pandas as pd  # noqa: PLC0415  # not needed for JSONL
-
-    try:
-        # As text: pandas would read the answers `073` and `1e5` as numbers, and `NA` as missing.
-        table = (
-            pd.read_parquet(path) if path.suffix == ".parquet"
-            else pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        )  # fmt: skip
-    except pd.errors.EmptyDataError:
-        return
-    except UnicodeDecodeError as error:
-        raise LarkError(f"{path}: not UTF-8 ({_bytes(error)}); convert the file to UTF-8.") from error
-    except (OSError, ValueError) as error:
-        kind = "Parquet" if path.suffix == ".parquet" else "CSV"
-        raise LarkError(f"{path}: cannot be read as {kind} ({' '.join(str(error).split())}); fix the file.") from error
-    yield from table.to_dict("records")  # type: ignore[misc]
-
-
-def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open("rb") as handle:
-        for number, data in enumerate(handle, start=1):
-            try:
-                line = data.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                if not line:
-                    continue
-                row = None if line[0] == "[" else json.loads(line)
-            except UnicodeDecodeError as error:
-                raise LarkError(f"{path}, line {number}: not UTF-8 ({_bytes(error)}); convert the file to UTF-8.") from error
-            except (json.JSONDecodeError, RecursionError) as error:
-                reason = (
-                    f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-                )
-                raise LarkError(f"{path}, line {number}: broken JSON ({reason}); each line must be one problem.") from error
-            if not isinstance(row, dict):
-                raise LarkError(
-                    f"{path}, line {number}: expected one JSON object, {{…}}, per line; "
-                    f"to convert a JSON list: `jq -c '.[]' {path.name}`."
-                )
-            yield row
-
-
-def _bytes(error: UnicodeDecodeError) -> str:
-    return f"byte 0x{error.object[error.start]:02x} at position {error.start}"
-
-
-def _hub_rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
+def _hub_rows(name: str, task: Task) -> Iterator[Row]:
     try:
         import datasets  # noqa: PLC0415  # only hub benchmarks need it
     except ImportError as error:
@@ -231,7 +181,8 @@ def _hub_rows(name: str, task: Task) -> Iterator[Mapping[str, Any]]:
             f"benchmark {name} is a hub dataset: pip install datasets, or set benchmark.tasks.{name}.path to a file."
         ) from error
     try:
-        yield from datasets.load_dataset(task.path, task.subset, split=task.split, revision=task.revision)
+        data = datasets.load_dataset(task.path, task.subset, split=task.split, revision=task.revision)
+        yield from (Row(row, f"problem {number} of {task.path}") for number, row in enumerate(data, start=1))
     except Exception as error:
         raise LarkError(
             f"benchmark.tasks.{name}.path={task.path}: neither a file nor a readable hub dataset "

@@ -1,120 +1,127 @@
-"""The only place that turns a question and a response into token ids.
+"""The student's chat format: turns conversations into token ids, for scoring, training and evaluation alike.
 
-Scoring, training and evaluation all go through `ChatFormat`, so the prompt that is scored is token for token the prompt
-that is trained on and the prompt that evaluation sends (paper, App. C.3, "Prompt consistency"). Prompt and response are
-tokenised separately and joined; the end-of-turn token belongs to the response.
+The prompt that is scored is token for token the prompt that is trained on and the prompt that evaluation sends (paper,
+App. C.3, "Prompt consistency"). Context and assistant turns are tokenised separately and joined; the end-of-turn token belongs to
+the turn. How a conversation is rendered is in rendering.py; text that looks like a control token stays text (literal.py).
 """
 
-import datetime
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lark.errors import LarkError
-from lark.models.tokenise import tokenise
+from lark.models.dialogue import INSTRUCTION, Dialogue, dialogue_of, opening
+from lark.models.literal import unshield
+from lark.models.rendering import TEMPLATES, Renderer, Segment, remedy
+from lark.models.tokenise import joined
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}"
-"""The end of the user turn in scoring, training and evaluation (paper, App. C.3)."""
-
-TEMPLATES = Path(__file__).parent / "templates"
-"""Our own templates, for base models that have none: `llama3` and `chatml`. None of them injects a date."""
-
-TODAY = datetime.datetime(2024, 7, 26, tzinfo=datetime.UTC)
-"""The date for templates that ask for one, so that a prompt never depends on the day: Llama's own default."""
-
-
-def render(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], **options: Any) -> str:
-    """Render messages with the tokenizer's chat template."""
-    rendered = tokenizer.apply_chat_template(messages, tokenize=False, strftime_now=TODAY.strftime, **options)
-    assert isinstance(rendered, str)
-    return rendered
+    from lark.config import Student
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """One trajectory as the student sees it: `ids[:prompt_length]` is the prompt, the rest is the response."""
+    """One trajectory as the student sees it: `ids[:prompt_length]` is the prompt, the rest is the response.
+
+    A trajectory of several turns has more context after the prompt (`context`), which is not part of the response.
+    """
 
     ids: Sequence[int]
     """Four bytes per token, because a training set of 100,000 long trajectories is held in memory as a whole."""
     prompt_length: int
     truncated: bool
+    context: tuple[tuple[int, int], ...] = ()
+    """Start and end of user and tool turns that follow the first assistant turn."""
     offsets: list[tuple[int, int]] | None = None
-    """Start and end of each response token in the response's text, if requested; (0, 0) for the end of the turn."""
+    """Start and end of each response token in `text`, if requested; (0, 0) for the end of the turn."""
+    text: str | None = None
+    """The response's text, if offsets are requested."""
 
     @property
     def n_response(self) -> int:
-        return len(self.ids) - self.prompt_length
+        return len(self.ids) - self.prompt_length - sum(stop - start for start, stop in self.context)
+
+    @property
+    def turns(self) -> list[tuple[int, int]]:
+        """Start and end of the assistant turns: the tokens that are scored and trained on."""
+        edges = [self.prompt_length, *(edge for span in self.context for edge in span), len(self.ids)]
+        return [(start, stop) for start, stop in list(pairwise(edges))[::2] if start < stop]
+
+    @property
+    def response(self) -> list[int]:
+        """Ids of the response tokens."""
+        return [token for start, stop in self.turns for token in self.ids[start:stop]]
 
 
-def user_turn(question: str) -> str:
-    """The user's message: the question followed by the instruction (never twice)."""
-    question = question.strip()
-    return question if question.rstrip(" .").endswith(INSTRUCTION) else f"{question}\n{INSTRUCTION}"
+@dataclass(frozen=True)
+class ChatOptions:
+    """How a student is prompted (settings of the student; see lark/config/student.py)."""
 
+    instruction: str | None = INSTRUCTION
+    thinking: str = "template"
+    template_options: Mapping[str, Any] = field(default_factory=dict)
 
-def conversation(question: str, system: str | None = None, complete: bool = False) -> list[dict[str, str]]:
-    """The messages before the response. `complete`: the question is a whole user turn, as in a training set."""
-    opening = [{"role": "system", "content": system}] if system else []
-    return [*opening, {"role": "user", "content": question if complete else user_turn(question)}]
+    @classmethod
+    def of(cls, student: "Student") -> "ChatOptions":
+        return cls(student.instruction, student.thinking, student.template_options)
 
 
 class ChatFormat:
     """A tokenizer with its chat template, checked once: responses can be joined to prompts without changing either."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: str | None = None, stop_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        template: str | None = None,
+        stop_ids: Iterable[int] = (),
+        options: ChatOptions | None = None,
+        last_only: bool = False,
+    ) -> None:
         """`template` is None (the tokenizer's own), the name of one of ours, or a path to a Jinja file.
 
-        `stop_ids`: tokens that end an answer, in addition to those of the template and the tokenizer.
+        `stop_ids`: tokens that end an answer, in addition to those of the template and the tokenizer. `last_only`: only the last
+        assistant turn of a trajectory is scored (`pool.turns=last`).
         """
-        self.tokenizer = tokenizer
+        self.tokenizer, self.last_only = tokenizer, last_only
+        self.options = ChatOptions() if options is None else options
         self.further_stops = frozenset(stop_ids)
         if template is not None:
             tokenizer.chat_template = template_file(template).read_text(encoding="utf-8")
         if not tokenizer.chat_template:
-            raise LarkError(
-                f"The tokenizer of {tokenizer.name_or_path} has no chat template. "
-                "Set student.chat_template to `chatml`, `llama3` or a path to a Jinja file."
-            )
-        self.end_of_turn: int = self._find_end_of_turn()
+            raise LarkError(f"The tokenizer of {tokenizer.name_or_path} has no chat template. {remedy(tokenizer)}")
+        self.renderer = Renderer(tokenizer, self.options.thinking, self.options.template_options)
+        self.literal = self.renderer.literal
+        self.end_of_turn = self.renderer.end_ids[0]
 
-    def prompt_text(self, question: str, system: str | None = None, complete: bool = False) -> str:
-        """The text that is sent to the model before it answers (`complete` as in `conversation`)."""
-        return self._render(conversation(question, system, complete), add_generation_prompt=True)
+    def prompt_text(self, question: str, system: str | None = None) -> str:
+        """The text that is sent to the model before it answers."""
+        return unshield(self._prompt(question, system))
 
-    def prompt(self, question: str, system: str | None = None, complete: bool = False) -> list[int]:
+    def prompt(self, question: str, system: str | None = None) -> list[int]:
         """`prompt_text` as token ids. The template writes the beginning-of-text token itself, if there is one."""
-        return list(self._tokenise(self.prompt_text(question, system, complete)))
+        return self.literal.tokenise(self._prompt(question, system))
 
     def encode(self, question: str, response: str, max_length: int, system: str | None = None) -> Encoded:
         """Prompt and response as one sequence of at most `max_length` tokens, cut from the right."""
-        prompt = self._tokenise(self.prompt_text(question, system))
-        return self._join(prompt, self._tokenise(self._without_end(response)), max_length)
+        return self.encode_many([{"question": question, "response": response, "system": system}], max_length)[0]
 
-    def encode_many(
-        self, rows: Sequence[Mapping[str, Any]], max_length: int, offsets: bool = False, complete: bool = False
-    ) -> list[Encoded]:
-        """`encode` for rows with `question`, `response` and `system`, tokenised together on all threads."""
-        if offsets and not self.tokenizer.is_fast:
-            raise LarkError(
-                f"The tokenizer of {self.tokenizer.name_or_path} cannot map tokens to characters, which "
-                "method=local_naturalness needs: use a student with a fast tokenizer (tokenizer.json)."
-            )
-        asked = list(dict.fromkeys((row["question"], row["system"]) for row in rows))
-        texts = [self.prompt_text(*key, complete) for key in asked]
-        prompts = {key: tokens.ids for key, tokens in zip(asked, tokenise(self.tokenizer, texts), strict=True)}
-        responses = tokenise(self.tokenizer, (self._without_end(row["response"]) for row in rows), offsets)
-        encoded = []
-        for row, response in zip(rows, responses, strict=True):
-            joined = self._join(prompts[row["question"], row["system"]], response.ids, max_length)
-            if response.offsets is not None:
-                joined = replace(joined, offsets=[*response.offsets, (0, 0)][: joined.n_response])
-            encoded.append(joined)
-        return encoded
+    def encode_many(self, rows: Sequence[Mapping[str, Any]], max_length: int, offsets: bool = False) -> list[Encoded]:
+        """`encode` for rows of a pool, tokenised together on all threads."""
+        dialogues = [dialogue_of(row, self.options.instruction, self.last_only) for row in rows]
+        return self.encode_dialogues(dialogues, max_length, offsets)
+
+    def encode_dialogues(self, dialogues: Sequence[Dialogue], max_length: int, offsets: bool = False) -> list[Encoded]:
+        """Conversations as token ids. `offsets`: also where each response token is in the response's text."""
+        if offsets:
+            return [self._with_offsets(dialogue, max_length) for dialogue in dialogues]
+        segments = [self.renderer.segments(dialogue) for dialogue in dialogues]
+        texts = list(dict.fromkeys(segment.text for each in segments for segment in each))  # candidates share their prompt
+        ids = dict(zip(texts, self.literal.tokenise_many(texts), strict=True))
+        return [self._join(each, [ids[segment.text] for segment in each], max_length) for each in segments]
 
     @property
     def stop_ids(self) -> list[int]:
@@ -122,43 +129,36 @@ class ChatFormat:
         end_of_text = self.tokenizer.eos_token_id
         return sorted({self.end_of_turn} | self.further_stops | ({end_of_text} if isinstance(end_of_text, int) else set()))
 
-    def _without_end(self, response: str) -> str:
-        """The response without an end of turn that was stored with it: `_join` adds one, and there must not be two."""
-        end, text = str(self.tokenizer.convert_ids_to_tokens(self.end_of_turn)), response.rstrip()
-        while text.endswith(end):
-            response = text = text.removesuffix(end)
-        return response
+    def _prompt(self, question: str, system: str | None) -> str:
+        return self.renderer.prompt(self.literal.shield(opening(question, system, self.options.instruction)))
 
-    def _join(self, prompt: "array[int]", response: "array[int]", max_length: int) -> Encoded:
-        ids = prompt + response
+    def _join(self, segments: Sequence[Segment], parts: Sequence[Sequence[int]], max_length: int) -> Encoded:
+        """One sequence of all segments, with the end of the last turn."""
+        ids = joined(parts)
         ids.append(self.end_of_turn)
-        return Encoded(ids[:max_length], min(len(prompt), max_length), len(ids) > max_length)
+        edges = [min(edge, max_length) for edge in accumulate(map(len, parts), initial=0)]
+        spans = [span for span, segment in zip(pairwise(edges), segments, strict=True) if not segment.loss]
+        context = tuple((start, stop) for start, stop in spans[1:] if start < stop)
+        return Encoded(ids[:max_length], spans[0][1], len(ids) > max_length, context)
 
-    def _tokenise(self, text: str) -> "array[int]":
-        (tokens,) = tokenise(self.tokenizer, [text])
-        return tokens.ids
-
-    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        return render(self.tokenizer, messages, add_generation_prompt=add_generation_prompt)
-
-    def _find_end_of_turn(self) -> int:
-        """The special token that closes an assistant's turn, found by rendering one."""
-        question, answer = "How many?", "Two."
-        prompt = self.prompt_text(question)
-        whole = self._render([*conversation(question), {"role": "assistant", "content": answer}], add_generation_prompt=False)
-        if not whole.startswith(prompt + answer):
+    def _with_offsets(self, dialogue: Dialogue, max_length: int) -> Encoded:
+        if not self.tokenizer.is_fast:
             raise LarkError(
-                f"The chat template of {self.tokenizer.name_or_path} changes the prompt once it is answered, so the "
-                "scored prompt would differ from the one at evaluation. Set student.chat_template to a template that does not."
+                f"The tokenizer of {self.tokenizer.name_or_path} cannot map tokens to characters, which "
+                "method=local_naturalness needs: use a student with a fast tokenizer (tokenizer.json)."
             )
-        special = set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
-        for token in self._tokenise(whole[len(prompt + answer) :]):
-            if token in special:
-                return token
-        raise LarkError(
-            f"The chat template of {self.tokenizer.name_or_path} ends an answer with no special token, so generation would "
-            "never stop. Set student.chat_template to `chatml`, `llama3` or a path to a Jinja file."
-        )
+        segments = self.renderer.segments(dialogue)
+        if len(segments) > 2:
+            raise LarkError(
+                "method=local_naturalness scores one response per trajectory. For several turns use pool.turns=last."
+            )
+        prompt, response = segments
+        ids, spans = self.literal.offsets(response.text)
+        whole = self._join(segments, [self.literal.tokenise(prompt.text), ids], max_length)
+        return Encoded(
+            whole.ids, whole.prompt_length, whole.truncated,
+            offsets=[*spans, (0, 0)][: whole.n_response], text=unshield(response.text),
+        )  # fmt: skip
 
 
 def template_file(template: str) -> Path:

@@ -15,6 +15,8 @@ from lark.errors import LarkError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from lark.models.chat import Encoded
+
 PROBE_TOKENS = 8
 """Length of the sequence on which `logit_rule` compares a rule with the model."""
 SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -157,3 +159,9 @@ def last_hidden_state(model: "PreTrainedModel", input_ids: Tensor, **inputs: Any
 def mixes(x: Tensor) -> bool:
     """Whether the device multiplies half-precision inputs directly into an fp32 output (CUDA only)."""
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
+
+
+def predicting(hidden: Tensor, encoded: "Encoded") -> Tensor:
+    """[T, d] The hidden states that predict a trajectory's response tokens, from the states [>= length, d] of its tokens."""
+    rows = [hidden[start - 1 : stop - 1] for start, stop in encoded.turns]
+    return rows[0] if len(rows) == 1 else torch.cat(rows) if rows else hidden[:0]

@@ -5,23 +5,55 @@ import logging
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from lark.config import Student
 from lark.errors import LarkError, first_line
-from lark.models.chat import ChatFormat
+from lark.models.chat import ChatFormat, ChatOptions
 
 log = logging.getLogger(__name__)
 
 
-def load_chat(path: str, student: Student) -> ChatFormat:
-    """The tokenizer at `path` (the student's, or a checkpoint's) with the student's chat template."""
+def load_chat(path: str, student: Student, last_only: bool = False) -> ChatFormat:
+    """The tokenizer at `path` (the student's, or a checkpoint's) with the student's chat template (`last_only`: see there)."""
+    tokenizer = load_tokenizer(path, student.revision, f"student.path={path}")
+    stops = generation_stops(path, student.revision)
+    return ChatFormat(tokenizer, student.chat_template, stops, ChatOptions.of(student), last_only)
+
+
+PROBE = "How many is 3 + 4?\n\nLet x  =  7.\tÄ 数 🙂"
+"""Text on which a tokenizer is compared with its own tokenizer.json."""
+
+
+def load_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedTokenizerBase:
+    """The tokenizer at `path`, exactly as its tokenizer.json defines it. `what` names the model in errors.
+
+    Transformers 5 chooses the class by its name in tokenizer_config.json, and some classes replace parts of tokenizer.json: with
+    `LlamaTokenizerFast`, DeepSeek's tokenizer loses all white space. So the result is compared with the file.
+    """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, revision=student.revision)
-    except (OSError, ValueError) as error:
-        raise LarkError(f"student.path={path}: its tokenizer cannot be loaded ({first_line(error)}).") from error
-    return ChatFormat(tokenizer, student.chat_template, generation_stops(path, student.revision))
+        tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
+        file = cached_file(path, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
+        if file is None or not tokenizer.is_fast:
+            return tokenizer
+        expected = Tokenizer.from_file(file).encode(PROBE, add_special_tokens=False).ids
+        if tokenizer(PROBE, add_special_tokens=False)["input_ids"] != expected:
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(path, revision=revision or "main")
+        if tokenizer(PROBE, add_special_tokens=False)["input_ids"] == expected:
+            return tokenizer
+    except Exception as error:  # the tokenizers library raises plain exceptions for damaged files
+        raise LarkError(f"{what}: its tokenizer cannot be loaded ({first_line(error)}).") from error
+    raise LarkError(f"{what}: transformers reads its tokenizer differently from tokenizer.json, so its tokens would be wrong.")
 
 
 def generation_stops(path: str, revision: str | None) -> set[int]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.config import Student
+from lark.config.student import INSTRUCTION
 from lark.errors import LarkError
 from lark.models.chat import template_file
 from lark.models.shapes import DEMO, shape_of
@@ -94,10 +95,12 @@ def weights_identity(student: Student, checksums: Checksums) -> dict[str, object
 def tokenizer_identity(student: Student, checksums: Checksums) -> dict[str, object]:
     """Everything that can change a trajectory's tokens."""
     template = student.chat_template
+    later = {"instruction": INSTRUCTION, "thinking": "template", "template_options": {}}  # only in it if not at their default
     return {
         "tokenizer": _files(student, checksums, tokenizer=True),
         "chat_template": None if template is None else checksums(template_file(template)),
         "max_length": student.max_length,
+        **{key: getattr(student, key) for key, default in later.items() if getattr(student, key) != default},
     }
 
 

@@ -6,7 +6,7 @@ which takes longer than tokenising and does not get faster with more cores.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,14 @@ def tokenise(tokenizer: "PreTrainedTokenizerBase", texts: Iterable[str], offsets
     encode = _by_backend if uses_backend(tokenizer) else _by_class
     for batch in _batches(texts):
         yield from encode(tokenizer, batch, offsets)
+
+
+def joined(parts: Iterable[Sequence[int]]) -> "array[int]":
+    """One sequence of the ids of several texts."""
+    ids = array("i")
+    for part in parts:
+        ids.extend(part)
+    return ids
 
 
 def uses_backend(tokenizer: "PreTrainedTokenizerBase") -> bool:

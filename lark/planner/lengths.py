@@ -1,5 +1,6 @@
 """Lengths of a pool's trajectories: measured if the lengths artifact is finished, read from a small pool, or assumed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -11,7 +12,9 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.pool.formats import source_files
 from lark.pool.read import read
-from lark.scoring.methods import kind_of
+from lark.runtime.operation import Step
+from lark.runtime.store import Store
+from lark.scoring.methods import LENGTHS_TABLE
 
 READ_BYTES = 200_000_000
 """A local pool of up to this size is read for its plan."""
@@ -57,9 +60,15 @@ class PoolLengths:
         return replace(self, total=total, response=np.minimum(self.response, total))
 
 
+def lengths_of(config: Config, plan: Sequence[Step], store: Store) -> PoolLengths:
+    """The lengths of a plan's pool: measured if a run has tokenised it, otherwise estimated."""
+    tables = [a for step in plan for a in step.artifacts if a.kind == LENGTHS_TABLE and store.state(a) == "finished"]
+    return pool_lengths(config, store.path(tables[0]) if tables else None)
+
+
 def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
     """The best available lengths. `artifact`: the folder of a finished lengths artifact."""
-    if artifact is not None and (artifact / kind_of("lengths").file).is_file():
+    if artifact is not None and (artifact / LENGTHS_TABLE.file).is_file():
         return _measured(artifact)
     pool, longest = config.pool, config.student.max_length
     if pool.format == "demo":
@@ -78,7 +87,7 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
 
 
 def _measured(folder: Path) -> PoolLengths:
-    columns = pq.read_table(folder / kind_of("lengths").file, columns=["question_id", "n_prompt", "n_tokens"])
+    columns = pq.read_table(folder / LENGTHS_TABLE.file, columns=["question_id", "n_prompt", "n_tokens"])
     response = columns["n_tokens"].to_numpy().astype(np.float64)
     questions = len(columns["question_id"].unique())
     total = columns["n_prompt"].to_numpy() + response

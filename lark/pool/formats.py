@@ -3,7 +3,6 @@
 Readers hold at most one batch of records in memory. Errors name the file and the line or item.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -12,18 +11,33 @@ from typing import Any
 
 from lark import config as conf
 from lark.errors import LarkError
-from lark.pool.records import Record, hash64, json_array, json_rows, jsonl_rows, parquet_rows
+from lark.pool.hashing import hash64
+from lark.reading.rows import Row, is_table, json_array, rows
+from lark.reading.untrusted import parse
+
+ALIASES = {
+    "question_id": ("question_id", "problem_id"),
+    "question": ("question", "problem"),
+    "response": ("response", "completion"),
+}
+"""Accepted names of a column, unless `pool.fields` sets another."""
 
 
-def turns(row: Record, pool: conf.Pool) -> tuple[str | None, str, str]:
+def value(row: Row, name: str, pool: conf.Pool) -> Any:
+    """The value of our column `name`, which may have another name in the row."""
+    names = (pool.fields[name],) if name in pool.fields else ALIASES.get(name, (name,))
+    return next((row.values[n] for n in names if row.values.get(n) is not None), None)
+
+
+def turns(row: Row, pool: conf.Pool) -> tuple[str | None, str, str]:
     """System, question and response, from `messages` or from separate columns."""
-    messages = row.get("messages", pool)
+    messages = value(row, "messages", pool)
     if messages is None:
-        system, question, response = (row.get(name, pool) for name in ("system", "question", "response"))
-        for name, value in (("question", question), ("response", response)):
-            if value is not None and not isinstance(value, str):
-                raise LarkError(f"{row.where}: `{name}` must be a string, not {value!r:.40}.")
-            if value is None:
+        system, question, response = (value(row, name, pool) for name in ("system", "question", "response"))
+        for name, text in (("question", question), ("response", response)):
+            if text is not None and not isinstance(text, str):
+                raise LarkError(f"{row.where}: `{name}` must be a string, not {text!r:.40}.")
+            if text is None:
                 raise LarkError(
                     f"{row.where}: there is no `{name}` and no `messages`; the row has {', '.join(row.values)}. "
                     f"Name the column with pool.fields.{name}=<column>."
@@ -35,13 +49,10 @@ def turns(row: Record, pool: conf.Pool) -> tuple[str | None, str, str]:
     return system, question, response
 
 
-def _roles(row: Record, messages: Any) -> tuple[Any, Any, Any]:
+def _roles(row: Row, messages: Any) -> tuple[Any, Any, Any]:
     """The contents of a chat's system, user and assistant turns."""
     if isinstance(messages, str):
-        try:
-            messages = json.loads(messages)
-        except json.JSONDecodeError as error:
-            raise LarkError(f"{row.where}: `messages` is a string but not valid JSON ({error.msg}).") from error
+        messages = parse(messages, f"{row.where}: `messages` is a string")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise LarkError(f"{row.where}: `messages` must be a list of objects with `role` and `content`.")
     roles = [message.get("role") for message in messages]
@@ -65,7 +76,7 @@ def source_files(pool: conf.Pool) -> list[Path]:
         return sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith(".")) if path.is_dir() else []
     pattern = "*.json" if pool.format == "rsr" else "*"
     if path.is_dir():
-        files = sorted(p for p in path.glob(pattern) if p.suffix in (".json", ".jsonl", ".parquet"))
+        files = sorted(p for p in path.glob(pattern) if is_table(p))
     else:
         found = [path] if path.is_file() else Path(path.anchor).glob(str(path.relative_to(path.anchor)))
         files = sorted(p for p in found if p.is_file())
@@ -76,13 +87,12 @@ def source_files(pool: conf.Pool) -> list[Path]:
     return files
 
 
-def _rows(pool: conf.Pool) -> Iterator[Record]:
-    readers = {".parquet": parquet_rows, ".json": json_rows}
+def _rows(pool: conf.Pool) -> Iterator[Row]:
     for path in source_files(pool):
-        yield from readers.get(path.suffix, jsonl_rows)(path)
+        yield from rows(path)
 
 
-def _hub_rows(pool: conf.Pool) -> Iterator[Record]:
+def _hub_rows(pool: conf.Pool) -> Iterator[Row]:
     try:
         import datasets  # noqa: PLC0415  # only this format needs it
     except ImportError as error:
@@ -98,10 +108,10 @@ def _hub_rows(pool: conf.Pool) -> Iterator[Record]:
     except Exception as error:
         raise LarkError(f"pool.path={pool.path}: the dataset cannot be read ({type(error).__name__}: {error}).") from error
     for number, values in enumerate(data, start=1):
-        yield Record(values, f"{pool.path}, row {number}")
+        yield Row(values, f"{pool.path}, row {number}")
 
 
-def _rsr_rows(pool: conf.Pool) -> Iterator[Record]:
+def _rsr_rows(pool: conf.Pool) -> Iterator[Row]:
     """The paper's layout. All files must have the same questions in the same order."""
     first: list[int] = []
     files = source_files(pool)
@@ -112,7 +122,7 @@ def _rsr_rows(pool: conf.Pool) -> Iterator[Record]:
             where = f"{path}, item {index + 1}"
             if not isinstance(values, dict):
                 raise LarkError(f"{where}: a JSON object with `messages` is expected.")
-            row = Record({"question_id": f"{index:05d}", "teacher": teacher, "rollout": rollout,
+            row = Row({"question_id": f"{index:05d}", "teacher": teacher, "rollout": rollout,
                         "candidate_id": f"{teacher}.{rollout}", **values}, where)  # fmt: skip
             key = hash64(turns(row, pool)[1])
             if number == 0:
@@ -150,4 +160,4 @@ def teachers_and_rollouts(stems: Sequence[str]) -> list[tuple[str, int]]:
     ]
 
 
-READERS: dict[str, Callable[[conf.Pool], Iterator[Record]]] = {"rows": _rows, "rsr": _rsr_rows, "hub": _hub_rows}
+READERS: dict[str, Callable[[conf.Pool], Iterator[Row]]] = {"rows": _rows, "rsr": _rsr_rows, "hub": _hub_rows}

@@ -17,10 +17,14 @@ from functools import cached_property
 from lark import config as conf
 from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, extract_boxed, grade_paper
-from lark.pool.formats import READERS, source_files, turns
-from lark.pool.records import Record, hash64
+from lark.pool.formats import READERS, source_files, turns, value
+from lark.pool.hashing import hash64
+from lark.reading.rows import Row
 
 log = logging.getLogger(__name__)
+
+VERDICTS = 2
+"""Version of `verdict`. Only a pool that is filtered by verdicts depends on it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,10 @@ class Trajectory:
     response: str
     answer: str | None
     correct: bool | None
+    thinking: str | None = None
+    """The reasoning of the last assistant turn, if the source keeps it apart from the answer."""
+    conversation: str | None = None
+    """JSON with `messages` and `tools`, if the trajectory is more than a question and a response."""
 
     @cached_property
     def boxed(self) -> str | None:
@@ -111,7 +119,7 @@ def _trajectories(pool: conf.Pool) -> Iterator[tuple[str, Trajectory]]:
         yield record.where, _normalise(record, pool, counter)
 
 
-def _normalise(row: Record, pool: conf.Pool, counter: Counter[str]) -> Trajectory:
+def _normalise(row: Row, pool: conf.Pool, counter: Counter[str]) -> Trajectory:
     """Convert a raw record to a trajectory."""
     system, question, response = turns(row, pool)
     if not response.strip():
@@ -120,9 +128,9 @@ def _normalise(row: Record, pool: conf.Pool, counter: Counter[str]) -> Trajector
         raise LarkError(f"{row.where}: the question is empty.")
     if pool.answer_pattern is not None:
         response = box_answer(response, pool.answer_pattern)
-    question_id = row.get("question_id", pool)
+    question_id = value(row, "question_id", pool)
     question_id = f"{hash64(question.strip()):016x}" if question_id is None else str(question_id)
-    rollout, candidate, answer = (row.get(name, pool) for name in ("rollout", "candidate_id", "answer"))
+    rollout, candidate, answer = (value(row, name, pool) for name in ("rollout", "candidate_id", "answer"))
     index = counter[question_id]
     counter[question_id] += 1
     rollout = index if rollout is None else rollout
@@ -135,7 +143,7 @@ def _normalise(row: Record, pool: conf.Pool, counter: Counter[str]) -> Trajector
     trajectory = Trajectory(
         question_id=question_id,
         candidate_id=str(index if candidate is None else candidate),
-        teacher=str(row.get("teacher", pool) or "unknown"),
+        teacher=str(value(row, "teacher", pool) or "unknown"),
         rollout=whole,
         system=system,
         question=question,
@@ -144,7 +152,7 @@ def _normalise(row: Record, pool: conf.Pool, counter: Counter[str]) -> Trajector
         correct=_truth(row, pool),
     )
     try:
-        "".join(value for value in vars(trajectory).values() if isinstance(value, str)).encode("utf-8")
+        "".join(text for text in vars(trajectory).values() if isinstance(text, str)).encode("utf-8")
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise LarkError(f"{row.where}: lone surrogate {half!r} (half a character). Write the whole character.") from error
@@ -160,13 +168,13 @@ def box_answer(response: str, pattern: str) -> str:
     return f"{response[: last.start()]}\\boxed{{{(last[1] or '').strip()}}}{response[last.end() :]}"
 
 
-def _truth(row: Record, pool: conf.Pool) -> bool | None:
+def _truth(row: Row, pool: conf.Pool) -> bool | None:
     """Parse `correct`. (`bool("false")` would be True.)"""
-    value = row.get("correct", pool)
-    text = str(value).strip().lower()
-    if value is None or text in ("true", "false", "1", "0", "1.0", "0.0"):
-        return None if value is None else text in ("true", "1", "1.0")
-    raise LarkError(f"{row.where}: `correct` must be true or false, not {value!r}.")
+    known = value(row, "correct", pool)
+    text = str(known).strip().lower()
+    if known is None or text in ("true", "false", "1", "0", "1.0", "0.0"):
+        return None if known is None else text in ("true", "1", "1.0")
+    raise LarkError(f"{row.where}: `correct` must be true or false, not {known!r}.")
 
 
 def _sampled_questions(pool: conf.Pool) -> set[str]:

@@ -18,6 +18,8 @@ POOL = Kind("pool", 3, "trajectories.parquet")
 FILE = POOL.file
 KEY = ["question_id", "candidate_id"]
 """Columns that identify a trajectory."""
+TEXT = [*KEY, "system", "question", "response", "thinking", "conversation"]
+"""Columns that make up a trajectory's conversation (lark/models/dialogue.py)."""
 ROWS_IN_MEMORY = 2000
 CHARACTERS_IN_MEMORY = 8_000_000
 """Limits of a row group; one trajectory may exceed the character limit. Readers hold one row group in memory."""
@@ -25,7 +27,7 @@ SCHEMA = pa.schema(
     [
         ("question_id", pa.string()), ("candidate_id", pa.string()), ("teacher", pa.string()), ("rollout", pa.int32()),
         ("system", pa.string()), ("question", pa.string()), ("response", pa.string()), ("answer", pa.string()),
-        ("correct", pa.bool_()),
+        ("correct", pa.bool_()), ("thinking", pa.string()), ("conversation", pa.string()),
     ]
 )  # fmt: skip
 
@@ -53,10 +55,19 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, dropp
 
 
 def tables(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """A normalised pool, one row group in memory at a time."""
+    """A normalised pool, one row group in memory at a time. Columns that an older file lacks are null."""
     file = pq.ParquetFile(path, pre_buffer=False)
+    wanted = SCHEMA.names if columns is None else columns
     for group in range(file.num_row_groups):
-        yield file.read_row_group(group, columns=columns)
+        yield complete(file.read_row_group(group, columns=wanted), wanted)
+
+
+def complete(table: pa.Table, columns: list[str]) -> pa.Table:
+    """The table with all these columns, in their order: null where an older file has none."""
+    missing = [name for name in columns if name not in table.column_names]
+    for name in missing:
+        table = table.append_column(name, pa.nulls(len(table), SCHEMA.field(name).type))
+    return table.select(columns)
 
 
 def row_groups(path: Path, columns: list[str] | None = None) -> Iterator[list[dict[str, Any]]]:

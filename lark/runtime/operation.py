@@ -7,7 +7,7 @@ planner, the workers and the experiments use these objects and never compare an 
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -108,7 +108,7 @@ class Step:
     """The student of an evaluation."""
     purpose: str = ""
     """The analysis that needs it (`analysis.name`); `force=` accepts this name too."""
-    apart: bool = field(default=False)
+    apart: bool = False
     """Whether each artifact has its own inputs, which are then named with its label: `generations:aime24`."""
 
     @property

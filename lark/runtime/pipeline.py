@@ -12,7 +12,7 @@ from pathlib import Path
 from lark.config import Config
 from lark.errors import LarkError
 from lark.models.students import check_student
-from lark.planner.lengths import PoolLengths, pool_lengths
+from lark.planner.lengths import PoolLengths, lengths_of
 from lark.planner.report import check_memory
 from lark.report.tables import text_table
 from lark.runtime.launch import command, run_worker
@@ -22,7 +22,6 @@ from lark.runtime.operation import Counts, Job, Step
 from lark.runtime.plan import make_plan, wanted
 from lark.runtime.store import Artifact, Checksums, Store
 from lark.runtime.tracking import Tracker
-from lark.scoring.methods import kind_of
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +94,7 @@ class Pipeline:
 
     def lengths(self) -> PoolLengths:
         """The pool's lengths as far as they are known, for the planner."""
-        kind = kind_of("lengths")
-        known = [a for step in self.plan for a in step.artifacts if a.kind == kind and self.store.state(a) == "finished"]
-        return pool_lengths(self.config, self.store.path(known[0]) if known else None)
+        return lengths_of(self.config, self.plan, self.store)
 
     def finished(self) -> frozenset[tuple[str, ...]]:
         """Keys of the steps that need not run and cost nothing."""
@@ -148,8 +145,9 @@ class Pipeline:
         """Fail early on errors in later steps that their first input shows, and record the reason in the manifests of their
         artifacts."""
         for later in self.steps[self.steps.index(step) + 1 :]:
-            first = next(iter(later.inputs.values()), None)
-            if later.operation.preview is None or first not in step.artifacts:
+            needed = {source.folder for source in later.needs}
+            first = next((s for s in self.steps if needed & {a.folder for a in s.artifacts}), None)
+            if later.operation.preview is None or first is not step:
                 continue
             missing = [a for a in later.artifacts if self.store.state(a) != "finished"]
             if not missing:

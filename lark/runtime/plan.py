@@ -8,13 +8,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from lark.analysis.kinds import CONTAMINATION_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TIMINGS
 from lark.analysis.operations import CONTAMINATION, GRADIENTS, JACOBIANS, KAPPA, TIMING
-from lark.config import STAGES, Config, Student, Task, Training
+from lark.config import STAGES, Config, Pool, Student, Task, Training
 from lark.config.checks import one_of
 from lark.errors import LarkError
 from lark.evaluation import benchmarks
@@ -26,11 +26,12 @@ from lark.models.students import CONVERTED, location, packaged_file, tokenizer_i
 from lark.pool import trajectories as pools
 from lark.pool.formats import source_files
 from lark.pool.operations import POOL
+from lark.pool.read import VERDICTS
 from lark.runtime.operation import Step
 from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
 from lark.scoring.external_scores import scores_file
-from lark.scoring.methods import METHODS, TOKENS, kind_of
+from lark.scoring.methods import JUDGE_TABLE, LENGTHS_TABLE, LOCAL_TABLE, METHODS, SCORES_TABLE, SOURCES, TEXT_TABLE, TOKENS
 from lark.scoring.operations import JUDGE, LENGTHS, LOCAL, SCORE, TEXT
 from lark.selection.operations import SELECT
 from lark.selection.rules import WEIGHTINGS
@@ -38,9 +39,8 @@ from lark.selection.write import SELECTION
 from lark.training.checkpoints import CHECKPOINT
 from lark.training.operations import TRAIN
 
-VERDICTS = 2
-"""Version of lark/pool/trajectories.py:verdict. Only a pool that is filtered by verdicts depends on it."""
-
+ADDED = ("turns",)
+"""Settings of the pool that are in its fingerprint only if they are not at their default: they came later."""
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
 """Training settings that cannot change the trained weights."""
 
@@ -79,32 +79,36 @@ def check_names(config: Config) -> None:
         one_of("force", name, FORCEABLE)
 
 
-@dataclass
 class _Plan:
-    config: Config
-    checksums: Checksums
-    elsewhere: bool
-    converted: list[Step] = field(default_factory=list)
-    """Conversions of packaged models, collected while the plan is made."""
+    """The steps of one configuration, and the artifacts that several of them share."""
 
-    def steps(self) -> list[Step]:
-        config = self.config
+    def __init__(self, config: Config, checksums: Checksums, elsewhere: bool) -> None:
+        self.config, self.checksums, self.elsewhere = config, checksums, elsewhere
+        self.converted: list[Step] = []
+        """Conversions of packaged models, collected while the plan is made."""
+        self.checkpoint: Artifact | None = None
+        """The trained student. None if the method trains none."""
         self.name = f"{config.student.name}-{config.pool.name}"
         self.weights = self.weights_of(config.student)
-        self.identity = weights_identity(config.student, self.checksums)
+        self.identity = weights_identity(config.student, checksums)
         self.pool = self.pool_artifact()
-        pool = Step(POOL, (self.pool,))
+        part = tokenizer_identity(config.student, checksums)
+        self.lengths = Step(LENGTHS, (Artifact(LENGTHS_TABLE, self.name, part, {"pool": self.pool}),), self.weights)
+
+    def steps(self) -> list[Step]:
+        config, pool = self.config, Step(POOL, (self.pool,))
         base = self.evaluation(None)
         if config.weighting_name is None:
-            analysis = self.analysis(None)
+            analysis = self.analysis()
             return self.with_conversions([*base, *([pool, *analysis] if analysis else [])])
         scoring = self.scoring()
         selection = Step(SELECT, (self.selection_artifact(scoring),))
         part = {"student": self.identity, "training": _training_part(config.training, self.checksums)}
-        checkpoint = Artifact(CHECKPOINT, self.model_name(), part, {"selection": selection.artifacts[0]})
-        train = Step(TRAIN, (checkpoint,), self.weights)
-        analysis = [step for step in self.analysis(checkpoint) if step not in scoring]
-        trained = self.evaluation(checkpoint)
+        self.checkpoint = Artifact(CHECKPOINT, self.model_name(), part, {"selection": selection.artifacts[0]})
+        train = Step(TRAIN, (self.checkpoint,), self.weights)
+        trained = self.evaluation(self.checkpoint)
+        planned = {step.key for step in scoring}
+        analysis = [step for step in self.analysis() if step.key not in planned]
         return self.with_conversions([pool, *scoring, selection, train, *base, *trained, *analysis])
 
     def weights_of(self, model: Student) -> str | Artifact:
@@ -126,7 +130,7 @@ class _Plan:
 
     def pool_artifact(self) -> Artifact:
         pool = self.config.pool
-        part = asdict(pool)
+        part = {key: value for key, value in asdict(pool).items() if key not in ADDED or value != getattr(Pool, key)}
         if pool.correct_only:
             part["verdicts"] = VERDICTS
         try:
@@ -143,29 +147,25 @@ class _Plan:
     def scoring(self) -> list[Step]:
         """Only the steps that the method needs. The forward pass is shared by all methods and budgets."""
         needs, scoring = METHODS[self.config.method.name].needs, self.config.scoring
-        steps = [self.lengths()]
+        steps = [self.lengths]
         if "statistics" in needs or scoring.tokens:
             steps.append(self.score(scoring.tokens))
         if "local" in needs:
             part = {**self.identity, "local_context": scoring.local_context}
-            local = Artifact(kind_of("local"), self.name, part, self.pool_and_lengths())
+            local = Artifact(LOCAL_TABLE, self.name, part, self.pool_and_lengths())
             steps.append(Step(LOCAL, (local,), self.weights, (local.kind.name,)))
         if "text" in needs:
-            steps.append(Step(TEXT, (Artifact(kind_of("text"), self.config.pool.name, {}, {"pool": self.pool}),)))
+            steps.append(Step(TEXT, (Artifact(TEXT_TABLE, self.config.pool.name, {}, {"pool": self.pool}),)))
         if "judge" in needs:
             steps.append(self.judge())
         return steps
 
-    def lengths(self) -> Step:
-        part = tokenizer_identity(self.config.student, self.checksums)
-        return Step(LENGTHS, (Artifact(kind_of("lengths"), self.name, part, {"pool": self.pool}),), self.weights)
-
     def pool_and_lengths(self) -> dict[str, Artifact]:
-        return {"pool": self.pool, "lengths": self.lengths().artifacts[0]}
+        return {"pool": self.pool, "lengths": self.lengths.artifacts[0]}
 
     def score(self, tokens: bool) -> Step:
         part = {**self.identity, "rank_clip": self.config.scoring.rank_clip}
-        outputs = [Artifact(kind_of("statistics"), self.name, part, self.pool_and_lengths())]
+        outputs = [Artifact(SCORES_TABLE, self.name, part, self.pool_and_lengths())]
         if tokens:
             outputs.append(Artifact(TOKENS, self.name, self.identity, self.pool_and_lengths()))
         return Step(SCORE, tuple(outputs), self.weights, tuple(output.kind.name for output in outputs))
@@ -176,7 +176,7 @@ class _Plan:
         settings = {key: value for key, value in asdict(judge).items() if key not in ("path", "revision", "tensor_parallel")}
         part = {"judge": weights_identity(judge.model, self.checksums), **settings, "engine": self.config.engine.name}
         name = f"{self.config.pool.name}-{Path(judge.path).name}"
-        return Step(JUDGE, (Artifact(kind_of("judge"), name, part, {"pool": self.pool}),), self.weights_of(judge.model))
+        return Step(JUDGE, (Artifact(JUDGE_TABLE, name, part, {"pool": self.pool}),), self.weights_of(judge.model))
 
     def selection_artifact(self, scoring: Sequence[Step]) -> Artifact:
         method, budget, weighting = self.config.method, self.config.budget.size, self.config.weighting_name
@@ -187,7 +187,7 @@ class _Plan:
         if "external" in needs:
             part |= {"scores": self.checksums(scores_file(method)), "higher_is_better": method.higher_is_better}
         known = [step.artifacts[0] for step in scoring]
-        kinds = {kind_of(source) for source in needs - {"external"}} | {kind_of("lengths")}  # not a tokens-only pass
+        kinds = {LENGTHS_TABLE, *(SOURCES[source].kind for source in needs)}  # not those of scoring.tokens alone
         inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
         return Artifact(SELECTION, f"{self.name}-{method.name}-{weighting}{self.teacher_name()}-B{budget}", part, inputs)
 
@@ -215,12 +215,12 @@ class _Plan:
             Step(GRADE, tuple(metrics), labels=names, model=which, apart=True),
         ]
 
-    def analysis(self, checkpoint: Artifact | None) -> list[Step]:
-        """The steps of `analysis.name`. `checkpoint`: the trained student, or None if there is no training."""
+    def analysis(self) -> list[Step]:
+        """The steps of `analysis.name`."""
         asked = self.config.analysis.name
-        return [] if asked is None else ANALYSES[asked](self, checkpoint)
+        return [] if asked is None else ANALYSES[asked](self)
 
-    def contamination(self, checkpoint: Artifact | None) -> list[Step]:
+    def contamination(self) -> list[Step]:
         benchmark = self.config.benchmark
         tasks = {
             name: {**_questions(name, task), **_answers(name, task), "label": task.label}
@@ -230,7 +230,8 @@ class _Plan:
         part = {"analysis": "contamination", "tasks": tasks}
         return [Step(CONTAMINATION, (Artifact(CONTAMINATION_TABLE, name, part, {"pool": self.pool}),))]
 
-    def kappa(self, checkpoint: Artifact | None) -> list[Step]:
+    def kappa(self) -> list[Step]:
+        checkpoint = self.checkpoint
         if checkpoint is None:
             raise LarkError(
                 f"analysis.name=kappa follows a training run, and method={self.config.method.name} has none: "
@@ -245,7 +246,7 @@ class _Plan:
         part = {"analysis": "kappa", "dtype": self.config.analysis.dtype}
         return [Step(KAPPA, (Artifact(KAPPA_TABLE, f"kappa-{checkpoint.name}", part, inputs),), self.weights)]
 
-    def gradients(self, checkpoint: Artifact | None, purpose: str = "gradients") -> list[Step]:
+    def gradients(self, purpose: str = "gradients") -> list[Step]:
         """Exact gradients, shared by the surrogate, the landscape and the theory."""
         asked = self.config.analysis
         part = {
@@ -258,21 +259,21 @@ class _Plan:
         gradients = Artifact(GRADIENTS_TABLE, f"gradients-{self.name}", part, {"pool": self.pool})
         return [Step(GRADIENTS, (gradients,), self.weights, purpose=purpose)]
 
-    def theory(self, checkpoint: Artifact | None) -> list[Step]:
-        asked, (gradients,) = self.config.analysis, self.gradients(checkpoint, "theory")
+    def theory(self) -> list[Step]:
+        asked, (gradients,) = self.config.analysis, self.gradients("theory")
         part = {"analysis": "jacobians", "questions": asked.jacobians, "iterations": asked.iterations, "seed": asked.seed}
         inputs = {"pool": self.pool, "gradients": gradients.artifacts[0]}
         jacobians = Artifact(JACOBIANS_TABLE, f"jacobians-{self.name}", part, inputs)
         return [gradients, Step(JACOBIANS, (jacobians,), self.weights, purpose="theory")]
 
-    def timing(self, checkpoint: Artifact | None) -> list[Step]:
+    def timing(self) -> list[Step]:
         """A measurement of this machine. Repeat it with force=[cost]; changing the hardware settings does not repeat it."""
         asked, scoring = self.config.analysis, asdict(self.config.scoring)
         part = {
             **self.identity, "samples": asked.samples, "rounds": asked.rounds, "scoring": scoring,
             "judge": asdict(self.config.method.judge),
         }  # fmt: skip
-        return [self.lengths(), Step(TIMING, (Artifact(TIMINGS, self.name, part, self.pool_and_lengths()),), self.weights)]
+        return [self.lengths, Step(TIMING, (Artifact(TIMINGS, self.name, part, self.pool_and_lengths()),), self.weights)]
 
     def model_name(self) -> str:
         weighting = "" if self.config.weighting == "auto" else f"-{self.config.weighting}"
@@ -283,7 +284,7 @@ class _Plan:
         return "" if self.config.method.teacher is None else f"-teacher-{self.config.method.teacher}"
 
 
-ANALYSES: dict[str, Callable[[_Plan, Artifact | None], list[Step]]] = {
+ANALYSES: dict[str, Callable[[_Plan], list[Step]]] = {
     "gradients": _Plan.gradients,
     "theory": _Plan.theory,
     "kappa": _Plan.kappa,

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from lark.errors import LarkError
 from lark.models.attention import assert_packing_separates
 from lark.models.chat import Encoded
-from lark.models.head import Head, last_hidden_state
+from lark.models.head import Head, last_hidden_state, predicting
 from lark.models.padding import right_padded
 from lark.scoring.statistics import TokenStatistics, token_statistics
 
@@ -67,7 +67,7 @@ def response_statistics(student: Student, batch: Sequence[Encoded]) -> Iterator[
     """Statistics of each trajectory's response tokens, in the batch's order. Prompt positions are not projected."""
     device = student.head.weight.device
     hidden = _packed(student, batch) if student.packs else _padded(student, batch)
-    targets = torch.tensor([token for e in batch for token in e.ids[e.prompt_length :]], device=device)
+    targets = torch.tensor([token for e in batch for token in e.response], device=device)
     statistics = token_statistics(hidden, targets, student.head)
     start = 0
     for encoded in batch:
@@ -80,7 +80,7 @@ def _padded(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
     """[T, d] the hidden states that predict the response tokens, one trajectory after the other."""
     ids = right_padded([encoded.ids for encoded in batch])
     hidden = last_hidden_state(student.model, ids.to(student.head.weight.device))
-    rows = [hidden[row, e.prompt_length - 1 : len(e.ids) - 1] for row, e in enumerate(batch)]
+    rows = [predicting(hidden[row], e) for row, e in enumerate(batch)]
     return torch.cat(rows)
 
 
@@ -92,6 +92,6 @@ def _packed(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
     hidden = last_hidden_state(student.model, ids, position_ids=positions)[0]
     rows, start = [], 0
     for encoded in batch:
-        rows.append(hidden[start + encoded.prompt_length - 1 : start + len(encoded.ids) - 1])
+        rows.append(predicting(hidden[start:], encoded))
         start += len(encoded.ids)
     return torch.cat(rows)

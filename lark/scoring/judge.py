@@ -16,19 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import yaml
 
 from lark.generation.journal import read
+from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
 from lark.runtime.operation import Counts, Job
 from lark.runtime.store import atomic
 from lark.scoring import judge_prompts as prompts
-from lark.scoring.methods import kind_of
+from lark.scoring.methods import JUDGE_TABLE
 
 log = logging.getLogger(__name__)
 
-TEXT = ["question_id", "candidate_id", "question", "response"]
 CRITERIA = (
     "Factual Accuracy", "Logical Rigor", "Solution Completeness", "Reasoning Efficiency", "Presentation Quality",
 )  # fmt: skip
@@ -126,9 +125,8 @@ def collect(job: Job, asked: Counts) -> Counts:
     pool, artifact = job.inputs["pool"], job.folder
     known = known_verdicts(verdicts_folder(artifact))
     parts = []
-    for batch in pq.ParquetFile(pool / pools.FILE).iter_batches(pools.ROWS_IN_MEMORY, columns=TEXT):
-        rows = batch.to_pylist()
-        verdicts = [known[key(row["question"], row["response"])] for row in rows]
+    for rows in pools.row_groups(pool / pools.FILE, pools.TEXT):
+        verdicts = [known[key(row["question"], response_text(row))] for row in rows]
         scores = [math.nan if v["score"] is None else v["score"] for v in verdicts]
         parts.append(
             pd.DataFrame(
@@ -141,7 +139,7 @@ def collect(job: Job, asked: Counts) -> Counts:
             )
         )
     table = pd.concat(parts, ignore_index=True)
-    with atomic(artifact / kind_of("judge").file) as draft:
+    with atomic(artifact / JUDGE_TABLE.file) as draft:
         table.to_parquet(draft, index=False)
     counts = {"trajectories": len(table), "invalid": int((~table["valid"]).sum()), "cut": int(table["cut"].sum())}
     if counts["invalid"] or counts["cut"]:

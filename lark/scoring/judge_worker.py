@@ -5,20 +5,22 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 from tqdm import tqdm
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from lark.config import Judge
-from lark.errors import LarkError, first_line
+from lark.errors import LarkError
 from lark.generation import engine as engines
 from lark.generation.engine import Engine, Request, Sampling
 from lark.generation.journal import Journal
-from lark.models.chat import render
-from lark.models.load import generation_stops
+from lark.models import load
+from lark.models.dialogue import response_text
+from lark.models.literal import Literal
+from lark.models.rendering import control_tokens, render
 from lark.pool import trajectories as pools
 from lark.runtime.operation import Job
 from lark.scoring import judge
@@ -35,6 +37,7 @@ class Asker:
     def __init__(self, settings: Judge, tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int]) -> None:
         self.settings, self.tokenizer, self.stop_ids = settings, tokenizer, tuple(stop_ids)
         self.schema = judge.schema(settings.style)
+        self.literal = Literal(tokenizer, control_tokens(tokenizer))
 
     def prompt(self, question: str, response: str) -> tuple[tuple[int, ...], bool]:
         """Token ids, and whether the response had to be cut (from the right) to leave room for the answer."""
@@ -42,7 +45,7 @@ class Asker:
         tokens = self._tokens(question, response)
         if len(tokens) <= room:
             return tuple(tokens), False
-        kept = self.tokenizer(response, add_special_tokens=False)["input_ids"]
+        kept = self.literal.tokenise_field(response)
         while len(tokens) > room and kept:
             kept = kept[: max(0, len(kept) - (len(tokens) - room))]
             tokens = self._tokens(question, str(self.tokenizer.decode(kept)))
@@ -56,16 +59,16 @@ class Asker:
     def _tokens(self, question: str, response: str) -> list[int]:
         """The prompt as tokens, in non-thinking mode (App. C.2) if the template has one."""
         message = {"role": "user", "content": judge.user_turn(self.settings.style, question, response)}
-        text = render(self.tokenizer, [message], add_generation_prompt=True, enable_thinking=False)
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        text = render(self.tokenizer, [self.literal.shield(message)], add_generation_prompt=True, enable_thinking=False)
+        return self.literal.tokenise(text)
 
     def sampling(self, attempt: int) -> Sampling:
         temperature = self.settings.temperature if attempt == 0 else max(self.settings.temperature, RETRY_TEMPERATURE)
         return Sampling(temperature, 1.0, -1, 1.0, 1, self.stop_ids, self.schema)
 
     def ask(self, engine: Engine, rows: Mapping[str, Mapping[str, Any]], verdicts: Journal, bar: tqdm) -> None:
-        """Write a verdict for each row (key -> question and response) as it arrives; ask again if it is not valid."""
-        prompts = {name: self.prompt(row["question"], row["response"]) for name, row in rows.items()}
+        """Write a verdict for each row of the pool (by `judge.key`) as it arrives; ask again if it is not valid."""
+        prompts = {name: self.prompt(row["question"], response_text(row)) for name, row in rows.items()}
         pending = list(rows)
         for attempt in range(self.settings.retries + 1):
             requests = [
@@ -95,9 +98,8 @@ def judge_pool(job: Job) -> dict[str, Any]:
     folder = judge.verdicts_folder(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
     known = set(judge.known_verdicts(folder))
-    file = pq.ParquetFile(path)
     engine_config = replace(job.config.engine, tensor_parallel=settings.tensor_parallel)
-    missing = _count_missing(file, job, known)
+    missing = _count_missing(path, job, known)
     if not missing:
         return {"asked": 0}
     model = job.weights
@@ -109,8 +111,8 @@ def judge_pool(job: Job) -> dict[str, Any]:
         Journal(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl") as verdicts,
         tqdm(total=missing, desc=label, unit="traj", disable=not job.is_main) as bar,
     ):
-        for batch in file.iter_batches(pools.ROWS_IN_MEMORY, columns=judge.TEXT):
-            rows = _mine(batch.to_pylist(), job, known)
+        for group in pools.row_groups(path, pools.TEXT):
+            rows = _mine(group, job, known)
             if rows:
                 asker.ask(engine, rows, verdicts, bar)
                 known |= set(rows)
@@ -119,23 +121,20 @@ def judge_pool(job: Job) -> dict[str, Any]:
 
 def _mine(rows: Sequence[dict[str, Any]], job: Job, known: set[str]) -> dict[str, dict[str, Any]]:
     """This process's rows without a verdict, each distinct question and response once."""
-    keyed = {judge.key(row["question"], row["response"]): row for row in rows}
+    keyed = {judge.key(row["question"], response_text(row)): row for row in rows}
     return {name: row for name, row in keyed.items() if name not in known and int(name[-8:], 16) % job.world == job.rank}
 
 
-def _count_missing(file: pq.ParquetFile, job: Job, known: set[str]) -> int:
+def _count_missing(pool: Path, job: Job, known: set[str]) -> int:
     found: set[str] = set()
-    for batch in file.iter_batches(pools.ROWS_IN_MEMORY, columns=judge.TEXT):
-        found |= set(_mine(batch.to_pylist(), job, known))
+    for group in pools.row_groups(pool, pools.TEXT):
+        found |= set(_mine(group, job, known))
     return len(found)
 
 
 def load_tokenizer(path: str, settings: Judge) -> tuple[PreTrainedTokenizerBase, list[int]]:
     """The judge's tokenizer, and every token that ends its answer: its end-of-text token and those of its generation config."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, revision=settings.revision)
-    except (OSError, ValueError) as error:
-        raise LarkError(f"method.judge.path={settings.path}: its tokenizer cannot be loaded ({first_line(error)}).") from error
+    tokenizer = load.load_tokenizer(path, settings.revision, f"method.judge.path={settings.path}")
     if not tokenizer.chat_template:
         raise LarkError(f"method.judge.path={settings.path} has no chat template: a judge must be a chat model.")
-    return tokenizer, sorted(generation_stops(path, settings.revision) | ({tokenizer.eos_token_id} - {None}))
+    return tokenizer, sorted(load.generation_stops(path, settings.revision) | ({tokenizer.eos_token_id} - {None}))

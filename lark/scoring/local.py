@@ -46,10 +46,11 @@ class Block:
     stop: int
 
 
-def steps_of(encoded: Encoded, response: str) -> list[int]:
+def steps_of(encoded: Encoded) -> list[int]:
     """[n_response] The number of each token's step."""
     assert encoded.offsets is not None
-    return token_steps(encoded.offsets, split_steps(response))
+    assert encoded.text is not None
+    return token_steps(encoded.offsets, split_steps(encoded.text))
 
 
 def blocks(steps: Sequence[int], m: int) -> list[Block]:

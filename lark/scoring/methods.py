@@ -37,24 +37,23 @@ class Source:
     columns: tuple[str, ...]
 
 
-SOURCES: dict[str, Source] = {
-    "lengths": Source(Kind("lengths", 2, "lengths.parquet"), ("n_tokens",)),
-    "statistics": Source(Kind("scores", 1, "scores.parquet"), ("n_tokens", "nll", "brier", "rank_sum")),
-    "local": Source(Kind("local", 1, "local.parquet"), ("local_naturalness",)),
-    "judge": Source(Kind("judge", 3, "judge.parquet"), ("judge",)),
-    "external": Source(None, ("external",)),
-    "text": Source(Kind("text", 1, "text.parquet"), ("words", "self_verification", "exploration", "granularity")),
-}
-"""The possible values of `Method.needs`."""
+LENGTHS_TABLE = Kind("lengths", 2, "lengths.parquet")
+SCORES_TABLE = Kind("scores", 1, "scores.parquet")
+LOCAL_TABLE = Kind("local", 1, "local.parquet")
+JUDGE_TABLE = Kind("judge", 3, "judge.parquet")
+TEXT_TABLE = Kind("text", 1, "text.parquet")
 TOKENS = Kind("tokens", 1)
 """Statistics of every token, which the scoring pass writes if `scoring.tokens` is set."""
 
-
-def kind_of(source: str) -> Kind:
-    """The kind of artifact of a source that has one."""
-    kind = SOURCES[source].kind
-    assert kind is not None
-    return kind
+SOURCES: dict[str, Source] = {
+    "lengths": Source(LENGTHS_TABLE, ("n_tokens",)),
+    "statistics": Source(SCORES_TABLE, ("n_tokens", "nll", "brier", "rank_sum")),
+    "local": Source(LOCAL_TABLE, ("local_naturalness",)),
+    "judge": Source(JUDGE_TABLE, ("judge",)),
+    "external": Source(None, ("external",)),
+    "text": Source(TEXT_TABLE, ("words", "self_verification", "exploration", "granularity")),
+}
+"""The possible values of `Method.needs`."""
 
 
 RESERVED = frozenset({"method", "weighting", "budget", "teacher", "scores", "higher_is_better"})

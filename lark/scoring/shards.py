@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lark.errors import LarkError, first_line
+from lark.pool.trajectories import complete
 from lark.runtime.operation import Counts, Job
 from lark.runtime.store import atomic
-from lark.scoring.methods import TOKENS, kind_of
+from lark.scoring.methods import LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ LEAST_SHARDS = 16
 QUADRATIC = 1 / 20_000
 """Cost of a trajectory of n tokens is n + n²/20,000: attention costs as much as the rest at about 20,000 tokens."""
 
-FILES = {kind.name: kind.file for kind in (kind_of("statistics"), kind_of("local"), TOKENS)}
+FILES = {kind.name: kind.file for kind in (SCORES_TABLE, LOCAL_TABLE, TOKENS)}
 """The outputs of a pass, and the file that their shards are merged into; per-token statistics are too large for one file."""
 
 
@@ -58,7 +59,7 @@ class Shards:
     @classmethod
     def of(cls, lengths: Path, shard_tokens: int, blocks: int = 1) -> "Shards":
         """`lengths`: folder of the pool's token counts. `blocks`: runs of each response in short pieces (Local Naturalness)."""
-        kind = kind_of("lengths")
+        kind = LENGTHS_TABLE
         table = pd.read_parquet(lengths / kind.file, columns=["n_prompt", "n_tokens"])
         tokens = table["n_prompt"].to_numpy() + blocks * table["n_tokens"].to_numpy()
         costs = cost(tokens) if blocks == 1 else tokens.astype(np.float64)
@@ -116,7 +117,7 @@ def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any
     for group in range(file.num_row_groups):
         stop = start + file.metadata.row_group(group).num_rows
         if start < rows.stop and stop > rows.start:
-            table = file.read_row_group(group, columns=columns)
+            table = complete(file.read_row_group(group, columns=columns), columns)
             lower, upper = max(rows.start, start) - start, min(rows.stop, stop) - start
             found += table.slice(lower, upper - lower).to_pylist()
         start = stop

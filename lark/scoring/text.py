@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
 from lark.runtime.operation import Job
 from lark.runtime.store import atomic
-from lark.scoring.methods import kind_of
+from lark.scoring.methods import TEXT_TABLE
 
 KEYWORDS = {
     "self_verification": ("check", "verify"),
@@ -40,14 +41,14 @@ def indicators(text: str) -> list[float]:
 def write_indicators(job: Job) -> dict[str, Any]:
     """The indicators of every trajectory, in the pool's order. Returns counts for the manifest."""
     count = 0
-    with atomic(job.folder / kind_of("text").file) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
-        for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, ["question_id", "candidate_id", "response"]):
+    with atomic(job.folder / TEXT_TABLE.file) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
+        for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, pools.TEXT):
             writer.write_batch(_batch(rows))
             count += len(rows)
     return {"trajectories": count}
 
 
 def _batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    values = zip(*(indicators(row["response"]) for row in rows), strict=True)
+    values = zip(*(indicators(response_text(row)) for row in rows), strict=True)
     ids = {name: [row[name] for row in rows] for name in ("question_id", "candidate_id")}
     return pa.RecordBatch.from_pydict({**ids, **dict(zip(INDICATORS, values, strict=True))}, schema=SCHEMA)

@@ -28,13 +28,12 @@ from lark.runtime.store import atomic
 from lark.scoring import shards
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.local import LocalScorer, local_naturalness, steps_of
-from lark.scoring.methods import TOKENS, kind_of
+from lark.scoring.methods import LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
 from lark.scoring.shards import Shards
 from lark.scoring.statistics import TokenStatistics
 
 log = logging.getLogger(__name__)
 
-TEXT = [*KEY, "system", "question", "response"]
 Rows = Sequence[Mapping[str, Any]]
 Advance = Callable[[float], object]
 """Advances the progress bar by a number of tokens."""
@@ -44,16 +43,16 @@ ShardScorer = Callable[[Rows, Sequence[Encoded], Advance], Mapping[str, pa.Table
 
 def lengths(job: Job) -> dict[str, Any]:
     """Tokens of every trajectory under the student's tokenizer and chat template: `lengths.parquet`, in the pool's order."""
-    chat = load_chat(job.weights, job.config.student)
+    chat = load_chat(job.weights, job.config.student, job.config.pool.turns == "last")
     path = job.inputs["pool"] / pools.FILE
     parts = []
     with tqdm(total=pq.read_metadata(path).num_rows, desc="tokenising", unit="traj") as bar:
-        for rows in pools.row_groups(path, TEXT):
+        for rows in pools.row_groups(path, pools.TEXT):
             encoded = chat.encode_many(rows, job.config.student.max_length)
-            parts.append(_table(rows, encoded, n_prompt=[e.prompt_length for e in encoded]))
+            parts.append(_table(rows, encoded, n_prompt=[len(e.ids) - e.n_response for e in encoded]))
             bar.update(len(rows))
     table = pd.concat(parts, ignore_index=True)
-    with atomic(job.folder / kind_of("lengths").file) as draft:
+    with atomic(job.folder / LENGTHS_TABLE.file) as draft:
         table.to_parquet(draft, index=False)
     return {
         "trajectories": len(table),
@@ -97,12 +96,12 @@ def _run_shards(
         return {"shards": bounds, "tokens_per_second": None}
     total, left = (sum(map(cut.tokens_in, some)) for some in (mine, missing))
     config, device = job.config.student, start_torch(job)
-    chat = load_chat(job.weights, config)
+    chat = load_chat(job.weights, config, job.config.pool.turns == "last")
     score_shard = scorer(Student.of(load_model(job.weights, config, device)))
     label = label if job.world == 1 else f"{label} (process 1 of {job.world})"
     with tqdm(total=total, initial=total - left, desc=label, unit="tok", unit_scale=True, disable=not job.is_main) as bar:
         for where in sorted(missing, key=lambda rows: rows.start):
-            rows = shards.read_rows(job.inputs["pool"] / pools.FILE, where, TEXT)
+            rows = shards.read_rows(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
             tables = score_shard(rows, chat.encode_many(rows, config.max_length, offsets), bar.update)
             for output, folder in job.outputs.items():
                 if not shards.done(output, folder, where):
@@ -128,7 +127,7 @@ def _score_rows(
                     kept[index] = statistics
         advance(sum(len(encoded[i].ids) for i in chosen))
     table = pd.concat([_table(rows, encoded), pd.DataFrame(results, columns=list(SUMMARY))], axis=1)
-    tables = {kind_of("statistics").name: pa.Table.from_pandas(table, preserve_index=False)}
+    tables = {SCORES_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
     return {**tables, TOKENS.name: _token_table(rows, encoded, kept)} if wants_tokens else tables
 
 
@@ -141,14 +140,14 @@ def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], 
             groups[tuple(e.ids[: e.prompt_length])].append(index)
     for chosen in groups.values():
         group = [encoded[i] for i in chosen]
-        steps = [steps_of(encoded[i], rows[i]["response"]) for i in chosen]
+        steps = [steps_of(encoded[i]) for i in chosen]
         work = sum(e.prompt_length + (scorer.m + 1) * e.n_response for e in group)
         with _naming(rows, chosen):
             found = scorer.surprisals(group, steps, lambda share, work=work: advance(share * work))  # type: ignore[misc]
         for index, surprisal, numbers in zip(chosen, found, steps, strict=True):
             score[index], n_steps[index] = local_naturalness(surprisal, numbers), numbers[-1] + 1
     table = _table(rows, encoded, n_steps=n_steps, local_naturalness=score)
-    return {kind_of("local").name: pa.Table.from_pandas(table, preserve_index=False)}
+    return {LOCAL_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
 
 
 SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")
@@ -176,7 +175,7 @@ def _token_table(rows: Rows, encoded: Sequence[Encoded], kept: Mapping[int, Toke
     order = sorted(kept)
     sizes = [encoded[i].n_response for i in order]
     positions = [np.arange(size, dtype=np.int32) for size in sizes]
-    ids = [np.asarray(encoded[i].ids[encoded[i].prompt_length :], dtype=np.int32) for i in order]
+    ids = [np.asarray(encoded[i].response, dtype=np.int32) for i in order]
     statistics = {f.name: [getattr(kept[i], f.name).cpu().numpy() for i in order] for f in fields(TokenStatistics)}
     columns = {"position": positions, "token": ids, **statistics}
     return pa.table(

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lark.config import Config
 from lark.errors import LarkError
-from lark.models.chat import conversation
+from lark.models.dialogue import dialogue_of
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.runtime.operation import Job
@@ -58,7 +58,7 @@ def write_selection(job: Job) -> dict[str, Any]:
     with atomic(folder / SELECTION.file) as draft:
         chosen.to_parquet(draft, index=False)
     with atomic(folder / TRAINING_SET) as draft:
-        _write_training_set(selection, job.inputs["pool"] / pools.FILE, draft)
+        _write_training_set(config, selection, job.inputs["pool"] / pools.FILE, draft)
     return {
         "questions": selection.n_questions - len(selection.dropped),
         "trajectories": len(chosen),
@@ -123,20 +123,18 @@ def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _write_training_set(selection: Selection, pool: Path, path: Path) -> None:
+def _write_training_set(config: Config, selection: Selection, pool: Path, path: Path) -> None:
     """Chat messages and a weight, readable by any trainer, in the pool's order. `weight` is B_n q: 1 where weights are uniform
     (decision 3). Rows of the selection are rows of the pool, so only the chosen texts become Python objects."""
     order = np.argsort(selection.row)
     chosen, weights = selection.row[order], selection.training_weight[order].tolist()
     start = done = 0
     with path.open("w", encoding="utf-8") as handle:
-        for table in pools.tables(pool, [*KEY, "system", "question", "response"]):
+        for table in pools.tables(pool, pools.TEXT):
             here = chosen[done : np.searchsorted(chosen, start + len(table))] - start
             for row, weight in zip(table.take(here).to_pylist(), weights[done : done + len(here)], strict=True):
-                messages = [
-                    *conversation(row["question"], row["system"]),
-                    {"role": "assistant", "content": row["response"]},
-                ]
-                line = {"messages": messages, "weight": weight, **{name: row[name] for name in KEY}}
+                dialogue = dialogue_of(row, config.student.instruction, config.pool.turns == "last")
+                tools = {"tools": dialogue.tools} if dialogue.tools else {}
+                line = {"messages": dialogue.messages, **tools, "weight": weight, **{name: row[name] for name in KEY}}
                 handle.write(json.dumps(line, ensure_ascii=False) + "\n")
             start, done = start + len(table), done + len(here)

@@ -6,7 +6,6 @@ chunk's residual π - e_y is available: three products with the head in total. R
 (checkpointed chunks) needs four, and does not reduce the peak memory, which occurs when the gradient of the head exists.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,24 +13,29 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lark.errors import LarkError
+from lark.models.chat import Encoded
 from lark.models.head import PLAIN, LogitRule, mixes
 
 NO_TARGET = -100
 """The target of a position that does not predict a response token."""
 
 
-def response_targets(ids: Sequence[int], prompt_length: int) -> list[int]:
+def response_targets(trajectory: Encoded) -> list[int]:
     """The target of each position of one trajectory: for position t the token t+1 if that is a response token, else -100.
 
-    There are exactly `len(ids) - prompt_length` targets, and the last position has none, so the targets of trajectories that
-    are joined (packed) or padded never extend into one another.
+    There is exactly one target per response token, and the last position has none, so the targets of trajectories that are
+    joined (packed) or padded never extend into one another.
     """
+    ids, prompt_length = trajectory.ids, trajectory.prompt_length
     if not 1 <= prompt_length < len(ids):
         raise LarkError(
             f"A trajectory of {len(ids)} tokens with a prompt of {prompt_length} has no response token to train on. Drop it "
             "(selection does, unless student.max_length is smaller in training than in scoring)."
         )
-    return [NO_TARGET] * (prompt_length - 1) + [*ids[prompt_length:], NO_TARGET]
+    targets = [NO_TARGET] * (prompt_length - 1) + [*ids[prompt_length:], NO_TARGET]
+    for start, stop in trajectory.context:
+        targets[start - 1 : stop - 1] = [NO_TARGET] * (stop - start)
+    return targets
 
 
 def weighted_loss(

@@ -207,7 +207,7 @@ def _collate(rows: list[list[Encoded]], weights: Sequence[float]) -> MicroBatch:
             ids += trajectory.ids
             positions += range(len(trajectory.ids))
             owners += [len(lengths)] * len(trajectory.ids)
-            expected += response_targets(trajectory.ids, trajectory.prompt_length)
+            expected += response_targets(trajectory)
             lengths.append(trajectory.n_response)
         padding = width - len(ids)
         last = positions[-1] if positions else -1

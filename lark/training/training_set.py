@@ -1,17 +1,18 @@
 """Read and check the rows of a training set (`train.jsonl`). Imports no model code: a held-out file is read before a run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
-from lark.pool.records import Record, jsonl_rows
+from lark.models.dialogue import Dialogue
+from lark.reading.rows import Row as Line
+from lark.reading.rows import jsonl_rows
 
+ROLES = ("system", "user", "assistant", "tool")
 NEEDED = ("question_id", "candidate_id", "weight", "messages")
-TURNS = (["user", "assistant"], ["system", "user", "assistant"])
-"""The allowed roles of a trajectory's conversation: training uses its one response."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,7 @@ class Row:
     candidate_id: str
     weight: float
     """w = B_n q."""
-    system: str | None
-    question: str
-    response: str
+    dialogue: Dialogue
 
     @property
     def key(self) -> tuple[str, str]:
@@ -49,15 +48,14 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise LarkError(f"{path} is empty: a training set needs at least one trajectory.")
 
 
-def _row(record: Record) -> Row:
+def _row(record: Line) -> Row:
     values, where = record.values, record.where
     missing = [name for name in NEEDED if values.get(name) is None]
     if missing:
         raise LarkError(f"{where}: there is no `{missing[0]}`; a line of a training set has {', '.join(NEEDED)}.")
     question_id, candidate_id = str(values["question_id"]), str(values["candidate_id"])
     weight = _weight(values["weight"], f"{question_id}/{candidate_id}", where)
-    system, question, response = _turns(values["messages"], where)
-    return Row(question_id, candidate_id, weight, system, question, response)
+    return Row(question_id, candidate_id, weight, _dialogue(values, where))
 
 
 def _weight(value: Any, name: str, where: str) -> float:
@@ -70,18 +68,25 @@ def _weight(value: Any, name: str, where: str) -> float:
     return float(value)
 
 
-def _turns(messages: Any, where: str) -> tuple[str | None, str, str]:
-    """System, question and response of a conversation with one turn of each."""
+def _dialogue(values: Mapping[str, Any], where: str) -> Dialogue:
+    """The conversation of a line: messages that end with an assistant turn, of which at least one carries loss."""
+    messages, tools = values["messages"], values.get("tools")
     readable = isinstance(messages, list) and all(
-        isinstance(message, dict) and isinstance(message.get("content"), str) for message in messages
+        isinstance(message, dict)
+        and message.get("role") in ROLES
+        and (isinstance(message.get("content"), str) or (message.get("content") is None and message.get("tool_calls")))
+        for message in messages
     )
     if not readable:
-        raise LarkError(f"{where}: `messages` must be a list of messages, each with a role and text as content.")
-    roles = [message.get("role") for message in messages]
-    if roles not in TURNS:
         raise LarkError(
-            f"{where}: `messages` must be one user turn and one assistant turn, optionally after a system message, not "
-            f"{', '.join(map(str, roles))}; only a single response is trained on."
+            f"{where}: `messages` must be a list of messages, each with text as content and a role: {', '.join(ROLES)}."
         )
-    turns = {message["role"]: message["content"] for message in messages}
-    return turns.get("system"), turns["user"], turns["assistant"]
+    dialogue = Dialogue(messages, tools if isinstance(tools, list) else None)
+    roles = [message["role"] for message in messages]
+    if "user" not in roles or roles[-1] != "assistant" or not dialogue.turns:
+        raise LarkError(
+            f"{where}: `messages` must have a user turn and end with an assistant turn that is trained on (with a weight "
+            f"other than 0); it has "
+            f"{', '.join(roles) or 'no messages'}."
+        )
+    return dialogue

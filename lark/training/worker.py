@@ -175,7 +175,7 @@ def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example
     found: dict[tuple[str, str], Example] = {}
     rows = read_rows(path)
     while some := list(islice(rows, TEXTS_AT_ONCE)):
-        for row, encoded in zip(some, chat.encode_many([vars(row) for row in some], max_length, complete=True), strict=True):
+        for row, encoded in zip(some, chat.encode_dialogues([row.dialogue for row in some], max_length), strict=True):
             if encoded.n_response < 1:
                 raise LarkError(
                     f"{path}: the response of {row.name} is cut off completely at student.max_length={max_length}. "

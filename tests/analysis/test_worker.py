@@ -13,7 +13,7 @@ from lark.analysis import parts, worker
 from lark.analysis import questions as statistics
 from lark.analysis.kinds import GRADIENTS_TABLE, JACOBIANS_TABLE
 from lark.errors import LarkError
-from lark.models.chat import conversation
+from lark.models.dialogue import opening
 from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
 from lark.pool import trajectories as pools
@@ -110,7 +110,7 @@ def test_decay_rates_along_training_are_those_of_the_papers_weighted_loss(tmp_pa
     selection.mkdir()
     with (selection / "train.jsonl").open("w") as handle:
         for question, candidate, weight, response in [("a", "x/1", 1.5, 0), ("a", "x/0", 0.5, 1), ("b", "y", 1.0, 2)]:
-            turns = [*conversation(QUESTION), {"role": "assistant", "content": RESPONSES[response]}]
+            turns = [*opening(QUESTION, None), {"role": "assistant", "content": RESPONSES[response]}]
             row = {"messages": turns, "weight": weight, "question_id": question, "candidate_id": candidate}
             handle.write(json.dumps(row) + "\n")
     for step in (0, 4):

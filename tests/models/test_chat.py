@@ -12,7 +12,8 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from lark.config import Judge
 from lark.errors import LarkError
 from lark.evaluation.prompts import CHOICE, FREE_FORM, NUMERIC
-from lark.models.chat import INSTRUCTION, ChatFormat, user_turn
+from lark.models.chat import ChatFormat
+from lark.models.dialogue import INSTRUCTION, user_turn
 from lark.models.load import load_chat
 from lark.models.students import DEMO
 from lark.scoring.judge_worker import Asker, load_tokenizer
@@ -58,7 +59,8 @@ def test_a_response_that_brings_its_end_of_turn_gets_no_second_one(tokenizer: Pr
     plain, ended = ({"question": question, "system": None, "response": text} for text in (response, stored))
     assert chat.encode_many([ended], 1000, offsets=True) == chat.encode_many([plain], 1000, offsets=True)
     for e in chat.encode_many([plain, ended], 1000, offsets=True):
-        assert steps_of(e, stored) == steps_of(e, response)
+        assert e.text == response
+        assert len(steps_of(e)) == e.n_response
 
 
 def test_a_prompt_depends_on_no_date(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -16,8 +16,9 @@ from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.formats import teachers_and_rollouts
 from lark.pool.read import Dropped, Trajectory, read
-from lark.pool.records import BOM, json_array
 from lark.pool.summary import pool_summary
+from lark.reading.rows import json_array
+from lark.reading.untrusted import BOM
 from lark.runtime.plan import make_plan
 from lark.runtime.store import Checksums
 from tests.conftest import composed
@@ -169,11 +170,11 @@ def test_fields_can_be_renamed(tmp_path: Path) -> None:
         (b'{"question": "A?", "response": "\xff"}\n', r"line 1: not UTF-8"),
         (b'{"question": "A?"}\n', r"line 1: there is no `response`"),
         (b'{"question": "A?", "response": "  "}\n', r"line 1: the response is empty"),
-        (b'["A?"]\n', r"line 1: a JSON object is expected"),
+        (b'["A?"]\n', r"item 1: a JSON object is expected"),
         (b'{"messages": [{"role": "assistant", "content": "x"}]}\n', r"one user turn"),
         (b'{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null}]}\n', r"must be a string"),
         (b'{"messages": [{"role": "user", "content": "x"}]}\n', r"it has user\."),
-        (b'{"messages": "[{"}\n', r"line 1: `messages` is a string but not valid JSON"),
+        (b'{"messages": "[{"}\n', r"line 1: `messages` is a string: broken JSON"),
         (b'{"messages": {"role": "user"}}\n', r"line 1: `messages` must be a list"),
         (b'{"question": "A?", "response": "half \\ud83d"}\n', r"line 1: lone surrogate .* \(half a character\)"),
         (b'{"question": "A?", "response": "x", "rollout": "first"}\n', r"line 1: `rollout` must be a whole number"),

@@ -73,7 +73,7 @@ def test_verdicts_of_a_judge_with_wrong_weights_are_not_reused(tmp_path: Path) -
         (artifact / "config.yaml").write_text(json.dumps({"version": version, "depends": depends}))
         folders.add(verdicts_folder(artifact))
     assert len(folders) == 2
-    assert methods.kind_of("judge").version == 3
+    assert methods.JUDGE_TABLE.version == 3
 
 
 def test_forcing_an_analysis_forces_its_steps(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from lark.runtime.operation import Job
 from lark.scoring import judge, judge_worker
 from lark.scoring import judge_prompts as prompts
 from lark.scoring.judge_worker import Asker, judge_pool, load_tokenizer
-from lark.scoring.methods import kind_of
+from lark.scoring.methods import JUDGE_TABLE
 from tests.conftest import ROOT, composed, job_of
 
 BRIEF = Judge(path="demo", style="brief", dtype="float32", max_length=512, max_new_tokens=24)
@@ -176,7 +176,7 @@ def test_an_answer_that_is_not_valid_is_asked_for_again_and_then_missing(
     job.config.method.judge.retries = 0
     judge_pool(job)
     counts = judge.collect(job, {})
-    table = pd.read_parquet(job.folder / kind_of("judge").file)
+    table = pd.read_parquet(job.folder / JUDGE_TABLE.file)
     assert list(table.columns) == ["question_id", "candidate_id", "judge", "valid", "cut"]
     assert 0 < counts["invalid"] < 24
     assert table["judge"].isna().sum() == (~table["valid"]).sum() == counts["invalid"]
@@ -192,7 +192,7 @@ def test_the_demos_student_judges_and_nothing_is_asked_twice(tmp_path: Path) -> 
     assert judge_pool(job) == {"asked": 10}
     counts = judge.collect(job, {})
     assert counts == {"trajectories": 10, "invalid": 0, "cut": 0}
-    first = pd.read_parquet(job.folder / kind_of("judge").file)
+    first = pd.read_parquet(job.folder / JUDGE_TABLE.file)
     assert first["judge"].isin(judge.TENTHS).all()
     assert judge_pool(job) == {"asked": 0}
     # Another pool with the same ten, one of them twice, by two processes; and a torn line, as after a kill.
@@ -201,7 +201,7 @@ def test_the_demos_student_judges_and_nothing_is_asked_twice(tmp_path: Path) -> 
     asked = [judge_pool(pool_job(tmp_path, [*ROWS[:14], ROWS[3]], rank, 2))["asked"] for rank in range(2)]
     assert sum(asked) == 4
     judge.collect(job, {})
-    again = pd.read_parquet(job.folder / kind_of("judge").file)
+    again = pd.read_parquet(job.folder / JUDGE_TABLE.file)
     pd.testing.assert_frame_equal(again.head(10), first)
     assert again["judge"].iloc[14] == first["judge"].iloc[3]
     keys = [row["key"] for row in read(folder.glob("*.jsonl"))]

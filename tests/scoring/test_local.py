@@ -140,7 +140,7 @@ def test_the_demo_student_agrees_with_the_definition_from_text_to_score(demo):
     longest = max(len(e.ids) for e in chat.encode_many(rows, 512))
     encoded = chat.encode_many(rows, longest - 3, offsets=True)
     assert {e.truncated for e in encoded} == {True, False}
-    steps = [steps_of(e, str(row["response"])) for e, row in zip(encoded, rows, strict=True)]
+    steps = [steps_of(e) for e in encoded]
     assert max(numbers[-1] for numbers in steps) >= 2
     found = LocalScorer(student, 1, 400).surprisals(encoded, steps)
     for e, numbers, surprisal in zip(encoded, steps, found, strict=True):
@@ -162,7 +162,7 @@ def test_real_tokens_join_the_step_in_which_they_begin(family, shared_data: Path
     row = {"question": "What is it?", "system": None, "response": TEXT}
     (encoded,) = chat.encode_many([row], 4096, offsets=True)
     assert encoded.ids == chat.encode("What is it?", TEXT, 4096).ids
-    steps, texts = steps_of(encoded, TEXT), split_steps(TEXT)
+    steps, texts = steps_of(encoded), split_steps(TEXT)
     assert len(steps) == encoded.n_response
     assert steps[-1] == steps[-2] == len(texts) - 1  # the end of the turn belongs to the last step
     response = encoded.ids[encoded.prompt_length : -1]

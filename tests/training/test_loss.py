@@ -270,7 +270,7 @@ def test_extreme_logits_stay_finite() -> None:
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=20), st.data())
 def test_targets_are_the_next_token_of_the_response_and_nothing_else(ids: list[int], data: st.DataObject) -> None:
     prompt = data.draw(st.integers(1, len(ids) - 1))
-    targets = response_targets(ids, prompt)
+    targets = response_targets(Encoded(ids, prompt, truncated=False))
     assert len(targets) == len(ids) and targets[-1] == NO_TARGET
     assert [t for t in targets if t != NO_TARGET] == ids[prompt:]
     assert all(targets[t] == (ids[t + 1] if t + 1 >= prompt else NO_TARGET) for t in range(len(ids) - 1))
@@ -279,7 +279,7 @@ def test_targets_are_the_next_token_of_the_response_and_nothing_else(ids: list[i
 @pytest.mark.parametrize("prompt", [0, 3])
 def test_a_trajectory_without_a_response_is_refused(prompt: int) -> None:
     with pytest.raises(LarkError, match="no response token"):
-        response_targets([1, 2, 3], prompt)
+        response_targets(Encoded([1, 2, 3], prompt, truncated=False))
 
 
 def test_logit_rule_is_read_off_the_model() -> None:

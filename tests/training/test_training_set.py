@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lark.errors import LarkError
+from lark.models.dialogue import Dialogue
 from lark.runtime.pipeline import Pipeline
 from lark.training.training_set import Row, read_rows
 from tests.conftest import composed
@@ -26,8 +27,8 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
     system = {"role": "system", "content": "Be brief."}
     second = {**GOOD, "question_id": 7, "weight": 0, "messages": [system, USER, ASSISTANT]}
     path = write(tmp_path / "train.jsonl", GOOD, "", second)
-    first = Row("q0", "c", 1.5, None, "1 + 1?", "2")
-    assert list(read_rows(path)) == [first, Row("7", "c", 0.0, "Be brief.", "1 + 1?", "2")]
+    first = Row("q0", "c", 1.5, Dialogue([USER, ASSISTANT]))
+    assert list(read_rows(path)) == [first, Row("7", "c", 0.0, Dialogue([system, USER, ASSISTANT]))]
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,11 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
         ({"candidate_id": None}, "there is no `candidate_id`"),
         ({"messages": MISSING}, "there is no `messages`"),
         ({"question_id": "q0"}, "duplicate trajectory q0/c; merge its lines into one"),
-        ({"messages": [USER, ASSISTANT, USER, ASSISTANT]}, "not user, assistant, user, assistant; only a single response"),
-        ({"messages": [USER]}, "one user turn and one assistant turn, .* not user;"),
-        ({"messages": [USER, {"content": "2"}]}, "not user, None;"),
+        ({"messages": [USER, ASSISTANT, USER]}, "end with an assistant turn .*; it has user, assistant, user"),
+        ({"messages": [USER, {**ASSISTANT, "weight": 0}]}, "end with an assistant turn that is trained on"),
+        ({"messages": [ASSISTANT]}, "must have a user turn"),
+        ({"messages": []}, "it has no messages"),
+        ({"messages": [USER, {"content": "2"}]}, "each with text as content and a role: system, user, assistant, tool"),
         ({"messages": [USER, {"role": "assistant"}]}, "`messages` must be a list of messages"),
         ({"messages": "1 + 1 = 2"}, "`messages` must be a list of messages"),
     ],

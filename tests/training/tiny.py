@@ -21,7 +21,8 @@ from transformers import (
 )
 
 from lark.config import Config
-from lark.models.chat import ChatFormat, conversation
+from lark.models.chat import ChatFormat
+from lark.models.dialogue import opening
 from lark.models.students import DEMO
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Job
@@ -62,7 +63,7 @@ def write_training_set(folder: Path, count: int = 16, weights: list[float] | Non
     with (folder / "train.jsonl").open("w", encoding="utf-8") as handle:
         for k, weight in enumerate(weights):
             words = " ".join(f"{k} + {j} = {k + j}." for j in range(1 + (7 * k) % 10)) + (POISON if k == POISONED else "")
-            messages = [*conversation(f"What is {k} + {k}?"), {"role": "assistant", "content": words}]
+            messages = [*opening(f"What is {k} + {k}?", None), {"role": "assistant", "content": words}]
             row = {"question_id": f"q{k:02d}", "candidate_id": "c", "weight": weight, "messages": messages}
             handle.write(json.dumps(row) + "\n")
     return folder

@@ -1,0 +1,92 @@
+"""A trajectory as a conversation: messages that end with an assistant turn, and which assistant turns carry loss.
+
+Most trajectories are a question and a response. Others have several turns, tool calls and tool results. An assistant message
+with `weight: 0` is context: it is neither scored nor trained on. (The key is the one that hosted trainers use.)
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lark.config.student import INSTRUCTION
+
+Message = Mapping[str, Any]
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """The messages of a trajectory, in the form that chat templates take."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] | None = None
+
+    @property
+    def turns(self) -> list[int]:
+        """Indices of the assistant messages that carry loss."""
+        return [i for i, m in enumerate(self.messages) if m["role"] == "assistant" and m.get("weight", 1) != 0]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether only the last message carries loss, so that everything before it is its prompt."""
+        return self.turns == [len(self.messages) - 1]
+
+
+def user_turn(question: str, instruction: str | None = INSTRUCTION) -> str:
+    """The user's message: the question followed by the instruction (never twice)."""
+    question = question.strip()
+    if not instruction or question.rstrip(" .").endswith(instruction.rstrip(" .")):
+        return question
+    return f"{question}\n{instruction}"
+
+
+def opening(question: str, system: str | None, instruction: str | None = INSTRUCTION) -> list[dict[str, Any]]:
+    """The messages before a response."""
+    first = [{"role": "system", "content": system}] if system else []
+    return [*first, {"role": "user", "content": user_turn(question, instruction)}]
+
+
+def dialogue_of(row: Mapping[str, Any], instruction: str | None = INSTRUCTION, last_only: bool = False) -> Dialogue:
+    """The conversation of a row of the pool. `last_only`: earlier assistant turns are context (`pool.turns=last`).
+
+    The instruction is appended to the question of single-turn trajectories only: a conversation is used as it is.
+    """
+    stored = row.get("conversation")
+    if stored:
+        values = json.loads(stored)
+        messages = values["messages"]
+        if last_only:
+            messages = [{**m, "weight": 0} if m["role"] == "assistant" else m for m in messages[:-1]] + messages[-1:]
+        return Dialogue(messages, values.get("tools"))
+    response = {"role": "assistant", "content": row["response"]}
+    if row.get("thinking"):
+        response["reasoning_content"] = row["thinking"]
+    return Dialogue([*opening(row["question"], row["system"], instruction), response])
+
+
+def split_thinking(message: Message) -> tuple[str | None, str]:
+    """Reasoning and answer of an assistant message: from `reasoning_content`, or from a `<think>` block that opens its text."""
+    content = message.get("content") or ""
+    if message.get("reasoning_content"):
+        return message["reasoning_content"], content
+    head, found, rest = content.partition(CLOSE)
+    if not found or OPEN in head.strip().removeprefix(OPEN):
+        return None, content
+    thinking = head.lstrip().removeprefix(OPEN)
+    return (thinking.strip("\n") or None), rest.lstrip("\n")
+
+
+def as_text(message: Message) -> str:
+    """An assistant message as one text, with its reasoning as a `<think>` block."""
+    content = message.get("content") or ""
+    thinking = message.get("reasoning_content")
+    return f"{OPEN}\n{thinking}\n{CLOSE}\n\n{content}" if thinking else content
+
+
+def response_text(row: Mapping[str, Any]) -> str:
+    """Everything that the teacher wrote in a row of the pool, for methods and judges that read text."""
+    dialogue = dialogue_of(row)
+    texts = [as_text(m) for m in dialogue.messages if m["role"] == "assistant"]
+    return "\n\n".join(text for text in texts if text)

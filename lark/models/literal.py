@@ -1,0 +1,97 @@
+"""Tokenise text that other people wrote, so that none of it becomes a control token.
+
+A question, a teacher's response or a benchmark problem may contain `<|im_end|>` or another string that the tokenizer reads as a
+control token. Such a text could close its turn, open another one, or teach the student to stop. `Literal.shield` marks
+every such string in a field before the template is rendered, and `Literal.tokenise` cuts the rendered text at the marks: the
+two halves of `<|im_end|>` are then ordinary text. Control tokens that the template itself writes have no mark.
+"""
+
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lark.errors import LarkError
+from lark.models.tokenise import joined, tokenise
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MARK = "\ufdd0"
+"""A noncharacter: it is not valid in any text that is meant to be exchanged."""
+THINKING_TAGS = ("<think>", "</think>")
+"""Tokens of some tokenizers that do not end a turn. A response that contains them as text means the tokens."""
+UNCHANGED = frozenset({"role", "type"})
+"""Keys of a message whose values are names, not text."""
+
+
+class Literal:
+    """A tokenizer, and the strings that it would read as control tokens."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", control_ids: Iterable[int] = ()) -> None:
+        """`control_ids`: tokens to treat as control tokens in addition to those that the tokenizer calls special."""
+        self.tokenizer = tokenizer
+        special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} | set(tokenizer.all_special_ids)
+        names = {id: str(tokenizer.convert_ids_to_tokens(id)) for id in special | set(control_ids)}
+        self.control = {id: name for id, name in names.items() if name not in THINKING_TAGS and len(name) > 1}
+        strings = sorted(set(self.control.values()), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, strings))) if strings else None
+
+    def shield(self, value: Any) -> Any:
+        """A text, or all texts in a message, with a mark inside every string that would become a control token."""
+        if isinstance(value, str):
+            return self._shielded(value)
+        if isinstance(value, Mapping):
+            return {key: item if key in UNCHANGED else self.shield(item) for key, item in value.items()}
+        if isinstance(value, Sequence):
+            return [self.shield(item) for item in value]
+        return value
+
+    def _shielded(self, text: str) -> str:
+        text = text.replace(MARK, "\ufffd")
+        pattern = self._pattern
+        while pattern is not None and pattern.search(text):  # again: two control tokens may overlap
+            text = pattern.sub(lambda match: match[0][0] + MARK + match[0][1:], text)
+        return text
+
+    def tokenise(self, text: str) -> list[int]:
+        """Token ids of a rendered text. No token is added."""
+        return list(self.tokenise_many([text])[0])
+
+    def tokenise_many(self, texts: Sequence[str]) -> list["array[int]"]:
+        """`tokenise` for many texts, which are tokenised together on all threads."""
+        cut = [text.split(MARK) for text in texts]
+        found = tokenise(self.tokenizer, (piece for pieces in cut for piece in pieces))
+        return [joined(next(found).ids for _ in pieces) for pieces in cut]
+
+    def tokenise_field(self, text: str) -> list[int]:
+        """Token ids of a text that someone else wrote."""
+        ids = self.tokenise(self.shield(text))
+        self.check(ids)
+        return ids
+
+    def check(self, ids: Sequence[int]) -> None:
+        """Refuse ids of a field that contain a control token in spite of the marks (a tokenizer that normalises text)."""
+        found = set(ids) & self.control.keys()
+        if found:
+            names = ", ".join(sorted(self.control[id] for id in found))
+            raise LarkError(
+                f"The tokenizer of {self.tokenizer.name_or_path} turns ordinary text into the control token {names}. Remove the "
+                "trajectories that contain it: pool.special_tokens=drop."
+            )
+
+    def offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of a shielded text, and the start and end of each token in the text without marks."""
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        start = 0
+        pieces = text.split(MARK)
+        for piece, found in zip(pieces, tokenise(self.tokenizer, pieces, offsets=True), strict=True):
+            ids += found.ids
+            spans += [(start + first, start + last) for first, last in found.offsets or ()]
+            start += len(piece)
+        return ids, spans
+
+
+def unshield(text: str) -> str:
+    return text.replace(MARK, "")

@@ -1,0 +1,209 @@
+"""Rows of JSONL, JSON, Parquet and CSV files, one at a time. At most one batch of rows is in memory."""
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lark.errors import LarkError, first_line
+from lark.reading.untrusted import BOM, DECODER, described, parse_object, problem
+
+SPACE = " \t\r\n"
+"""White space in JSON."""
+LONGEST = 1 << 28
+"""Longest line or list item in bytes. Longer ones are refused, because they would fill the memory."""
+LONGEST_FIELD = 1 << 27
+"""Longest field of a CSV file."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The values of a row and its location, for error messages."""
+
+    values: Mapping[str, Any]
+    where: str
+
+
+def plain_text(value: object) -> str:
+    """A value as text. Whole floats lose their `.0`: tables often store the answer 5 as 5.0."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """Rows of a file by its ending (see READERS); files with an unknown ending are JSON Lines."""
+    return READERS.get(ending(path), json_rows)(path)
+
+
+def ending(path: Path) -> str:
+    """The ending that decides how a file is read: `.jsonl` for `Pool.JSONL.gz`."""
+    name = path.name.lower().removesuffix(".gz")
+    return Path(name).suffix
+
+
+def is_table(path: Path) -> bool:
+    """Whether the file's ending names a format that `rows` reads."""
+    return ending(path) in READERS
+
+
+def json_rows(path: Path) -> Iterator[Row]:
+    """Rows of a JSON list, or of JSON Lines if the file does not start with `[`."""
+    with _opened(path) as handle:
+        is_list = handle.read(1024).removeprefix(BOM).lstrip().startswith(b"[")
+    if not is_list:
+        yield from jsonl_rows(path)
+        return
+    for number, values in enumerate(json_array(path), start=1):
+        where = f"{path}, item {number}"
+        if not isinstance(values, dict):
+            raise LarkError(f"{where}: a JSON object is expected, {{…}}, not {described(values)}.")
+        yield Row(values, where)
+
+
+def jsonl_rows(path: Path) -> Iterator[Row]:
+    """Rows of a JSON Lines file. Empty lines are skipped."""
+    with _opened(path) as handle:
+        number = 0
+        while line := handle.readline(LONGEST + 1):
+            number += 1
+            where = f"{path}, line {number}"
+            if len(line) > LONGEST:
+                raise LarkError(f"{where}: the line is longer than {LONGEST >> 20} MiB. Split the file into one row per line.")
+            if line.strip():
+                yield Row(parse_object(line, where), where)
+
+
+def parquet_rows(path: Path) -> Iterator[Row]:
+    """Rows of a Parquet file, in small batches, because row groups of other writers can have any size."""
+    number = 0
+    try:
+        file = pq.ParquetFile(path, pre_buffer=False)
+        _check_columns(path, file.schema_arrow.names)
+        for batch in file.iter_batches(256):
+            for values in batch.to_pylist():
+                number += 1
+                yield Row(values, f"{path}, row {number}")
+    except (pa.ArrowException, OSError, OverflowError, ValueError) as error:
+        raise LarkError(f"{path}, after row {number}: cannot be read as Parquet ({first_line(error)}).") from error
+
+
+def csv_rows(path: Path) -> Iterator[Row]:
+    """Rows of a CSV file with a header. Values are strings; a row must have as many values as the header has names.
+
+    A missing or additional comma would shift values into other columns, so ragged rows are refused.
+    """
+    csv.field_size_limit(LONGEST_FIELD)
+    with _opened(path) as handle:
+        reader = csv.reader(io.TextIOWrapper(handle, encoding="utf-8-sig", newline=""), strict=True)
+        try:
+            header = next(reader, None)
+            if header is None:
+                return
+            _check_columns(path, [name for name in header if name.strip()])
+            for values in reader:
+                if values:
+                    yield Row(_csv_row(header, values, where := f"{path}, line {reader.line_num}"), where)
+        except csv.Error as error:
+            raise LarkError(f"{path}, line {reader.line_num}: cannot be read as CSV ({first_line(error)}).") from error
+        except UnicodeDecodeError as error:
+            raise LarkError(f"{path}, after line {reader.line_num}: {problem(error)}.") from error
+
+
+def _csv_row(header: list[str], values: list[str], where: str) -> dict[str, str]:
+    if len(values) != len(header):
+        raise LarkError(
+            f"{where}: {len(values)} values, but the header has {len(header)} columns ({', '.join(header)}). Put a value that "
+            "contains a comma in double quotes, and remove commas at the end of the line."
+        )
+    if any(value and not name.strip() for name, value in zip(header, values, strict=True)):
+        raise LarkError(f"{where}: a value in a column without a name. Name every column in the header.")
+    return {name: value for name, value in zip(header, values, strict=True) if name.strip()}
+
+
+def _check_columns(path: Path, names: list[str]) -> None:
+    (name, times), *_ = Counter(names).most_common(1) or [("", 0)]
+    if times > 1:
+        raise LarkError(f"{path}: the column {name!r} appears {times} times. Give every column its own name.")
+
+
+def json_array(path: Path, chunk: int = 1 << 20) -> Iterator[Any]:
+    """Yield the items of a JSON list one at a time. These files are too large to load as a whole."""
+    try:
+        with _opened(path) as binary, io.TextIOWrapper(binary, encoding="utf-8-sig") as handle:
+            text = handle.read(chunk)
+            at, number = _skip_space(text, 0), 0
+            if not text.startswith("[", at):
+                raise LarkError(f"{path}: a JSON list is expected, one item per question.")
+            at += 1
+            while True:
+                at = _skip_space(text, at)
+                if text.startswith("]", at):
+                    _require_end(path, handle, text[at + 1 :], number)
+                    return
+                start = _skip_space(text, at + 1) if number and text.startswith(",", at) else at
+                try:
+                    if number and start == at:
+                        raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
+                    item, end = DECODER.raw_decode(text, start)
+                except json.JSONDecodeError as error:
+                    more = handle.read(max(chunk, len(text) - at)) if len(text) - at < LONGEST else ""
+                    if not more:
+                        raise LarkError(f"{path}, item {number + 1}: broken JSON ({error.msg}).") from error
+                    text, at = text[at:] + more, 0
+                    continue
+                except (ValueError, RecursionError) as error:
+                    raise LarkError(f"{path}, item {number + 1}: {problem(error)}.") from error
+                number, at = number + 1, end
+                yield item
+    except UnicodeDecodeError as error:
+        raise LarkError(f"{path}: {problem(error)}.") from error
+
+
+def _require_end(path: Path, handle: TextIO, rest: str, items: int) -> None:
+    """Raise if anything follows the list: a second list, as in concatenated files, would be lost."""
+    while True:
+        if rest.strip(SPACE):
+            raise LarkError(
+                f"{path}: unexpected {rest.lstrip(SPACE)[:20]!r} after the list of {items} items. Put all items into one list."
+            )
+        rest = handle.read(1 << 20)
+        if not rest:
+            return
+
+
+def _skip_space(text: str, at: int) -> int:
+    match = re.compile(f"[{SPACE}]*").match(text, at)
+    return match.end() if match else at
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes, decompressed if it ends in .gz."""
+    try:
+        with path.open("rb") as raw:
+            yield gzip.GzipFile(fileobj=raw) if path.name.lower().endswith(".gz") else raw  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+        raise LarkError(f"{path}: cannot be read ({reason}).") from error
+
+
+READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": json_rows,
+    ".json": json_rows,
+    ".ndjson": json_rows,
+    ".parquet": parquet_rows,
+    ".csv": csv_rows,
+}
+"""How files are read, by their ending in lower case and without `.gz`."""
