@@ -18,7 +18,8 @@ To add one, called `loss-reduction` on the command line and loss_reduction in fi
    or None, and `sweep.metrics(trial)` has its accuracies. Show missing results as missing; `found=False` means that there are
    none yet. `published("table1")` has the paper's numbers, experiments/paper/table1.csv. See table1.py for a table and
    ablation_score.py for a figure.
-3. A line `loss-reduction: ## ...` in the Makefile, which `make help` shows, and its place in ORDER of harness/sweep.py.
+3. A line `loss-reduction: ## ...` in the Makefile, which `make help` shows. If it has a place among the paper's tables and
+   figures, its name in ORDER of harness/sweep.py; otherwise it comes last.
 
 The harness does the rest: files, captions, index.md, W&B, plans, failures.
 """

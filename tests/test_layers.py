@@ -1,8 +1,15 @@
-"""Imports point downwards only: a module knows nothing of those above it (docs/architecture.md)."""
+"""Imports point downwards only: a module knows nothing of those above it (docs/architecture.md).
+
+Every import of the project's own modules counts: absolute or relative, of a module, of a package or of a name in it, at the
+top of a file or inside a function. An import inside a function runs later, but the module still depends on the other one.
+Imports under `if TYPE_CHECKING:` do not count: they never run. They let a lower module name the types that it is given, such
+as the planner's in `Operation.cost`.
+"""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,79 +42,158 @@ LAYERS = [
     ["experiments"],
 ]  # fmt: skip
 """Lowest first. The longest prefix counts."""
+PACKAGES = ("lark", "experiments")
 
 
-def layer(module: str) -> int:
+def layer(module: str) -> int | None:
+    """The number of a module's layer; None if no layer contains it. `lark` itself is below all: it has no code."""
+    if module == "lark":
+        return -1
     found = {
         len(prefix): number
         for number, prefixes in enumerate(LAYERS)
         for prefix in prefixes
         if module == prefix or module.startswith(f"{prefix}.")
     }
-    return found[max(found)]
+    return found[max(found)] if found else None
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Every module of the project but `lark` and `experiments` themselves, which hold no code."""
-    files = [path for package in ("lark", "experiments") for path in sorted((root / package).rglob("*.py"))]
-    names = {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
-    return {name: path for name, path in names.items() if "." in name}
+    """Every module and package of the project."""
+    files = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
+    return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
-def imported(path: Path, known: set[str]) -> set[str]:
-    """The project's modules that a file imports, anywhere but for type checkers alone."""
+def imported(name: str, path: Path, known: set[str]) -> set[str]:
+    """The project's modules that a module imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    ignored = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
-        for node in ast.walk(block)
+    ignored = {id(node) for block in ast.walk(tree) if _is_for_types(block) for child in block.body for node in ast.walk(child)}
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = {
+        target
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in ignored
+        for target in _targets(node, package, known)
     }
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in ignored:
-            continue
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inside = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (inside & known) or {node.module}
-    return found & known
+    return {target for target in found if target.split(".")[0] in PACKAGES} - {name}
 
 
-def upward(root: Path) -> list[str]:
-    """Imports of a higher layer, as sentences."""
+def _is_for_types(node: ast.AST) -> bool:
+    """Whether a node is `if TYPE_CHECKING:`; its `else` runs and counts."""
+    if not isinstance(node, ast.If):
+        return False
+    test = node.test
+    return (test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")) == "TYPE_CHECKING"
+
+
+def _targets(node: ast.Import | ast.ImportFrom, package: str, known: set[str]) -> Iterator[str]:
+    """The modules that a statement names: `from lark.runtime import plan, store` names two."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+    source = ".".join([*above, *([node.module] if node.module else [])])
+    for alias in node.names:
+        yield f"{source}.{alias.name}" if f"{source}.{alias.name}" in known else source
+
+
+def problems(root: Path) -> list[str]:
+    """Modules without a layer, and imports of a higher layer, as sentences."""
     known = modules(root)
-    return [
-        f"{name} imports {other}"
-        for name, path in known.items()
-        for other in sorted(imported(path, set(known)))
-        if layer(other) > layer(name)
+    lost = [f"{name} is in no layer: add it to LAYERS in tests/test_layers.py" for name in known if layer(name) is None]
+    placed = {name: number for name in known if (number := layer(name)) is not None}
+    return lost + [
+        f"{name} imports {other}, which is in a higher layer"
+        for name, number in placed.items()
+        for other in sorted(imported(name, known[name], set(known)))
+        if (higher := layer(other)) is not None and higher > number
     ]
 
 
 def test_imports_point_downwards() -> None:
-    assert upward(ROOT) == []
+    assert problems(ROOT) == []
 
 
-@pytest.mark.parametrize("line", ["from lark.runtime import plan", "def f():\n    from lark.scoring.methods import METHODS"])
-def test_an_upward_import_is_found(line: str, tmp_path: Path) -> None:
-    for name in ("lark/models/chat.py", "lark/runtime/plan.py", "lark/scoring/methods.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
-    (tmp_path / "experiments").mkdir()
-    assert upward(tmp_path) == []
-    (tmp_path / "lark/models/chat.py").write_text(line + "\n")
-    assert len(upward(tmp_path)) == 1
+def test_every_layer_exists() -> None:
+    known = modules(ROOT)
+    assert [prefix for prefixes in LAYERS for prefix in prefixes if prefix not in known] == []
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small project without upward imports."""
+    files = [
+        "lark/models/chat.py",
+        "lark/models/load.py",
+        "lark/runtime/plan.py",
+        "lark/scoring/methods.py",
+        "experiments/harness/sweep.py",
+    ]
+    for name in files:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        for folder in (path.parent, path.parent.parent):
+            if folder != tmp_path:
+                (folder / "__init__.py").touch()
+    (tmp_path / "lark/scoring/methods.py").write_text("from lark.models import chat\nfrom ..models.load import one\n")
+    assert problems(tmp_path) == []
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        ("from lark.runtime import plan", "lark.runtime.plan"),
+        ("from lark.runtime.plan import make_plan", "lark.runtime.plan"),
+        ("import lark.scoring.methods as methods", "lark.scoring.methods"),
+        ("import lark.scoring", "lark.scoring"),
+        ("from lark.scoring import anything", "lark.scoring"),
+        ("from lark import scoring", "lark.scoring"),
+        ("from ..scoring import methods", "lark.scoring.methods"),
+        ("from ..scoring.methods import METHODS", "lark.scoring.methods"),
+        ("from .. import scoring", "lark.scoring"),
+        ("from experiments import ROOT", "experiments"),
+        ("import experiments", "experiments"),
+        ("from experiments.harness import sweep", "experiments.harness.sweep"),
+        ("def f():\n    from lark.scoring.methods import METHODS", "lark.scoring.methods"),
+        ("try:\n    import lark.scoring\nexcept ImportError:\n    pass", "lark.scoring"),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    import lark.scoring", "lark.scoring"),
+    ],
+)
+def test_an_upward_import_is_found(line: str, other: str, tree: Path) -> None:
+    (tree / "lark/models/chat.py").write_text(line + "\n")
+    assert problems(tree) == [f"lark.models.chat imports {other}, which is in a higher layer"]
+
+
+def test_an_upward_import_of_a_package_is_found(tree: Path) -> None:
+    (tree / "lark/models/__init__.py").write_text("from ..scoring import methods\nfrom . import load\n")
+    assert problems(tree) == ["lark.models imports lark.scoring.methods, which is in a higher layer"]
+
+
+@pytest.mark.parametrize("test", ["TYPE_CHECKING", "typing.TYPE_CHECKING"])
+def test_imports_for_type_checkers_alone_do_not_count(test: str, tree: Path) -> None:
+    (tree / "lark/models/chat.py").write_text(f"if {test}:\n    from lark.scoring import methods\n")
+    assert problems(tree) == []
+
+
+def test_a_package_without_a_layer_is_reported(tree: Path) -> None:
+    (tree / "lark/explorer").mkdir()
+    (tree / "lark/explorer/server.py").write_text("from lark.scoring import methods\n")
+    assert problems(tree) == ["lark.explorer.server is in no layer: add it to LAYERS in tests/test_layers.py"]
 
 
 def test_no_package_hides_code_in_its_init() -> None:
-    """But for the schema, which is what `lark.config` is."""
+    """Except `lark.config`, which names the parts of the schema that others import."""
     for path in (ROOT / "lark").rglob("__init__.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         assert ast.get_docstring(tree), f"{path} has no docstring"
-        if path.parent.name != "config":
-            assert len(tree.body) == 1, f"{path} has code"
+        rest = tree.body[1:] if path.parent.name != "config" else [n for n in tree.body[1:] if not _names_only(n)]
+        assert rest == [], f"{path} has code"
+
+
+def _names_only(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
 
 
 def test_planning_a_run_imports_no_torch() -> None:

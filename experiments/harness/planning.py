@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from functools import cache
 
 from experiments.harness.sweep import Sweep, Trial, counted, published_value
-from lark.config import STAGES
-from lark.evaluation.operations import GENERATE
+from lark.evaluation.grade import METRICS
 from lark.planner.estimates import Estimate, estimate
 from lark.planner.report import size
 from lark.report.tables import text_table
 from lark.runtime.operation import Step
+from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact
-from lark.training.operations import TRAIN
+from lark.training.checkpoints import CHECKPOINT
 
 PAPER_HOURS = published_value("cost", "total_hours")
 """A100-hours of all the paper's training (App. C.3)."""
-ORDER = ("student", *STAGES)
-"""Order of a plan's steps: a packaged student is converted before anything else."""
+ORDER = tuple(dict.fromkeys(operation.stage for operation in OPERATIONS))
+"""Order of the stages in the table of steps."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def describe(sweep: Sweep) -> str:
         todo = [(p, hour) for p, hour in own if p.pending]
         cost = [f"{sum(h for _, h in own):,.1f}", f"{sum(h for _, h in todo):,.1f}"] if known else []
         rows.append([name, str(len(own)), str(len(own) - len(todo)), str(len(todo)), *cost])
-    trainings = sum(p.step.operation is TRAIN for p in steps)
-    bases = sum(p.step.operation is GENERATE and p.step.model == "base" for p in steps)
+    trainings = sum(p.step.makes(CHECKPOINT) for p in steps)
+    bases = sum(p.step.makes(METRICS) and p.step.model == "base" for p in steps)
     trials = [[str(number), " ".join(trial.overrides), _state(sweep, trial)] for number, trial in enumerate(sweep.trials)]
     unit = ["device-hours", "to do"] if known else []
     parts = [
@@ -87,7 +87,7 @@ def _total(sweep: Sweep, steps: Sequence[Planned], hours: Sequence[float | None]
     """The total cost, compared with the paper's."""
     every = sum(hour or 0.0 for hour in hours)
     todo = sum(hour or 0.0 for p, hour in zip(steps, hours, strict=True) if p.pending)
-    training = [(p, hour or 0.0) for p, hour in zip(steps, hours, strict=True) if p.step.operation is TRAIN]
+    training = [(p, hour or 0.0) for p, hour in zip(steps, hours, strict=True) if p.step.makes(CHECKPOINT)]
     hardware = sweep.trials[0].config.hardware
     lines = [f"Estimated: {every:,.1f} device-hours in all ({hardware.name}), {todo:,.1f} of them to do."]
     left = [_estimates(p.trial)[p.step.key] for p, _ in training if p.pending]

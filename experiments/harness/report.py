@@ -145,7 +145,8 @@ def _markdown(sweep: Sweep, report: Report) -> str:
     parts += [_not_run(sweep, report), report.caption, note if sweep.scale == "paper" else f"**{note}**", _changed(sweep)]
     missing = unfinished(sweep)
     if missing:
-        parts.append(f"Missing (–): {len(missing)} of {counted(len(sweep.trials), 'trial')} are not finished.")
+        verb = "is" if len(missing) == 1 else "are"
+        parts.append(f"Missing (–): {len(missing)} of {counted(len(sweep.trials), 'trial')} {verb} not finished.")
     parts += [*report.notes, *(table.markdown().strip() for table in report.tables)]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -87,7 +87,7 @@ class Sweep:
     def metrics(self, trial: Trial, trained: bool = True) -> dict[str, BenchmarkMetrics]:
         """Metrics by benchmark, of the trained student or of the base model, without benchmarks that are not evaluated yet."""
         for step in trial.plan:
-            if step.artifacts[0].kind == METRICS and step.model == ("trained" if trained else "base"):
+            if step.makes(METRICS) and step.model == ("trained" if trained else "base"):
                 finished = [
                     (t, a) for t, a in zip(step.labels, step.artifacts, strict=True) if self.store.state(a) == "finished"
                 ]

@@ -41,7 +41,7 @@ class Judge:
     @property
     def model(self) -> Student:
         """The judge in the form that engines load."""
-        return Student("judge", self.path, self.revision, self.max_length, None, self.dtype)
+        return Student("judge", self.path, revision=self.revision, max_length=self.max_length, dtype=self.dtype)
 
 
 @dataclass

@@ -64,6 +64,11 @@ class Config:
         return self.method.weighting if self.weighting == "auto" else self.weighting
 
     @property
+    def wants_report(self) -> bool:
+        """Whether the summary is written at the end. The stage `report` has no operation and no artifact."""
+        return "report" in self.stages
+
+    @property
     def outputs_path(self) -> Path:
         return Path(self.outputs).expanduser().resolve()
 

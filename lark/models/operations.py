@@ -13,6 +13,6 @@ def _check(config: Config, machine: Machine) -> None:
         )
 
 
-CONVERT = Operation("student", "student", "lark.models.gguf:convert", processes="one", check=_check)
+CONVERT = Operation("student", "", "lark.models.gguf:convert", processes="one", check=_check)
 
 OPERATIONS = (CONVERT,)

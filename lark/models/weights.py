@@ -83,10 +83,10 @@ def check_complete(path: str, revision: str | None, what: str) -> None:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     try:
-        _, info = AutoModelForCausalLM.from_pretrained(path, revision=revision, device_map="meta", **STRICT)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(path, revision=revision, device_map="meta", **STRICT)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise LarkError(f"{what}: the model cannot be loaded ({first_line(error)}).") from error
-    require_complete(info, what)
+    require_complete(loaded[1], what)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -62,8 +62,9 @@ class PoolLengths:
 
 def lengths_of(config: Config, plan: Sequence[Step], store: Store) -> PoolLengths:
     """The lengths of a plan's pool: measured if a run has tokenised it, otherwise estimated."""
-    tables = [a for step in plan for a in step.artifacts if a.kind == LENGTHS_TABLE and store.state(a) == "finished"]
-    return pool_lengths(config, store.path(tables[0]) if tables else None)
+    tables = [artifact for step in plan if step.makes(LENGTHS_TABLE) for artifact in step.artifacts]
+    folder = next((store.path(table) for table in tables if store.state(table) == "finished"), None)
+    return pool_lengths(config, folder)
 
 
 def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:

@@ -25,7 +25,7 @@ def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetric
 def run_summary(run: Pipeline) -> None:
     """Print the tables, write them to the run's folder, and send them to the tracker."""
     config, store, outcomes, tracker, folder = run.config, run.store, run.outcomes, run.tracker, run.folder
-    graded = [step for step in run.plan if step.artifacts[0].kind == METRICS]
+    graded = [step for step in run.plan if step.makes(METRICS)]
     header, rows = results_table(config, store, graded)
     if rows:
         decoding = config.benchmark.decoding
@@ -50,7 +50,7 @@ def run_summary(run: Pipeline) -> None:
         if levels:
             tracker.table("levels", level_header, levels)
     made = [
-        [o.step.stage, o.step.operation.name, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)]
+        [o.step.stage or "–", o.step.operation.name, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)]
         for o in outcomes
     ]
     log.info("%s\n\nSummary: %s", text_table(["stage", "operation", "time", "artifact"], made, right=4), folder / "summary.md")

@@ -1,6 +1,6 @@
 """Operations, steps and jobs: the name of a kind of work, what runs it, what it costs and what can go wrong.
 
-An `Operation` is declared next to the code that does the work (`lark/<package>/operations.py`) and listed in operations.py. A
+An `Operation` is declared next to the code that does the work (`lark/<package>/operations.py`) and listed in registry.py. A
 `Step` is an operation with its artifacts in the plan of one run. A `Job` is what the code is asked to do. The pipeline, the
 planner, the workers and the experiments use these objects and never compare an operation's name.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lark.config import Config
 from lark.runtime.machine import Machine
-from lark.runtime.store import Artifact
+from lark.runtime.store import Artifact, Kind
 
 if TYPE_CHECKING:
     from lark.planner.estimates import Estimate, Planner
@@ -68,7 +68,7 @@ class Operation:
     name: str
     """Name in logs, in plans and for `force=`."""
     stage: str
-    """The stage it belongs to, as in `stages=`."""
+    """The stage it belongs to, as in `stages=`. Empty: none; it runs only if another step needs its artifact."""
     run: Callable[[Job], Counts] | str
     """A function that is called in this process, or "package.module:function", which is imported and called in workers."""
     processes: Literal["one", "all", "sharing"] = "all"
@@ -124,6 +124,10 @@ class Step:
     def key(self) -> tuple[str, ...]:
         """Identifies the step, also among the steps of other runs."""
         return (self.operation.name, *(artifact.fingerprint for artifact in self.artifacts))
+
+    def makes(self, kind: Kind) -> bool:
+        """Whether it makes artifacts of this kind."""
+        return any(artifact.kind == kind for artifact in self.artifacts)
 
     @cached_property
     def inputs(self) -> Mapping[str, Artifact]:

@@ -26,10 +26,6 @@ from lark.runtime.tracking import Tracker
 log = logging.getLogger(__name__)
 
 
-REPORT = "report"
-"""The stage without an operation: the report is written again at the end of every run that requests it."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """A step that was carried out: what it made (nothing if everything was finished) and how long it took."""
@@ -70,7 +66,7 @@ class Pipeline:
             if not any(outcome.made for outcome in self.outcomes) and self.tracker.already_tracked:
                 self.tracker.enabled = False  # nothing new to report: a repeated sweep leaves no empty runs behind
             self._track_what_was_there()
-            if summarise is not None and REPORT in self.config.stages:
+            if summarise is not None and self.config.wants_report:
                 summarise(self)
             done = True
         finally:
@@ -111,7 +107,7 @@ class Pipeline:
         for step in self.steps:
             for artifact in step.artifacts:
                 what = "run again" if self._forced(step) else action[self.store.state(artifact)]
-                rows.append([step.stage, step.operation.name, what, str(artifact.folder)])
+                rows.append([step.stage or "–", step.operation.name, what, str(artifact.folder)])
             if isinstance(step.operation.run, str):
                 endpoint = None if step.operation.processes == "one" else self.machine.rendezvous
                 folder, processes = self.store.path(step.artifacts[0]), self._processes(step)

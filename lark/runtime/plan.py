@@ -146,29 +146,26 @@ class _Plan:
 
     def scoring(self) -> list[Step]:
         """Only the steps that the method needs. The forward pass is shared by all methods and budgets."""
-        needs, scoring = METHODS[self.config.method.name].needs, self.config.scoring
-        steps = [self.lengths]
-        if "statistics" in needs or scoring.tokens:
-            steps.append(self.score(scoring.tokens))
-        if "local" in needs:
-            part = {**self.identity, "local_context": scoring.local_context}
-            local = Artifact(LOCAL_TABLE, self.name, part, self.pool_and_lengths())
-            steps.append(Step(LOCAL, (local,), self.weights, (local.kind.name,)))
-        if "text" in needs:
-            steps.append(Step(TEXT, (Artifact(TEXT_TABLE, self.config.pool.name, {}, {"pool": self.pool}),)))
-        if "judge" in needs:
-            steps.append(self.judge())
-        return steps
+        needed = {*METHODS[self.config.method.name].needs, *(["statistics"] if self.config.scoring.tokens else [])}
+        return [self.lengths, *(step(self) for source, step in SCORING.items() if source in needed)]
 
     def pool_and_lengths(self) -> dict[str, Artifact]:
-        return {"pool": self.pool, "lengths": self.lengths.artifacts[0]}
+        return {artifact.kind.name: artifact for artifact in (self.pool, *self.lengths.artifacts)}
 
-    def score(self, tokens: bool) -> Step:
+    def score(self) -> Step:
         part = {**self.identity, "rank_clip": self.config.scoring.rank_clip}
         outputs = [Artifact(SCORES_TABLE, self.name, part, self.pool_and_lengths())]
-        if tokens:
+        if self.config.scoring.tokens:
             outputs.append(Artifact(TOKENS, self.name, self.identity, self.pool_and_lengths()))
         return Step(SCORE, tuple(outputs), self.weights, tuple(output.kind.name for output in outputs))
+
+    def local(self) -> Step:
+        part = {**self.identity, "local_context": self.config.scoring.local_context}
+        local = Artifact(LOCAL_TABLE, self.name, part, self.pool_and_lengths())
+        return Step(LOCAL, (local,), self.weights, (local.kind.name,))
+
+    def text(self) -> Step:
+        return Step(TEXT, (Artifact(TEXT_TABLE, self.config.pool.name, {}, {"pool": self.pool}),))
 
     def judge(self) -> Step:
         """The verdicts of a judge model on a pool. They do not depend on the student."""
@@ -283,6 +280,14 @@ class _Plan:
     def teacher_name(self) -> str:
         return "" if self.config.method.teacher is None else f"-teacher-{self.config.method.teacher}"
 
+
+SCORING: dict[str, Callable[[_Plan], Step]] = {
+    "statistics": _Plan.score,
+    "local": _Plan.local,
+    "text": _Plan.text,
+    "judge": _Plan.judge,
+}
+"""What a method may need (`Method.needs`) and the steps that make it, in order. The lengths are always made."""
 
 ANALYSES: dict[str, Callable[[_Plan], list[Step]]] = {
     "gradients": _Plan.gradients,

@@ -1,4 +1,4 @@
-"""The list of all operations. Each is declared next to the code that does the work."""
+"""The list of all operations, in the order of a run. Each is declared next to the code that does the work."""
 
 import lark.analysis.operations as analysis
 import lark.evaluation.operations as evaluation
@@ -10,8 +10,8 @@ import lark.training.operations as training
 from lark.runtime.operation import Operation
 
 OPERATIONS: tuple[Operation, ...] = (
-    *pool.OPERATIONS,
     *models.OPERATIONS,
+    *pool.OPERATIONS,
     *scoring.OPERATIONS,
     *selection.OPERATIONS,
     *training.OPERATIONS,

@@ -5,7 +5,7 @@ A method is data plus one function. To add one: write its function here, add it 
 only candidates with at least one response token, in any order:
 
     question_id, candidate_id   always
-    n_tokens                    |a_k|, response tokens                            lengths, statistics
+    n_tokens                    |a_k|, response tokens                            always (lengths)
     nll                         sum_t -log p_t                                    statistics
     brier                       sum_t ||pi_t - e_y||^2                            statistics
     rank_sum                    sum_t min(rank_t, r_max)                          statistics
@@ -28,6 +28,15 @@ from lark.errors import LarkError
 from lark.runtime.store import Kind
 from lark.scoring.learnability import Floats, encode, group_sum, learnability_score
 
+LENGTHS_TABLE = Kind("lengths", 2, "lengths.parquet")
+SCORES_TABLE = Kind("scores", 1, "scores.parquet")
+LOCAL_TABLE = Kind("local", 1, "local.parquet")
+TEXT_TABLE = Kind("text", 1, "text.parquet")
+JUDGE_TABLE = Kind("judge", 3, "judge.parquet")
+TOKENS = Kind("tokens", 1)
+"""Statistics of every token, which the scoring pass writes if `scoring.tokens` is set."""
+TEXT_COLUMNS = ("words", "self_verification", "exploration", "granularity")
+
 
 @dataclass(frozen=True)
 class Source:
@@ -37,25 +46,15 @@ class Source:
     columns: tuple[str, ...]
 
 
-LENGTHS_TABLE = Kind("lengths", 2, "lengths.parquet")
-SCORES_TABLE = Kind("scores", 1, "scores.parquet")
-LOCAL_TABLE = Kind("local", 1, "local.parquet")
-JUDGE_TABLE = Kind("judge", 3, "judge.parquet")
-TEXT_TABLE = Kind("text", 1, "text.parquet")
-TOKENS = Kind("tokens", 1)
-"""Statistics of every token, which the scoring pass writes if `scoring.tokens` is set."""
-
 SOURCES: dict[str, Source] = {
     "lengths": Source(LENGTHS_TABLE, ("n_tokens",)),
     "statistics": Source(SCORES_TABLE, ("n_tokens", "nll", "brier", "rank_sum")),
     "local": Source(LOCAL_TABLE, ("local_naturalness",)),
     "judge": Source(JUDGE_TABLE, ("judge",)),
     "external": Source(None, ("external",)),
-    "text": Source(TEXT_TABLE, ("words", "self_verification", "exploration", "granularity")),
+    "text": Source(TEXT_TABLE, TEXT_COLUMNS),
 }
 """The possible values of `Method.needs`."""
-
-
 RESERVED = frozenset({"method", "weighting", "budget", "teacher", "scores", "higher_is_better"})
 """Names in a selection's fingerprint, which an option must not take."""
 
@@ -66,14 +65,19 @@ class Method:
 
     name: str
     needs: frozenset[str]
-    """Keys of SOURCES. Includes lengths or statistics: a candidate has at least one response token (decision 13)."""
+    """Keys of SOURCES. `lengths` is always available: a candidate has at least one response token (decision 13)."""
     function: Callable[..., Floats]
     """Takes candidates, and options as keyword arguments. Returns one score per row, NaN or infinite where it is undefined."""
     higher_is_better: bool = True
 
     def score(self, trajectories: pd.DataFrame, options: Mapping[str, Any] | None = None) -> Floats:
         """[R] One score per row; NaN where the trajectory has no response token or the score is undefined."""
-        wanted = {"question_id", "candidate_id", *(column for source in self.needs for column in SOURCES[source].columns)}
+        wanted = {
+            "question_id",
+            "candidate_id",
+            "n_tokens",
+            *(column for source in self.needs for column in SOURCES[source].columns),
+        }
         missing = sorted(wanted - set(trajectories.columns))
         if missing:
             raise LarkError(f"method={self.name} needs the column(s) {', '.join(missing)}, which the scores lack.")
@@ -149,7 +153,7 @@ def token_length(trajectories: pd.DataFrame) -> Floats:
 def rule_quality(trajectories: pd.DataFrame) -> Floats:
     """0.30 z(words) + 0.20 z(self-verification) + 0.25 z(exploration) + 0.25 z(granularity), LIMO-style (App. C.2)."""
     length, check, explore, granularity = (
-        z_score(_column(trajectories, name), trajectories["question_id"]) for name in SOURCES["text"].columns
+        z_score(_column(trajectories, name), trajectories["question_id"]) for name in TEXT_COLUMNS
     )
     # Written out: a matrix product may round a row differently depending on its position, which would then break ties.
     return 0.30 * length + 0.20 * check + 0.25 * explore + 0.25 * granularity
@@ -204,12 +208,12 @@ METHODS: dict[str, Method] = {
         Method("lark", frozenset({"statistics"}), lark),
         Method("random", frozenset({"lengths"}), random),
         Method("token_length", frozenset({"lengths"}), token_length),
-        Method("rule_quality", frozenset({"lengths", "text"}), rule_quality),
-        Method("llm_judge", frozenset({"lengths", "judge"}), llm_judge),
+        Method("rule_quality", frozenset({"text"}), rule_quality),
+        Method("llm_judge", frozenset({"judge"}), llm_judge),
         Method("grape", frozenset({"statistics"}), grape),
-        Method("local_naturalness", frozenset({"lengths", "local"}), local_naturalness),
+        Method("local_naturalness", frozenset({"local"}), local_naturalness),
         Method("rsr", frozenset({"statistics"}), rsr, higher_is_better=False),
-        Method("external", frozenset({"lengths", "external"}), external),
+        Method("external", frozenset({"external"}), external),
         Method("inverse_loss", frozenset({"statistics"}), inverse_loss),
         Method("brier", frozenset({"statistics"}), brier),
         Method("rho", frozenset({"statistics"}), rho),

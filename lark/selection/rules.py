@@ -88,7 +88,7 @@ def select(
     exceeds = candidates > budget
     threshold[exceeds] = utility[start[exceeds] + budget]
     chosen = rank <= budget
-    top = _TopB(
+    top = TopB(
         utility=utility[chosen],
         question=codes[chosen],
         best=utility[start[codes[chosen]]],
@@ -121,7 +121,7 @@ def check_dropped(selection: Selection, limit: float = 0.01) -> None:
 
 
 @dataclass(frozen=True)
-class _TopB:
+class TopB:
     """The top B of each question, as weightings see them; utility is the score, negated where lower is better."""
 
     utility: Floats  # [M] by chosen trajectory, sorted by question, best first
@@ -141,32 +141,32 @@ class _TopB:
         return group_sum(self.margin, self.question, len(self.threshold))
 
 
-def _uniform(top: _TopB) -> Floats:
+def _uniform(top: TopB) -> Floats:
     """q = 1/B, the baselines' hard top B (paper, App. C.2)."""
     return np.ones_like(top.utility)
 
 
-def _proportional(top: _TopB) -> Floats:
+def _proportional(top: TopB) -> Floats:
     """q ~ max(g, 0). Where lower is better g is the negated score, so positive scores give uniform weights."""
     return np.maximum(top.utility, 0)
 
 
-def _softmax(top: _TopB) -> Floats:
+def _softmax(top: TopB) -> Floats:
     """q ~ exp(g / T), T the (population) standard deviation of the question's K scores."""
     return _exponential(top, top.spread)
 
 
-def _kl(top: _TopB) -> Floats:
+def _kl(top: TopB) -> Floats:
     """q ~ exp(g / (K tau*(B))): the temperature of the chi2 rule in a KL-tempered softmax."""
     return _exponential(top, top.margin_sum)
 
 
-def _chi2(top: _TopB) -> Floats:
+def _chi2(top: TopB) -> Floats:
     """q_i = (g_i - g_{B+1}) / sum_j (g_j - g_{B+1}), Lemma 3: the maximiser of <g, q-p> - tau*(B)/2 chi2(q||p)."""
     return top.margin
 
 
-WEIGHTINGS: dict[str, Callable[[_TopB], Floats]] = {
+WEIGHTINGS: dict[str, Callable[[TopB], Floats]] = {
     "uniform": _uniform,
     "proportional": _proportional,
     "softmax": _softmax,
@@ -176,14 +176,14 @@ WEIGHTINGS: dict[str, Callable[[_TopB], Floats]] = {
 """Each gives the mass of the top B up to a factor per question; a question without mass gets uniform weights."""
 
 
-def _exponential(top: _TopB, temperature: Floats) -> Floats:
+def _exponential(top: TopB, temperature: Floats) -> Floats:
     by_row = temperature[top.question]
     # No temperature (0, or NaN without a threshold) means no mass, hence uniform weights.
     exponent = np.divide(top.utility - top.best, by_row, out=np.full_like(by_row, -np.inf), where=by_row > 0)
     return np.exp(exponent)
 
 
-def _normalise(mass: Floats, top: _TopB, size: Integers) -> Floats:
+def _normalise(mass: Floats, top: TopB, size: Integers) -> Floats:
     """Weights that sum to 1 in each question. Uniform without mass, and without a threshold (decision 4)."""
     total = group_sum(mass, top.question, len(size))
     weighted = (total > 0) & np.isfinite(top.threshold)

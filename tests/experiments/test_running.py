@@ -35,7 +35,7 @@ def test_a_failing_trial_is_reported_and_the_others_finish_and_again_nothing_run
     assert "Traceback" not in said
     finished = [p.parent for p in tmp_path.glob("selection/*/manifest.json") if '"status": "finished"' in p.read_text()]
     assert len(finished) == 1
-    assert "1 of 2 trials are not finished" in (tmp_path / "report" / "table1.md").read_text()
+    assert "1 of 2 trials is not finished" in (tmp_path / "report" / "table1.md").read_text()
 
     times = {path: path.stat().st_mtime_ns for path in finished[0].iterdir()}
     code, _ = experiments("run", tmp_path)
@@ -68,7 +68,7 @@ def test_every_benchmark_takes_what_make_bench_gives_all_of_them(script: str) ->
     assert "--quick" in done.stdout
 
 
-def test_the_planners_benchmark_runs_and_refuses_what_is_no_student(tmp_path: Path) -> None:
+def test_the_planners_benchmark_runs_and_refuses_what_is_not_a_student(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "experiments.bench.planner"]
     done = subprocess.run([*command, "--quick"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and re.search(r"score .* ratio .*\ntrain .* ratio", done.stderr), done.stderr

@@ -85,11 +85,11 @@ def test_what_the_user_types_replaces_the_sweeps_values(tmp_path: Path) -> None:
     assert not sweep.like_the_paper
 
 
-def test_where_the_files_lie_is_no_change_of_the_experiment(tmp_path: Path) -> None:
+def test_the_location_of_files_does_not_change_the_experiment(tmp_path: Path) -> None:
     few = ["scale=paper", "hardware=a100x8", f"outputs={tmp_path}"]
     moved = [*few, "pool.path=/elsewhere", "pool.format=rsr", "force=[grade]", "engine.memory=0.8"]
     assert compose_sweep("cost", moved).like_the_paper
-    assert "pool.path=/elsewhere" in compose_sweep("cost", moved).overrides, "the reader is told"
+    assert "pool.path=/elsewhere" in compose_sweep("cost", moved).overrides, "the report must show it"
     for change in ("pool.questions=4", "student.max_length=4096", "training.epochs=1"):
         assert not compose_sweep("cost", [*moved, change]).like_the_paper
 
@@ -177,13 +177,13 @@ def test_the_papers_contamination_table_adds_up() -> None:
 
 
 @pytest.mark.parametrize("name", ["cost", "ablation_score"])
-def test_a_sweep_that_cannot_be_drawn_is_told_before_it_runs(name: str, tmp_path: Path) -> None:
+def test_a_sweep_that_cannot_be_drawn_is_refused_before_it_runs(name: str, tmp_path: Path) -> None:
     with pytest.raises(LarkError, match=r"cannot be drawn with budget.size=1,3 .*do not sweep over anything else"):
         main(["run", name, "budget=1,3", f"outputs={tmp_path}", "tracking=none"])
     assert not list(tmp_path.glob("runs/*"))
 
 
-def test_files_may_lie_elsewhere_at_the_papers_scale(tmp_path: Path) -> None:
+def test_files_may_be_elsewhere_at_the_papers_scale(tmp_path: Path) -> None:
     sweep = compose_sweep(
         "table1", ["scale=paper", "method=lark", f"outputs={tmp_path}", "benchmark.tasks.aime24.path=/else/where"]
     )

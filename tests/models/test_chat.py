@@ -68,7 +68,7 @@ def test_a_prompt_depends_on_no_date(tokenizer: PreTrainedTokenizerBase) -> None
     assert str(datetime.date.today().year) not in text
 
 
-def test_a_template_that_asks_for_the_date_is_told_the_same_every_day(tmp_path: Path) -> None:
+def test_a_template_that_asks_for_the_date_gets_the_same_one_every_day(tmp_path: Path) -> None:
     own = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
     path = tmp_path / "template.jinja"
     path.write_text("Today is {{ strftime_now('%d %b %Y') }}. " + own.tokenizer.chat_template)  # type: ignore[operator]
@@ -143,7 +143,7 @@ def test_a_template_that_breaks_the_prompt_is_refused(template: str, said: str, 
         ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
 
 
-def test_a_tokenizer_without_a_template_is_told_what_to_do() -> None:
+def test_a_tokenizer_without_a_template_reports_what_to_do() -> None:
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     tokenizer.chat_template = None
     with pytest.raises(LarkError, match=r"student\.chat_template"):

@@ -18,7 +18,8 @@ from lark.training.kernels import apply_liger
 from tests.conftest import checked, composed
 
 PARAMETERS = {"qwen7b": 7_615_616_512, "qwen1.5b": 1_543_714_304, "llama3b": 3_212_749_824, "smollm2": 134_515_008,
-              "qwen3_0.6b": 596_049_920, "qwen3_1.7b": 1_720_574_976, "qwen3_4b": 4_022_468_096, "qwen3_8b": 8_190_735_360}  # fmt: skip
+              "qwen3_0.6b": 596_049_920, "qwen3_1.7b": 1_720_574_976,
+              "qwen3_4b": 4_022_468_096, "qwen3_8b": 8_190_735_360}  # fmt: skip
 TOKENIZERS = {"qwen7b": "qwen2_5", "qwen1.5b": "qwen2_5", "llama3b": "llama3_1", "qwen3_1.7b": "qwen3", "qwen3_8b": "qwen3"}
 
 
@@ -112,7 +113,7 @@ def test_the_fused_kernels_of_the_paper_apply(name: str) -> None:
     assert type(model).forward is before
 
 
-def test_a_context_longer_than_the_models_is_told_before_anything_loads(tmp_path: Path) -> None:
+def test_a_context_longer_than_the_models_is_refused_before_anything_loads(tmp_path: Path) -> None:
 
     with pytest.raises(LarkError, match=r"student\.max_length=10000 is longer than the model's context of 8192"):
         checked("student=smollm2", "student.max_length=10000", "engine=hf")

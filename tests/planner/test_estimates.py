@@ -224,7 +224,7 @@ def test_a_run_that_is_not_dry_is_refused_only_for_what_is_certain() -> None:
         report.check_memory(unsharded, machine, steps_of(unsharded))
 
 
-def test_a_disk_that_is_too_small_is_told_before_and_does_not_stop_a_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_is_too_small_gives_a_warning_and_does_not_stop_a_run(caplog: pytest.LogCaptureFixture) -> None:
     config, machine = composed("student=qwen7b", "hardware=a100x8", "outputs=/proc"), Machine("cuda", 8, 1, 1)
     steps = steps_of(config)
     report.check_memory(config, machine, steps)
@@ -285,7 +285,7 @@ def test_a_plan_knows_what_is_finished_and_not_to_be_made_again(tmp_path: Path) 
     assert Pipeline(composed(*arguments, "force=[text]"), tmp_path / "run").finished() == frozenset()
 
 
-def test_what_cannot_fit_is_said_also_where_the_pool_is_missing(
+def test_what_cannot_fit_is_reported_even_if_the_pool_is_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import run

@@ -1,4 +1,4 @@
-"""Users' artifacts stay valid: the folders of all artifacts of about twenty runs are compared with recorded ones.
+"""Users' artifacts stay valid: the folders of all artifacts of every run in `RUNS` are compared with recorded ones.
 
 A change here invalidates finished work. If it is intended, explain it in docs/versions.md and write the file again:
 python -m tests.runtime.test_golden_plans

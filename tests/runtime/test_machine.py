@@ -66,7 +66,7 @@ def test_a_scratch_folder_that_is_not_there(tmp_path: Path) -> None:
         checked("analysis.name=gradients", f"hardware.gradient_scratch={tmp_path / 'none'}")
 
 
-def test_a_python_without_the_packages_is_told_how_to_get_them() -> None:
+def test_a_python_without_the_packages_reports_how_to_install_them() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", "run.py"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "make setup" in done.stderr and "Traceback" not in done.stderr
 
@@ -104,7 +104,7 @@ def test_what_is_not_installed_is_named_with_the_version_of_the_environment(
     assert f"pip install {version}" in str(error.value)
 
 
-def test_without_flash_attention_pytorchs_own_is_used_and_said_so(
+def test_without_flash_attention_pytorchs_own_is_used_with_a_message(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)

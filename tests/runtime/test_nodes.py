@@ -144,7 +144,7 @@ def test_a_slurm_job_needs_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.nodes, found.node, found.processes, found.rendezvous) == (4, 2, 8, "gpu11:24567")
 
 
-def test_outside_slurm_a_node_must_be_told_who_it_is() -> None:
+def test_outside_slurm_a_node_needs_its_own_number() -> None:
     with pytest.raises(LarkError, match=r"hardware\.node=0 to 1"):
         resolve(composed("hardware=cpu", "hardware.nodes=2", "hardware.rendezvous=a:1").hardware)
     with pytest.raises(LarkError, match="host:port"):

@@ -16,14 +16,14 @@ from lark.planner.estimates import estimate
 from lark.runtime import pipeline as pipelines
 from lark.runtime.operation import Step
 from lark.runtime.pipeline import Pipeline
-from lark.runtime.plan import ANALYSES, FORCEABLE, make_plan, wanted
+from lark.runtime.plan import ANALYSES, FORCEABLE, SCORING, make_plan, wanted
 from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
 from lark.scoring import methods
 from lark.scoring.operations import JUDGE, LENGTHS, SCORE
 from lark.selection import rules
 from tests.conftest import ROOT, composed, work_here
-from tests.operation_names import places
+from tests.operation_names import places, trees, vocabulary
 
 
 def steps(folder: Path, *typed: str) -> list[Step]:
@@ -32,16 +32,68 @@ def steps(folder: Path, *typed: str) -> list[Step]:
 
 
 def test_code_that_compares_an_operations_name_is_rare_and_in_declarations_or_the_plan() -> None:
+    """Declarations are as many as there are operations; the limit of the others leaves room for a few more."""
     found = places(ROOT)
     declared = ("operations.py", "runtime/plan.py", "scoring/methods.py", "config/schema.py")
-    assert len(found) <= 25
-    assert [place for place in found if not place.split(":")[0].endswith(declared)] == []
+    assert [str(place) for place in found if not place.file.endswith(declared)] == []
+    assert sum(place.what == "declaration" for place in found) == len(OPERATIONS)
+    assert sum(place.what != "declaration" for place in found) <= 10
+
+
+def test_the_counted_names_are_those_of_operations_stages_and_analyses() -> None:
+    names = vocabulary(trees(ROOT)).names
+    assert names == {*(operation.name for operation in OPERATIONS), *STAGES, *ANALYSES}
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('chosen = step.name == "train"', "comparison"),
+        ('chosen = step.name in ("other", "train")', "comparison"),
+        ('chosen = stages == ["train", "pool"]', "comparison"),
+        ("chosen = step.operation is not TRAIN", "comparison"),
+        ("chosen = FIRST in stages", "comparison"),
+        ("chosen = stages == [operations.TRAIN.stage]", "comparison"),
+        ("chosen = step.artifact.kind in (STUDENT, other)", "comparison"),
+        ('match name:\n    case "train":\n        pass', "comparison"),
+        ('ORDER = ("first", *STAGES, "pool")', "table"),
+        ('RUN = {"train": 1, "pool": 2}', "table"),
+        ('for name in ["train", "pool"]:\n    pass', "table"),
+        ('found = STAGES["train"]', "lookup"),
+        ('found = place_of("train")', "lookup"),
+        ('chosen = row["train"]', ""),
+        ('chosen = thinking == "train"', ""),
+        ('chosen = key == ["train", "seed"]', ""),
+        ('EXPERIMENTS = ("table", "figure", "ablation", "other", "train", "pool")', ""),
+        ("chosen = step.makes(STUDENT)", ""),
+    ],
+)
+def test_the_counter_sees_each_way_to_decide_by_name(line: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "lark").mkdir()
+    declared = [
+        'STAGES = ("train", "pool")', 'TRAIN = Operation("train", "train", run)', 'STUDENT = Kind("student")', 'FIRST = "pool"',
+        "def place_of(name):\n    return STAGES[name]",
+    ]  # fmt: skip
+    (tmp_path / "lark" / "declared.py").write_text("\n".join(declared))
+    (tmp_path / "lark" / "other.py").write_text(line)
+    assert [place.what for place in places(tmp_path) if place.file == "lark/other.py"] == ([what] if what else [])
 
 
 def test_names_are_unique_and_stages_are_those_that_users_know() -> None:
     names = [operation.name for operation in OPERATIONS]
     assert len(set(names)) == len(names)
-    assert {operation.stage for operation in OPERATIONS} <= {*STAGES, "student"}
+    assert {operation.stage for operation in OPERATIONS} <= {*STAGES, ""}
+
+
+def test_a_step_without_a_stage_runs_only_if_another_step_needs_it(tmp_path: Path) -> None:
+    typed = ["student=smollm2", "engine=hf", "pool.questions=3"]
+    for stage, needed in (("pool", False), ("score", True), ("evaluate", True)):
+        assert any(step.stage == "" for step in steps(tmp_path, *typed, f"stages=[{stage}]")) is needed
+
+
+def test_every_source_of_a_method_has_a_step_or_a_file() -> None:
+    assert {*SCORING, "lengths", "external"} == set(methods.SOURCES)
+    assert {source for method in methods.METHODS.values() for source in method.needs} <= set(methods.SOURCES)
 
 
 def test_the_judge_has_its_own_weights_whatever_the_student(tmp_path: Path) -> None:
@@ -82,21 +134,26 @@ def test_forcing_an_analysis_forces_its_steps(tmp_path: Path) -> None:
     assert [step.operation.name for step in run.steps if run._forced(step)] == ["gradients", "jacobians"]
 
 
+@pytest.fixture(scope="module")
+def every_run(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[str], set[str]]]:
+    """A run of each method, each analysis and a packaged student, with the stages, operations and analyses of its steps."""
+    few, folder = ["pool.questions=3", "training.snapshots=2"], tmp_path_factory.mktemp("plans")
+    asked = [[], ["student=smollm2", "engine=hf"], *([f"analysis.name={name}"] for name in ANALYSES)]
+    asked += [[f"method={name}"] for name in methods.METHODS if name != "external"]
+    plans = [(typed, steps(folder, *few, *typed)) for typed in asked]
+    return [([*few, *typed], {n for s in plan for n in (s.stage, s.operation.name, s.purpose)}) for typed, plan in plans]
+
+
 @pytest.mark.parametrize("name", FORCEABLE)
-def test_every_value_of_force_forces_something(name: str, tmp_path: Path) -> None:
+def test_every_value_of_force_forces_something(name: str, every_run: list[tuple[list[str], set[str]]], tmp_path: Path) -> None:
     """In a run that has such a step."""
-    typed = {
-        "student": ["student=smollm2", "engine=hf"], "local": ["method=local_naturalness"], "text": ["method=rule_quality"],
-        "judge": ["method=llm_judge"], "jacobians": ["analysis.name=theory"], "analyse": ["analysis.name=gradients"],
-    }  # fmt: skip
-    default = [f"analysis.name={name}"] if name in ANALYSES else []
-    extra = ["training.snapshots=2"] if name == "kappa" else []
-    arguments = [*typed.get(name, default), *extra, f"force={name}", f"outputs={tmp_path}", "tracking=none", "dry_run=true"]
+    typed = next(typed for typed, names in every_run if name in names)
+    arguments = [*typed, f"force={name}", f"outputs={tmp_path}", "tracking=none", "dry_run=true"]
     run = Pipeline(composed(*as_hydra_reads(arguments)), tmp_path)
     assert any(run._forced(step) for step in run.steps)
 
 
-def test_forcing_what_this_run_does_not_have_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_forcing_what_this_run_does_not_have_gives_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Pipeline(composed("force=[judge]", f"outputs={tmp_path}", "tracking=none", "dry_run=true"), tmp_path)
     operations = "pool, lengths, score, select, train, generate, grade"
     assert f"force=[judge] has no effect: the operations of this run are {operations}" in caplog.text

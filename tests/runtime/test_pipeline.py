@@ -86,7 +86,7 @@ def test_a_grader_can_be_rerun_without_generating(finished: Path) -> None:
     assert changed == {"metrics"}
 
 
-def test_a_damaged_artifact_is_rebuilt_and_said_so(finished: Path) -> None:
+def test_a_damaged_artifact_is_rebuilt_with_a_warning(finished: Path) -> None:
     table = results(finished)
     (scores,) = (finished / "scores").glob("*/scores.parquet")
     scores.write_bytes(b"not parquet")

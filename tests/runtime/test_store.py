@@ -109,7 +109,7 @@ def test_a_damaged_artifact_is_found_out_and_made_again(harm: str, tmp_path: Pat
     assert path.read_text() == "content"
 
 
-def test_touching_a_file_is_no_damage(tmp_path: Path) -> None:
+def test_touching_a_file_does_not_damage_its_artifact(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.ensure([artifact()], builder())
     os.utime(store.path(artifact()) / "data.txt")
