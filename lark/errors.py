@@ -11,7 +11,7 @@ class WorkerMemoryError(LarkError):
     """A worker ran out of memory. The pipeline adds a setting that needs less."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of another library's error message, or the error's type if the message is empty."""
     said = str(error).strip()
     return said.splitlines()[0].rstrip(".") if said else type(error).__name__

@@ -158,7 +158,7 @@ class Planner:
         """Time to generate. A decoding step reads all weights and every sequence's cache, and takes longer than its FLOPs."""
         machine, kind = self.hardware.machine, ENGINES[engine.name]
         engines = max(1, machine.world // engine.tensor_parallel)
-        room = self.hardware.memory_gib * GIB * engine.memory - weights
+        room = self.hardware.memory_gib * GIB * engine.memory_share - weights
         room = engine.kv_cache_gib * GIB if machine.device == "cpu" and kind.continuous else room
         most = CONCURRENT if kind.continuous else engine.batch
         together = max(1.0, min(most, tokens / length / engines, room / (kv * length / 2)))

@@ -137,13 +137,18 @@ the core, each of thousands of small matrix products waits that long. The lower 
 it makes the demo's training 9% slower."""
 
 
+ROPE = "nvidia-triton"
+"""Liger's implementation of RoPE. On H100 Liger would choose another one (CuTe), so that A100 and H100 would run other code."""
+
+
 def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -> dict[str, str]:
     """Environment variables of workers, with `processes` of them on this node (None: as many as the machine has)."""
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(machine.threads)
-    env["TOKENIZERS_PARALLELISM"] = "false"
+    env["TOKENIZERS_PARALLELISM"] = "true"
+    env["RAYON_NUM_THREADS"] = str(max(1, machine.threads * machine.processes // (processes or machine.processes)))
     if not sys.stderr.isatty():
         env.setdefault("TQDM_MININTERVAL", "10")  # seconds; in a log file, every update of a bar is a new line
     if machine.device == "cpu":
@@ -153,6 +158,7 @@ def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -
             env.setdefault("GOMP_SPINCOUNT", SPINS)
     else:
         env |= for_workers(processes or machine.processes, gpus)
+        env.setdefault("LIGER_KERNEL_IMPL_ROPE", ROPE)
     return env
 
 

@@ -22,8 +22,8 @@ from lark.scoring.text import write_indicators
 
 log = logging.getLogger(__name__)
 
-TOKENISE = 400_000
-"""Tokens per second of one process."""
+TOKENISE, SERIAL = 1_000_000, 0.1
+"""Tokens per second of one thread, and the share of the work that stays on one (measured: experiments/bench/tokenising.py)."""
 JUDGE_TOKENS, JUDGE_ANSWER = 450, 120
 """Assumed tokens of a judge's prompt without the question and the response, and of its JSON."""
 PAPER_SCORE_SECONDS = 1.32
@@ -37,7 +37,8 @@ def _report_truncation(config: Config, counts: Counts, made: bool) -> None:
 
 
 def _lengths_cost(planner: Planner, step: Step) -> Estimate:
-    seconds = START_SECONDS["cpu"] + planner.lengths.tokens / TOKENISE
+    threads = planner.hardware.machine.threads * planner.hardware.machine.processes
+    seconds = START_SECONDS["cpu"] + planner.lengths.tokens / TOKENISE * (SERIAL + (1 - SERIAL) / threads)
     return planner.made(step, f"{planner.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
 
 

@@ -414,3 +414,18 @@ def test_a_narrow_student_gains_little_from_fast_products() -> None:
     assert narrow is not None and wide is not None
     gains = [2 * efficiency("cpu", "forward", s, 0.2) / efficiency("cpu", "forward", s, 0.1) for s in (narrow, wide)]
     assert 1 < gains[0] < 1.5 < gains[1] < 2
+
+
+def test_tokenising_takes_all_cores_of_a_node(tmp_path: Path) -> None:
+    """1.3 G tokens on a node with 128 cores: minutes, not the hour of one thread."""
+
+    def seconds(processes: int, threads: int) -> float:
+        config = composed("student=qwen7b", "hardware=a100x8", "dry_run=true", f"hardware.threads={threads}")
+        config = replace(config, hardware=replace(config.hardware, processes=processes))
+        steps = wanted(make_plan(config, Checksums(tmp_path), elsewhere=True), ["score"])
+        (lengths,) = (e for e in estimate(config, steps) if e.name == "lengths")
+        return lengths.seconds
+
+    assert seconds(8, 16) < 300
+    assert seconds(1, 1) > 1200
+    assert seconds(8, 2) == seconds(1, 16) == seconds(2, 8)
