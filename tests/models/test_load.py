@@ -57,7 +57,5 @@ def test_attention_that_cannot_be_imported_is_a_sentence(attention: str) -> None
     """Neither package is installed for the CPU. A package that was built for another PyTorch fails in the same way."""
     if find_spec("flash_attn") or find_spec("kernels"):
         pytest.skip("a package for GPUs is installed")
-    with pytest.raises(
-        LarkError, match=rf"student\.attention={attention} cannot be loaded \(.+\)\. Set it to auto"
-    ):
+    with pytest.raises(LarkError, match=rf"student\.attention={attention} cannot be loaded \(.+\)\. Set it to auto"):
         load_model(str(DEMO), student(attention=attention, dtype="bfloat16"), "cpu")
