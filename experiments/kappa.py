@@ -20,7 +20,7 @@ def render(sweep: Sweep) -> Report:
     printed = published("figures").query("experiment == 'kappa'").set_index("quantity")["value"]
     rows = []
     for trial in sweep.trials:
-        budget, folder = trial.config.budget.size, sweep.folder(trial, KAPPA_TABLE)
+        budget, folder = trial.config.budget.per_question, sweep.folder(trial, KAPPA_TABLE)
         low, high = (printed["b1"] if budget == 1 else printed[f"larger_{end}"] for end in ("low", "high"))
         said = Cell(f"{low:g}" if low == high else f"{low:g} to {high:g}")
         if folder is None:

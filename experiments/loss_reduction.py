@@ -30,8 +30,8 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title="Figure 3b. SFT loss reduction",
         caption=(
-            f"ΔL_t = L_t − L_0 in nats per token during SFT at B={sweep.trials[0].config.budget.size}, each method on its own "
-            "selection, with its own weights. The "
+            f"ΔL_t = L_t − L_0 in nats per token during SFT at B={sweep.trials[0].config.budget.per_question}, each method on its "
+            "own selection, with its own weights. The "
             "loss of each step's batch is compared with that of the same trajectories under the untrained student, and the "
             f"differences are averaged over the trajectories of the last {WINDOW:.0%} of the steps; L_0 in the table is that "
             "of the whole selection. (With training.held_out.path=selection, L_t is also that of the whole selection, and the "

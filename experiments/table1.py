@@ -51,7 +51,8 @@ def undecided(sweep: Sweep) -> list[str]:
         selection = trial.artifact(SELECTION)
         counts = sweep.store.manifest(selection).get("counts", {}) if selection else {}
         if counts.get("tied", 0) > counts.get("questions", 0) / 2:
-            name = f"{method_label(trial.config.method.name)} at B={trial.config.budget.size} on {trial.config.student.name}"
+            config = trial.config
+            name = f"{method_label(config.method.name)} at B={config.budget.per_question} on {config.student.name}"
             notes.append(f"{name}: for {counts['tied']} of {counts['questions']} questions {UNDECIDED}.")
     return notes
 
@@ -62,7 +63,7 @@ def collect(sweep: Sweep) -> pd.DataFrame:
     for student in dict.fromkeys(trial.config.student.name for trial in sweep.trials):
         trials = [trial for trial in sweep.trials if trial.config.student.name == student]
         base = sweep.metrics(trials[0], trained=False)
-        for budget in dict.fromkeys(trial.config.budget.size for trial in trials):
+        for budget in dict.fromkeys(trial.config.budget.per_question for trial in trials):
             rows += [{**row, "method": "base", "weighting": None, "budget": budget} for row in accuracy.rows(trials[0], base)]
         for trial in trials:
             rows += accuracy.rows(trial, sweep.metrics(trial))

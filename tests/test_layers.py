@@ -28,6 +28,7 @@ LAYERS = [
     ["lark.scoring"],
     ["lark.selection"],
     ["lark.training"],
+    ["lark.cards", "lark.export"],
     ["lark.evaluation"],
     ["lark.demo", "lark.analysis"],
     ["lark.planner"],
@@ -38,7 +39,7 @@ LAYERS = [
     ["lark.runtime.registry"],
     ["lark.runtime.plan", "lark.runtime.unused"],
     ["lark.runtime.pipeline"],
-    ["lark.report"],
+    ["lark.report", "lark.publish"],
     ["experiments"],
 ]  # fmt: skip
 """Lowest first. The longest prefix counts."""

@@ -88,7 +88,7 @@ def ablation(
 
     `caption` gets the samples per problem and the budget.
     """
-    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.size
+    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.per_question
     return Report(
         title=title,
         caption=caption(samples, budget),

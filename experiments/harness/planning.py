@@ -96,7 +96,7 @@ def _total(sweep: Sweep, steps: Sequence[Planned], hours: Sequence[float | None]
         lines.append(f"On disk: {size(kept)} of trained students, including snapshots; {size(passing)} more during a training.")
     if sweep.scale == "paper" and training:
         low, high = (published_value("cost", f"train_hours_{end}") for end in ("low", "high"))
-        runs = sum((p.trial.config.pool.questions or 5000) * p.trial.config.budget.size / 5000 for p, _ in training)
+        runs = sum((p.trial.config.pool.questions or 5000) * p.trial.config.budget.per_question / 5000 for p, _ in training)
         spent = sum(hour for _, hour in training)
         lines += [
             f"Training alone: {spent:,.0f} device-hours, {spent / PAPER_HOURS:.0%} of about {PAPER_HOURS:,.0f} "

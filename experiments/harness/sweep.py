@@ -187,5 +187,5 @@ def values(trial: Trial) -> dict[str, Any]:
         "student": config.student.name,
         "method": config.method.name,
         "weighting": config.weighting_name,
-        "budget": config.budget.size,
+        "budget": config.budget.per_question,
     }

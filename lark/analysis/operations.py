@@ -18,7 +18,7 @@ from lark.planner import costs, remedies
 from lark.planner.costs import GIB, TrainingSetup
 from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, precision_bytes
 from lark.runtime.machine import Machine
-from lark.runtime.operation import Counts, Job, Operation, Settings, Step
+from lark.runtime.operation import EXPANDABLE, Counts, Job, Operation, Settings, Step
 
 RATE = {("cuda", "float32"): 1 / 16, ("cuda", "bfloat16"): 1.0, ("cpu", "float32"): 1.0, ("cpu", "bfloat16"): 0.3}
 """Share of the planner's peak rate, by precision: an A100 reaches 19.5 of its 312 TFLOP/s in float32. On CPU float32 is the
@@ -102,7 +102,7 @@ def _kappa_cost(planner: Planner, step: Step) -> Estimate:
     """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
     lengths, shape = planner.lengths, planner.shape
     snapshots = max(1, planner.config.training.snapshots)  # the plan refuses a run without snapshots
-    chosen = min(planner.config.budget.size, lengths.candidates) * lengths.questions
+    chosen = planner.selected
     forward = costs.forward_flops(shape, lengths.total, lengths.response)
     each = forward.training(bool(_recomputes(planner)), frozen=False) * chosen / len(lengths.total)
     tokens = max(planner.config.hardware.train_tokens, _longest(planner))
@@ -164,15 +164,16 @@ def _precision_or_text(config: Config, longest: int, batch: str = "", tokens: in
 
 
 GRADIENTS = Operation(
-    "gradients", "analyse", "lark.analysis.worker:gradients", collect=_merge(GRADIENTS_TABLE.file), check=_check_scratch,
+    "gradients", "analyse", "lark.analysis.worker:gradients", allocator=EXPANDABLE,
+    collect=_merge(GRADIENTS_TABLE.file), check=_check_scratch,
     cost=_gradients_cost, remedies=_gradients_remedies,
 )  # fmt: skip
 JACOBIANS = Operation(
-    "jacobians", "analyse", "lark.analysis.worker:jacobians", collect=_merge(JACOBIANS_TABLE.file),
+    "jacobians", "analyse", "lark.analysis.worker:jacobians", allocator=EXPANDABLE, collect=_merge(JACOBIANS_TABLE.file),
     cost=_jacobians_cost, remedies=_jacobians_remedies,
 )  # fmt: skip
 KAPPA = Operation(
-    "kappa", "analyse", "lark.analysis.worker:kappa", collect=_merge(KAPPA_TABLE.file),
+    "kappa", "analyse", "lark.analysis.worker:kappa", allocator=EXPANDABLE, collect=_merge(KAPPA_TABLE.file),
     cost=_kappa_cost, remedies=_kappa_remedies,
 )  # fmt: skip
 CONTAMINATION = Operation("contamination", "analyse", _audit, check=_check_benchmarks)

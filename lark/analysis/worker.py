@@ -110,7 +110,7 @@ def kappa(job: Job) -> dict[str, Any]:
             row = {"step": step, "loss": found.loss, "gradient_norm2": found.gradient_norm2, "rate": found.rate}
             parts.write(pd.DataFrame([row]), job.folder, number)
             del anchor
-    return {"snapshots": len(snapshots), "trajectories": len(encoded), "budget": job.config.budget.size}
+    return {"snapshots": len(snapshots), "trajectories": len(encoded), "budget": job.config.budget.identity}
 
 
 def corpus_weights(questions: Sequence[str], training_weights: Sequence[float]) -> list[float]:

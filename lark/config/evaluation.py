@@ -85,6 +85,9 @@ class Benchmark:
                 require(number is None or number >= 1, f"benchmark.tasks.{name}.{key}", number, "must be at least 1, or null")
 
 
+VLLM_MEMORY = 0.9
+
+
 @dataclass
 class Engine:
     """The engine that generates text."""
@@ -95,8 +98,9 @@ class Engine:
     """GPUs that share one copy of the model, with vllm or sglang; the rest work on other questions (paper: 1)."""
     batch: int = 256
     """Sequences that the hf engine generates at once."""
-    memory: float = 0.9
-    """Fraction of a GPU's memory that vLLM and SGLang may use."""
+    memory: float | None = None
+    """Fraction of a GPU's memory: with vLLM for everything (None: 0.9), with SGLang for weights and KV cache only (None: its
+    own estimate of what CUDA graphs and activations leave)."""
     kv_cache_gib: int = 1
     """Memory for vLLM's KV cache on CPU."""
     eager: bool | None = None
@@ -105,7 +109,17 @@ class Engine:
     def __post_init__(self) -> None:
         for key in ("tensor_parallel", "batch", "kv_cache_gib"):
             require(getattr(self, key) >= 1, f"engine.{key}", getattr(self, key), "must be at least 1")
-        require(0 < self.memory <= 1, "engine.memory", self.memory, "must be more than 0 and at most 1")
+        require(
+            self.memory is None or 0 < self.memory <= 1,
+            "engine.memory",
+            self.memory,
+            "must be more than 0 and at most 1, or null",
+        )
+
+    @property
+    def memory_share(self) -> float:
+        """The effective value of `memory`; for SGLang, what it is likely to estimate."""
+        return VLLM_MEMORY if self.memory is None else self.memory
 
     def is_eager(self, device: str) -> bool:
         """The effective value of `eager` on this device."""

@@ -35,6 +35,10 @@ class Hardware:
     """Trajectories in one forward pass of training, when they are not packed."""
     zero: int | None = None
     """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too). None: 2 on several GPUs, 0 otherwise."""
+    offload: str = "none"
+    """none, or optimizer: AdamW's state, the fp32 weights and the gradients' shards are in the host's memory (ZeRO-2 or 3)."""
+    sequence_parallel: int = 1
+    """Processes that share each micro-batch of training, every one with a part of its positions. For long contexts."""
     gradient_gib: float = 4.0
     """Memory for the gradients of a question's trajectories in analyses. Less memory means more passes over them."""
     gradient_scratch: str | None = None
@@ -49,6 +53,8 @@ class Hardware:
     def __post_init__(self) -> None:
         one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
         require(self.zero in (None, 0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3, or null (automatic)")
+        one_of("hardware.offload", self.offload, ("none", "optimizer"))
+        require(self.sequence_parallel >= 1, "hardware.sequence_parallel", self.sequence_parallel, "must be at least 1")
         require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
         require(self.nodes >= 0, "hardware.nodes", self.nodes, "must be at least 1, or 0 for the nodes of the SLURM job")
         if self.rendezvous is not None:

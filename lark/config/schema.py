@@ -14,7 +14,7 @@ from lark.config.analysis import Analysis
 from lark.config.checks import one_of, require
 from lark.config.evaluation import Benchmark, Engine
 from lark.config.hardware import Experiment, Hardware, Tracking
-from lark.config.method import Budget, Method, Scoring
+from lark.config.method import Budget, Method, Scoring, budget_name
 from lark.config.pool import Pool
 from lark.config.student import Student
 from lark.config.training import Training
@@ -57,6 +57,8 @@ class Config:
         for stage in self.stages:
             one_of("stages", stage, STAGES)
         alone = self.experiment.name is None
+        if not alone:
+            _ = self.budget.per_question  # an error if the budget is across questions
         require(not alone or self.scale == "demo", "scale", self.scale, "only applies to an experiment: add experiment=<name>")
 
     @property
@@ -79,7 +81,8 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=Config)
 
 
-SAID = ("student", "method", "budget", "budget.size", "experiment", "scale", "outputs", "stages", "force", "dry_run")
+SAID = frozenset({"student", "method", "budget", "budget.size", "budget.total", "budget.tokens", "experiment", "scale", "outputs",
+                  "stages", "force", "dry_run"})  # fmt: skip
 """Overrides that are already in the run folder's name, or that do not change the run."""
 
 
@@ -97,6 +100,7 @@ def folder_or(folder: str, otherwise: str) -> str:
 
 OmegaConf.register_new_resolver("others", others, replace=True)
 OmegaConf.register_new_resolver("folder_or", folder_or, replace=True)
+OmegaConf.register_new_resolver("budget_name", budget_name, replace=True)
 
 
 def load(composed: DictConfig) -> Config:

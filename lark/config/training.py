@@ -21,11 +21,17 @@ class Lora:
     """Dropout of an adapter's input."""
     targets: list[str] = field(default_factory=lambda: ["all-linear"])
     """Names of the layers that get an adapter, e.g. [q_proj, v_proj]. all-linear: every linear layer except the head."""
+    bits: int | None = None
+    """4: the frozen layers are in 4-bit NF4 (QLoRA), which needs bitsandbytes. null: in the student's precision."""
 
     def __post_init__(self) -> None:
         require(self.rank >= 0, "training.lora.rank", self.rank, "must not be negative; 0 trains every weight")
         require(self.alpha > 0, "training.lora.alpha", self.alpha, "must be positive")
         require(0 <= self.dropout < 1, "training.lora.dropout", self.dropout, "must be at least 0 and less than 1")
+        require(self.bits in (None, 4), "training.lora.bits", self.bits, "choose 4 (NF4), or null (not quantised)")
+        require(
+            self.bits is None or self.rank > 0, "training.lora.bits", self.bits, "needs adapters: set training.lora.rank too"
+        )
         require(len(self.targets) > 0, "training.lora.targets", self.targets, "name at least one layer, or all-linear")
 
 

@@ -52,7 +52,7 @@ def generate(job: Job) -> dict[str, Any]:
         chat = load_chat(job.weights, job.config.student)
         requests = [_request(job, chat, *work) for work in todo]
         with engines.running(
-            engines.start(job.config.engine, job.config.student, job.weights, chat.tokenizer, job.machine.device)
+            engines.start(job.config.engine, job.config.student, job.weights, chat.tokenizer, job.device)
         ) as engine:
             _run(job, engine, chat, todo, requests, folders, already=len(mine) - len(todo))
     return counts

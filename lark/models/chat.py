@@ -5,7 +5,6 @@ App. C.3, "Prompt consistency"). Context and assistant turns are tokenised separ
 the turn. How a conversation is rendered is in rendering.py; text that looks like a control token stays text (literal.py).
 """
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -16,6 +15,7 @@ from lark.errors import LarkError
 from lark.models.dialogue import INSTRUCTION, Dialogue, dialogue_of, opening
 from lark.models.literal import unshield
 from lark.models.rendering import TEMPLATES, Renderer, Segment, remedy
+from lark.models.tokenise import joined
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -110,7 +110,7 @@ class ChatFormat:
         return self.encode_many([{"question": question, "response": response, "system": system}], max_length)[0]
 
     def encode_many(self, rows: Sequence[Mapping[str, Any]], max_length: int, offsets: bool = False) -> list[Encoded]:
-        """`encode` for rows of a pool, tokenised together, which is much faster."""
+        """`encode` for rows of a pool, tokenised together on all threads."""
         dialogues = [dialogue_of(row, self.options.instruction, self.last_only) for row in rows]
         return self.encode_dialogues(dialogues, max_length, offsets)
 
@@ -134,7 +134,7 @@ class ChatFormat:
 
     def _join(self, segments: Sequence[Segment], parts: Sequence[Sequence[int]], max_length: int) -> Encoded:
         """One sequence of all segments, with the end of the last turn."""
-        ids = array("i", [token for part in parts for token in part])
+        ids = joined(parts)
         ids.append(self.end_of_turn)
         edges = [min(edge, max_length) for edge in accumulate(map(len, parts), initial=0)]
         spans = [span for span, segment in zip(pairwise(edges), segments, strict=True) if not segment.loss]
@@ -154,10 +154,10 @@ class ChatFormat:
             )
         prompt, response = segments
         ids, spans = self.literal.offsets(response.text)
-        joined = self._join(segments, [self.literal.tokenise(prompt.text), ids], max_length)
+        whole = self._join(segments, [self.literal.tokenise(prompt.text), ids], max_length)
         return Encoded(
-            joined.ids, joined.prompt_length, joined.truncated,
-            offsets=[*spans, (0, 0)][: joined.n_response], text=unshield(response.text),
+            whole.ids, whole.prompt_length, whole.truncated,
+            offsets=[*spans, (0, 0)][: whole.n_response], text=unshield(response.text),
         )  # fmt: skip
 
 

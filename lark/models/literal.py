@@ -7,10 +7,12 @@ two halves of `<|im_end|>` are then ordinary text. Control tokens that the templ
 """
 
 import re
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lark.errors import LarkError
+from lark.models.tokenise import joined, tokenise
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,16 +56,13 @@ class Literal:
 
     def tokenise(self, text: str) -> list[int]:
         """Token ids of a rendered text. No token is added."""
-        if MARK not in text:
-            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        pieces = [self.tokenise(piece) for piece in text.split(MARK)]
-        return [token for piece in pieces for token in piece]
+        return list(self.tokenise_many([text])[0])
 
-    def tokenise_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """`tokenise` for many texts, which are tokenised together, in the tokenizer's own threads."""
-        plain = [text for text in texts if MARK not in text]
-        found = iter(self.tokenizer(plain, add_special_tokens=False)["input_ids"] if plain else [])
-        return [self.tokenise(text) if MARK in text else list(next(found)) for text in texts]
+    def tokenise_many(self, texts: Sequence[str]) -> list["array[int]"]:
+        """`tokenise` for many texts, which are tokenised together on all threads."""
+        cut = [text.split(MARK) for text in texts]
+        found = tokenise(self.tokenizer, (piece for pieces in cut for piece in pieces))
+        return [joined(next(found).ids for _ in pieces) for pieces in cut]
 
     def tokenise_field(self, text: str) -> list[int]:
         """Token ids of a text that someone else wrote."""
@@ -86,10 +85,10 @@ class Literal:
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         start = 0
-        for piece in text.split(MARK):
-            found = self.tokenizer(piece, add_special_tokens=False, return_offsets_mapping=True)
-            ids += found["input_ids"]
-            spans += [(start + first, start + last) for first, last in found["offset_mapping"]]
+        pieces = text.split(MARK)
+        for piece, found in zip(pieces, tokenise(self.tokenizer, pieces, offsets=True), strict=True):
+            ids += found.ids
+            spans += [(start + first, start + last) for first, last in found.offsets or ()]
             start += len(piece)
         return ids, spans
 

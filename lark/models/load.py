@@ -66,8 +66,10 @@ def generation_stops(path: str, revision: str | None) -> set[int]:
     return set(stops) if isinstance(stops, list) else {stops} - {None}
 
 
-def load_model(path: str, student: Student, device: str, dtype: torch.dtype | None = None) -> PreTrainedModel:
-    """The weights at `path`, in evaluation mode, without a KV cache.
+def load_model(
+    path: str, student: Student, device: str, dtype: torch.dtype | None = None, quantization: Any = None
+) -> PreTrainedModel:
+    """The weights at `path`, in evaluation mode, without a KV cache. `quantization`: a quantization config of transformers.
 
     Weights are read straight to the device, without a copy of the model in host memory. ZeRO-3 places them itself.
     """
@@ -82,6 +84,7 @@ def load_model(path: str, student: Student, device: str, dtype: torch.dtype | No
             dtype=dtype or getattr(torch, student.dtype),
             attn_implementation=attention(student, device, config),
             device_map=None if is_deepspeed_zero3_enabled() else {"": torch.device(device)},
+            **({} if quantization is None else {"quantization_config": quantization}),
             **STRICT,
         )
     except (OSError, ValueError, SafetensorError) as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lark.models.shapes import Shape
-from lark.training.zero import BUCKET
+from lark.training.limits import BUCKET, LOSS_CHUNK
 
 GIB = 2**30
 Floats = np.ndarray
@@ -69,20 +69,57 @@ class TrainingSetup:
     """Rank of the adapters; 0 trains every weight."""
     half: bool = False
     """Whether weights are loaded in 16 bits (lark/training/zero.py:half_weights)."""
+    cuda: bool = False
+    offload: bool = False
+    """Whether the optimizer's part of a ZeRO shard is in the host's memory."""
+    bits: int | None = None
+    """Bits of the layers' frozen matrices; None: as the other weights."""
 
 
 def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
-    """Memory of weights, gradients, AdamW's two moments and DeepSpeed's bucket, which does not depend on the batch."""
+    """Memory of weights, gradients, AdamW's two moments and DeepSpeed's buckets, which does not depend on the batch."""
     trained = lora_parameters(shape, setup.lora) if setup.lora else shape.parameters
-    frozen = shape.parameters if setup.lora else 0
     element = 2 if setup.half else 4
+    frozen = _frozen_bytes(shape, setup, element) if setup.lora else 0.0
     if setup.zero == 0:  # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 with weights of any precision
-        buckets = 4.0 * trained if setup.world > 1 else 0.0  # DDP reduces copies of the gradients
-        return 16.0 * trained + buckets + element * frozen
-    sharded = (4 + 8 + 4) * trained / setup.world  # fp32 master weight, two moments, gradient
-    weights = element * (trained + frozen)
-    bucket = 4.0 * min(BUCKET, trained)  # gradients are reduced in fp32, this many at once
-    return sharded + bucket + (weights / setup.world if setup.zero == 3 else weights)
+        return 16.0 * trained + frozen
+    sharded = 0.0 if setup.offload else SHARDED * trained / setup.world
+    weights = element * trained + frozen
+    return sharded + _bucket_bytes(setup, trained) + (weights / setup.world if setup.zero == 3 else weights)
+
+
+NF4_CONSTANTS = (8 + 32 / 256) / 64
+"""Bits per weight for the scales of 4-bit blocks: 8 per block of 64, and 32 per 256 blocks (QLoRA, Sec. 3)."""
+
+
+def _frozen_bytes(shape: Shape, setup: TrainingSetup, element: int) -> float:
+    """Memory of weights that are not trained."""
+    if setup.bits is None:
+        return float(element * shape.parameters)
+    quantized = shape.backbone_matrices
+    return quantized * (setup.bits + NF4_CONSTANTS) / 8 + element * (shape.parameters - quantized)
+
+
+SHARDED = 4 + 8 + 4
+"""Bytes per parameter that ZeRO shards, and can keep in the host's memory: fp32 master weight, two moments, gradient."""
+
+
+def offloaded_bytes(shape: Shape, lora: int, nodes: int) -> float:
+    """Host memory that an offloaded optimizer needs on each node."""
+    return SHARDED * (lora_parameters(shape, lora) if lora else shape.parameters) / nodes
+
+
+def _bucket_bytes(setup: TrainingSetup, trained: int) -> float:
+    """DeepSpeed's buffers: gradients that are reduced in fp32, and a bucket in the weights' precision.
+
+    The latter holds gradients until they are reduced (ZeRO-2; two of them on GPUs, one to fill while the other is reduced), or
+    weights that are gathered in advance (ZeRO-3). GPU memory is allocated in full; on CPU only what is used counts.
+    """
+    element, used = (2 if setup.half else 4), min(BUCKET, trained)
+    if setup.zero == 3:
+        return 4.0 * (BUCKET if setup.cuda else used) + element * used
+    buckets = 2.0 * element * BUCKET if setup.cuda else element * used
+    return buckets + (4.0 * used if setup.half else 0.0)
 
 
 RESUMABLE = 3
@@ -115,7 +152,13 @@ def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
     layer = _layer_elements(shape) * element
     kept = layer + shape.layers * shape.hidden * element if setup.checkpointing else shape.layers * layer
     head = 0.0 if setup.lora else (4 + (2 if setup.half else 0)) * shape.head  # its gradient in fp32, and in the weights' bf16
-    return setup.tokens * (kept + 2 * layer) + HEAD_BYTES + head  # and the gradients of the current layer
+    return setup.tokens * (kept + 2 * layer) + _logits_bytes(shape, setup) + head  # and the gradients of the current layer
+
+
+def _logits_bytes(shape: Shape, setup: TrainingSetup) -> float:
+    """Memory of one chunk of the loss: logits in fp32, which become residuals, and their bf16 copy for the products."""
+    chunk = min(setup.tokens, LOSS_CHUNK["cuda" if setup.cuda else "cpu"])
+    return max(float(HEAD_BYTES), chunk * shape.vocabulary * (4.0 + 2 * setup.bf16))
 
 
 def forward_bytes(shape: Shape, tokens: int, element: int) -> float:
@@ -124,7 +167,7 @@ def forward_bytes(shape: Shape, tokens: int, element: int) -> float:
 
 
 HEAD_BYTES = 2**28
-"""The head works on chunks (lark/scoring/statistics.py, lark/training/loss.py): under 256 MiB at any length."""
+"""The head works on chunks (lark/scoring/statistics.py): under 256 MiB at any length."""
 
 
 def _layer_elements(shape: Shape) -> int:

@@ -75,13 +75,12 @@ def estimate(
 
     `lengths` comes from `lengths.pool_lengths`; if it is omitted, the lengths are read or assumed.
     """
-    shape = shape_of(config.student)
-    if shape is None:
+    planner = planner_of(config, hardware or throughput(config), lengths or pool_lengths(config))
+    if planner is None:
         raise LarkError(
             f"student.path={config.student.path}: its config.json is not available locally, so its cost cannot be estimated. "
             "Download the model first, or give its folder."
         )
-    planner = Planner(config, shape, hardware or throughput(config), lengths or pool_lengths(config))
     found = [(step, planner.estimate(step)) for step in steps]
     return [_nothing_to_do(e) if step.key in finished else planner.with_remedy(e) for step, e in found if e is not None]
 
@@ -101,22 +100,34 @@ class Planner:
     hardware: Throughput
     lengths: PoolLengths
 
+    @property
+    def selected(self) -> int:
+        """Number of trajectories that the budget selects, at most. Selected trajectories are assumed to have the mean length."""
+        budget, pool = self.config.budget, self.lengths
+        most = pool.trajectories if budget.size is None else min(budget.size, pool.candidates) * pool.questions
+        if budget.limit is None:
+            return most
+        cost = 1.0 if budget.tokens is None else float(pool.response.mean())
+        return max(1, min(most, int(budget.limit / cost)))
+
     def estimate(self, step: Step) -> Estimate | None:
         return None if step.operation.cost is None else step.operation.cost(self, step)
 
     def with_remedy(self, e: Estimate) -> Estimate:
-        """The estimate; if the step does not fit, with a setting that makes it fit. Settings are tried, not guessed."""
-        if e.fits:
-            return e
+        """The estimate; if the step does not fit, with a setting that makes it fit."""
+        return e if e.fits else replace(e, remedy=self.remedy(e, e.limit_gib))
+
+    def remedy(self, e: Estimate, most_gib: float) -> str:
+        """A setting with which a step needs at most `most_gib` on a device. Settings are tried, not guessed."""
         machine, operation = self.hardware.machine, e.step.operation
         options = operation.remedies(self.config, machine, int(self.lengths.total.max())) if operation.remedies else iter(())
 
         def fits(settings: Settings) -> bool:
             again = self._with(settings).estimate(e.step)
-            return again is None or again.fits
+            return again is None or again.memory_gib <= most_gib
 
         otherwise = remedies.last_resort(machine, e.memory_gib, operation.processes == "sharing", operation.model)
-        return replace(e, remedy=remedies.remedy(options, fits, otherwise))
+        return remedies.remedy(options, fits, otherwise)
 
     def _with(self, settings: Settings) -> "Planner":
         config = remedies.applied(self.config, settings)
@@ -147,7 +158,7 @@ class Planner:
         """Time to generate. A decoding step reads all weights and every sequence's cache, and takes longer than its FLOPs."""
         machine, kind = self.hardware.machine, ENGINES[engine.name]
         engines = max(1, machine.world // engine.tensor_parallel)
-        room = self.hardware.memory_gib * GIB * engine.memory - weights
+        room = self.hardware.memory_gib * GIB * engine.memory_share - weights
         room = engine.kv_cache_gib * GIB if machine.device == "cpu" and kind.continuous else room
         most = CONCURRENT if kind.continuous else engine.batch
         together = max(1.0, min(most, tokens / length / engines, room / (kv * length / 2)))
@@ -161,6 +172,12 @@ class Planner:
     @property
     def is_papers(self) -> bool:
         return is_papers(self.config, self.hardware)
+
+
+def planner_of(config: Config, hardware: Throughput, lengths: PoolLengths) -> Planner | None:
+    """The planner of a run, or None if the student's shape is unknown."""
+    shape = shape_of(config.student)
+    return None if shape is None else Planner(config, shape, hardware, lengths)
 
 
 def is_papers(config: Config, hardware: Throughput) -> bool:

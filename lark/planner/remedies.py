@@ -19,16 +19,18 @@ from lark.runtime.operation import Settings
 CONTEXTS = (32768, 16384, 8192, 4096, 2048)
 MEANING = {
     "training.lora.rank": "LoRA instead of full fine-tuning",
+    "training.lora.bits": "the frozen weights in 4 bits",
     "student.max_length": "longer trajectories are cut",
     "student.dtype": "half the precision",
     "analysis.dtype": "half the precision",
+    "hardware.offload": "slower, with 16 bytes per parameter in the host's memory",
     "method.judge.dtype": "half the precision",
 }
-"""Effects of the settings that change the result; the others change only speed."""
+"""Effects of settings on the result, and costs that are not obvious."""
 
 
 def remedy(candidates: Iterable[Settings], fits: Callable[[Settings], bool], otherwise: str) -> str:
-    """The first candidate that fits, as the user would type it, with its effect on the result."""
+    """The first candidate that fits, as the user would type it, with its effects."""
     for settings in candidates:
         if fits(settings):
             changed = [key for key in settings if key in MEANING]

@@ -10,7 +10,7 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.models.shapes import shape_of
 from lark.planner.costs import GIB
-from lark.planner.estimates import Estimate, estimate, is_papers
+from lark.planner.estimates import Estimate, estimate, is_papers, planner_of
 from lark.planner.lengths import PoolLengths, pool_lengths, shortest
 from lark.planner.throughput import Throughput, device_memory, throughput
 from lark.report.tables import text_table
@@ -19,6 +19,8 @@ from lark.runtime.operation import Step
 
 log = logging.getLogger(__name__)
 
+RELIEF = 0.8
+"""Share of the estimated memory that a setting may need to be suggested after a failure."""
 PAPER = (
     "paper     the paper's figures for 8 A100: seconds per sample from App. D.1 (docs/reproduce.md explains how we read them),",
     "          hours and minutes from App. C.3 at this run's size; about 1,600 A100-hours of training in all, with ablations",
@@ -134,6 +136,18 @@ def refuse(estimates: Sequence[Estimate], certain: bool = False) -> None:
     said = refusal(estimates, certain)
     if said is not None:
         raise LarkError(said)
+
+
+def relief(config: Config, machine: Machine, step: Step, lengths: PoolLengths) -> str:
+    """Advice for a step that ran out of memory: its estimate, and the first setting that reduces it clearly."""
+    hardware = Throughput(machine, 1.0, device_memory(config, machine), 1.0)
+    planner = planner_of(config, hardware, lengths)
+    e = None if planner is None else planner.estimate(step)
+    if planner is None or e is None:
+        return "Use a device with more memory."
+    most = min(e.limit_gib, RELIEF * e.memory_gib)
+    needs = f"The planner's estimate is {size(e.memory_gib)} on a device that has {e.limit_gib:.0f} GiB"
+    return f"{needs}. Use {planner.remedy(e, most)}, and run the command again."
 
 
 def check_memory(config: Config, machine: Machine, steps: Sequence[Step], finished: Collection[tuple[str, ...]] = ()) -> None:

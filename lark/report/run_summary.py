@@ -153,9 +153,8 @@ def _evaluated(
             name: {grader: metrics_of(store, artifact, grader) for grader in GRADERS} for name, artifact in finished.items()
         }
         if metrics:
-            found.append(
-                ([config.method.label, str(config.budget.size)] if step.model == "trained" else ["Base model", "–"], metrics)
-            )
+            trained = [config.method.label, config.budget.name.removeprefix("B")]
+            found.append((trained if step.model == "trained" else ["Base model", "–"], metrics))
     return found
 
 

@@ -41,15 +41,22 @@ def start_torch(job: "Job") -> str:
     import torch  # noqa: PLC0415  # workers without a model also import this module
 
     torch.set_num_threads(job.machine.threads)
-    if job.machine.device == "cpu":
-        return "cpu"
+    use_device(job.device)
+    return job.device
+
+
+def use_device(device: str) -> None:
+    """Make a GPU the current device of this process. Raises LarkError if PyTorch cannot use it. Does nothing for "cpu"."""
+    import torch  # noqa: PLC0415
+
+    if device == "cpu":
+        return
     if torch.version.cuda is None:
         raise LarkError(unusable("it is a build without CUDA"))
     try:
-        torch.cuda.set_device(job.device)
+        torch.cuda.set_device(device)
     except RuntimeError as error:  # the driver is too old, or the GPU does not exist
         raise LarkError(unusable(first_line(error))) from error
-    return job.device
 
 
 def unusable(reason: str) -> str:

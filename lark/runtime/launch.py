@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lark.config import from_dict
-from lark.errors import LarkError
+from lark.errors import LarkError, WorkerMemoryError
 from lark.runtime.devices import for_workers
 from lark.runtime.machine import Machine
 from lark.runtime.nodes import Leader, Line, join
@@ -45,7 +45,7 @@ def run_worker(job: Job, target: str, processes: int | None = None, leader: Lead
     else:
         code = _lead(folder, machine, processes, leader, job.gpus)
     if code != 0 or not (folder / RESULT).exists():
-        raise LarkError(_failure(job.operation, folder, code))
+        raise _failure(job.operation, folder, code)
     result = dict(json.loads((folder / RESULT).read_text(encoding="utf-8")))
     (folder / RESULT).unlink()
     return result
@@ -70,6 +70,7 @@ def read_job(path: Path) -> tuple[Job, str]:
         config=from_dict(values["config"]),
         machine=Machine(**values["machine"]),
         gpus=values["gpus"],
+        allocator=values["allocator"],
         rank=int(os.environ.get("RANK", "0")),
         world=int(os.environ.get("WORLD_SIZE", "1")),
     )
@@ -136,13 +137,18 @@ the core, each of thousands of small matrix products waits that long. The lower 
 it makes the demo's training 9% slower."""
 
 
+ROPE = "nvidia-triton"
+"""Liger's implementation of RoPE. On H100 Liger would choose another one (CuTe), so that A100 and H100 would run other code."""
+
+
 def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -> dict[str, str]:
     """Environment variables of workers, with `processes` of them on this node (None: as many as the machine has)."""
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(machine.threads)
-    env["TOKENIZERS_PARALLELISM"] = "false"
+    env["TOKENIZERS_PARALLELISM"] = "true"
+    env["RAYON_NUM_THREADS"] = str(max(1, machine.threads * machine.processes // (processes or machine.processes)))
     if not sys.stderr.isatty():
         env.setdefault("TQDM_MININTERVAL", "10")  # seconds; in a log file, every update of a bar is a new line
     if machine.device == "cpu":
@@ -152,6 +158,7 @@ def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -
             env.setdefault("GOMP_SPINCOUNT", SPINS)
     else:
         env |= for_workers(processes or machine.processes, gpus)
+        env.setdefault("LIGER_KERNEL_IMPL_ROPE", ROPE)
     return env
 
 
@@ -218,17 +225,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 continue
 
 
-def _failure(operation: str, folder: Path, code: int) -> str:
-    """Error message for a failed worker: its own message, if it left one."""
+def _failure(operation: str, folder: Path, code: int) -> LarkError:
+    """The error of a failed worker: its own, if it left one."""
+    log = f"Its log: {folder / LOG}"
     if (folder / ERROR).exists():
         error = json.loads((folder / ERROR).read_text(encoding="utf-8"))
-        return (
-            str(error["message"])
-            if error["expected"]
-            else f"The {operation} worker failed: {error['message']}\nIts log: {folder / LOG}"
-        )
+        if error["memory"] is not None:
+            requested = f" (it tried to allocate another {error['memory']})" if error["memory"] else ""
+            return WorkerMemoryError(f"The {operation} worker ran out of memory{requested}. {log}")
+        return LarkError(error["message"] if error["expected"] else f"The {operation} worker failed: {error['message']}\n{log}")
     if code == DISK_FULL:
-        return no_space(folder)
+        return LarkError(no_space(folder))
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        return f"The {operation} worker was killed, most likely because it ran out of memory. Its log: {folder / LOG}"
-    return f"The {operation} worker exited with code {code} without a message. Its log: {folder / LOG}"
+        return WorkerMemoryError(f"The {operation} worker was killed, most likely because it ran out of memory. {log}")
+    return LarkError(f"The {operation} worker exited with code {code} without a message. {log}")

@@ -42,6 +42,8 @@ class Job:
     machine: Machine
     gpus: int = 1
     """GPUs per process. 0: every process sees the GPUs of all, and uses the one of its local rank."""
+    allocator: str = ""
+    """Settings of PyTorch's GPU memory allocator (`Operation.allocator`)."""
     rank: int = 0
     world: int = 1
 
@@ -55,6 +57,11 @@ class Job:
         if self.machine.device == "cpu":
             return "cpu"
         return "cuda:0" if self.gpus else f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+
+
+EXPANDABLE = "expandable_segments:True"
+"""For operations whose batches have ever new lengths, which would otherwise fragment a GPU's memory. Not for engines: the GPUs of
+a shared model exchange memory, which such segments do not allow."""
 
 
 def _one_gpu(config: Config) -> int:
@@ -75,6 +82,8 @@ class Operation:
     """one: a single process. all: every process works on its own share. sharing: as all, but several GPUs can hold one model."""
     gpus: Callable[[Config], int] = _one_gpu
     """GPUs per process (see `Job.gpus`)."""
+    allocator: str = ""
+    """PYTORCH_ALLOC_CONF of its workers on GPUs, unless the user has set it. Empty: PyTorch's default."""
     collect: Callable[[Job, Counts], Counts] | None = None
     """Called in this process when all workers are done: merges their shards. Returns the counts, with its own added."""
     check: Callable[[Config, Machine], None] | None = None
@@ -85,6 +94,8 @@ class Operation:
     """Called afterwards: logs what the user should know. The last argument: whether it was made in this run."""
     forget: Callable[[Path], None] | None = None
     """Called before it is forced: deletes what is kept outside the artifact's folder."""
+    card: Callable[[Path, Counts], str] | None = None
+    """Text of a README.md that describes its artifact to others. Not part of the artifact: it can be edited."""
     curve: str = ""
     """A JSON-lines file in its folder that is mirrored to W&B while it runs."""
     cost: Callable[["Planner", "Step"], "Estimate | None"] | None = None

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.config import Config
-from lark.errors import LarkError
+from lark.errors import LarkError, WorkerMemoryError
 from lark.models.students import check_student
 from lark.planner.lengths import PoolLengths, lengths_of
-from lark.planner.report import check_memory
+from lark.planner.report import check_memory, relief
 from lark.report.tables import text_table
 from lark.runtime.launch import command, run_worker
 from lark.runtime.machine import Machine, resolve
 from lark.runtime.nodes import Leader
 from lark.runtime.operation import Counts, Job, Step
 from lark.runtime.plan import make_plan, wanted
-from lark.runtime.store import Artifact, Checksums, Store
+from lark.runtime.store import CARD, Artifact, Checksums, Store, write_text
 from lark.runtime.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -166,10 +166,15 @@ class Pipeline:
             log.info("%s …", step.title)
             follow = self.tracker.follow(folders[0] / operation.curve, operation.name) if operation.curve else None
             leader = None if operation.processes == "one" else self.leader
-            with follow or contextlib.nullcontext():
-                counts = run_worker(job, operation.run, self._processes(step), leader)
+            try:
+                with follow or contextlib.nullcontext():
+                    counts = run_worker(job, operation.run, self._processes(step), leader)
+            except WorkerMemoryError as error:
+                raise LarkError(f"{error}\n{relief(self.config, self.machine, step, self.lengths())}") from error
         if operation.collect is not None:
             counts = operation.collect(job, counts)
+        if operation.card is not None:
+            write_text(folders[0] / CARD, operation.card(folders[0], counts))
         return [counts[label] for label in job.outputs] if step.labels else [counts]
 
     def _job(self, step: Step, folders: list[Path]) -> Job:
@@ -185,6 +190,7 @@ class Pipeline:
             config=self.config,
             machine=self.machine,
             gpus=step.operation.gpus(self.config),
+            allocator=step.operation.allocator,
         )
 
     def _processes(self, step: Step) -> int | None:

@@ -171,9 +171,9 @@ class _Plan:
         return Step(JUDGE, (Artifact(JUDGE_TABLE, name, part, {"pool": self.pool}),), self.weights_of(judge.model))
 
     def selection_artifact(self, scoring: Sequence[Step]) -> Artifact:
-        method, budget, weighting = self.config.method, self.config.budget.size, self.config.weighting_name
+        method, budget, weighting = self.config.method, self.config.budget, self.config.weighting_name
         options = METHODS[method.name].check(method.options)
-        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget, **options}
+        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget.identity, **options}
         if method.teacher is not None:
             part["teacher"] = method.teacher
         needs = METHODS[method.name].needs
@@ -182,7 +182,7 @@ class _Plan:
         known = [step.artifacts[0] for step in scoring]
         kinds = {LENGTHS_TABLE, *(SOURCES[source].kind for source in needs)}  # not those of scoring.tokens alone
         inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
-        return Artifact(SELECTION, f"{self.name}-{method.name}-{weighting}{self.teacher_name()}-B{budget}", part, inputs)
+        return Artifact(SELECTION, f"{self.name}-{method.name}-{weighting}{self.teacher_name()}-{budget.name}", part, inputs)
 
     def evaluation(self, checkpoint: Artifact | None) -> list[Step]:
         """Generation and grading are separate steps, so that a fix to a grader or a gold answer costs no GPU time."""
@@ -271,7 +271,7 @@ class _Plan:
     def model_name(self) -> str:
         weighting = "" if self.config.weighting == "auto" else f"-{self.config.weighting}"
         method = self.config.method.name
-        return f"{self.config.student.name}-{method}{weighting}{self.teacher_name()}-B{self.config.budget.size}"
+        return f"{self.config.student.name}-{method}{weighting}{self.teacher_name()}-{self.config.budget.name}"
 
     def teacher_name(self) -> str:
         return "" if self.config.method.teacher is None else f"-teacher-{self.config.method.teacher}"
@@ -323,6 +323,8 @@ def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
     """Settings that can change the weights, and, only if requested, the curves and snapshots that must then exist."""
     part = {key: value for key, value in asdict(training).items() if key not in SPEED_ONLY}
     held_out = training.held_out.path
+    if training.lora.bits is None:
+        del part["lora"]["bits"]
     asked = {"lora": training.lora.rank > 0, "snapshots": training.snapshots > 0, "held_out": held_out is not None}
     if held_out not in (None, "selection"):
         part["held_out"]["path"] = checksums(Path(str(held_out)).expanduser())

@@ -33,6 +33,8 @@ from lark.errors import LarkError
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+CARD = "README.md"
+"""Describes a published artifact. Users edit it, so it has no checksum."""
 State = Literal["finished", "started", "missing"]
 Builder = Callable[[list[Path]], Sequence[Mapping[str, Any]]]
 
@@ -220,7 +222,7 @@ def damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
 
 def checksums(folder: Path) -> dict[str, tuple[int, int, str]]:
     """Size, time and SHA-256 of every file of a finished artifact."""
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in (MANIFEST, "log.txt", "job.json")]
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in (MANIFEST, CARD, "log.txt", "job.json")]
     return {p.relative_to(folder).as_posix(): (p.stat().st_size, p.stat().st_mtime_ns, checksum(p)) for p in files}
 
 

@@ -42,7 +42,9 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
     elif "method.seed" in typed and method.options["seed"] != method.seed:
         instead = f"method.options.seed={method.options['seed']}"
         yield f"method.seed={method.seed} has no effect: {instead} takes its place. Give only one of them."
-    for key, value in (("path", method.path), ("higher_is_better", str(method.higher_is_better).lower())):
+    own = {"path": method.path, "higher_is_better": method.higher_is_better, "partial": method.partial}
+    for key, given in own.items():
+        value = str(given).lower() if isinstance(given, bool) else given
         if f"method.{key}" in typed and "external" not in needs:
             yield f"method.{key}={value} has no effect: it belongs to method=external. Remove it, or add method=external."
 

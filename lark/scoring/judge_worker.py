@@ -105,7 +105,7 @@ def judge_pool(job: Job) -> dict[str, Any]:
         return {"asked": 0}
     model = job.weights
     asker = Asker(settings, *load_tokenizer(model, settings))
-    started = engines.start(replace(engine, tensor_parallel=gpus), settings.model, model, asker.tokenizer, job.machine.device)
+    started = engines.start(replace(engine, tensor_parallel=gpus), settings.model, model, asker.tokenizer, job.device)
     label = "judging" if job.world == 1 else f"judging (process 1 of {job.world})"
     with (
         engines.running(started),

@@ -25,7 +25,7 @@ import pandas as pd
 
 from lark.errors import LarkError
 from lark.runtime.store import Kind
-from lark.scoring.learnability import Floats, encode, group_sum, learnability_score
+from lark.scoring.learnability import Floats, Labels, encode, group_sum, learnability_score
 from lark.scoring.options import converted
 
 LENGTHS_TABLE = Kind("lengths", 2, "lengths.parquet")
@@ -153,7 +153,7 @@ def rule_quality(trajectories: pd.DataFrame) -> Floats:
     return 0.30 * length + 0.20 * check + 0.25 * explore + 0.25 * granularity
 
 
-def z_score(values: Floats, question: pd.Series) -> Floats:
+def z_score(values: Floats, question: Labels) -> Floats:
     """[R] (x - mean) / std within each question, 0 where all candidates are equal.
 
     This is the population standard deviation. The sample's would scale a question's scores by one factor and select the same.

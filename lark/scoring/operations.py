@@ -16,14 +16,14 @@ from lark.planner import costs, remedies
 from lark.planner.costs import GIB, Flops
 from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_bytes
 from lark.runtime.machine import Machine
-from lark.runtime.operation import Counts, Operation, Settings, Step
+from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
 from lark.scoring.text import write_indicators
 
 log = logging.getLogger(__name__)
 
-TOKENISE = 400_000
-"""Tokens per second of one process."""
+TOKENISE, SERIAL = 1_000_000, 0.1
+"""Tokens per second of one thread, and the share of the work that stays on one (measured: experiments/bench/tokenising.py)."""
 JUDGE_TOKENS, JUDGE_ANSWER = 450, 120
 """Assumed tokens of a judge's prompt without the question and the response, and of its JSON."""
 PAPER_SCORE_SECONDS = 1.32
@@ -37,7 +37,8 @@ def _report_truncation(config: Config, counts: Counts, made: bool) -> None:
 
 
 def _lengths_cost(planner: Planner, step: Step) -> Estimate:
-    seconds = START_SECONDS["cpu"] + planner.lengths.tokens / TOKENISE
+    threads = planner.hardware.machine.threads * planner.hardware.machine.processes
+    seconds = START_SECONDS["cpu"] + planner.lengths.tokens / TOKENISE * (SERIAL + (1 - SERIAL) / threads)
     return planner.made(step, f"{planner.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
 
 
@@ -116,11 +117,13 @@ LENGTHS = Operation(
     "lengths", "score", "lark.scoring.worker:lengths", processes="one", notice=_report_truncation, cost=_lengths_cost
 )
 SCORE = Operation(
-    "score", "score", "lark.scoring.worker:score", collect=shards.collect, cost=_score_cost, remedies=_pass_remedies
-)
+    "score", "score", "lark.scoring.worker:score", allocator=EXPANDABLE, collect=shards.collect, cost=_score_cost,
+    remedies=_pass_remedies,
+)  # fmt: skip
 LOCAL = Operation(
-    "local", "score", "lark.scoring.worker:local", collect=shards.collect, cost=_local_cost, remedies=_pass_remedies
-)
+    "local", "score", "lark.scoring.worker:local", allocator=EXPANDABLE, collect=shards.collect, cost=_local_cost,
+    remedies=_pass_remedies,
+)  # fmt: skip
 TEXT = Operation("text", "score", write_indicators)
 JUDGE = Operation(
     "judge", "score", "lark.scoring.judge_worker:judge_pool", processes="sharing", gpus=_judge_gpus,

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 from lark.models.head import Head
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,9 @@ tiles."""
 CPU_TILE = 1024
 """Tokens and words of a tile on a CPU: 4 MiB of logits, which stay in cache, and a matrix product as fast as the whole
 one. The fastest of nine shapes from 256 × 1,024 to 2,048 × 1,024, within noise, compiled and not compiled."""
+
+GPU_TILE = (4096, 8192)
+"""Tokens and words of a tile of the CUDA kernel: 128 MiB of logits."""
 
 CPU_GOLD = 256
 """Tokens × gold rows in the product whose diagonal is z_y. With 1,024 it would cost 2% of a head of 49,152 words."""
@@ -175,15 +178,30 @@ def _tiling(backend: Backend, hidden: Tensor, head: Head) -> Tiling:
     """The tiles of a backend. On a GPU they are large, for few launches: 128 MiB, after 64 MiB for the gold logits."""
     if backend == "auto":
         worth_compiling = head.vocabulary >= COMPILE_FROM and len(hidden) >= CPU_TILE
-        backend = "triton" if hidden.is_cuda else "torch" if worth_compiling else "eager"
+        compiles = _kernel_runs(hidden.device) if hidden.is_cuda else worth_compiling
+        backend = "eager" if not compiles else "triton" if hidden.is_cuda else "torch"
     if backend == "triton":
         from lark.scoring import triton_kernel  # noqa: PLC0415 (Triton may be absent where there is no GPU)
 
-        return Tiling(4096, 8192, triton_kernel.absorb_tile)
+        return Tiling(*GPU_TILE, triton_kernel.absorb_tile)
     if hidden.is_cuda:
         return Tiling(2048, 4096, absorb_tile)
     compiled = _compiled() if backend == "torch" else None
     return compiled or Tiling(CPU_TILE, CPU_TILE, absorb_tile)
+
+
+@cache
+def _kernel_runs(device: torch.device) -> bool:
+    """Whether the CUDA kernel can be compiled and run on this device, tried once on one row. Triton needs a C compiler."""
+    logits, target = torch.zeros(1, GPU_TILE[1], device=device), torch.zeros(1, dtype=torch.int64, device=device)
+    try:
+        from lark.scoring import triton_kernel  # noqa: PLC0415
+
+        triton_kernel.absorb_tile(logits, target, logits[:, 0].clone(), _new_states(1, 1, device)[0])
+    except Exception as error:  # the compiler's failures have no common type
+        log.warning("Scoring runs without its Triton kernel, on PyTorch alone, which is slower: %s", first_line(error)[:200])
+        return False
+    return True
 
 
 @cache

@@ -1,5 +1,6 @@
 """The operation that chooses and weights trajectories."""
 
+from lark.cards.cards import dataset_card
 from lark.config import Config
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Operation
@@ -10,6 +11,6 @@ def _check(config: Config, machine: Machine) -> None:
     write.check_scores_file(config)
 
 
-SELECT = Operation("select", "select", write.write_selection, check=_check, preview=write.check_choice)
+SELECT = Operation("select", "select", write.write_selection, check=_check, preview=write.check_choice, card=dataset_card)
 
 OPERATIONS = (SELECT,)

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from lark.errors import LarkError
 from lark.scoring.learnability import Floats, Integers, Labels, encode, group_sum
+from lark.scoring.methods import z_score
+from lark.selection.allocation import Across, allocate, places
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Selection:
     weight: Floats
     """q-hat: not negative, sums to 1 in each question."""
     threshold: Floats
-    """The question's score of rank B+1; NaN where the budget takes every candidate."""
+    """The question's score of rank B_n+1; NaN where the budget takes every candidate."""
     tau: Floats
     """The question's temperature tau*(B) of Lemma 3, for any weighting; NaN without a threshold."""
     size: Integers
@@ -37,6 +39,8 @@ class Selection:
     """Questions in the input, dropped ones included."""
     n_whole: int
     """Questions whose budget takes every valid candidate, all with equal weight (decision 4)."""
+    n_unreached: int
+    """Questions with valid candidates of which the budget takes none (only a budget across questions)."""
     dropped: tuple[object, ...]
     """Labels of the questions without any valid candidate."""
 
@@ -55,19 +59,22 @@ def select(
     score: npt.ArrayLike,
     question: Labels,
     candidate_id: Labels,
-    budget: int,
+    budget: int | None,
     weighting: str,
     *,
     higher_is_better: bool = True,
+    across: Across | None = None,
 ) -> Selection:
     """The `budget` best trajectories of each question, weighted.
+
+    With `across`, the budget is shared by all questions (allocation.py), and `budget` is the maximum per question, if any.
 
     Candidates with a NaN or infinite score are never chosen and do not count in K. Equal scores are ordered by candidate_id.
     Where lower is better, ranking, weights and tau act on the negated score; `score` and `threshold` keep their sign.
     """
     if weighting not in WEIGHTINGS:
         raise LarkError(f"weighting={weighting}: choose one of {', '.join(WEIGHTINGS)}.")
-    if budget < 1:
+    if budget is not None and budget < 1:
         raise LarkError(f"budget.size={budget}: select at least 1 trajectory per question.")
     scores = np.asarray(score, dtype=np.float64)
     codes, labels = encode(question)
@@ -84,10 +91,17 @@ def select(
     start = np.cumsum(candidates) - candidates
     rank = np.arange(len(order)) - start[codes] + 1
 
+    if across is None:
+        size = np.minimum(candidates, len(order) if budget is None else budget)
+    else:
+        cost = np.ones_like(order) if across.cost is None else across.cost[order]
+        with np.errstate(over="ignore", invalid="ignore"):  # scores so large that their variance overflows count as equal
+            standard = np.nan_to_num(z_score(utility, codes), nan=0.0, posinf=0.0, neginf=0.0)
+        size = allocate(standard, codes, rank, places(labels.tolist()), cost, across.limit, budget)
     threshold = np.full(len(labels), np.nan)
-    exceeds = candidates > budget
-    threshold[exceeds] = utility[start[exceeds] + budget]
-    chosen = rank <= budget
+    exceeds = candidates > size
+    threshold[exceeds] = utility[start[exceeds] + size[exceeds]]
+    chosen = rank <= size[codes]
     top = TopB(
         utility=utility[chosen],
         question=codes[chosen],
@@ -95,7 +109,6 @@ def select(
         threshold=threshold,
         spread=_standard_deviation(utility, codes, candidates),
     )
-    size = np.minimum(candidates, budget)
     return Selection(
         row=order[chosen],
         rank=rank[chosen],
@@ -106,6 +119,7 @@ def select(
         size=size[top.question],
         n_questions=len(labels),
         n_whole=int(np.sum((candidates > 0) & ~exceeds)),
+        n_unreached=int(np.sum((candidates > 0) & (size == 0))),
         dropped=tuple(labels[candidates == 0].tolist()),
     )
 
@@ -127,7 +141,7 @@ class TopB:
     utility: Floats  # [M] by chosen trajectory, sorted by question, best first
     question: Integers  # [M]
     best: Floats  # [M] the highest utility of the trajectory's question
-    threshold: Floats  # [N] by question: utility of rank B+1, or NaN
+    threshold: Floats  # [N] by question: utility of rank B_n+1, or NaN
     spread: Floats  # [N] standard deviation of all K utilities
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lark.config import Config
+from lark.config import Budget, Config
 from lark.errors import LarkError
 from lark.models.dialogue import dialogue_of
 from lark.pool import trajectories as pools
@@ -19,6 +19,7 @@ from lark.runtime.store import Kind, atomic
 from lark.scoring import external_scores as external
 from lark.scoring.external_scores import scores_file
 from lark.scoring.methods import METHODS, SOURCES, find_method
+from lark.selection.allocation import Across
 from lark.selection.rules import Selection, check_dropped, select
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,13 @@ TRAINING_SET = "train.jsonl"
 UNDECIDED = "the scores just inside and just outside the budget are equal: the candidate's id decided, not the method"
 
 ALL_TAKEN = "the budget takes every candidate: nothing is left out, and their weights are equal"
+UNREACHED = "%s: %d of %d questions get no trajectory, because the budget cannot hold the best one of each question"
+MANY_CUT = 0.05
+CUT = (
+    "%d of the %d selected trajectories are cut at student.max_length=%d, so they end without their answer: raise "
+    "student.max_length, or remove long responses from the pool"
+)
+"""Logged if more than MANY_CUT of the selection is cut."""
 
 
 def write_selection(job: Job) -> dict[str, Any]:
@@ -38,6 +46,7 @@ def write_selection(job: Job) -> dict[str, Any]:
     if "external" in method.needs:
         path = scores_file(config.method)
         found = external.match(external.read_scores(path), table, path)
+        check_coverage(found.score, table["teacher"], config, path)
         table, matched = table.assign(external=found.score), found.counts
         for note in found.notes:
             log.warning(note)
@@ -48,25 +57,60 @@ def write_selection(job: Job) -> dict[str, Any]:
     selection = select(
         score, table["question_id"], table["candidate_id"],
         config.budget.size, config.weighting_name, higher_is_better=method.higher_is_better,
+        across=across(config.budget, table),
     )  # fmt: skip
     check_dropped(selection)
+    if not len(selection.row):
+        raise LarkError(f"{config.budget.typed}: the first trajectory already exceeds this budget. Raise it.")
     if selection.n_tied > selection.n_questions / 2:
         log.warning("for %d of %d questions %s", selection.n_tied, selection.n_questions, UNDECIDED)
     if selection.n_whole:
         log.warning("for %d of %d questions %s", selection.n_whole, selection.n_questions, ALL_TAKEN)
+    if selection.n_unreached:
+        log.warning(UNREACHED, config.budget.typed, selection.n_unreached, selection.n_questions)
     chosen = as_table(selection, table)
     with atomic(folder / SELECTION.file) as draft:
         chosen.to_parquet(draft, index=False)
     with atomic(folder / TRAINING_SET) as draft:
         _write_training_set(config, selection, job.inputs["pool"] / pools.FILE, draft)
     return {
-        "questions": selection.n_questions - len(selection.dropped),
+        "questions": selection.n_questions - len(selection.dropped) - selection.n_unreached,
         "trajectories": len(chosen),
+        **_length_counts(table.iloc[selection.row], config.student.max_length),
         "budget_takes_all": selection.n_whole,
         "tied": selection.n_tied,
+        "unreached": selection.n_unreached,
         "dropped": [str(question) for question in selection.dropped],
         **matched,
     }
+
+
+def across(budget: Budget, table: pd.DataFrame) -> Across | None:
+    """The budget across all questions, or None if it is per question. Tokens are the response tokens that are trained on."""
+    if budget.limit is None:
+        return None
+    cost = None if budget.tokens is None else table["n_tokens"].fillna(0).to_numpy(dtype=np.int64)
+    return Across(budget.limit, cost)
+
+
+def _length_counts(chosen: pd.DataFrame, longest: int) -> dict[str, int]:
+    """Response tokens of the selected trajectories, and how many of them are truncated (decision 13)."""
+    cut = int(chosen["truncated"].sum()) if "truncated" in chosen else 0
+    if cut > MANY_CUT * len(chosen):
+        log.warning(CUT, cut, len(chosen), longest)
+    return {"tokens": int(chosen["n_tokens"].sum()), "truncated": cut}
+
+
+def check_coverage(score: np.ndarray, teachers: pd.Series, config: Config, path: Path, least: float = 0.95) -> None:
+    """Refuse another tool's scores if they lack many of the candidates: the selection would be made from the rest alone."""
+    teacher = config.method.teacher
+    among = np.ones(len(score), dtype=bool) if teacher is None else (teachers == find_teacher(teacher, teachers)).to_numpy()
+    scored = int(np.isfinite(score[among]).sum())
+    if scored < least * among.sum() and not config.method.partial:
+        raise LarkError(
+            f"{path}: only {scored} of {among.sum()} candidates have a score ({scored / among.sum():.1%}; at least {least:.0%} are "
+            "needed), and the others cannot be selected. Score the whole pool, or accept this with method.partial=true."
+        )
 
 
 def find_teacher(wanted: str, teachers: Iterable[str]) -> str:
@@ -95,7 +139,8 @@ def check_choice(config: Config, inputs: Mapping[str, Path]) -> None:
         find_teacher(config.method.teacher, pd.read_parquet(pool, columns=["teacher"])["teacher"])
     path = check_scores_file(config)
     if path is not None:
-        external.match(external.read_scores(path), pd.read_parquet(pool, columns=KEY), path)
+        table = pd.read_parquet(pool, columns=[*KEY, "teacher"])
+        check_coverage(external.match(external.read_scores(path), table, path).score, table["teacher"], config, path)
 
 
 def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:

@@ -40,8 +40,11 @@ class GlobalBatch:
 class GlobalBatches(Dataset[GlobalBatch]):
     """The steps of all epochs, in order; a process sees its own share of each."""
 
-    def __init__(self, examples: Sequence[Example], steps: Sequence[TrainingStep], rank: int, packed: bool) -> None:
-        self.examples, self.steps, self.rank = examples, steps, rank
+    def __init__(
+        self, examples: Sequence[Example], steps: Sequence[TrainingStep], rank: int, packed: bool, parts: int = 1
+    ) -> None:
+        """`parts`: processes that share each micro-batch (lark/training/sequence.py)."""
+        self.examples, self.steps, self.replica, self.parts = examples, steps, rank // parts, parts
         self.collate = collate_packed if packed else collate_padded
 
     def __len__(self) -> int:
@@ -49,9 +52,9 @@ class GlobalBatches(Dataset[GlobalBatch]):
 
     def __getitem__(self, index: int) -> GlobalBatch:
         step = self.steps[index]
-        groups = [[self.examples[i] for i in group] for group in step.micro[self.rank]]
+        groups = [[self.examples[i] for i in group] for group in step.micro[self.replica]]
         return GlobalBatch(
-            micro=[self.collate([e.encoded for e in group], [e.weight for e in group]) for group in groups],
+            micro=[self.collate([e.encoded for e in group], [e.weight for e in group], self.parts) for group in groups],
             own=[[e.name for e in group] for group in groups],
             names=[self.examples[i].name for i in step.trajectories],
         )

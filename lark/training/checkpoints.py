@@ -1,5 +1,6 @@
 """Checkpoints to resume from. Only complete ones count."""
 
+import contextlib
 import json
 import logging
 import os
@@ -30,14 +31,24 @@ class Layout:
     world: int
 
 
+def sync(checkpoint: Path) -> None:
+    """Bring the files of a checkpoint to disk. Call it in every process that has written some of them.
+
+    Files of other processes are synchronised too, which costs nothing if they have done so or run on another node. They may
+    still be writing, so a file that disappears (a draft that got its final name) is skipped.
+    """
+    for path in checkpoint.rglob("*"):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError), path.open("rb") as handle:
+            os.fsync(handle.fileno())
+
+
 def seal(checkpoint: Path, layout: Layout) -> None:
-    """Mark a checkpoint as complete when all its files are on disk. It stays valid as long as they do not change."""
-    files = {}
-    for path in sorted(checkpoint.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as handle:
-                os.fsync(handle.fileno())
-            files[path.relative_to(checkpoint).as_posix()] = (path.stat().st_size, _digest(path))
+    """Mark a checkpoint as complete, when all its files are on disk (`sync`). It stays valid as long as they do not change.
+
+    Only sizes and small files are read, because the other processes wait for the one that seals.
+    """
+    paths = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
+    files = {path.relative_to(checkpoint).as_posix(): (path.stat().st_size, _digest(path)) for path in paths}
     write_text(checkpoint / COMPLETE, json.dumps({**asdict(layout), "files": files}))
 
 

@@ -14,7 +14,8 @@ from transformers import GenerationConfig, PreTrainedModel, Trainer
 
 from lark.config import Config
 from lark.models.chat import ChatFormat
-from lark.training.lora import merged, transposed_layers
+from lark.models.load import load_model
+from lark.training.lora import merged, transposed_layers, with_unquantised_base
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +26,18 @@ class Exporter:
     """Writes the current model. All processes must call it together: ZeRO-3's weights are gathered from all of them."""
 
     def __init__(
-        self, trainer: Trainer, student: PreTrainedModel, chat: ChatFormat, config: Config, zero: int, folder: Path
+        self,
+        trainer: Trainer,
+        student: PreTrainedModel,
+        chat: ChatFormat,
+        config: Config,
+        zero: int,
+        folder: Path,
+        source: str,
     ) -> None:
-        """`student` is the model itself, without wrappers."""
+        """`student` is the model itself, without wrappers; `source` is where it was loaded from."""
         self.trainer, self.student, self.chat = trainer, student, chat
-        self.config, self.zero, self.folder = config, zero, folder
+        self.config, self.zero, self.folder, self.source = config, zero, folder, source
 
     def export(self) -> None:
         """Write into the artifact's folder. Files get their final names only when all are complete."""
@@ -64,11 +72,16 @@ class Exporter:
         return cast(nn.Module, self.trainer.model).state_dict() if needed else {}
 
     def _save(self, state: dict[str, Tensor], folder: Path) -> None:
-        if self.config.training.lora.rank:
-            state = merged(state, transposed_layers(self.student), self.config.training.lora)
+        lora = self.config.training.lora
+        if lora.bits is not None:  # merge into the weights as they were before quantization, which are read again
+            state = with_unquantised_base(state, load_model(self.source, self.config.student, "cpu").state_dict())
+        if lora.rank:
+            state = merged(state, transposed_layers(self.student), lora)
         dtype = getattr(torch, self.config.student.dtype)
         config = copy.deepcopy(self.student.config)
         config.use_cache = True
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
         with torch.device("meta"):  # the plain class and dtype, without adapters; its weights are those in `state`
             shell = type(self.student)(config).to(dtype)
         shell.generation_config = self._generation_config()

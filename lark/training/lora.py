@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lark.config import Lora
@@ -17,6 +18,48 @@ ADAPTER = "default"
 PREFIX = "base_model.model."
 """Prefix that PEFT adds to the student's names."""
 ALL_LINEAR = "all-linear"
+NF4_BLOCK = 64
+"""Weights that share a scale."""
+
+
+def quantization(lora: Lora, compute: torch.dtype) -> Any:
+    """The quantization of frozen layers: 4-bit NF4 with quantised constants (QLoRA). None if they are not quantised.
+
+    Embeddings, norms and the head keep their precision. Products are computed in `compute`.
+    """
+    if lora.bits is None:
+        return None
+    return BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
+    )
+
+
+def keep_exact(model: nn.Module) -> None:
+    """Make 4-bit layers compute with exactly their quantised weights, also on CPU.
+
+    There, bitsandbytes (0.50) would round the scales to bf16 for the rest of the run as soon as a model is evaluated, and it
+    dequantises matrices wrongly if their rows are not whole blocks.
+    """
+    for name, layer in model.named_modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            quantized: Any = layer
+            quantized.support_avx512bf16_for_cpu = False
+            if quantized.weight.device.type == "cpu" and quantized.in_features % NF4_BLOCK:
+                raise LarkError(
+                    f"training.lora.bits=4 on CPU needs layers whose input is a multiple of {NF4_BLOCK}, and {name} has "
+                    f"{quantized.in_features}. Set training.lora.bits=null, or use a GPU."
+                )
+
+
+def with_unquantised_base(state: Mapping[str, Tensor], student: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The adapters of `state` next to the weights of `student`, under the names that `merged` expects."""
+    adapters = {name.removeprefix(PREFIX): value for name, value in state.items() if ".lora_" in name}
+    adapted = {name.split(".lora_")[0] for name in adapters}
+    base = {}
+    for name, value in student.items():
+        layer, _, kind = name.rpartition(".")
+        base[f"{layer}.base_layer.{kind}" if layer in adapted else name] = value
+    return base | adapters
 
 
 def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:

@@ -187,19 +187,21 @@ class MicroBatch:
         return replace(self, **moved)
 
 
-def collate_packed(trajectories: Sequence[Encoded], weights: Sequence[float]) -> MicroBatch:
-    """Trajectories in one row, one after the other; positions restart at each."""
-    lengths = [len(trajectory.ids) for trajectory in trajectories]
-    return replace(_collate([list(trajectories)], weights), segments=Segments.of(lengths or [1]))
+def collate_packed(trajectories: Sequence[Encoded], weights: Sequence[float], multiple: int = 1) -> MicroBatch:
+    """Trajectories in one row, one after the other; positions restart at each. The width is a multiple of `multiple`."""
+    batch = _collate([list(trajectories)], weights, multiple)
+    lengths = [len(trajectory.ids) for trajectory in trajectories] or [0]
+    lengths[-1] += batch.input_ids.shape[1] - sum(lengths)  # padding continues the last trajectory, as its positions do
+    return replace(batch, segments=Segments.of(lengths))
 
 
-def collate_padded(trajectories: Sequence[Encoded], weights: Sequence[float]) -> MicroBatch:
-    """One row per trajectory, padded on the right."""
-    return _collate([[trajectory] for trajectory in trajectories] or [[]], weights)
+def collate_padded(trajectories: Sequence[Encoded], weights: Sequence[float], multiple: int = 1) -> MicroBatch:
+    """One row per trajectory, padded on the right. The width is a multiple of `multiple`."""
+    return _collate([[trajectory] for trajectory in trajectories] or [[]], weights, multiple)
 
 
-def _collate(rows: list[list[Encoded]], weights: Sequence[float]) -> MicroBatch:
-    width = max(1, *(sum(len(e.ids) for e in row) for row in rows))
+def _collate(rows: list[list[Encoded]], weights: Sequence[float], multiple: int) -> MicroBatch:
+    width = ceil(max(1, *(sum(len(e.ids) for e in row) for row in rows)) / multiple) * multiple
     input_ids, position_ids, segment, targets = [], [], [], []
     lengths: list[int] = []
     for row in rows:

@@ -21,9 +21,11 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.models.head import LogitRule
 from lark.training.batches import GlobalBatch, GlobalBatches
-from lark.training.checkpoints import Layout, seal
+from lark.training.checkpoints import Layout, seal, sync
+from lark.training.limits import LOSS_CHUNK, TIMEOUT
 from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch
+from lark.training.sequence import SequenceParallel
 from lark.training.zero import deepspeed_config
 
 log = logging.getLogger(__name__)
@@ -32,8 +34,10 @@ MOST_SKIPPED = 5
 """Steps with non-finite gradients that are skipped before the run is stopped."""
 
 
-def return_weighted_loss(model: PreTrainedModel, rule: LogitRule) -> None:
+def return_weighted_loss(model: PreTrainedModel, rule: LogitRule, sequence: SequenceParallel | None = None) -> None:
     """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ of each of its trajectories).
+
+    With `sequence`, both cover only the positions of this process.
 
     Wrappers (DDP, DeepSpeed) call the model as usual, and the head's weight is used inside the head's own
     forward, where ZeRO-3 has gathered it.
@@ -42,6 +46,7 @@ def return_weighted_loss(model: PreTrainedModel, rule: LogitRule) -> None:
     head.forward = _HeadLoss(head, rule)
 
     def forward(micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
+        micro = micro if sequence is None else sequence.own(micro)
         packed = {} if micro.segments is None else micro.segments.arguments(backbone)
         output = backbone(input_ids=micro.input_ids, position_ids=micro.position_ids, use_cache=False, **packed)
         losses: tuple[Tensor, Tensor] = head(output.last_hidden_state, micro, batch_trajectories)
@@ -59,6 +64,7 @@ class _HeadLoss:
         return weighted_loss(
             hidden.flatten(0, 1), cast(Tensor, self.head.weight), micro.targets.flatten(), micro.segment.flatten(), micro.weights,
             micro.lengths, batch_trajectories, head_bias=getattr(self.head, "bias", None), rule=self.rule,
+            chunk=LOSS_CHUNK[hidden.device.type],
         )  # fmt: skip
 
 
@@ -67,6 +73,8 @@ class WeightedTrainer(Trainer):
 
     def __init__(self, batches: GlobalBatches, layout: Layout, **kwargs: Any) -> None:
         super().__init__(train_dataset=batches, **kwargs)
+        if self.accelerator.ddp_handler is not None:
+            self.accelerator.ddp_handler.gradient_as_bucket_view = True  # or DDP keeps a copy of all gradients
         self.batches, self.layout = batches, layout
         self.skipped: dict[int, list[str]] = {}
         """Step -> the trajectories that may have caused it."""
@@ -139,7 +147,7 @@ class WeightedTrainer(Trainer):
         if self.accelerator.num_processes > 1:
             everyone = [[] for _ in range(self.accelerator.num_processes)]
             distributed.all_gather_object(everyone, own)
-        return sorted(name for names in everyone for name in names)
+        return sorted({name for names in everyone for name in names})
 
     # What the Trainer computes for its own kind of batch. Nothing here uses it.
 
@@ -150,10 +158,13 @@ class WeightedTrainer(Trainer):
         return None
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Every process brings its own files to disk before the barrier: with ZeRO, that is most of the checkpoint."""
         super()._save_checkpoint(model, trial)
+        checkpoint = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
+        sync(checkpoint)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
-            seal(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}", self.layout)
+            seal(checkpoint, self.layout)
 
 
 def _only(batch: list[GlobalBatch]) -> GlobalBatch:
@@ -181,7 +192,7 @@ def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) 
         learning_rate=training.learning_rate,
         lr_scheduler_type="constant_with_warmup" if training.schedule == "constant" else training.schedule,
         warmup_steps=training.warmup,
-        optim="adamw_torch",
+        optim="adamw_torch" if config.hardware.offload == "none" else "adamw_torch_fused",
         adam_beta1=training.betas[0],
         adam_beta2=training.betas[1],
         adam_epsilon=training.epsilon,
@@ -190,7 +201,8 @@ def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) 
         bf16=training.bf16,
         gradient_checkpointing=training.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False},
-        deepspeed=deepspeed_config(config, zero) if zero else None,
+        deepspeed=deepspeed_config(config, zero, device) if zero else None,
+        ddp_timeout=int(TIMEOUT.total_seconds()),
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="steps",

@@ -29,11 +29,12 @@ from lark.training.checkpoints import CURVE, Layout, newest_checkpoint, remove_u
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
 from lark.training.export import Exporter
 from lark.training.kernels import apply_liger
-from lark.training.lora import add_adapters
+from lark.training.lora import add_adapters, keep_exact, quantization
 from lark.training.packing import TrainingStep, plan_batches
+from lark.training.sequence import SequenceParallel
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
 from lark.training.training_set import read_rows
-from lark.training.zero import half_weights, start_deepspeed, zero_stage
+from lark.training.zero import connect, half_weights, zero_stage
 
 log = logging.getLogger(__name__)
 
@@ -99,21 +100,33 @@ def prepare(job: Job) -> Run:
 
     student = _student(config, device)
     # ZeRO-3 shards a model while it is loaded, if the arguments exist before. A sharded model cannot be run to find `facts`.
-    twin = facts(_twin(source, student, device), config) if zero == 3 else None
+    small = _twin(source, student, device) if zero == 3 else None
+    twin = None if small is None else facts(small, config)
     steps = training.epochs * ceil(len(examples) / training.global_batch)
     if trains_nothing(training.warmup, steps):
         log.warning(IDLE, len(examples), training.global_batch)
-    if zero:
-        start_deepspeed(job.machine.device)
+    parts = config.hardware.sequence_parallel
+    if job.world > 1 or zero:
+        connect(job.machine.device, deepspeed=zero > 0 or parts > 1)
+    sequence = SequenceParallel(parts) if parts > 1 else None
     args = arguments(config, job.folder / "checkpoints", steps, job.machine.device, zero)
-    model = load_model(source, student, device, dtype=_weights_dtype(config, zero))
+    dtype = _weights_dtype(config, zero)
+    quantized = quantization(training.lora, torch.bfloat16 if training.bf16 else torch.float32)
+    model = load_model(source, student, device, dtype, quantized)
+    keep_exact(model)
     if training.liger:
         apply_liger(model, device)
     separate_segments(model)
     rule, packed = twin or facts(model, config)
+    if sequence is not None:
+        if small is None:
+            sequence.attach_checked(model, packed)
+        else:
+            sequence.attach_checked(small, packed)
+            sequence.attach(model)
 
-    batches = GlobalBatches(examples, plan(config, examples, job.world, packed), job.rank, packed)
-    return_weighted_loss(model, rule)
+    batches = _batches(job, config, examples, packed)
+    return_weighted_loss(model, rule, sequence)
     transformers.set_seed(training.seed)  # again: adapters start the same regardless of what ran before
     trainer = WeightedTrainer(
         batches,
@@ -123,7 +136,7 @@ def prepare(job: Job) -> Run:
         processing_class=chat.tokenizer,
     )
     trainer.remove_callback(transformers.PrinterCallback)
-    exporter = Exporter(trainer, model, chat, config, zero, job.folder)
+    exporter = Exporter(trainer, model, chat, config, zero, job.folder, source)
     trainer.add_callback(Curves(trainer, job.folder / CURVE, training.epochs, _held_out(job, trainer, chat, packed)))
     if training.snapshots:
         trainer.add_callback(Snapshots(snapshot_steps(training.snapshots, steps), exporter.snapshot))
@@ -166,9 +179,13 @@ def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool
     path = job.inputs["selection"] / TRAINING_SET if held_out.path == "selection" else Path(held_out.path).expanduser()
     examples = read_examples(path, chat, job.config.student.max_length)
     one = replace(job.config, training=replace(job.config.training, epochs=1, global_batch=len(examples)))
-    return HeldOutLoss(
-        trainer, GlobalBatches(examples, plan(one, examples, job.world, packed), job.rank, packed)[0], held_out.every
-    )
+    return HeldOutLoss(trainer, _batches(job, one, examples, packed)[0], held_out.every)
+
+
+def _batches(job: Job, config: Config, examples: list[Example], packed: bool) -> GlobalBatches:
+    """The steps as this process sees them. Processes that share micro-batches count as one."""
+    parts = config.hardware.sequence_parallel
+    return GlobalBatches(examples, plan(config, examples, job.world // parts, packed), job.rank, packed, parts)
 
 
 def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example]:

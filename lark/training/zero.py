@@ -1,22 +1,25 @@
 """DeepSpeed's settings, from ours: ZeRO-2 as in the paper (App. C.3, `zero2_bf16.json`), ZeRO-3 where a student needs it."""
 
 import importlib
+import os
 import warnings
 from typing import Any
 
 from lark.config import Config
-
-BUCKET = 500_000_000
-"""Numbers that are reduced or gathered at once (paper, App. C.3: 5e8)."""
+from lark.training.limits import BUCKET, TIMEOUT
 
 
 def zero_stage(config: Config, device: str, world: int) -> int:
-    """The ZeRO stage in effect. One process has nothing to shard; by default, several GPUs in bf16 use the paper's 2."""
+    """The ZeRO stage in effect. One process has nothing to shard, unless it offloads the optimizer, which ZeRO does.
+
+    By default, several GPUs in bf16 use the paper's 2.
+    """
+    offloads, asked = config.hardware.offload != "none", config.hardware.zero
     if world == 1:
-        return 0
-    if config.hardware.zero is None:
-        return 2 if device == "cuda" and config.training.bf16 else 0
-    return config.hardware.zero
+        return (asked or 2) if offloads else 0
+    if asked is None:
+        return 2 if offloads or (device == "cuda" and config.training.bf16) else 0
+    return asked
 
 
 def half_weights(config: Config, zero: int) -> bool:
@@ -25,7 +28,7 @@ def half_weights(config: Config, zero: int) -> bool:
     return config.training.bf16 and (zero > 0 or frozen)
 
 
-def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
+def deepspeed_config(config: Config, stage: int, device: str) -> dict[str, Any]:
     """DeepSpeed's configuration; `auto` is filled in from the TrainingArguments.
 
     It does not include accumulation: our trainer marks the last micro-batch of a step. Gradients are summed over
@@ -37,10 +40,16 @@ def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
         "allgather_bucket_size": BUCKET,
         "contiguous_gradients": True,
     }
+    if stage == 2:
+        sharding["overlap_comm"] = device == "cuda"  # reduce one bucket while the next is computed; needs CUDA's streams
     if stage == 3:
         sharding |= {"stage3_prefetch_bucket_size": BUCKET, "stage3_gather_16bit_weights_on_model_save": True}
+    if config.hardware.offload != "none":
+        sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": device == "cuda"}
     return {
         "zero_optimization": sharding,
+        # An offloaded optimizer stays PyTorch's AdamW, which is fused on CPU too. DeepSpeed's own would have to be compiled.
+        "zero_force_ds_cpu_optimizer": False,
         # Non-finite gradients skip the step on every process, as they do without DeepSpeed.
         "bf16": {"enabled": config.training.bf16, "check_grad_overflow": True},
         "data_types": {"grad_accum_dtype": "fp32"},
@@ -53,12 +62,20 @@ def deepspeed_config(config: Config, stage: int) -> dict[str, Any]:
     }
 
 
-def start_deepspeed(device: str) -> None:
-    """Connect DeepSpeed's processes. This comes before a model is loaded, because ZeRO-3 shards it while loading."""
-    # It uses deprecated names of torch, and torch warns at every call.
+def connect(device: str, deepspeed: bool) -> None:
+    """Connect the processes of a run. This comes before a model is loaded, because ZeRO-3 shards it while loading."""
+    backend = "gloo" if device == "cpu" else "nccl"
+    if "RANK" not in os.environ:  # one process that torchrun has not started; port 0: any that is free
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    if not deepspeed:
+        distributed = importlib.import_module("torch.distributed")
+        if not distributed.is_initialized():
+            distributed.init_process_group(backend, timeout=TIMEOUT)
+        return
+    # DeepSpeed uses deprecated names of torch, and torch warns at every call.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    deepspeed = importlib.import_module("deepspeed")
+    library = importlib.import_module("deepspeed")
     if device == "cpu":
         # DeepSpeed would compile a kernel for sums in shared memory; gloo works as well and needs no compiler.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed("gloo" if device == "cpu" else "nccl", verbose=False)
+        library.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    library.init_distributed(backend, verbose=False, timeout=TIMEOUT)

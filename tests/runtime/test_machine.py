@@ -118,7 +118,7 @@ def test_a_name_that_is_no_attention(name: str) -> None:
 
 
 def test_an_engine_that_is_not_installed() -> None:
-    with pytest.raises(LarkError, match="engine=sglang, but it is not installed: pip install sglang"):
+    with pytest.raises(LarkError, match=r"engine=sglang, but it is not installed: conda env create -f environment-sglang\.yml"):
         checked("engine=sglang")
 
 

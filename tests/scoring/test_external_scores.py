@@ -106,7 +106,7 @@ def test_ids_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
 
 def test_what_does_not_match_the_pool_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "scores.csv"
-    config = composed("pool.questions=2", "method=external", "budget.size=3", f"method.path={path}")
+    config = composed("pool.questions=2", "method=external", "method.partial=true", f"method.path={path}")
     pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
     pool = pd.read_parquet(tmp_path / pools.FILE)[pools.KEY]
     pool.assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")

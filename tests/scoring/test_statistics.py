@@ -5,6 +5,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -282,3 +283,37 @@ def test_without_a_compiler_scoring_continues_and_warns_once(tmp_path: Path) -> 
     run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stderr.count("LOG Scoring runs uncompiled") == 1, run.stderr
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("Failed to find C compiler. Please specify via CC\nmore"), ImportError("no")])
+def test_without_triton_scoring_on_a_gpu_runs_on_pytorch_and_warns_once(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from lark.scoring import statistics, triton_kernel
+
+    def fail(*arguments: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(triton_kernel, "absorb_tile", fail)
+    statistics._kernel_runs.cache_clear()
+    hidden = SimpleNamespace(is_cuda=True, device=torch.device("cpu"))
+    for _ in range(3):
+        tiling = statistics._tiling("auto", hidden, Head(torch.randn(50, 4)))  # type: ignore[arg-type]
+        assert tiling.absorb is statistics.absorb_tile
+    statistics._kernel_runs.cache_clear()
+    (record,) = caplog.records
+    assert "Scoring runs without its Triton kernel" in record.message and str(failure).splitlines()[0] in record.message
+    assert "more" not in record.message
+
+
+def test_with_triton_scoring_on_a_gpu_uses_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lark.scoring import statistics, triton_kernel
+
+    tiles: list[torch.Size] = []
+    monkeypatch.setattr(triton_kernel, "absorb_tile", lambda logits, *rest: tiles.append(logits.shape))
+    statistics._kernel_runs.cache_clear()
+    hidden = SimpleNamespace(is_cuda=True, device=torch.device("cpu"))
+    tilings = [statistics._tiling("auto", hidden, Head(torch.randn(50, 4))) for _ in range(2)]  # type: ignore[arg-type]
+    statistics._kernel_runs.cache_clear()
+    assert all(tiling.absorb is triton_kernel.absorb_tile for tiling in tilings)
+    assert tiles == [(1, statistics.GPU_TILE[1])]  # tried once, on one row

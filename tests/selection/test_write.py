@@ -1,5 +1,6 @@
 """The select stage's own choices: which teacher's candidates take part, and what is reported about them and when."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lark.config import Config
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.read import read
 from lark.runtime import pipeline
 from lark.runtime.pipeline import Pipeline
-from lark.selection.write import find_teacher, write_selection
+from lark.selection.write import check_choice, find_teacher, write_selection
 from tests.conftest import composed, job_of, work_here
 
 
@@ -94,3 +96,69 @@ def test_truncation_by_the_students_context_is_logged_in_one_line(
 def test_single_questions_of_a_pool_can_be_kept() -> None:
     config = composed("pool.questions=5", "pool.ids=[demo-00003]")
     assert {trajectory.question_id for trajectory in read(config.pool)} == {"demo-00003"}
+
+
+def made_pool(folder: Path, *settings: str, tokens: int = 9, cut: float = 0.0) -> tuple[Config, pd.DataFrame]:
+    """A demo pool with lengths, of which a share is truncated."""
+    config = composed("pool.questions=4", *settings)
+    pools.write(read(config.pool), folder / pools.FILE, config.pool)
+    pool = pd.read_parquet(folder / pools.FILE)[["question_id", "candidate_id"]]
+    lengths = pool.assign(n_tokens=tokens, truncated=np.arange(len(pool)) < cut * len(pool))
+    lengths.to_parquet(folder / "lengths.parquet")
+    return config, lengths
+
+
+@pytest.mark.parametrize(("budget", "trajectories"), [("total=10", 10), ("tokens=100", 11), ("total=3", 3), ("total=1k", 132)])
+def test_a_budget_across_questions_is_met_in_both_files(
+    budget: str, trajectories: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, _ = made_pool(tmp_path, "method=random", f"budget.{budget}")
+    counts = write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
+    chosen = pd.read_parquet(tmp_path / "selection.parquet")
+    lines = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert counts["trajectories"] == len(chosen) == len(lines) == trajectories
+    assert counts["tokens"] == 9 * trajectories
+    assert counts["questions"] == min(4, trajectories)
+    assert counts["unreached"] == 4 - min(4, trajectories)
+    assert np.mean([line["weight"] for line in lines]) == pytest.approx(1)
+    assert ("1 of 4 questions get no trajectory" in caplog.text) == (trajectories == 3)
+
+
+def test_a_token_budget_below_one_trajectory_is_refused(tmp_path: Path) -> None:
+    config, _ = made_pool(tmp_path, "method=random", "budget.tokens=8")
+    with pytest.raises(LarkError, match=r"budget\.tokens=8: the first trajectory already exceeds this budget"):
+        write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
+
+
+@pytest.mark.parametrize(("cut", "warned"), [(0.0, False), (0.03, False), (1.0, True)])
+def test_truncated_trajectories_in_the_selection_are_counted(
+    cut: float, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, lengths = made_pool(tmp_path, "method=token_length", "budget.total=132", cut=cut)
+    counts = write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
+    assert counts["truncated"] == lengths["truncated"].sum()
+    assert ("selected trajectories are cut at student.max_length=512" in caplog.text) == warned
+
+
+@pytest.mark.parametrize(("share", "settings", "refused"), [
+    (0.5, [], True), (0.5, ["method.partial=true"], False), (0.97, [], False), (0.5, ["method.teacher=1"], False),
+])  # fmt: skip
+def test_scores_that_cover_too_little_of_the_pool_are_refused(
+    share: float, settings: list[str], refused: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.csv"
+    config, lengths = made_pool(tmp_path, "method=external", f"method.path={path}", "budget.size=2", *settings)
+    pool = pd.read_parquet(tmp_path / pools.FILE).assign(score=np.arange(len(lengths)))
+    first = sorted(pool["teacher"].unique())[0]
+    every = pool.groupby("question_id").head(round(share * 33))
+    kept = pool[(pool["teacher"] == first)] if config.method.teacher else every
+    kept[["question_id", "candidate_id", "score"]].to_csv(path, index=False)
+    job = job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path})
+    if not refused:
+        write_selection(job)
+        return
+    said = r"only 64 of 132 candidates have a score \(48\.5%; at least 95% are needed\).*method\.partial=true"
+    with pytest.raises(LarkError, match=said):
+        write_selection(job)
+    with pytest.raises(LarkError, match=said):  # also before anything is scored
+        check_choice(config, {"pool": tmp_path})

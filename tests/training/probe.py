@@ -15,13 +15,18 @@ from typing import Any
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
-from torch import Tensor
-from transformers import AutoModelForCausalLM
+from torch import Tensor, distributed
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
+from lark.errors import LarkError
+from lark.models.attention import separate_segments
+from lark.training import zero as zero_module
+from lark.training.sequence import SequenceParallel
 from lark.training.worker import Run, prepare, train
 from tests.training.tiny import CrashAt, make_job
 
+BUCKET = zero_module.BUCKET
 RATE = 1024.0
 """A power of two, so large that the weights before the step are only rounding in comparison."""
 SGD = [f"training.learning_rate={RATE}", "training.schedule=constant", "training.warmup=0", "training.max_grad_norm=1e9"]
@@ -71,7 +76,37 @@ def crashed_and_resumed(student: Path, selection: Path, folder: Path, *overrides
     return {"resumed_from": resumed_from, "bytes": size}
 
 
+SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
+ARCHITECTURES = {
+    "llama": LlamaConfig(**SIZES),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=16),
+    "sliding window": MistralConfig(**SIZES, sliding_window=8),
+}
+
+
+def refusals(parts: int) -> dict[str, str | None]:
+    """Whether each architecture can share a sequence; if not, why."""
+    sequence, said = SequenceParallel(parts), {}
+    for name, config in ARCHITECTURES.items():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        separate_segments(model)
+        try:
+            sequence.attach_checked(model, packed=True)
+            said[name] = None
+        except LarkError as error:
+            said[name] = str(error)
+    return said
+
+
 def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tensor]) -> dict[str, Any]:
+    zero_module.BUCKET = case.get("bucket", BUCKET)
+    if "parts" in case:
+        return refusals(case["parts"])
     if name.endswith("resumed"):
         return crashed_and_resumed(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
     run = trained(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
@@ -87,7 +122,14 @@ def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tens
         "wrapper": type(run.trainer.model_wrapped).__name__,
         "skipped": run.trainer.skipped,
         "scheduled": schedule.last_epoch,
+        "timeout": group_timeout(),
     }
+
+
+def group_timeout() -> float:
+    """Seconds that a process waits for the others."""
+    group = distributed.distributed_c10d._get_default_group() if distributed.is_initialized() else None
+    return group._get_backend(torch.device("cpu")).options._timeout.total_seconds() if group is not None else 0.0
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from lark.models.shapes import Shape
 from lark.planner.costs import RESUMABLE, TrainingSetup, resume_bytes
+from lark.training.limits import TIMEOUT
 from tests.conftest import ROOT
 from tests.training.probe import gradients, trained
 from tests.training.tiny import POISONED, WEIGHTS, direct_gradient, relative_error, write_student, write_training_set
@@ -36,6 +37,9 @@ ARRANGEMENTS = {
 """(processes, kind, micro-steps) of a batch of 16."""
 ZERO = (0, 2, 3)
 POISON = ["training.global_batch=4", "training.learning_rate=0.001"]
+SHARED = ["hardware.sequence_parallel=2"]
+SMALL_BUCKET = 2000
+"""Numbers. Larger than a norm or a projection of the tiny student, smaller than its embedding."""
 LORA = ["training.lora.rank=4", "training.lora.alpha=8"]
 
 
@@ -51,11 +55,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for (processes, kind, steps), overrides in ARRANGEMENTS.items():
             if processes == 2:
                 cases[f"{zero}-{kind}-{steps}"] = case("student", zero, *overrides)
+        for kind in ("packed", "padded"):  # two processes that share their micro-batches have those of one
+            cases[f"{zero}-{kind}-shared"] = case("student", zero, *ARRANGEMENTS[1, kind, 4], *SHARED)
         cases[f"{zero}-poisoned"] = case("poisoned", zero, *POISON)
         cases[f"{zero}-lora"] = case("student", zero, *LORA)
         cases[f"{zero}-clipped"] = case("student", zero, "training.max_grad_norm=0.5")
         if zero:
             cases[f"{zero}-resumed"] = case("student", zero)
+            cases[f"{zero}-offload"] = case("student", zero, "hardware.offload=optimizer")
+            cases[f"{zero}-bucket"] = case("student", zero, *ARRANGEMENTS[2, "packed", 4]) | {"bucket": SMALL_BUCKET}
+    cases["2-shared-resumed"] = case("student", 2, *SHARED, "training.gradient_checkpointing=true")
+    cases["2-offload-resumed"] = case("student", 2, "hardware.offload=optimizer")
+    cases["architectures"] = {"parts": 2}
     cases["2-bf16"] = case("student", 2, "training.bf16=true", "training.gradient_checkpointing=true")
     cases["3-bf16"] = case("student", 3, "training.bf16=true")
     (folder / "cases.json").write_text(json.dumps(cases))
@@ -93,6 +104,45 @@ def test_two_processes_give_the_direct_gradient(
     assert results[name]["micro_steps"] == steps
     assert results[name]["wrapper"] == ("DeepSpeedEngine" if zero else "DistributedDataParallel")
     assert relative_error(load_file(folder / f"{name}.safetensors"), exact) < 1e-5
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_parameters_larger_than_the_bucket_get_the_direct_gradient(zero: int, folder: Path, exact: dict[str, Tensor]) -> None:
+    """As the embedding and the head of a 7B student are (5.4e8 numbers, in buckets of 5e8)."""
+    sizes = [g.numel() for g in exact.values()]
+    assert min(sizes) < SMALL_BUCKET < max(sizes)
+    assert relative_error(load_file(folder / f"{zero}-bucket.safetensors"), exact) < 1e-5
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_an_offloaded_optimizer_gets_the_direct_gradient(zero: int, folder: Path, exact: dict[str, Tensor]) -> None:
+    assert relative_error(load_file(folder / f"{zero}-offload.safetensors"), exact) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["packed", "padded"])
+@pytest.mark.parametrize("zero", ZERO)
+def test_processes_that_share_micro_batches_give_the_direct_gradient(
+    zero: int, kind: str, folder: Path, results: dict[str, Any], exact: dict[str, Tensor]
+) -> None:
+    """The student has one key-value head, which both processes need, and trajectories cross the processes' boundary."""
+    assert results[f"{zero}-{kind}-shared"]["micro_steps"] == 4
+    assert relative_error(load_file(folder / f"{zero}-{kind}-shared.safetensors"), exact) < 1e-5
+
+
+def test_attention_that_cannot_be_shared_is_refused_and_the_rest_is_exact(results: dict[str, Any]) -> None:
+    said = results["architectures"]
+    assert {name for name, refusal in said.items() if refusal is None} == {"llama", "qwen2", "qwen3"}
+    assert "needs a mask, which sequence parallelism does not support" in said["sliding window"]
+
+
+def test_processes_wait_for_each_other_for_hours(results: dict[str, Any]) -> None:
+    """A checkpoint on a slow disk takes longer than the 10 or 30 minutes that are the libraries' defaults."""
+    assert {result["timeout"] for result in results.values() if "timeout" in result} == {TIMEOUT.total_seconds()}
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    connected = "from lark.training.zero import connect; connect('cpu', True); from tests.training.probe import group_timeout"
+    said = subprocess.check_output([sys.executable, "-c", f"{connected}; print(group_timeout())"], cwd=ROOT, env=env, text=True)
+    assert float(said.split()[-1]) == TIMEOUT.total_seconds()  # DeepSpeed's own start, which the runs above have shared
 
 
 def one_process(folder: Path, selection: str, name: str, *overrides: str) -> tuple[dict[str, Tensor], int]:
@@ -160,14 +210,23 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_n
     assert sum("skipped" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize("zero", [2, 3])
-def test_a_crashed_deepspeed_run_resumes_to_the_same_weights(zero: int, folder: Path, results: dict[str, Any]) -> None:
-    assert results[f"{zero}-resumed"]["resumed_from"] == ["checkpoint-2"]
-    whole, crashed = (load_file(folder / f"{zero}-resumed" / name / "model.safetensors") for name in ("whole", "crashed"))
+@pytest.mark.parametrize("kind", ["2", "3", "2-shared", "2-offload"])
+def test_a_crashed_deepspeed_run_resumes_to_the_same_weights(kind: str, folder: Path, results: dict[str, Any]) -> None:
+    assert results[f"{kind}-resumed"]["resumed_from"] == ["checkpoint-2"]
+    whole, crashed = (load_file(folder / f"{kind}-resumed" / name / "model.safetensors") for name in ("whole", "crashed"))
     assert max(float((crashed[name] - value).abs().max()) for name, value in whole.items()) <= 1e-6
     assert any(
         not torch.equal(value, load_file(folder / "student" / "model.safetensors")[name]) for name, value in whole.items()
     )
+
+
+def test_sharing_micro_batches_and_offloading_change_no_weight(folder: Path) -> None:
+    """With AdamW, after four steps."""
+    plain, *others = (
+        load_file(folder / f"{kind}-resumed" / "whole" / "model.safetensors") for kind in ("2", "2-shared", "2-offload")
+    )
+    for other in others:
+        assert max(float((other[name] - value).abs().max()) for name, value in plain.items()) <= 2e-4  # of steps of 0.01
 
 
 @pytest.mark.parametrize("zero", [2, 3])

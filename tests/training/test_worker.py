@@ -140,10 +140,10 @@ def test_there_are_never_more_checkpoints_than_asked_for(steps: int, checkpoints
 
 
 @pytest.mark.parametrize("student", ["qwen7b", "qwen1.5b", "llama3b"])
-@pytest.mark.parametrize("zero", [2, 3])
-def test_deepspeed_accepts_and_reads_the_papers_settings(student: str, zero: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("zero", "device"), [(2, "cpu"), (2, "cuda"), (3, "cuda")])
+def test_deepspeed_accepts_and_reads_the_papers_settings(student: str, zero: int, device: str, tmp_path: Path) -> None:
     config = composed(f"student={student}", "hardware=cpu", "hardware.zero=2")
-    told = HfTrainerDeepSpeedConfig(deepspeed_config(config, zero))
+    told = HfTrainerDeepSpeedConfig(deepspeed_config(config, zero, device))
     told.trainer_config_process(arguments(config, tmp_path, 100, "cpu", zero=0))
     read = DeepSpeedConfig(told.config)
     sharding = read.zero_config
@@ -151,6 +151,7 @@ def test_deepspeed_accepts_and_reads_the_papers_settings(student: str, zero: int
     assert (read.communication_data_type, read.grad_accum_dtype) == (torch.float32, "fp32")
     assert (read.gradient_clipping, read.bfloat16_config.enabled) == (1.0, True)
     assert sharding.gather_16bit_weights_on_model_save == (zero == 3)
+    assert sharding.overlap_comm == (device == "cuda")
 
 
 def test_one_process_has_nothing_to_shard() -> None:
@@ -165,12 +166,26 @@ def check(config: Config, folder: Path) -> Machine:
     return machine
 
 
+TWO = ["hardware.processes=2", "hardware.sequence_parallel=2"]
+THREE = ["hardware.processes=3", "hardware.sequence_parallel=3"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "missing", "said"),
     [
         (["hardware.zero=2", "hardware.processes=2"], "deepspeed", "DeepSpeed is not installed"),
         (["training.lora.rank=8"], "peft", "PEFT is not installed"),
         (["hardware.processes=3"], None, "cannot be divided among 3 processes"),
+        (["hardware.sequence_parallel=2"], None, r"the number of processes \(1\) is not a multiple of it"),
+        ([*THREE, "training.global_batch=15"], None, "heads cannot be divided among 3 processes; choose a divisor of "),
+        ([*TWO, "student.attention=eager"], None, "does not support student.attention=eager: use sdpa"),
+        (TWO, "deepspeed", "hardware.sequence_parallel=2 needs DeepSpeed, which is not installed"),
+        (
+            ["hardware.processes=2", "hardware.zero=0", "hardware.offload=optimizer"],
+            None,
+            "needs ZeRO: set hardware.zero=2 or 3",
+        ),
+        (["hardware.offload=everything"], None, "hardware.offload=everything: choose one of none, optimizer"),
     ],
 )
 def test_what_cannot_train_is_refused_before_anything_loads(

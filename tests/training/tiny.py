@@ -38,12 +38,14 @@ POISON = "Zebra"
 POISONED = 5
 
 
-def write_student(folder: Path, tied: bool = True, poisoned: bool = False, dropout: float = 0.0) -> Path:
+def write_student(
+    folder: Path, tied: bool = True, poisoned: bool = False, dropout: float = 0.0, hidden: int = 32, intermediate: int = 48
+) -> Path:
     """Write a tiny student with the demo's tokenizer, so that it has a real chat template."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, tie_word_embeddings=tied, initializer_range=0.2, max_position_embeddings=512,
         attention_dropout=dropout,
     )  # fmt: skip

@@ -1,0 +1,137 @@
+"""Export a finished selection for another trainer.
+
+Run as: python -m lark.export outputs/selection/<name> --for fireworks --to data.jsonl
+        python -m lark.export outputs/selection/<name> --for axolotl --to data.jsonl --weights repeat
+"""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lark.errors import LarkError
+from lark.export.examples import Overview, overview, read_examples
+from lark.export.targets import TARGETS, Target, thinking_as_text
+from lark.export.weights import repetitions
+from lark.runtime.store import MANIFEST, atomic, disk_errors
+from lark.selection.write import TRAINING_SET
+
+log = logging.getLogger(__name__)
+
+OWN_CODE = "--weights keep, and train with the trainer in docs/train-jsonl.md; "
+CHOICES = (
+    "--weights repeat, which writes each line as often as its weight says, on average; or --weights drop, which trains on the same "
+    "selection without its weights"
+)
+
+
+THINKING = (
+    "%d of %d examples have their thinking in `reasoning_content`. A chat template that does not know this field drops it "
+    "silently: check yours, or use --thinking text."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line, export, and report what was written."""
+    options = _parser().parse_args(arguments)
+    source, target = training_set(Path(options.selection)), TARGETS[options.target]
+    if options.copies < 1:
+        raise LarkError(f"--copies {options.copies}: write each line at least once per unit of weight.")
+    found = overview(read_examples(source))
+    target.check(found)
+    mode = weights_mode(options.weights, target, found)
+    to = Path(options.to).expanduser()
+    if to.exists():
+        raise LarkError(f"--to {to}: this file exists. Choose another name, or remove it.")
+    if not to.parent.is_dir():
+        raise LarkError(f"--to {to}: there is no folder {to.parent}.")
+    written = 0
+    with disk_errors(to.parent), atomic(to) as draft, draft.open("w", encoding="utf-8") as handle:
+        for number, given in enumerate(read_examples(source)):
+            as_text = options.thinking == "text"
+            example = replace(given, messages=[thinking_as_text(m) for m in given.messages]) if as_text else given
+            line = {
+                **target.convert(example, found),
+                **({"weight": example.weight} if mode == "keep" else {}),
+                **(example.ids if options.ids else {}),
+            }
+            times = repetitions(example, number, options.copies, options.seed) if mode == "repeat" else 1
+            handle.write((json.dumps(line, ensure_ascii=False) + "\n") * times)
+            written += times
+        if not written:
+            raise LarkError(f"{source}: every weight rounds to 0 lines. Use a larger --copies.")
+    log.info(_report(to, written, found, mode, target, options.copies))
+    if found.thinking and options.thinking == "keep" and target.template_thinks:
+        log.info(THINKING, found.thinking, found.examples)
+
+
+def training_set(given: Path) -> Path:
+    """The training set of a finished selection, or a file."""
+    given = given.expanduser()
+    if given.is_file():
+        return given
+    path = given / TRAINING_SET
+    if not path.is_file():
+        raise LarkError(f"{given}: there is no {TRAINING_SET} here. Give the folder of a selection, outputs/selection/<name>.")
+    try:
+        status = json.loads((given / MANIFEST).read_text(encoding="utf-8")).get("status")
+    except (OSError, ValueError, AttributeError):
+        status = None
+    if status != "finished":
+        raise LarkError(f"{given}: this selection is not finished. Run its command again, then export it.")
+    return path
+
+
+def weights_mode(asked: str | None, target: Target, found: Overview) -> str:
+    """What happens with the weights. Must be chosen by the user if the trainer would lose them."""
+    if target.weights == "used":
+        return asked or "keep"
+    if asked == "keep" and target.weights == "ignored":
+        raise LarkError(f"{target.label} ignores weights, so they cannot be kept. Add {CHOICES}.")
+    if asked is None and not found.uniform:
+        own = OWN_CODE if target.weights == "own code" else ""
+        raise LarkError(f"{target.label} ignores the weights of this selection. Add {own}{CHOICES}.")
+    return asked or "drop"
+
+
+def _report(to: Path, written: int, found: Overview, mode: str, target: Target, copies: int) -> str:
+    said = {
+        "keep": f"{written} lines with their weights",
+        "repeat": f"{written} lines from {found.examples} trajectories, repeated in place of their weights",
+        "drop": f"{written} lines" + (" (all weights are 1)" if found.uniform else " without their weights"),
+    }[mode]
+    lines = [f"{to}: {said}, for {target.label}."]
+    if mode == "repeat" and copies > 1:
+        lines.append(
+            f"An epoch has {copies} times as many lines as without repetition: divide the number of epochs by {copies}."
+        )
+    settings = target.settings(found, to.name)
+    return "\n".join([*lines, *([settings] if settings else [])])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m lark.export", description="Export a finished selection for another trainer.")
+    parser.add_argument("selection", help="the folder of a selection, outputs/selection/<name>, or a train.jsonl")
+    parser.add_argument("--for", dest="target", required=True, choices=TARGETS, help="the trainer")
+    parser.add_argument("--to", required=True, help="the file to write")
+    parser.add_argument("--weights", choices=("keep", "repeat", "drop"), help="required if the trainer ignores weights")
+    parser.add_argument("--copies", type=int, default=1, help="with --weights repeat: lines per unit of weight (default: 1)")
+    parser.add_argument("--seed", type=int, default=42, help="with --weights repeat: seed of the rounding (default: 42)")
+    parser.add_argument(
+        "--thinking", choices=("keep", "text"), default="keep", help="text: write `reasoning_content` as <think>…</think> text"
+    )
+    parser.add_argument("--ids", action="store_true", help="also write question_id and candidate_id")
+    return parser
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    try:
+        main()
+    except LarkError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: {error.filename}: {error.strerror}.")

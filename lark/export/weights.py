@@ -1,0 +1,19 @@
+"""Replace weights by repetition, for trainers that have no weights. Pure functions.
+
+A line with weight w is written c times, where c is an integer with expectation `copies` x w: its whole part, plus one with the
+probability of its fraction. An objective that averages over lines then has, in expectation, the weighted objective
+(docs/train-jsonl.md).
+"""
+
+import hashlib
+from math import floor
+
+from lark.export.examples import Example
+
+
+def repetitions(example: Example, line: int, copies: int, seed: int) -> int:
+    """How often an example is written. Depends on the seed and the trajectory, not on the other lines."""
+    expected = copies * example.weight
+    name = "\x1f".join([str(seed), *(example.ids.values() or [str(line)])])
+    draw = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) / 2**64
+    return floor(expected) + (draw < expected - floor(expected))

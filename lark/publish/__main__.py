@@ -1,0 +1,68 @@
+"""Publish a selection (as a dataset) or a checkpoint (as a model) on a hub. Without --really, only shows what would be uploaded.
+
+Run as: python -m lark.publish outputs/selection/<name> --to owner/name
+        python -m lark.publish 0123456789ab --to owner/name --license apache-2.0 --really
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lark.errors import LarkError
+from lark.publish import hub
+from lark.publish.bundle import Bundle, bundle, find_artifact
+from lark.report.tables import text_table
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line, show what is published, and upload it if asked to."""
+    options = _parser().parse_args(arguments)
+    hub.check_name(options.to)
+    found = bundle(find_artifact(options.artifact, Path(options.outputs).expanduser()), options.license)
+    log.info(describe(found, options.to, options.public))
+    if not options.really:
+        log.info("Nothing was uploaded. Check the card, %s, then add --really.", found.card)
+        return
+    if found.missing:
+        raise LarkError(f"{found.card} has no licence: add --license <identifier>, e.g. --license apache-2.0, or fill it in.")
+    log.info("Published: %s", hub.push(found, options.to, options.public, options.hub))
+
+
+def describe(found: Bundle, name: str, public: bool) -> str:
+    """The files, their sizes, and what is missing."""
+    rows = [[file.name, f"{file.stat().st_size:,}"] for file in found.files]
+    total = sum(file.stat().st_size for file in found.files)
+    lines = [
+        f"{found.folder.name} as the {found.repo_type} {name} ({'public' if public else 'private, if it is new'})",
+        text_table(["file", "bytes"], [*rows, ["total", f"{total:,}"]]),
+        *(f"Missing in {found.card.name}: {field}." for field in found.missing),
+    ]
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m lark.publish", description="Publish a selection or a checkpoint on a hub.")
+    parser.add_argument("artifact", help="a folder below outputs/selection or outputs/checkpoint, or a fingerprint")
+    parser.add_argument("--to", required=True, help="owner/name of the repository; it is created if it does not exist")
+    parser.add_argument("--license", help="identifier of the licence, written into the card")
+    parser.add_argument("--public", action="store_true", help="create a public repository (default: private)")
+    parser.add_argument("--hub", help="address of the hub (default: HF_ENDPOINT, or huggingface.co)")
+    parser.add_argument("--outputs", default="outputs", help="where to look for a fingerprint (default: outputs)")
+    parser.add_argument("--really", action="store_true", help="upload; otherwise nothing leaves this machine")
+    return parser
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+    logging.getLogger("lark").setLevel(logging.INFO)
+    log.setLevel(logging.INFO)
+    try:
+        main()
+    except LarkError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: {error.filename}: {error.strerror}.")

@@ -1,0 +1,64 @@
+"""The lists of packages for GPUs, resolved by pip from metadata alone: nothing is installed, and no GPU is needed.
+
+Run as: make check-environment. Not part of `make test`, because it needs a package index and several minutes. It resolves for
+the platform it runs on, Linux on x86-64. deepspeed and antlr4-python3-runtime have no wheels: pip builds their metadata.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_environment import canonical, constraints, environment
+
+RESOLVE = [
+    sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--retries", "2",
+    "--only-binary", ":all:", "--no-binary", "deepspeed,antlr4-python3-runtime",
+]  # fmt: skip
+LIMIT_SECONDS = 1800
+
+
+@pytest.fixture(scope="module", autouse=True)
+def index() -> None:
+    """Skips these tests where pip cannot reach a package index."""
+    probe = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--retries", "0", "--dest"]
+    probe += [os.devnull + "-unused", "--timeout", "15", "packaging==0"]  # a version that does not exist: nothing is downloaded
+    answer = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=120).stderr
+    if "from versions: none" in answer or "from versions" not in answer:
+        pytest.skip("pip cannot reach a package index")
+
+
+def resolved(report: Path, *arguments: str) -> dict[str, str]:
+    """The versions that pip would install."""
+    done = subprocess.run(
+        [*RESOLVE, "--report", str(report), *arguments],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    packages = [package["metadata"] for package in json.loads(report.read_text())["install"]]
+    return {canonical(package["name"]): package["version"] for package in packages}
+
+
+def gpu_builds(lines: list[str]) -> list[str]:
+    """The requirements, without a CPU build of torch that a local index may prefer."""
+    return [line + f",!={line.split('==')[1]}+cpu" if line.startswith("torch==") else line for line in lines]
+
+
+@pytest.mark.parametrize("file", ["environment.yml", "environment-sglang.yml"])
+def test_the_list_resolves(file: str, tmp_path: Path) -> None:
+    lines = environment(file)
+    found = resolved(tmp_path / "report.json", *gpu_builds(lines))
+    assert {f"{canonical(name)}=={version}" for name, version in found.items()} >= set(lines)
+    assert found["cuda-toolkit"].startswith("13.0.")  # driver 580
+
+
+def test_the_gpu_constraints_pin_all_that_make_setup_installs(tmp_path: Path) -> None:
+    groups = [word for name in ("run", "test", "engine-gpu") for word in ("--group", name)]
+    torch = gpu_builds([line for line in environment("environment.yml") if line.startswith("torch==")])
+    found = resolved(tmp_path / "report.json", "-c", "constraints-gpu.txt", *groups, *torch)
+    pinned = constraints("constraints-gpu.txt")
+    assert {name: pinned.get(name) for name in found} == found

@@ -1,0 +1,181 @@
+"""Publishing shows everything first, uploads only on request, and turns every refusal of a hub into a sentence."""
+
+import base64
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lark.cards.markdown import metadata
+from lark.errors import LarkError
+from lark.publish.__main__ import main
+from lark.runtime.store import CARD, MANIFEST, checksums
+
+TOKEN = "hf_" + "secret" * 5
+
+
+class Hub(ThreadingHTTPServer):
+    """Stands in for a hub, on this machine only: answers the requests of huggingface_hub and remembers them."""
+
+    def __init__(self, status: int = 200) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.status, self.requests = status, []  # type: ignore[var-annotated]
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def uploaded(self) -> dict[str, bytes]:
+        """Files of the last commit."""
+        body = next(body for path, body, _ in self.requests if "/commit/" in path)
+        lines = [json.loads(line) for line in body.splitlines()]
+        return {line["value"]["path"]: base64.b64decode(line["value"]["content"]) for line in lines if line["key"] == "file"}
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.requests.append((self.path, body, dict(self.headers)))
+        if self.server.status != 200:
+            return self.reply(self.server.status, {"error": "no"})
+        url = f"{self.server.address}/datasets/me/mine"
+        if "/preupload/" in self.path:
+            files = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in json.loads(body)["files"]]
+            return self.reply(200, {"files": files})
+        if "/commit/" in self.path:
+            return self.reply(200, {"commitUrl": f"{url}/commit/1", "commitOid": "1", "hookOutput": "", "success": True})
+        return self.reply(200, {"url": url, "errors": [], "warnings": []})
+
+    def do_GET(self) -> None:
+        self.reply(self.server.status, {"id": "me/mine", "sha": "0", "siblings": []})
+
+    def reply(self, status: int, content: Any) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    server = Hub()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    return made(tmp_path, "selection", {"train.jsonl": '{"messages": []}\n', "selection.parquet": "rows", "config.yaml": "{}"})
+
+
+def made(root: Path, kind: str, files: dict[str, str], status: str = "finished") -> Path:
+    folder = root / kind / "mine-0123456789ab"
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    manifest = {"status": status, "kind": kind, "fingerprint": "0123456789ab", "files": checksums(folder), "counts": {}}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    return folder
+
+
+def test_by_default_nothing_is_uploaded(artifact: Path, hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        main([str(artifact), "--to", "me/mine", "--hub", hub.address])
+    assert hub.requests == []
+    assert "train.jsonl" in caplog.text
+    assert "Missing in README.md: license." in caplog.text
+    assert "Nothing was uploaded" in caplog.text
+    assert (artifact / CARD).is_file()  # made for an artifact that has none
+
+
+def test_a_selection_is_uploaded_as_a_private_dataset_with_its_card(
+    artifact: Path, hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        main(["0123456789ab", "--outputs", str(artifact.parents[1]), "--to", "me/mine", "--hub", hub.address,
+              "--license", "apache-2.0", "--really"])  # fmt: skip
+    created = next(json.loads(body) for path, body, _ in hub.requests if path == "/api/repos/create")
+    assert created["type"] == "dataset"
+    assert created.get("private", True) is True
+    assert created.get("visibility", "private") == "private"
+    files = hub.uploaded()
+    assert set(files) == {CARD, "train.jsonl", "selection.parquet"}
+    assert files["train.jsonl"] == (artifact / "train.jsonl").read_bytes()
+    assert metadata(files[CARD].decode())["license"] == "apache-2.0"
+    assert any(TOKEN in headers.get("authorization", headers.get("Authorization", "")) for _, _, headers in hub.requests)
+    assert TOKEN not in caplog.text
+    assert "Published: " in caplog.text
+
+
+def test_of_a_checkpoint_only_the_model_is_uploaded(tmp_path: Path, hub: Hub) -> None:
+    names = ["model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja", "training.json", "metrics.jsonl",
+             "log.txt", "job.json", "config.yaml", "snapshots/model.safetensors"]  # fmt: skip
+    folder = made(tmp_path, "checkpoint", dict.fromkeys(names, "x"))
+    main([str(folder), "--to", "me/mine", "--hub", hub.address, "--license", "mit", "--really"])
+    assert set(hub.uploaded()) == {CARD, "model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"}
+
+
+def test_without_a_licence_nothing_is_uploaded(artifact: Path, hub: Hub) -> None:
+    with pytest.raises(LarkError, match=r"README\.md has no licence: add --license"):
+        main([str(artifact), "--to", "me/mine", "--hub", hub.address, "--really"])
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "needs a token"),
+        (403, "does not allow this token"),
+        (404, "has no owner or repository me/mine"),
+        (418, "HTTP status 418"),
+    ],
+)
+def test_refusals_of_the_hub_are_sentences_without_the_token(status: int, said: str, artifact: Path, hub: Hub) -> None:
+    hub.status = status
+    with pytest.raises(LarkError, match=said) as caught:
+        main([str(artifact), "--to", "me/mine", "--hub", hub.address, "--license", "mit", "--really"])
+    assert TOKEN not in str(caught.value)
+
+
+def test_without_a_network_there_is_a_sentence(artifact: Path) -> None:
+    with pytest.raises(LarkError, match=r"The upload to http://127\.0\.0\.1:9 failed \(\w+\)\. Check the network"):
+        main([str(artifact), "--to", "me/mine", "--hub", "http://127.0.0.1:9", "--license", "mit", "--really"])
+
+
+@pytest.mark.parametrize("name", ["mine", "a/b/c", "me/mi ne", "-me/mine", "me/"])
+def test_a_bad_repository_name_is_refused_before_anything_else(name: str, artifact: Path) -> None:
+    with pytest.raises(LarkError, match=f"--to {name}: .*owner/name"):
+        main([str(artifact), f"--to={name}"])
+
+
+def test_what_is_not_a_finished_artifact_is_refused(artifact: Path, tmp_path: Path) -> None:
+    with pytest.raises(LarkError, match="no selection or checkpoint with this fingerprint"):
+        main(["ba9876543210", "--to", "me/mine", "--outputs", str(tmp_path)])
+    with pytest.raises(LarkError, match=r"no readable manifest\.json"):
+        main([str(tmp_path), "--to", "me/mine"])
+    (artifact / "train.jsonl").write_text("changed")
+    with pytest.raises(LarkError, match=r"train\.jsonl has 7 bytes instead of"):
+        main([str(artifact), "--to", "me/mine"])
+    with pytest.raises(LarkError, match="only a selection or a checkpoint"):
+        main([str(made(tmp_path, "scores", {"scores.parquet": "x"})), "--to", "me/mine"])
+    with pytest.raises(LarkError, match="not finished"):
+        main([str(made(tmp_path / "other", "selection", {"train.jsonl": "x"}, status="started")), "--to", "me/mine"])

@@ -1,0 +1,151 @@
+"""QLoRA: adapters on 4-bit weights get the direct formula's gradients, and are merged into the weights before quantization."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from lark.errors import LarkError
+from lark.models.shapes import Shape
+from lark.planner import costs
+from lark.planner.costs import TrainingSetup
+from lark.runtime.machine import Machine
+from lark.training import operations
+from lark.training.lora import PREFIX
+from lark.training.worker import Run, prepare, train
+from tests.conftest import composed
+from tests.training.probe import RATE, SGD, fresh
+from tests.training.tiny import losses, make_job, write_student, write_training_set
+
+QLORA = ["training.lora.rank=4", "training.lora.alpha=8", "training.lora.bits=4"]
+
+
+def missing(module: str) -> bool:
+    return Machine("cpu", 1, 1, 1).lacks(module)
+
+
+needs_bitsandbytes = pytest.mark.skipif(missing("bitsandbytes"), reason="bitsandbytes is not installed")
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("qlora")
+    return write_student(folder / "student", hidden=64, intermediate=128), write_training_set(folder / "selection")
+
+
+def adapters(run: Run) -> dict[str, torch.Tensor]:
+    state = run.trainer.model.state_dict()  # type: ignore[union-attr]
+    return {name.removeprefix(PREFIX): value.clone() for name, value in state.items() if ".lora_" in name}
+
+
+@needs_bitsandbytes
+@pytest.mark.parametrize(("dtype", "precision"), [("float32", 1e-4), ("bfloat16", 0.1)])
+def test_adapters_on_4_bit_weights_have_the_direct_gradient(
+    dtype: str, precision: float, inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The truth: W + alpha/rank B A with the dequantised W, in fp64, one trajectory at a time."""
+    import bitsandbytes
+
+    fresh()
+    student, selection = inputs
+    half = ["training.bf16=true", "training.gradient_checkpointing=true"] if dtype == "bfloat16" else []
+    settings = [*SGD, *QLORA, "hardware.train_tokens=330", f"student.dtype={dtype}", *half]
+    run = prepare(make_job(student, selection, tmp_path, *settings))
+    run.trainer.args.optim = "sgd"
+    torch.manual_seed(1)
+    layers = {name: layer for name, layer in run.exporter.student.named_modules() if hasattr(layer, "lora_B")}
+    for layer in layers.values():  # they start at zero, where A would have no gradient
+        nn.init.normal_(layer.lora_B["default"].weight, std=0.1)  # type: ignore[index,union-attr]
+    before = adapters(run)
+
+    plain = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float64)
+    factors = {name: value.double().requires_grad_() for name, value in before.items()}
+    weights = {}
+    for name, layer in layers.items():
+        quantized = layer.base_layer.weight  # type: ignore[union-attr]
+        base = bitsandbytes.functional.dequantize_4bit(quantized.data, quantized.quant_state).double()
+        assert 0.01 < (base - plain.get_submodule(name).weight).norm() / base.norm() < 0.2  # quantised, but still these weights
+        a, b = (factors[f"{name}.lora_{which}.default.weight"] for which in "AB")
+        weights[f"{name}.weight"] = base + 2.0 * b @ a
+
+    class Adapted(nn.Module):
+        def forward(self, **inputs: object) -> object:
+            return torch.func.functional_call(plain, weights, kwargs=inputs)
+
+    for loss in losses(Adapted(), selection, student):  # type: ignore[arg-type]
+        loss.backward(retain_graph=True)
+    run.trainer.train()
+    after = adapters(run)
+    assert len(factors) == 2 * 7 * 2
+    for name, factor in factors.items():
+        ours = (before[name].double() - after[name].double()) / RATE
+        assert factor.grad is not None
+        assert (ours - factor.grad).norm() < precision * factor.grad.norm(), name
+
+
+@needs_bitsandbytes
+def test_the_export_is_the_unquantised_student_with_the_adapters_merged(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    fresh()
+    student, selection = inputs
+    train(
+        make_job(
+            student, selection, tmp_path, *QLORA, "training.learning_rate=0.01", "training.warmup=0", "student.dtype=float32"
+        )
+    )
+    before, after = load_file(student / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    assert set(before) == set(after)
+    for name, value in after.items():
+        change = (value - before[name]).double()
+        if "_proj" in name:  # of rank 4: quantization errors would have full rank
+            assert torch.linalg.matrix_rank(change, atol=1e-5) == 4, name
+        else:
+            assert torch.equal(value, before[name]), name
+    AutoModelForCausalLM.from_pretrained(tmp_path)  # an ordinary student
+
+
+@needs_bitsandbytes
+def test_layers_that_bitsandbytes_dequantises_wrongly_on_cpu_are_refused(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    fresh()
+    student = write_student(tmp_path / "student", hidden=64, intermediate=96)
+    with pytest.raises(LarkError, match=r"a multiple of 64, and model\.layers\.0\.mlp\.down_proj has 96"):
+        prepare(make_job(student, inputs[1], tmp_path, *QLORA))
+
+
+@needs_bitsandbytes
+def test_4_bit_weights_take_the_memory_that_is_planned() -> None:
+    import bitsandbytes
+
+    weight = bitsandbytes.nn.Params4bit(torch.randn(512, 512), requires_grad=False, quant_type="nf4", compress_statistics=True)
+    weight = weight.to("cpu")
+    state = weight.quant_state
+    held = weight.nbytes + state.absmax.nbytes + state.state2.absmax.nbytes
+    assert held == pytest.approx(512 * 512 * (4 + costs.NF4_CONSTANTS) / 8, rel=1e-3)
+
+
+def test_4_bit_weights_need_a_quarter_of_the_memory() -> None:
+    shape = Shape(28, 3584, 18944, 28, 4, 128, 152064, False, True, False, 32768)  # Qwen-2.5-7B
+    setup = TrainingSetup(1, 0, 1024, checkpointing=True, bf16=True, lora=16, half=True, cuda=True)
+    full, quantized = (costs.state_bytes(shape, TrainingSetup(**{**vars(setup), "bits": bits})) for bits in (None, 4))
+    assert full - quantized == pytest.approx(shape.backbone_matrices * (16 - 4 - 0.127) / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["training.lora.bits=4"], r"training.lora.bits=4: needs adapters: set training.lora.rank too"),
+        (["training.lora.rank=8", "training.lora.bits=8"], r"training.lora.bits=8: choose 4 \(NF4\), or null"),
+        ([*QLORA, "hardware.zero=3", "hardware.processes=2"], r"ZeRO-3 cannot shard 4-bit weights. Set hardware.zero=2"),
+        (QLORA, r"bitsandbytes is not installed: pip install bitsandbytes==[\d.]+, or training.lora.bits=null"),
+    ],
+)
+def test_what_qlora_cannot_do_is_refused_before_the_run(
+    overrides: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "lacks", lambda machine, module: module == "bitsandbytes" and "zero" not in str(overrides))
+    with pytest.raises(LarkError, match=said):
+        config = composed("hardware=cpu", *overrides)
+        assert operations.TRAIN.check is not None
+        operations.TRAIN.check(config, Machine("cpu", config.hardware.processes, 1, 1))
