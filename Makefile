@@ -32,6 +32,9 @@ test: $(VENV)/.test ## Run the linter, the type checker and the tests
 check-environment: $(VENV)/.test ## Resolve environment.yml and environment-sglang.yml against the package index (5 minutes; downloads metadata only)
 	$(PY) -m pytest -rs tests/check_environment.py $(ARGS)
 
+gpu-check: $(VENV)/.test ## Check this machine's GPUs and packages, for a first run or a bug report (without GPUs: what runs on CPU; ARGS="--only kernel,loss")
+	$(PY) -m lark.gpu_check $(ARGS)
+
 bench: $(VENV)/.test ## Compare time and memory with common implementations, in outputs/bench (half an hour; ARGS=--quick: two minutes)
 	set -e; for script in $(basename $(notdir $(wildcard experiments/bench/[a-z]*.py))); do $(PY) -m experiments.bench.$$script $(ARGS); done
 
@@ -83,4 +86,4 @@ $(VENV)/.test: $(VENV)/.run
 	$(if $(filter cpu,$(ENGINE)),$(PIP) uninstall --quiet --yes $(UNUSED))
 	touch $@
 
-.PHONY: help run test check-environment bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)
+.PHONY: help run test check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)

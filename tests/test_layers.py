@@ -39,7 +39,7 @@ LAYERS = [
     ["lark.runtime.registry"],
     ["lark.runtime.plan", "lark.runtime.unused"],
     ["lark.runtime.pipeline"],
-    ["lark.report", "lark.publish"],
+    ["lark.report", "lark.publish", "lark.gpu_check"],
     ["experiments"],
 ]  # fmt: skip
 """Lowest first. The longest prefix counts."""

@@ -128,7 +128,7 @@ def packed_attention(
         "enable_gqa": q.shape[1] != k.shape[1],
     }
     dtype = _precision(value)
-    reason = _why_not_kernel(q, v, dtype, dropout) if gpu_kernel else "student.attention=sdpa"
+    reason = why_not_kernel(q, v, dtype, dropout) if gpu_kernel else "student.attention=sdpa"
     if reason is None:
         output = varlen_attn(q.to(dtype), k.to(dtype), v.to(dtype), *bounds, **settings)
         assert isinstance(output, Tensor)  # a pair only if the log-sum-exp is requested
@@ -199,7 +199,7 @@ def _precision(value: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
 
 
-def _why_not_kernel(query: Tensor, value: Tensor, dtype: torch.dtype, dropout: float) -> str | None:
+def why_not_kernel(query: Tensor, value: Tensor, dtype: torch.dtype, dropout: float) -> str | None:
     """What PyTorch's variable-length kernel does not support in this call; None if it can be used."""
     if not _has_kernel(query.device):
         return f"the device {query.device} does not support it (it needs an Ampere GPU or newer)"

@@ -240,14 +240,14 @@ def test_what_the_kernel_does_not_support_is_named(
 ) -> None:
     monkeypatch.setattr(varlen, "_has_kernel", lambda device: True)
     query = torch.empty(3, 1, head, dtype=dtype)
-    assert (varlen._why_not_kernel(query, query, dtype, dropout) or "").startswith(what)
+    assert (varlen.why_not_kernel(query, query, dtype, dropout) or "").startswith(what)
     fits = torch.empty(3, 1, 128, dtype=torch.bfloat16)
-    assert varlen._why_not_kernel(fits, fits, torch.bfloat16, 0.0) is None
+    assert varlen.why_not_kernel(fits, fits, torch.bfloat16, 0.0) is None
 
 
 def test_the_cpu_has_no_kernel_and_a_reason_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     query = torch.empty(3, 1, 16, dtype=torch.bfloat16)
-    assert "the device cpu does not support it" in (varlen._why_not_kernel(query, query, torch.bfloat16, 0.0) or "")
+    assert "the device cpu does not support it" in (varlen.why_not_kernel(query, query, torch.bfloat16, 0.0) or "")
     with caplog.at_level(logging.WARNING):
         varlen._report("a reason for this test")
         varlen._report("a reason for this test")

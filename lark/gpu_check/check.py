@@ -1,0 +1,100 @@
+"""What a check is, where it runs and what it returns."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lark.errors import LarkError
+from lark.runtime.launch import environment
+from lark.runtime.machine import Machine, usable_cores
+
+ON_CPU = {"TRITON_INTERPRET": "1"}
+"""Makes Triton run kernels on the CPU, in its interpreter."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a check runs."""
+
+    device: str
+    """cuda or cpu."""
+    processes: int
+    """Processes, and on GPUs the number of them."""
+    folder: Path
+    """For the files of the check."""
+
+    @property
+    def cuda(self) -> bool:
+        return self.device == "cuda"
+
+    @property
+    def machine(self) -> Machine:
+        return Machine(self.device, self.processes, 1, max(1, usable_cores() // self.processes))
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the table. It runs in a process of its own, so that a crash does not end the list."""
+
+    name: str
+    """As `--only` takes it."""
+    claim: str
+    """What is true if it passes."""
+    run: str
+    """"package.module:function", which takes a `Place` and returns what was measured, or raises."""
+    gpus: int = 1
+    """GPUs that it needs."""
+    most: int = 1
+    """GPUs that it uses if the machine has them."""
+    cpu: int = 0
+    """Processes on a machine without GPUs. 0: it needs GPUs."""
+    limit: int = 300
+    """Seconds. Includes the compilation of kernels."""
+    cpu_environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables on the CPU."""
+
+    def place(self, gpus: int, folder: Path) -> Place | None:
+        """Where it runs on a machine with this many GPUs; None if it cannot run there."""
+        if gpus >= self.gpus:
+            return Place("cuda", min(gpus, self.most), folder)
+        return Place("cpu", self.cpu, folder) if self.cpu and not gpus else None
+
+    @property
+    def needs(self) -> str:
+        return "needs a GPU" if self.gpus == 1 else f"needs {self.gpus} GPUs"
+
+    def environment(self, place: Place) -> dict[str, str]:
+        """Environment variables of its process: those of a run's workers."""
+        settings = {} if place.cuda else dict(self.cpu_environment)
+        return {
+            **environment(place.machine, gpus=0),
+            **settings,
+            "TQDM_DISABLE": "1",
+            "COLUMNS": os.environ.get("COLUMNS", "200"),
+        }
+
+
+PACKAGE = "lark.gpu_check"
+CHECKS = (
+    Check("gpus", "PyTorch computes on every GPU", f"{PACKAGE}.arithmetic:gpus", most=64, limit=120),
+    Check("kernel", "scoring kernel = float64", f"{PACKAGE}.arithmetic:kernel", cpu=1, cpu_environment=ON_CPU),
+    Check("loss", "weighted loss in bf16 = float64", f"{PACKAGE}.arithmetic:loss", cpu=1),
+    Check("attention", "packed attention = float64, with gradients", f"{PACKAGE}.arithmetic:attention", cpu=1),
+    Check("scoring", "2 processes score like 1", f"{PACKAGE}.pipeline:scoring", gpus=2, most=2, cpu=2, limit=600),
+    Check("zero2", "ZeRO-2 with Liger gives the direct gradient", f"{PACKAGE}.gradients:zero2", gpus=2, most=2, cpu=2, limit=600),
+    Check("overlap", "overlap_comm does not change gradients", f"{PACKAGE}.gradients:overlap", gpus=2, most=2, limit=600),
+    Check("resume", "a killed training resumes to the same weights", f"{PACKAGE}.pipeline:resume", most=2, cpu=1, limit=900),
+    Check("vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{PACKAGE}.pipeline:vllm", most=2, cpu=1, limit=900),
+    Check("tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{PACKAGE}.pipeline:tensor_parallel",
+          gpus=2, most=2, limit=900),
+)  # fmt: skip
+"""Cheapest first."""
+
+
+def within(what: str, error: float, limit: float) -> str:
+    """`error` as text. Raises LarkError if it exceeds the limit or is not a number."""
+    if math.isnan(error) or error > limit:
+        raise LarkError(f"{what}: error {error:.1e}, more than the limit {limit:.0e}.")
+    return f"{what} {error:.1e} (limit {limit:.0e})"

@@ -1,0 +1,37 @@
+"""The process of one check.
+
+Run as: python -m lark.gpu_check.child package.module:function cuda|cpu <processes> <folder>
+"""
+
+import importlib
+import json
+import logging
+import sys
+import traceback
+from pathlib import Path
+
+from lark.errors import LarkError, first_line
+from lark.gpu_check.check import Place
+from lark.runtime.launch import die_with_parent
+
+RESULT = "result.json"
+
+
+def main(target: str, device: str, processes: str, folder: str) -> int:
+    """Call the check's function and write its result. The exit code is 0 if it passed."""
+    die_with_parent()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    place = Place(device, int(processes), Path(folder))
+    module, function = target.split(":")
+    try:
+        result = {"measured": getattr(importlib.import_module(module), function)(place)}
+    except Exception as error:  # the failures of kernels and compilers have no common type
+        traceback.print_exc()
+        expected = isinstance(error, LarkError)
+        result = {"error": first_line(error) if expected else f"{type(error).__name__}: {first_line(error)}"}
+    (place.folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
+    return 1 if "error" in result else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""Checks that pass, fail, crash, hang and disappear, for tests/test_gpu_check.py."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from lark.errors import LarkError
+from lark.gpu_check.check import Place, within
+
+
+def passes(place: Place) -> str:
+    sys.stdout.write("said by the check that passes\n")
+    return within("error", 1e-9, 1e-6)
+
+
+def fails(place: Place) -> str:
+    return within("error", 1e-3, 1e-6)
+
+
+def undefined(place: Place) -> str:
+    return within("error", float("nan"), 1e-6)
+
+
+def refuses(place: Place) -> str:
+    raise LarkError("The kernel is missing: install it.\nA second line for the log.")
+
+
+def raises(place: Place) -> str:
+    raise ValueError("wrong shape\ndetails")
+
+
+def crashes(place: Place) -> str:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return "not reached"
+
+
+def leaves(place: Place) -> str:
+    os._exit(0)
+
+
+def hangs(place: Place) -> str:
+    """With a child, which must not survive either."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    (place.folder / "pid").write_text(str(child.pid))
+    time.sleep(600)
+    return "not reached"
