@@ -61,7 +61,7 @@ def test_the_gpu_stack_has_the_versions_of_the_cpu_stack() -> None:
 def test_sglangs_environment_differs_only_in_what_sglang_requires() -> None:
     main, own = (dict(line.split("==") for line in environment(f"environment{end}.yml")) for end in ("", "-sglang"))
     assert set(own) - set(main) == {"sglang"} and set(main) - set(own) == {"vllm"}
-    assert {name for name in own if name in main and own[name] != main[name]} == {"torch", "triton"}
+    assert {name for name in own if name in main and own[name] != main[name]} == {"torch", "triton", "huggingface-hub"}
 
 
 @pytest.mark.parametrize("file", ["environment.yml", "environment-sglang.yml"])

@@ -19,6 +19,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lark.errors import LarkError, first_line
+from lark.models.attention import half_only
+from lark.models.varlen import Segments
 from lark.training.packing import MicroBatch
 
 MASKED = (
@@ -77,15 +79,16 @@ class SequenceParallel:
     @torch.no_grad()
     def attach_checked(self, model: PreTrainedModel, packed: bool) -> None:
         """Attach, and raise unless the model's hidden states are those of the whole sequence in one process."""
-        backbone, flash = model.base_model, "flash" in model.config._attn_implementation
+        backbone, half = model.base_model, half_only(model)
         vocabulary = int(model.config.get_text_config().vocab_size)
         ids = torch.randint(vocabulary, (1, 12 * self.parts), generator=torch.Generator().manual_seed(0)).to(model.device)
         first = 7 if packed else ids.shape[1]
         positions = torch.cat([torch.arange(first), torch.arange(ids.shape[1] - first)]).unsqueeze(0).to(model.device)
+        segments = Segments.of([first, ids.shape[1] - first]).to(model.device).arguments(backbone) if packed else {}
 
         def hidden(part: slice) -> Tensor:
-            with torch.autocast(model.device.type, torch.bfloat16, enabled=flash):
-                output = backbone(input_ids=ids[:, part], position_ids=positions[:, part], use_cache=False)
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
+                output = backbone(input_ids=ids[:, part], position_ids=positions[:, part], use_cache=False, **segments)
             states: Tensor = output.last_hidden_state
             return states.float()
 
@@ -102,7 +105,7 @@ class SequenceParallel:
                 f"{model.config._attn_implementation} attention ({first_line(failure)}). Set hardware.sequence_parallel=1."
             ) from failure
         model.train(training)
-        if error > (5e-2 if flash or model.dtype == torch.bfloat16 else 1e-4):
+        if error > (5e-2 if half or model.dtype == torch.bfloat16 else 1e-4):
             raise LarkError(
                 f"hardware.sequence_parallel={self.parts} changes the hidden states of {type(model).__name__} with "
                 f"{model.config._attn_implementation} attention by {error:.1e}. Set hardware.sequence_parallel=1."

@@ -16,7 +16,7 @@ import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
 from torch import Tensor, distributed
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from lark.errors import LarkError
@@ -85,6 +85,16 @@ ARCHITECTURES = {
     "qwen2": Qwen2Config(**SIZES),
     "qwen3": Qwen3Config(**SIZES, head_dim=16),
     "sliding window": MistralConfig(**SIZES, sliding_window=8),
+    "masked window": Qwen2MoeConfig(  # its layers do not pass their window to the attention function
+        **SIZES,
+        use_sliding_window=True,
+        sliding_window=8,
+        max_window_layers=1,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=32,
+    ),
 }
 
 
