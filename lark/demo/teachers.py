@@ -79,7 +79,7 @@ def _rewriter(problem: Problem, rng: Random) -> str:
 
 
 def _lister(problem: Problem, rng: Random) -> str:
-    label = rng.choice(["Calculation {}: ", "{}. ", "({}) "])
+    label = rng.choice(["Step {}: ", "{}. ", "({}) "])
     lines = [label.format(i) + equation(step, times="×") for i, step in enumerate(problem.steps, start=1)]
     if problem.kind == "choice":
         lines.append(label.format(len(lines) + 1) + f"{problem.result} is option {problem.answer}")

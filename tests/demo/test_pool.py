@@ -114,3 +114,12 @@ def test_the_pool_and_the_benchmarks_are_the_same_in_every_process() -> None:
     }
     here = json.dumps([list(trajectories(20, seed=3)), [exams.problems(name) for name in exams.KIND]])
     assert digests == {hashlib.sha256(here.encode()).hexdigest()}
+
+
+def test_the_texts_of_the_demo_are_those_of_finished_artifacts() -> None:
+    """The demo's pool is identified by its settings alone. If its texts change, finished artifacts would no longer match it."""
+    columns = ("question_id", "candidate_id", "teacher", "rollout", "system", "question", "response", "answer", "correct")
+    rows = json.dumps([[row[name] for name in columns] for row in trajectories(150, seed=42)])
+    assert hashlib.sha256(rows.encode()).hexdigest()[:16] == "6baddef23fcc6892"
+    problems = json.dumps([exams.problems(name) for name in exams.KIND])
+    assert hashlib.sha256(problems.encode()).hexdigest()[:16] == "f1c83b8512a4ca66"
