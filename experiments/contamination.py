@@ -9,6 +9,7 @@ from experiments.harness.sweep import Sweep, published
 from lark.analysis.contamination import CLOSEST, TABLE
 from lark.analysis.kinds import CONTAMINATION_TABLE
 from lark.report.tables import MISSING, Cell
+from lark.runtime.integrity import verify
 
 TITLE = "Table 2. Train/eval contamination audit"
 COLUMNS = ("N", "exact", "J>=0.4", "J>=0.7", "J>=0.85")
@@ -35,6 +36,7 @@ def render(sweep: Sweep) -> Report:
     folder = sweep.folder(sweep.trials[0], CONTAMINATION_TABLE)
     if folder is None:
         return Report(TITLE, caption, pd.DataFrame(), [theirs], found=False)
+    verify(folder, TABLE, CLOSEST)
     ours, closest = (pd.read_parquet(folder / name) for name in (TABLE, CLOSEST))
     ours["benchmark"] = ours["benchmark"].replace(NAMES)
     pairs = [

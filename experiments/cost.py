@@ -28,7 +28,7 @@ def render(sweep: Sweep) -> Report:
     data = data.assign(difference=data["ratio"] - data["paper_ratio"] if sweep.like_the_paper else None)
     header = ["Method", "ms per trajectory", "ratio", "the paper's s", "the paper's ratio"]
     header += ["difference of ratios"] if sweep.like_the_paper else []
-    counts = {} if folder is None else sweep.store.manifest(trial.artifact(TIMINGS)).get("counts", {})  # type: ignore[arg-type]
+    counts = {} if folder is None else sweep.store.manifest(trial.artifact(TIMINGS)).counts  # type: ignore[arg-type]
     where = (
         f"Measured on {counts['device']}, {counts['trajectories']} trajectories of {counts['mean_tokens']:,.0f} response tokens "
         "on average, all methods in one process, in rotating order; the median over rounds of each trajectory, averaged. "
@@ -37,10 +37,8 @@ def render(sweep: Sweep) -> Report:
     )
     judge = "the judge is that of method.judge"
     if folder is not None and "llm_judge" not in ours.index:
-        judge = (
-            "the judge is missing, because only engine=hf times it: another engine would need the memory that the student uses "
-            "(its time for a whole pool is in its artifact's manifest)"
-        )
+        why = counts.get("judge_left_out", "only engine=hf times it")
+        judge = f"the judge is missing ({why}), and its time for a whole pool is in its artifact's manifest"
     rows = [
         [
             Cell(row["label"]),

@@ -12,8 +12,8 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep
 from lark.analysis.landscape import Landscape, landscape, path_gains
 from lark.analysis.questions import Question
-from lark.report.style import BLACK, GREY, panels, powers_of_ten, styled
-from lark.report.tables import Cell
+from lark.report.style import BLACK, GREY, panels, plain_label, powers_of_ten, styled
+from lark.report.tables import Cell, markdown
 
 TITLE = "Figure 3a. The landscape of Δρ and the path of LARK's selections"
 
@@ -34,9 +34,9 @@ def render(sweep: Sweep) -> Report:
     by_budget = gains.assign(positive=gains["gain"] >= 0).groupby("budget")["positive"].mean()
     always = gains.groupby("question_id")["gain"].min().ge(0).mean()
     caption = (
-        f"Δρ(q) = ρ(q) − ρ(p) from exact gradients of question {scene.question_id}, on the plane of the first two principal "
-        f"components of q̂(B) − p; each point shows the weights closest to uniform that project there. Purple is above zero, "
-        f"orange below. {facts['budgets_with_gain']:.0f} of the {facts['budgets']:.0f} selections q̂(B) raise ρ (lowest "
+        f"Δρ(q) = ρ(q) − ρ(p) from exact gradients of question {markdown(scene.question_id)}, on the plane of the first two "
+        "principal components of q̂(B) − p; each point shows the weights closest to uniform that project there. Purple is above "
+        f"zero, orange below. {facts['budgets_with_gain']:.0f} of the {facts['budgets']:.0f} selections q̂(B) raise ρ (lowest "
         f"{facts['lowest_gain_on_path']:+.3g}, highest {facts['largest_gain_on_path']:+.3g}; ρ(p) = {facts['prior_rate']:.3g}; the "
         f"best single trajectory {facts['largest_possible_gain']:+.3g}); "
         f"{facts['random_share_with_gain']:.0%} of random weights do. {PAPER}"
@@ -94,5 +94,5 @@ def landscape_figure(scene: Landscape) -> Figure:
     ticks = powers_of_ten(linear, top)
     bar = figure.colorbar(mesh, ax=axes, label="Δρ(q) = ρ(q) − ρ(p) (symlog)", ticks=[*-ticks[::-1], 0, *ticks], format="{x:g}")
     bar.ax.minorticks_off()
-    axes.set_title(f"Question {scene.question_id}; the plane holds {scene.explained:.0%} of the path's variance")
+    axes.set_title(f"Question {plain_label(scene.question_id)}; the plane holds {scene.explained:.0%} of the path's variance")
     return figure

@@ -14,7 +14,8 @@ from lark.config import Training
 from lark.pool.trajectories import KEY
 from lark.report.style import METHOD_COLOURS, panels
 from lark.report.tables import MISSING, Cell
-from lark.training.checkpoints import CHECKPOINT
+from lark.runtime.integrity import verify
+from lark.training.checkpoints import CHECKPOINT, CURVE
 
 WINDOW = 0.05
 """Fraction of all steps over which the differences of single batches are averaged."""
@@ -66,7 +67,8 @@ def curve(sweep: Sweep, trial: Trial, losses: pd.DataFrame | None) -> pd.DataFra
     columns = ["method", "step", "share", "reduction", "initial_loss"]
     if folder is None or chosen is None or losses is None:
         return pd.DataFrame(columns=columns)
-    table = read_curve(folder / "metrics.jsonl", batches_at_start(chosen, losses, trial.config.training))
+    verify(folder, CURVE)
+    table = read_curve(folder / CURVE, batches_at_start(chosen, losses, trial.config.training))
     share = table["step"] / table["step"].max()
     return table.assign(method=trial.config.method.name, share=share, initial_loss=initial_loss(chosen, losses))[columns]
 

@@ -49,7 +49,7 @@ def undecided(sweep: Sweep) -> list[str]:
     notes = []
     for trial in sweep.trials:
         selection = trial.artifact(SELECTION)
-        counts = sweep.store.manifest(selection).get("counts", {}) if selection else {}
+        counts = sweep.store.manifest(selection).counts if selection else {}
         if counts.get("tied", 0) > counts.get("questions", 0) / 2:
             config = trial.config
             name = f"{method_label(config.method.name)} at B={config.budget.per_question} on {config.student.name}"

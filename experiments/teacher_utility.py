@@ -9,7 +9,7 @@ from experiments.harness import accuracy
 from experiments.harness.candidates import candidates, selection
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published_value
-from lark.report.style import LARK_COLOUR, OKABE_ITO, panels
+from lark.report.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
 from lark.report.tables import Cell
 
 ENOUGH = 3
@@ -47,7 +47,7 @@ def render(sweep: Sweep) -> Report:
         data=data.assign(pearson_r=r, p_value=p, paper_r=paper_r, paper_p=paper_p),
         tables=[Table(["Teacher", "mean ĝ", f"Acc@{samples} ({label})"], rows)],
         found=accuracy.any_found(data),
-        figure=_figure(known, r, p, f"Acc@{samples} ({label}, %)"),
+        figure=_figure(known, r, p, f"Acc@{samples} ({plain_label(label)}, %)"),
         notes=[f"The paper does not state how many of a teacher's rollouts it trains on; here it is {trained_on(sweep)}."],
     )
 
@@ -93,7 +93,7 @@ def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
         # To the left if another point is on the right, at about the same height.
         crowded = bool(((x > at) & (x < at + 0.15 * np.ptp(x)) & (abs(y - value) < 0.06 * np.ptp(y))).any())
         place, side = ((-6, 4), "right") if crowded else ((6, 4), "left")
-        axes.annotate(name, (at, value), xytext=place, textcoords="offset points", fontsize=8, ha=side)
+        axes.annotate(plain_label(name), (at, value), xytext=place, textcoords="offset points", fontsize=8, ha=side)
     if np.isfinite(r):
         slope, intercept = np.polyfit(x, y, 1)
         ends = np.array([x.min(), x.max()])

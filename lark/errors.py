@@ -1,6 +1,7 @@
 """The exceptions whose messages are shown to users, and helpers that read the errors of other libraries."""
 
 import re
+from pathlib import Path
 
 
 class LarkError(Exception):
@@ -9,6 +10,14 @@ class LarkError(Exception):
 
 class WorkerMemoryError(LarkError):
     """A worker ran out of memory. The pipeline adds a setting that needs less."""
+
+
+class DamagedError(LarkError):
+    """A finished artifact's files are not those that were made. It is marked as damaged, so the next run rebuilds it."""
+
+    def __init__(self, message: str, folder: Path) -> None:
+        super().__init__(f"{message} Run the command that made it again to rebuild it.")
+        self.what, self.folder = message, folder
 
 
 def first_line(error: BaseException) -> str:

@@ -110,7 +110,7 @@ def job_of(config: Config, folder: Path, **parts: Any) -> Job:
     return Job(**{**defaults, "folder": folder, "config": config, **parts})
 
 
-def work_here(job: Job, target: str, processes: int | None = None, leader: object = None) -> Any:
+def work_here(job: Job, target: str, *_: object) -> Any:
     """Replacement for `run_worker` that calls the function in this process."""
     module, function = target.split(":")
     return getattr(importlib.import_module(module), function)(job)

@@ -103,6 +103,15 @@ def test_every_page_is_one_click_from_the_readme_and_from_the_index() -> None:
     assert pages <= {target for target, _ in links(index)}
 
 
+def test_the_readme_and_the_layers_have_every_package() -> None:
+    packages = {path.parent.name for path in (ROOT / "lark").glob("*/__init__.py")}
+    tree = re.search(r"^lark/\n((?:  .*\n)+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    assert tree is not None
+    assert set(re.findall(r"(\w+)/(?=[, ])", "\n".join(line[:21] for line in tree[1].splitlines()))) == packages
+    layers = set(re.findall(r"`lark/(\w+)/", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
+    assert packages <= layers
+
+
 def test_the_page_of_versions_has_every_kind_whose_version_was_raised() -> None:
     declared = {
         (name, version or "1", path.relative_to(ROOT).as_posix())

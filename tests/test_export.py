@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lark.errors import LarkError
 from lark.export.__main__ import main
 from lark.export.examples import Example
+from lark.export.repetition import repetitions
 from lark.export.targets import TARGETS
-from lark.export.weights import repetitions
 
 USER = {"role": "user", "content": "What is 2+3?"}
 PLAIN = {"messages": [USER, {"role": "assistant", "content": "5"}], "weight": 1.5, "question_id": "q1", "candidate_id": "a"}
@@ -64,6 +64,17 @@ def test_trainers_with_weights_get_the_conversation_and_its_weight_and_nothing_e
     assert [line["messages"] for line in lines] == [row["messages"] for row in (PLAIN, THINKING, TOOLS, CONTEXT)]
     assert lines[2]["tools"] == TOOLS["tools"]
     assert {key for line in lines for key in line} == {"messages", "tools", "weight"}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"), [("fireworks", '{"city": "Köln"}'), ("together", '{"city": "Köln"}'), ("axolotl", {"city": "Köln"})]
+)
+def test_hosted_trainers_get_the_arguments_of_tool_calls_as_text(target: str, expected: object, tmp_path: Path) -> None:
+    """As in OpenAI's format. The pool stores objects, because chat templates expect them."""
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}}
+    written(tmp_path, {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [call]}], "weight": 1.0})
+    (line,) = exported(tmp_path, target)
+    assert line["messages"][-1]["tool_calls"][0]["function"]["arguments"] == expected
 
 
 def test_ids_are_kept_on_request(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from lark.models.shapes import Shape
 from lark.models.students import DEMO
 from lark.planner import costs
 from lark.planner import throughput as figures
+from lark.printing import log_to
+from lark.runtime.entry import run_main
 from lark.scoring.forward import Student, response_statistics
 from lark.training.loss import weighted_loss
 
@@ -41,7 +43,7 @@ def matrix_rate(seconds: float = 2.0) -> float:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=DEMO, help="a student's folder (default: the demo's)")
     parser.add_argument("--quick", action="store_true", help="measure once instead of three times")
@@ -99,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

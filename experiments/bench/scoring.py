@@ -40,14 +40,18 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from lark.models.head import Head, last_hidden_state
+from lark.printing import log_to
 from lark.report.tables import text_table
+from lark.runtime.entry import run_main
 from lark.scoring.methods import METHODS
-from lark.scoring.statistics import token_statistics
+from lark.scoring.statistics import detailed_statistics, token_statistics
+from lark.scoring.tokens import ALTERNATIVES
 from lark.selection.rules import WEIGHTINGS, select
 
 log = logging.getLogger("bench.scoring")
 FOLDER = Path("outputs/bench")
 BACKBONE, BARE, OURS, UNCOMPILED = "backbone only", "bare logits", "ours, all statistics", "ours, uncompiled"
+DETAILED = "ours, with entropy and top 5"
 BARE_WHOLE, OURS_WHOLE = "bare logits, end to end", "ours, end to end"
 R = TypeVar("R")
 Work = Callable[[Tensor, Tensor, Head], object]
@@ -140,6 +144,7 @@ VARIANTS: dict[str, Work] = {
     "NLL + top-50 residual": nll_and_top_50_residual,
     "NLL + top-100 rank": nll_and_top_100_rank,
     OURS: lambda hidden, targets, head: token_statistics(hidden, targets, head, "torch"),
+    DETAILED: lambda hidden, targets, head: detailed_statistics(hidden, targets, head, ALTERNATIVES, "torch"),
     UNCOMPILED: lambda hidden, targets, head: token_statistics(hidden, targets, head, "eager"),
 }
 LOGIT_COPIES = {BARE: 1, "NLL": 2, "NLL + top-50 residual": 2, "NLL + top-100 rank": 2}
@@ -241,7 +246,7 @@ def draw(results: list[Result], path: Path) -> None:
         rows = {(r.vocabulary, r.tokens): r for r in results if r.variant == name}
         where = [j + (i - len(names) / 2) / (len(names) + 1.5) for j, size in enumerate(sizes) if size in rows]
         colour = "#c0392b" if name.startswith("ours") else str(0.25 + 0.1 * i)
-        hatch = "///" if name == UNCOMPILED else None
+        hatch = {UNCOMPILED: "///", DETAILED: "..."}.get(name)
         style = {"height": 1 / (len(names) + 1.5), "color": colour, "label": name, "hatch": hatch, "edgecolor": "white"}
         left.barh(where, [r.ratio for r in rows.values()], **style)
         right.barh(where, [max(r.peak_mib, 1) for r in rows.values()], **style)
@@ -318,7 +323,7 @@ def write(results: Sequence[Result] | Sequence[SelectionResult], path: Path) -> 
 
 @torch.no_grad()
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a model of six layers: ratios are less realistic")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time")
@@ -345,4 +350,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -24,7 +24,9 @@ from transformers import AutoTokenizer
 from lark.demo.pool import trajectories
 from lark.models.chat import ChatFormat
 from lark.models.students import DEMO
+from lark.printing import log_to
 from lark.report.tables import text_table
+from lark.runtime.entry import run_main
 from lark.runtime.machine import usable_cores
 
 log = logging.getLogger("bench.tokenising")
@@ -64,7 +66,7 @@ def measured(tokenizer: Path, variant: str, threads: int) -> float:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, default=DEMO, help="a folder with a tokenizer and a chat template")
     parser.add_argument("--quick", action="store_true", help="one round instead of three")
@@ -88,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

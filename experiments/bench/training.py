@@ -29,6 +29,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.models.attention import assert_packing_separates, separate_segments
 from lark.models.chat import Encoded
+from lark.printing import log_to
+from lark.runtime.entry import run_main
 from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch, collate_packed, collate_padded, pack, plan_batches, utilisation
 
@@ -246,7 +248,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller parts (ii) and (iii)")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
@@ -268,4 +270,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -17,7 +17,7 @@ from experiments.harness.sweep import Sweep, Trial, available, counted, dashed
 from lark.errors import LarkError
 from lark.pool.formats import source_files
 from lark.report import style as figures
-from lark.report.tables import Cell, latex_table, markdown_table
+from lark.report.tables import Cell, csv_text, latex_table, markdown_table
 from lark.runtime.store import write_text
 from lark.runtime.tracking import Tracker
 
@@ -40,7 +40,7 @@ class Table:
 
     def markdown(self) -> str:
         caption = f"{self.caption}\n\n" if self.caption else ""
-        return caption + markdown_table(self.header, [[cell.markdown for cell in row] for row in self.rows])
+        return caption + markdown_table(self.header, self.rows)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
     folder = top if sweep.scale == "demo" else top / sweep.scale
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / sweep.title
-    texts = {base.with_suffix(".csv"): report.data.to_csv(index=False, lineterminator="\n")}
+    texts = {base.with_suffix(".csv"): report.data.map(csv_text).to_csv(index=False, lineterminator="\n")}
     texts[base.with_suffix(".md")] = _markdown(sweep, report)
     figure = report.figure if report.found else None
     images = [base.with_suffix(suffix) for suffix in (".png", ".pdf")] if figure else []
@@ -99,7 +99,7 @@ def unfinished(sweep: Sweep) -> list[tuple[Trial, str]]:
         artifacts = [artifact for step in trial.steps for artifact in step.artifacts]
         missing = [artifact for artifact in artifacts if sweep.store.state(artifact) != "finished"]
         if missing:
-            said = (sweep.store.manifest(artifact).get("error") for artifact in missing)
+            said = (sweep.store.manifest(artifact).error for artifact in missing)
             found.append((trial, next((str(error) for error in said if error), None) or _without_pool(trial)))
     return found
 
@@ -123,7 +123,9 @@ def write_index(folder: Path) -> None:
     scales = [
         f"- at scale {path.parent.name}: [index]({path.parent.name}/index.md)" for path in sorted(folder.glob("*/index.md"))
     ]
-    parts = ["# The paper's tables and figures", "\n".join([*contents, *scales])]
+    explorer = ["- [pages of single questions](explorer/index.html) (serve this folder to open them)"]
+    explorer = explorer if (folder / "explorer" / "index.html").exists() else []
+    parts = ["# The paper's tables and figures", "\n".join([*contents, *scales, *explorer])]
     for name, page in pages:
         files = [
             path for path in sorted(folder.glob(f"{page.stem}.*")) if path.suffix in (".md", ".csv", ".tex", ".png", ".pdf")

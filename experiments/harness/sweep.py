@@ -23,6 +23,7 @@ from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
 from lark.report.run_summary import metrics_of
+from lark.runtime.integrity import verify
 from lark.runtime.operation import Step
 from lark.runtime.plan import make_plan, wanted
 from lark.runtime.store import Artifact, Checksums, Kind, Store
@@ -80,9 +81,16 @@ class Sweep:
         return self.scale == "paper" and all(_is_elsewhere(override) for override in self.overrides)
 
     def folder(self, trial: Trial, kind: Kind) -> Path | None:
-        """The folder of a trial's artifact of a kind, if it is finished."""
+        """The folder of a trial's artifact of a kind, if it is finished. Its file is verified: reports read it.
+
+        The files of a kind that has many are large; who reads one of them verifies it.
+        """
         artifact = trial.artifact(kind)
-        return self.store.path(artifact) if artifact and self.store.state(artifact) == "finished" else None
+        if artifact is None or self.store.state(artifact) != "finished":
+            return None
+        if kind.file:
+            verify(self.store.path(artifact), kind.file)
+        return self.store.path(artifact)
 
     def metrics(self, trial: Trial, trained: bool = True) -> dict[str, BenchmarkMetrics]:
         """Metrics by benchmark, of the trained student or of the base model, without benchmarks that are not evaluated yet."""

@@ -7,3 +7,5 @@ JACOBIANS_TABLE = Kind("analysis", 1, "jacobians.parquet")
 KAPPA_TABLE = Kind("analysis", 1, "kappa.parquet")
 CONTAMINATION_TABLE = Kind("analysis", 1)
 TIMINGS = Kind("cost", 1, "cost.parquet")
+CONVERTED_JUDGE = "converted_judge"
+"""Input of the timings: the folder of a packaged judge."""

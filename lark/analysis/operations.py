@@ -14,6 +14,7 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.evaluation import benchmarks
 from lark.models.shapes import Shape
+from lark.models.students import check_context
 from lark.planner import costs, remedies
 from lark.planner.costs import GIB, TrainingSetup
 from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, precision_bytes
@@ -29,11 +30,11 @@ POWER_PASSES = 5
 """Cost of one of its steps in forward passes: a backward pass is two, a forward-mode pass three (W x, dW x and W dx)."""
 
 
-def _merge(file: str) -> Callable[[Job, Counts], Counts]:
-    """Merge the shards of all processes into one table."""
+def _merge(file: str, each: str) -> Callable[[Job, Counts], Counts]:
+    """Merge the shards of all processes into one table. `each`: the count that is the number of shards."""
 
     def collect(job: Job, counts: Counts) -> Counts:
-        return {**counts, **parts.merge(job.folder, file)}
+        return {**counts, **parts.merge(job.folder, file, int(counts[each]))}
 
     return collect
 
@@ -52,6 +53,10 @@ def _check_scratch(config: Config, machine: Machine) -> None:
     scratch = config.hardware.gradient_scratch
     if scratch and not config.dry_run and not Path(scratch).expanduser().is_dir():
         raise LarkError(f"hardware.gradient_scratch={scratch}: there is no such folder.")
+
+
+def _check_timing(config: Config, machine: Machine) -> None:
+    check_context(config.method.judge.model)
 
 
 def gradient_numbers(shape: Shape) -> int:
@@ -165,18 +170,18 @@ def _precision_or_text(config: Config, longest: int, batch: str = "", tokens: in
 
 GRADIENTS = Operation(
     "gradients", "analyse", "lark.analysis.worker:gradients", allocator=EXPANDABLE,
-    collect=_merge(GRADIENTS_TABLE.file), check=_check_scratch,
+    collect=_merge(GRADIENTS_TABLE.file, "questions"), check=_check_scratch,
     cost=_gradients_cost, remedies=_gradients_remedies,
 )  # fmt: skip
 JACOBIANS = Operation(
-    "jacobians", "analyse", "lark.analysis.worker:jacobians", allocator=EXPANDABLE, collect=_merge(JACOBIANS_TABLE.file),
-    cost=_jacobians_cost, remedies=_jacobians_remedies,
+    "jacobians", "analyse", "lark.analysis.worker:jacobians", allocator=EXPANDABLE,
+    collect=_merge(JACOBIANS_TABLE.file, "questions"), cost=_jacobians_cost, remedies=_jacobians_remedies,
 )  # fmt: skip
 KAPPA = Operation(
-    "kappa", "analyse", "lark.analysis.worker:kappa", allocator=EXPANDABLE, collect=_merge(KAPPA_TABLE.file),
+    "kappa", "analyse", "lark.analysis.worker:kappa", allocator=EXPANDABLE, collect=_merge(KAPPA_TABLE.file, "snapshots"),
     cost=_kappa_cost, remedies=_kappa_remedies,
 )  # fmt: skip
 CONTAMINATION = Operation("contamination", "analyse", _audit, check=_check_benchmarks)
-TIMING = Operation("cost", "analyse", "lark.analysis.timing:measure", processes="one", asks_judge=True)
+TIMING = Operation("cost", "analyse", "lark.analysis.timing:measure", processes="one", check=_check_timing, asks_judge=True)
 
 OPERATIONS = (GRADIENTS, JACOBIANS, KAPPA, CONTAMINATION, TIMING)

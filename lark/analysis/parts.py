@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 
+from lark.errors import LarkError
+from lark.runtime.part_files import intact, write_part
 from lark.runtime.store import atomic
 
 
@@ -12,16 +15,23 @@ def name(number: int) -> str:
 
 
 def write(table: pd.DataFrame, folder: Path, number: int) -> None:
-    with atomic(folder / name(number)) as draft:
-        table.to_parquet(draft, index=False)
+    write_part(pa.Table.from_pandas(table, preserve_index=False), folder / name(number))
 
 
-def merge(folder: Path, file: str) -> dict[str, int]:
-    """One table of all shards, in their order; the shards are removed."""
-    parts = sorted(folder.glob("shard-*.parquet"))
+def is_done(folder: Path, number: int, column: str, expected: object) -> bool:
+    """Whether a shard exists and has the rows of one question or snapshot."""
+    return intact(folder / name(number), lambda table: table[column].unique().to_pylist() == [expected])
+
+
+def merge(folder: Path, file: str, count: int) -> dict[str, int]:
+    """One table of all `count` shards, in their order; the shards are removed."""
+    parts = [folder / name(number) for number in range(count)]
+    missing = [part.name for part in parts if not part.exists()]
+    if missing:
+        raise LarkError(f"{folder}: {len(missing)} of {count} shards are missing ({missing[0]}…). Run the same command again.")
     table = pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
     with atomic(folder / file) as draft:
         table.to_parquet(draft, index=False)
-    for part in parts:
+    for part in sorted(folder.glob("shard-*.parquet")):
         part.unlink()
     return {"shards": len(parts), "rows": len(table)}

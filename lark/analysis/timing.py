@@ -4,8 +4,8 @@ Every method gets the same trajectories one by one, as in the paper's seconds pe
 that other load on the machine affects all of them equally. The baselines are timed as they are usually implemented: all
 logits of the response in memory, then their statistic. `statistics` is what this project runs instead: one pass that gives
 GRAPE's, LARK's and RSR's numbers together, without holding the logits; `local_blocks` is its Local Naturalness. The judge is
-timed only with the engine hf: another engine would need the memory that the student occupies, and its time for a whole pool
-is in the manifest of its own artifact.
+timed only if it can be loaded next to the student (`judge_left_out`); its time for a whole pool is in the manifest of its own
+artifact.
 """
 
 import logging
@@ -21,15 +21,17 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 
-from lark.analysis.kinds import TIMINGS
+from lark.analysis.kinds import CONVERTED_JUDGE, TIMINGS
 from lark.models.chat import Encoded
 from lark.models.dialogue import response_text
 from lark.models.head import last_hidden_state, predicting
 from lark.models.load import load_chat, load_model
+from lark.models.shapes import shape_of
 from lark.models.students import location
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.runtime.devices import start_torch
+from lark.runtime.machine import memory_gib
 from lark.runtime.operation import Job
 from lark.runtime.store import atomic
 from lark.scoring.forward import Student, response_statistics
@@ -52,10 +54,13 @@ def measure(job: Job) -> dict[str, Any]:
     chosen = sample(pd.read_parquet(job.inputs["lengths"] / LENGTHS_TABLE.file), asked.samples)
     rows = read(job.inputs["pool"] / pools.FILE, chosen)
     encoded = chat.encode_many(rows, config.max_length, offsets=True)
+    left_out = judge_left_out(job)
+    if left_out is not None:
+        log.warning("The judge is not timed: %s.", left_out)
     scorers: dict[str, Callable[[int], object]] = {
         **{name: lambda i, score=score: score(student, encoded[i], job) for name, score in SCORERS.items()},  # type: ignore[misc]
         "local_blocks": _local_blocks(student, encoded, job),
-        **({"llm_judge": _judge(rows, job, device)} if job.config.engine.name == "hf" else {}),
+        **({"llm_judge": _judge(rows, job, device)} if left_out is None else {}),
     }
     for scorer in scorers.values():  # compilation and first allocations are not part of a sample's cost
         scorer(0)
@@ -70,7 +75,8 @@ def measure(job: Job) -> dict[str, Any]:
     with atomic(job.folder / TIMINGS.file) as draft:
         table.to_parquet(draft, index=False)
     name = torch.cuda.get_device_name() if device != "cpu" else f"CPU, {job.machine.threads} thread(s)"
-    return {"device": name, "trajectories": len(encoded), "mean_tokens": round(float(table["n_tokens"].mean()), 1)}
+    counts = {"device": name, "trajectories": len(encoded), "mean_tokens": round(float(table["n_tokens"].mean()), 1)}
+    return counts if left_out is None else {**counts, "judge_left_out": left_out}
 
 
 def sample(lengths: pd.DataFrame, count: int) -> pd.DataFrame:
@@ -158,13 +164,26 @@ def _local_blocks(student: Student, encoded: list[Encoded], job: Job) -> Callabl
     return lambda i: blocks.surprisals([encoded[i]], [steps[i]])
 
 
+def judge_left_out(job: Job) -> str | None:
+    """Why the judge cannot be timed in this process; None if it can. A judge of unknown size is tried."""
+    if job.config.engine.name != "hf":
+        return f"engine={job.config.engine.name} would need the memory that the student occupies; engine=hf shares it"
+    judge = job.config.method.judge
+    shape = shape_of(judge.model)
+    needed = 0.0 if shape is None else shape.parameters * (4 if judge.dtype == "float32" else 2) / 2**30
+    there = memory_gib(job.machine.device)
+    if needed > there:
+        return f"the weights of method.judge.path={judge.path} take {needed:.0f} GiB, and this device has {there:.0f}"
+    return None
+
+
 def _judge(rows: list[dict[str, Any]], job: Job, device: str) -> Callable[[int], object]:
-    """One verdict, from prompt to text; an invalid answer is not retried."""
+    """One verdict, from prompt to text; an invalid answer is not retried. A packaged judge is an input of the step."""
     from lark.generation import engine as engines  # noqa: PLC0415  # scoring needs no engine
     from lark.scoring.judge_worker import Asker, load_tokenizer  # noqa: PLC0415
 
     settings = job.config.method.judge
-    path = location(settings.model)
+    path = str(job.inputs[CONVERTED_JUDGE]) if CONVERTED_JUDGE in job.inputs else location(settings.model)
     asker = Asker(settings, *load_tokenizer(path, settings))
     engine = engines.start(job.config.engine, settings.model, path, asker.tokenizer, device)
 

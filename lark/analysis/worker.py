@@ -27,6 +27,7 @@ from lark.models.head import Head
 from lark.models.load import load_chat, load_model
 from lark.pool import trajectories as pools
 from lark.runtime.devices import start_torch
+from lark.runtime.integrity import verify
 from lark.runtime.operation import Job
 from lark.scoring.statistics import token_statistics
 from lark.selection.write import TRAINING_SET
@@ -42,7 +43,7 @@ SNAPSHOTS = "snapshots/step-*"
 def gradients(job: Job) -> dict[str, Any]:
     """Gram matrix, losses and statistics of the trajectories of a sample of questions: one shard per question."""
     chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
-    missing = _mine(job, len(chosen))
+    missing = _mine(job, chosen, "question_id")
     if not missing:
         return {"questions": len(chosen)}
     anchor = load_anchor(job, job.weights)
@@ -62,7 +63,7 @@ def jacobians(job: Job) -> dict[str, Any]:
     """λ_max(J_H J_Hᵀ) of the trajectories of the first questions that have exact gradients, and ||W_out||."""
     table = pd.read_parquet(job.inputs["gradients"] / GRADIENTS_TABLE.file, columns=["question_id", "candidate_id"])
     chosen = list(dict.fromkeys(table["question_id"]))[: job.config.analysis.jacobians]
-    missing = _mine(job, len(chosen))
+    missing = _mine(job, chosen, "question_id")
     if not missing:
         return {"questions": len(chosen)}
     anchor = load_anchor(job, job.weights)
@@ -100,14 +101,15 @@ def kappa(job: Job) -> dict[str, Any]:
     examples = read_examples(path, chat, job.config.student.max_length)
     weights = corpus_weights([example.question_id for example in examples], [example.weight for example in examples])
     encoded = [example.encoded for example in examples]
-    missing = _mine(job, len(snapshots))
+    steps = [int(snapshot.name.rsplit("-", 1)[1]) for snapshot in snapshots]
+    missing = _mine(job, steps, "step")
     total = len(missing) * sum(len(e.ids) for e in encoded)
     with tqdm(total=total, desc="decay rates", unit="tok", unit_scale=True, disable=not job.is_main) as bar:
         for number in missing:
+            verify(job.inputs["checkpoint"], under=snapshots[number].relative_to(job.inputs["checkpoint"]).as_posix())
             anchor = load_anchor(job, str(snapshots[number]))
             found = corpus_rate(anchor, encoded, weights, job.config.hardware.train_tokens, bar.update)
-            step = int(snapshots[number].name.rsplit("-", 1)[1])
-            row = {"step": step, "loss": found.loss, "gradient_norm2": found.gradient_norm2, "rate": found.rate}
+            row = {"step": steps[number], "loss": found.loss, "gradient_norm2": found.gradient_norm2, "rate": found.rate}
             parts.write(pd.DataFrame([row]), job.folder, number)
             del anchor
     return {"snapshots": len(snapshots), "trajectories": len(encoded), "budget": job.config.budget.identity}
@@ -191,6 +193,7 @@ def load_anchor(job: Job, path: str) -> Anchor:
     return Anchor(load_model(path, student, device), checkpointing=device != "cpu")
 
 
-def _mine(job: Job, count: int) -> list[int]:
-    """The shards that this process still has to compute."""
-    return [number for number in range(job.rank, count, job.world) if not (job.folder / parts.name(number)).exists()]
+def _mine(job: Job, names: Sequence[object], column: str) -> list[int]:
+    """The shards that this process still has to compute. `names`: of the question or snapshot of each, in `column`."""
+    mine = range(job.rank, len(names), job.world)
+    return [number for number in mine if not parts.is_done(job.folder, number, column, names[number])]

@@ -15,7 +15,7 @@ import pandas as pd
 import yaml
 
 from lark.cards.markdown import fenced, front_matter, table
-from lark.runtime.store import MANIFEST
+from lark.runtime.manifest import MANIFEST
 
 LICENCE = "fill in, e.g. apache-2.0: an identifier of https://huggingface.co/docs/hub/repositories-licenses"
 SIZES = [(10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M")]

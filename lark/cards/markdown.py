@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from lark.printing import visible
+
 LONGEST = 200
 """Characters of a value in a table; longer ones are cut."""
 
@@ -26,7 +28,7 @@ def fenced(code: str, language: str = "") -> str:
     """A code block. Its fence is longer than any row of backticks in the code."""
     longest = max((len(run) for run in re.findall(r"`+", code)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{code.rstrip()}\n{fence}"
+    return f"{fence}{language}\n{visible(code.rstrip())}\n{fence}"
 
 
 def front_matter(values: Mapping[str, Any], to_fill_in: Mapping[str, str]) -> str:

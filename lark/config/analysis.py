@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lark.config.checks import one_of, require
+from lark.config.checks import one_of, require, seed
 
 
 @dataclass
@@ -30,6 +30,9 @@ class Analysis:
     """Number of times each is timed; the median is used."""
 
     def __post_init__(self) -> None:
+        seed("analysis.seed", self.seed)
         one_of("analysis.dtype", self.dtype, ("float32", "bfloat16"))
         for key in ("questions", "jacobians", "iterations", "samples", "rounds"):
             require(getattr(self, key) >= 1, f"analysis.{key}", getattr(self, key), "must be at least 1")
+        require(self.rounds <= 10_000, "analysis.rounds", self.rounds, "must be at most 10,000")
+        require(self.iterations <= 100_000, "analysis.iterations", self.iterations, "must be at most 100,000")

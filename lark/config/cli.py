@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,7 +12,10 @@ from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
 from lark.config import Config
+from lark.config.checks import user_path
 from lark.errors import LarkError
+from lark.printing import visible
+from lark.secrets import find, secret_refused
 
 CONF = Path(__file__).parents[2] / "conf"
 VALUED = frozenset({"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
@@ -34,6 +37,8 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
     """
     flags, settings = [], []
     rest = iter(arguments)
+    for argument in arguments:
+        _refuse_unreadable(argument)
     for place, argument in enumerate(arguments):
         _refuse_dashes(argument, *arguments[place + 1 : place + 2])
     for argument in rest:
@@ -44,6 +49,33 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
         if argument in VALUED:
             flags.extend(islice(rest, 1))
     return [*flags, *settings, *_benchmark_of_a_sweep(settings)]
+
+
+LONGEST_ARGUMENT, DEEPEST = 100_000, 40
+"""Characters of an argument, and brackets within brackets. Hydra's parser fails beyond that."""
+
+
+def _refuse_unreadable(argument: str) -> None:
+    """Refuse what Hydra's parser cannot read, what would be written outside of `outputs`, and credentials."""
+    key, _, value = argument.partition("=")
+    said = visible(key[:60], lines=False)
+    if (what := find(argument)) is not None:
+        raise LarkError(secret_refused(said, what))
+    if len(argument) > LONGEST_ARGUMENT or re.search(r"\d{1000}", value):
+        raise LarkError(f"{said}: the value has {len(value):,} characters, more than Hydra can parse. Use a smaller value.")
+    depths = accumulate((c in "[{(") - (c in ")}]") for c in value)
+    if max(depths, default=0) > DEEPEST:
+        raise LarkError(f"{said}: brackets are nested more than {DEEPEST} deep. Use a simpler value.")
+    if any(c != "\n" and not c.isprintable() for c in key) or "\0" in value:
+        raise LarkError(f"{said}: contains characters that cannot be typed. Check the command.")
+    if key.lstrip("+") in ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir"):
+        raise LarkError(f"{said}: a run is saved below `outputs`. Choose the folder with outputs=<folder>.")
+
+
+def outputs_typed(arguments: list[str]) -> Path:
+    """The outputs folder as typed, before the command line is parsed."""
+    typed = [argument.partition("=")[2].strip("'\"") for argument in arguments if argument.startswith("outputs=")]
+    return Path(typed[-1] if typed and typed[-1] and "\0" not in typed[-1] else "outputs")
 
 
 def _benchmark_of_a_sweep(settings: list[str]) -> list[str]:
@@ -86,11 +118,24 @@ def _as_hydra_reads(argument: str) -> str:
         raise LarkError(f"{key}=null: leave it out, or choose one of {', '.join(options_of(key))}.")
     if key.split(".")[:2] in (["pool", "fields"], ["pool", "mix"], ["method", "options"], ["student", "template_options"]):
         return f"++{argument}"
-    if key == "outputs" and not value:
+    if key == "outputs" and not value.strip("'\" "):
         raise LarkError("outputs= has no value: give a folder, e.g. outputs=outputs.")
-    if key.split(".")[-1] in ("path", "outputs") and re.search(r"[^\x21-\x7e]", value) and not re.search(r"[,'\"\\]", value):
-        return f"{key}='{value}'"
+    if key == "outputs" and value.lstrip("'\"").startswith("~"):  # Hydra would create a folder called ~ for the run
+        value = str(user_path(key, value.strip("'\"")))
+        argument = f"{key}={value}"
+    if key.split(".")[-1] in ("path", "outputs") and _needs_quotes(value):
+        escaped = re.sub(r"(\\*)'", r"\1\1\\'", value)  # Hydra reads \' as a quote, and \\ before a quote as a backslash
+        return f"{key}='{escaped}'"
     return argument
+
+
+def _needs_quotes(path: str) -> bool:
+    """Whether Hydra would not read a path as it is. A list, an interpolation, quoted text and the values of a sweep are left."""
+    if re.fullmatch(r"(['\"]).*\1|\[.*\]|.*\$\{.*", path, re.DOTALL) or path.endswith("\\"):
+        return False
+    if "," in path:
+        return Path(path).exists()
+    return re.search(r"[^\x21-\x7e]|['\"\\$;()<>&#~^`!{}\[\]]", path) is not None
 
 
 def options_of(group: str) -> list[str]:
@@ -118,12 +163,14 @@ def _refuse_dashes(argument: str, following: str = "") -> None:
 
 def sentence(error: Exception) -> str:
     """An error as one sentence, even if its message has several lines."""
-    text = str(error)
+    text = str(error).removeprefix("LarkError raised while resolving interpolation: ")
     if isinstance(error, LarkError):
         return text
     if "Error merging override" in text and error.__cause__ is not None:
         return f"{_as_typed(text.removeprefix('Error merging override ').strip())}: {_reason(str(error.__cause__))}."
     if isinstance(error, OverrideParseException):
+        if len(error.override) > 300:
+            return f"{error.override[:60]}…: Hydra cannot parse it; write key=value."
         advice = "write key=value, and quote a value with special characters: 'key=\"value\"'"
         return f"{_as_typed(error.override)}: Hydra cannot parse it; {advice}."
     for pattern, say in RULES:
@@ -146,6 +193,7 @@ REASONS = {
     "could not be converted to Integer": "must be a whole number",
     "could not be converted to Float": "must be a number",
     "is not a valid bool": "must be true or false",
+    "incompatible with type hint 'Union[bool, int]'": "must be true, false or a whole number",
     "is not Optional": "cannot be null; give a value, or leave it out",
     "is not a ListConfig, list or tuple": "must be a list in brackets, such as [a,b]",
 }

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from lark.config.checks import one_of, plain_name, require
+from lark.config.checks import one_of, plain_name, require, sampling_temperature, seed
 from lark.config.pool import ANSWER_FORMATS
 
 GRADERS = ("paper", "verify")
@@ -54,13 +54,20 @@ class Decoding:
     """Decoding seeds; the reported spread is the sample standard deviation over them."""
 
     def __post_init__(self) -> None:
-        require(self.temperature >= 0, "benchmark.decoding.temperature", self.temperature, "must not be negative")
+        sampling_temperature("benchmark.decoding.temperature", self.temperature)
         require(0 < self.top_p <= 1, "benchmark.decoding.top_p", self.top_p, "must be more than 0 and at most 1")
         require(self.top_k == -1 or self.top_k >= 1, "benchmark.decoding.top_k", self.top_k, "must be at least 1, or -1 (off)")
         penalty = self.repetition_penalty
-        require(penalty > 0, "benchmark.decoding.repetition_penalty", penalty, "must be more than 0; 1 means no penalty")
+        require(
+            0.01 <= penalty <= 100,
+            "benchmark.decoding.repetition_penalty",
+            penalty,
+            "must be from 0.01 to 100; 1 is no penalty",
+        )
         require(self.samples >= 1, "benchmark.decoding.samples", self.samples, "must be at least 1")
         require(len(self.seeds) >= 1, "benchmark.decoding.seeds", self.seeds, "give at least one seed")
+        for number in self.seeds:
+            seed("benchmark.decoding.seeds", number)
         require(len(set(self.seeds)) == len(self.seeds), "benchmark.decoding.seeds", self.seeds, "seeds must differ")
         require(self.max_new_tokens >= 1, "benchmark.decoding.max_new_tokens", self.max_new_tokens, "must be at least 1")
 
@@ -76,6 +83,7 @@ class Benchmark:
     """The grader of the headline number: paper (string rules) or verify (mathematical equality). Both grades are stored."""
 
     def __post_init__(self) -> None:
+        plain_name("benchmark.name", self.name)
         one_of("benchmark.grader", self.grader, GRADERS)
         require(len(self.tasks) > 0, "benchmark.tasks", "{}", "name at least one benchmark")
         for name, task in self.tasks.items():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from lark.config.checks import not_negative, one_of, require
+from lark.config.checks import not_negative, one_of, plain_name, require, text_name
 
 
 @dataclass
@@ -27,6 +27,8 @@ class Hardware:
     """host:port of node 0, when nodes > 1. None: the first node of the SLURM job."""
     threads: int = 0
     """CPU threads per process. 0: the cores are divided equally."""
+    warm: bool = True
+    """Import the code of later steps while earlier ones run (lark/runtime/warm.py). False: each worker imports its own."""
     score_tokens: int = 16384
     """Tokens in one scoring batch."""
     train_tokens: int = 4096
@@ -49,8 +51,14 @@ class Hardware:
     """Peak throughput of one device, for the planner. 0: measured on CPU, an A100's otherwise."""
     bandwidth: float = 0.0
     """Memory bandwidth of one device in GB/s, to plan generation. 0: an A100's, or 12 on CPU."""
+    silence: float = 10.0
+    """Minutes without a sign of life from a worker process (it is stopped, or its machine hangs) after which the run ends.
+    Loading and compiling do not count. A worker that only waits for this long has its stack written to the log. 0: no limit."""
+    max_hours: float = 2000.0
+    """Longest run that is started, as the planner estimates it. 0: no limit."""
 
     def __post_init__(self) -> None:
+        plain_name("hardware.name", self.name)
         one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
         require(self.zero in (None, 0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3, or null (automatic)")
         one_of("hardware.offload", self.offload, ("none", "optimizer"))
@@ -61,7 +69,9 @@ class Hardware:
             host, _, port = self.rendezvous.rpartition(":")
             valid = bool(host) and port.isdigit() and 0 < int(port) < 65536
             require(valid, "hardware.rendezvous", self.rendezvous, "must be host:port of node 0, with a port from 1 to 65535")
-        not_negative("hardware", self, "processes", "threads", "memory_gib", "tflops", "bandwidth")
+        not_negative("hardware", self, "processes", "threads", "memory_gib", "tflops", "bandwidth", "silence", "max_hours")
+        for key in ("processes", "threads", "nodes"):
+            require(getattr(self, key) <= 65536, f"hardware.{key}", getattr(self, key), "must be at most 65,536")
         for key in ("score_tokens", "train_tokens", "micro_batch"):
             require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")
 
@@ -79,6 +89,10 @@ class Tracking:
 
     def __post_init__(self) -> None:
         one_of("tracking.mode", self.mode, ("offline", "online", "none"))
+        for key in ("project", "entity", "group"):
+            text_name(f"tracking.{key}", getattr(self, key))
+        allowed = not set(self.project) & set("/\\#?%:")
+        require(allowed, "tracking.project", self.project, "must not contain / \\ # ? % or :")
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from lark.config.checks import one_of, plain_name, require
+from lark.config.checks import one_of, plain_name, require, sampling_temperature, seed, text_name
 from lark.config.student import Student
 from lark.errors import LarkError
 
@@ -44,8 +44,8 @@ class Judge:
     def __post_init__(self) -> None:
         one_of("method.judge.style", self.style, ("paper", "brief"))
         require(self.tensor_parallel >= 1, "method.judge.tensor_parallel", self.tensor_parallel, "must be at least 1")
-        require(self.retries >= 0, "method.judge.retries", self.retries, "must not be negative")
-        require(self.temperature >= 0, "method.judge.temperature", self.temperature, "must not be negative")
+        require(0 <= self.retries <= 100, "method.judge.retries", self.retries, "must be from 0 to 100")
+        sampling_temperature("method.judge.temperature", self.temperature)
         require(self.max_new_tokens >= 1, "method.judge.max_new_tokens", self.max_new_tokens, "must be at least 1")
         context, answer = self.model.max_length, self.max_new_tokens
         less = f"must be less than method.judge.max_length={context}, which also contains the prompt"
@@ -83,6 +83,8 @@ class Method:
 
     def __post_init__(self) -> None:
         plain_name("method.name", self.name)
+        text_name("method.teacher", self.teacher)
+        seed("method.seed", self.seed)
 
 
 DEFAULT_SIZE = 3
@@ -128,7 +130,7 @@ class Budget:
 
     @property
     def typed(self) -> str:
-        """As typed on the command line."""
+        """The budget as typed on the command line."""
         parts = {"total": self.total, "tokens": self.tokens, "size": self.size}
         return " ".join(f"budget.{key}={value}" for key, value in parts.items() if value is not None)
 
@@ -142,7 +144,7 @@ class Budget:
 
     @property
     def name(self) -> str:
-        """In the names of folders: B3, total5k, tokens50M, tokens50M-B3."""
+        """Its part of folder names: B3, total5k, tokens50M, tokens50M-B3."""
         return budget_name(self.size, self.total, self.tokens)
 
 
@@ -181,12 +183,22 @@ class Scoring:
     """RSR's r_max (paper, App. C.2)."""
     local_context: int = 4
     """Local Naturalness's m, preceding steps in the context (paper, App. C.2)."""
-    tokens: bool = False
-    """Also write every token's statistics, for any method (outputs/tokens/*/tokens-*.parquet). They are a separate artifact,
-    written by the same pass, or by another pass if the scores already exist. The scores are the same either way."""
+    tokens: bool | int = False
+    """Also write every token's statistics, for any method (outputs/tokens/*/tokens-*.parquet): true for the whole pool, or a number
+    of questions, the first of the pool. They are a separate artifact, written by the same pass, or by another pass over these
+    questions if the scores already exist. The scores are the same either way."""
     shard_tokens: int = 2_000_000
     """A killed scoring run loses at most one shard of about this many tokens."""
 
     def __post_init__(self) -> None:
         for key in ("rank_clip", "local_context", "shard_tokens"):
             require(getattr(self, key) >= 1, f"scoring.{key}", getattr(self, key), "must be at least 1")
+        number = self.token_questions
+        require(
+            number is None or number >= 1, "scoring.tokens", number, "give true, false or a number of questions, at least 1"
+        )
+
+    @property
+    def token_questions(self) -> int | None:
+        """The number of questions whose tokens are kept. None: no number is set (`tokens` is true or false)."""
+        return None if isinstance(self.tokens, bool) else self.tokens

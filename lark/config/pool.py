@@ -25,8 +25,8 @@ class Source:
     path: str | None = None
     """File, folder or dataset id. A glob pattern selects several files."""
     layout: str | None = None
-    """What a row contains: columns, messages, conversations, prompt_completion, generations, teachers or openthoughts3
-    (docs/own-pool.md). None: detected for each row."""
+    """What a row contains: columns, messages, conversations, prompt_completion, generations, teachers, pairs or
+    openthoughts3 (docs/own-pool.md). None: detected for each row."""
     subset: str | None = None
     """Configuration of a Hugging Face dataset that has several."""
     split: str = "train"
@@ -71,7 +71,7 @@ class Pool(Source):
     answer_format: str = "free_form"
     """How answers are compared by correct_only and labels=vote: numeric, choice or free_form."""
     answer_pattern: str | None = None
-    """A regular expression for final answers that are not boxed: '<answer>(.*?)</answer>'. Its last match in a response is
+    """A regular expression for final answers that are not boxed (docs/own-pool.md). Its last match in a response is
     rewritten as \\boxed{…} around the first group, because evaluation reads only boxed answers."""
     incomplete: str = "keep"
     """Trajectories without a response, or that the pool marks as cut off (`is_reasoning_complete`). keep: an empty response is

@@ -1,5 +1,6 @@
 """All settings of a run as one typed object, and its conversion from and to what Hydra composes."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -11,7 +12,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from lark.config.analysis import Analysis
-from lark.config.checks import one_of, require
+from lark.config.checks import check_values, one_of, require, user_path
 from lark.config.evaluation import Benchmark, Engine
 from lark.config.hardware import Experiment, Hardware, Tracking
 from lark.config.method import Budget, Method, Scoring, budget_name
@@ -19,6 +20,8 @@ from lark.config.pool import Pool
 from lark.config.student import Student
 from lark.config.training import Training
 from lark.errors import LarkError
+from lark.names import file_name
+from lark.secrets import redact, secret_refused, settings_with_secrets
 
 STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
 
@@ -53,6 +56,7 @@ class Config:
     """The folder of all artifacts."""
 
     def __post_init__(self) -> None:
+        require(self.outputs.strip() != "", "outputs", repr(self.outputs), "give a folder, e.g. outputs=outputs")
         require(len(self.stages) > 0, "stages", "[]", f"name at least one of {', '.join(STAGES)}")
         for stage in self.stages:
             one_of("stages", stage, STAGES)
@@ -73,7 +77,7 @@ class Config:
 
     @property
     def outputs_path(self) -> Path:
-        return Path(self.outputs).expanduser().resolve()
+        return Path(os.path.realpath(user_path("outputs", self.outputs)))  # unlike `resolve`, it accepts links in a circle
 
 
 def register() -> None:
@@ -93,18 +97,24 @@ def others(overrides: Sequence[str]) -> str:
     return "".join(f"-{key.split('.')[-1]}={value}" for key, value in named if re.fullmatch(r"[\w.+-]{1,20}", value))
 
 
+def run_folder(student: str, method: str, rest: str = "") -> str:
+    """The folder of a run below `outputs/runs`. Hydra creates it before any setting is checked."""
+    return f"{file_name(str(student))}/{file_name(f'{method}-{rest}')}"
+
+
 def folder_or(folder: str, otherwise: str) -> str:
     """A folder if it exists, else something else: for a path that is downloaded if it is not here."""
     return folder if Path(folder).is_dir() else otherwise
 
 
+OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
 OmegaConf.register_new_resolver("others", others, replace=True)
 OmegaConf.register_new_resolver("folder_or", folder_or, replace=True)
 OmegaConf.register_new_resolver("budget_name", budget_name, replace=True)
 
 
-def load(composed: DictConfig) -> Config:
-    """Convert the composed configuration to checked, plain objects."""
+def load(composed: DictConfig, run_folder: Path | None = None) -> Config:
+    """Convert the composed configuration to checked, plain objects. `run_folder`: where Hydra has written its settings."""
     try:
         config = OmegaConf.to_object(composed)
     except MissingMandatoryValue as error:
@@ -114,7 +124,17 @@ def load(composed: DictConfig) -> Config:
     assert isinstance(config, Config)
     for key in _unknown(OmegaConf.to_container(composed), config):
         raise LarkError(f"+{key}: there is no such key, so it would have no effect; `--cfg job` lists all keys.")
+    check_values(config)
+    for key, what in settings_with_secrets(OmegaConf.to_container(composed)):
+        _redact_files(run_folder)
+        raise LarkError(secret_refused(key, what))
     return config
+
+
+def _redact_files(run_folder: Path | None) -> None:
+    """Remove credentials from the settings that Hydra saves before the program starts."""
+    for file in sorted(run_folder.glob(".hydra/*.yaml")) if run_folder is not None else ():
+        file.write_text(redact(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _unknown(given: Any, read: object, prefix: str = "") -> Iterator[str]:

@@ -5,8 +5,11 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from lark.config.checks import not_negative, one_of, require
+from lark.config.checks import not_negative, one_of, require, seed
 from lark.errors import LarkError
+
+LARGEST_RATE, LARGEST = 1e6, 1e30
+"""Limits that no recipe needs. Arithmetic in float32 overflows not far above them."""
 
 
 @dataclass
@@ -26,7 +29,7 @@ class Lora:
 
     def __post_init__(self) -> None:
         require(self.rank >= 0, "training.lora.rank", self.rank, "must not be negative; 0 trains every weight")
-        require(self.alpha > 0, "training.lora.alpha", self.alpha, "must be positive")
+        require(0 < self.alpha <= LARGEST, "training.lora.alpha", self.alpha, f"must be positive and at most {LARGEST:g}")
         require(0 <= self.dropout < 1, "training.lora.dropout", self.dropout, "must be at least 0 and less than 1")
         require(self.bits in (None, 4), "training.lora.bits", self.bits, "choose 4 (NF4), or null (not quantised)")
         require(
@@ -87,13 +90,18 @@ class Training:
 
     def __post_init__(self) -> None:
         one_of("training.schedule", self.schedule, ("cosine", "linear", "constant"))
-        require(self.learning_rate > 0, "training.learning_rate", self.learning_rate, "must be positive")
+        rate = self.learning_rate
+        require(0 < rate <= LARGEST_RATE, "training.learning_rate", rate, f"must be positive and at most {LARGEST_RATE:g}")
         require(0 <= self.warmup < 1, "training.warmup", self.warmup, "must be a fraction of the steps, less than 1")
         for key in ("epochs", "global_batch", "checkpoints"):
             require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "must be at least 1")
         betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
         require(betas, "training.betas", list(self.betas), "must be two numbers from 0 to less than 1, e.g. [0.9,0.999]")
-        not_negative("training", self, "epsilon", "weight_decay", "seed")
+        not_negative("training", self, "epsilon", "weight_decay")
+        seed("training.seed", self.seed)
+        for key in ("epsilon", "weight_decay", "max_grad_norm"):
+            number = getattr(self, key)
+            require(number <= LARGEST, f"training.{key}", number, f"must be a finite number, at most {LARGEST:g}")
         require(self.max_grad_norm > 0, "training.max_grad_norm", self.max_grad_norm, "must be positive")
         require(
             self.snapshots == 0 or self.snapshots >= 2, "training.snapshots", self.snapshots,

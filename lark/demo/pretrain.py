@@ -27,6 +27,8 @@ from lark.demo.phrasing import boxed
 from lark.demo.problems import KINDS, LEVELS, draw, seeded
 from lark.demo.tokenizer import CONTEXT, build
 from lark.models.chat import ChatFormat
+from lark.printing import log_to
+from lark.runtime.entry import run_main
 
 logger = logging.getLogger(__name__)
 
@@ -215,10 +217,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=default.steps, help="fewer for a trial (default: %(default)s)")
     parser.add_argument("--probe-every", type=int, default=600, help="steps between probes (default: %(default)s)")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    log_to(form="%(asctime)s %(message)s")
     torch.set_num_threads(2)
     pretrain(replace(default, steps=options.steps), options.folder, options.probe_every)
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

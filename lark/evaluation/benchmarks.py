@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
+from math import isfinite
 from pathlib import Path
 
 from lark.config import Benchmark, Task
@@ -100,7 +101,7 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
         value = row.values.get(field)
         if not isinstance(value, str | int | float | Decimal | None):
             raise LarkError(f"{where}: `{field}` has type {type(value).__name__}; write it as text or a number.")
-        if value is None or value == "" or value != value:  # noqa: PLR0124  # NaN
+        if value is None or not str(value).strip() or (isinstance(value, float | Decimal) and not isfinite(value)):
             raise LarkError(
                 f"{where}: there is no `{field}`; the row has {', '.join(map(str, row.values))}. "
                 f"Set benchmark.tasks.{name}.question_field, answer_field and so on to the names in the file."
@@ -111,6 +112,12 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
     identity = get(task.id_field) if task.id_field else str(index)
     level = _level(get(task.level_field), where) if task.level_field else None
     if not task.distractor_fields:
+        if task.answer_format == "choice" and not (len(answer.strip()) == 1 and answer.strip().upper() in LETTERS):
+            raise LarkError(
+                f"{where}: the answer {answer.strip()[:40]!r} is not the letter of a choice (A to {LETTERS[-1]}), so no response "
+                f"would be right. Fix the row, name the columns of the wrong options in benchmark.tasks.{name}.distractor_fields, "
+                "or set another answer_format."
+            )
         return Problem(identity, question, answer, level)
     wrong = [get(field) for field in task.distractor_fields]
     if answer.strip() in {option.strip() for option in wrong}:

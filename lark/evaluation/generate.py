@@ -12,11 +12,12 @@ import torch
 from tqdm import tqdm
 
 from lark.errors import LarkError
-from lark.evaluation import grade as grading
+from lark.evaluation import shards
 from lark.evaluation.benchmarks import SYSTEM_PROMPTS, Problem, load
+from lark.evaluation.shards import Plan
 from lark.generation import engine as engines
 from lark.generation.engine import Engine, Request, Sampling
-from lark.generation.journal import Journal, read
+from lark.generation.journal import Journal
 from lark.models.chat import ChatFormat
 from lark.models.load import load_chat
 from lark.runtime.operation import Job
@@ -37,15 +38,19 @@ def generate(job: Job) -> dict[str, Any]:
     problems = {name: load(name, job.config.benchmark.tasks[name]) for name in folders}
     if job.is_main:
         for name, folder in folders.items():
-            write_text(folder / "problems.jsonl", _lines(asdict(problem) for problem in problems[name]))
-    unmerged = [name for name, folder in folders.items() if not (folder / grading.GENERATIONS.file).exists()]
+            write_text(folder / shards.PROBLEMS, _lines(asdict(problem) for problem in problems[name]))
+    decoding = job.config.benchmark.decoding
+    plans = {
+        name: Plan(tuple(problem.id for problem in problems[name]), tuple(decoding.seeds), decoding.samples) for name in folders
+    }
+    unmerged = [name for name, folder in folders.items() if not shards.merged(folder, plans[name], report=job.is_main)]
     mine = [
         (name, problem, seed)
         for name in unmerged
         for problem in problems[name][job.rank :: job.world]
-        for seed in job.config.benchmark.decoding.seeds
+        for seed in decoding.seeds
     ]
-    done = {(name, row["problem"], row["seed"]) for name in unmerged for row in read(folders[name].glob(grading.SHARDS))}
+    done = {(name, *key) for name in unmerged for key in shards.stored(folders[name], plans[name], report=job.is_main)}
     todo = [work for work in mine if (work[0], work[1].id, work[2]) not in done]
     counts = {name: {"problems": len(problems[name])} for name in folders}
     if todo:
@@ -75,13 +80,15 @@ def _run(
     label = "generating" if job.world == 1 else f"generating (process 1 of {job.world})"
     tokens = 0
     with contextlib.ExitStack() as stack:
-        shards = {name: stack.enter_context(Journal(folders[name] / grading.shard(job.rank))) for name in folders}
+        journals = {
+            name: stack.enter_context(Journal(folder / shards.shard(job.rank), folder.name)) for name, folder in folders.items()
+        }
         bar = stack.enter_context(
             tqdm(total=already + len(todo), initial=already, desc=label, unit="prompt", disable=not job.is_main)
         )
         for index, samples in engines.generate(engine, requests, sampling):
             name, problem, seed = todo[index]
-            shards[name].append({"problem": problem.id, "seed": seed, "samples": [asdict(sample) for sample in samples]})
+            journals[name].append({"problem": problem.id, "seed": seed, "samples": [asdict(sample) for sample in samples]})
             tokens += sum(sample.n_tokens for sample in samples)
             bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):,.0f} tok/s", refresh=False)
             bar.update()

@@ -9,46 +9,29 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from lark.config import Task
+from lark.evaluation import shards
 from lark.evaluation.benchmarks import is_here, load
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
-from lark.generation.journal import read
+from lark.evaluation.shards import GENERATIONS, PROBLEMS, Plan
 from lark.grading.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
 from lark.grading.verify import Verifier
+from lark.reading.rows import jsonl_rows
 from lark.runtime.store import Kind, write_text
 
 if TYPE_CHECKING:
     from lark.runtime.operation import Counts, Job
 
-SHARDS = "shard-*.jsonl"
-GENERATIONS = Kind("generations", 2, "generations.jsonl")
-METRICS = Kind("metrics", 3, "metrics.json")
-
-
-def shard(rank: int) -> str:
-    """File in which a process stores its answers until all of them are merged."""
-    return f"shard-{rank:05d}.jsonl"
+METRICS = Kind("metrics", 4, "metrics.json")
 
 
 def collect(job: "Job", counts: "Counts") -> "Counts":
     """When every process is done, merge the generations of each benchmark."""
-    return {name: {**counts[name], **merge_generations(folder)} for name, folder in job.outputs.items()}
-
-
-def merge_generations(folder: Path) -> dict[str, Any]:
-    """Merge the shards into `generations.jsonl`: one sample per line, in the benchmark's order."""
-    shards = sorted(folder.glob(SHARDS))
-    if not (folder / GENERATIONS.file).exists():  # exists and is complete if a run was killed below
-        place = {row["id"]: i for i, row in enumerate(_read(folder / "problems.jsonl"))}
-        answered = sorted(read(shards), key=lambda row: (row["seed"], place[row["problem"]]))
-        lines = [
-            json.dumps({"problem": row["problem"], "seed": row["seed"], "sample": i, **sample}, ensure_ascii=False) + "\n"
-            for row in answered
-            for i, sample in enumerate(row["samples"])
-        ]
-        write_text(folder / GENERATIONS.file, "".join(lines))
-    for path in shards:
-        path.unlink()
-    return {"generations": len(_read(folder / GENERATIONS.file))}
+    decoding = job.config.benchmark.decoding
+    merged = {}
+    for name, folder in job.outputs.items():
+        problems = tuple(row["id"] for row in _read(folder / PROBLEMS))
+        merged[name] = shards.merge(folder, Plan(problems, tuple(decoding.seeds), decoding.samples))
+    return {name: {**counts[name], **merged[name]} for name in merged}
 
 
 def grade_all(job: "Job") -> dict[str, Any]:
@@ -63,7 +46,7 @@ def grade_all(job: "Job") -> dict[str, Any]:
 
 def grade(generations: Path, name: str, task: Task, folder: Path, verifier: Verifier) -> dict[str, Any]:
     """Write `grades.jsonl` and `metrics.json` for an artifact of generations, with the benchmark's current gold answers."""
-    problems = {row["id"]: row for row in _read(generations / "problems.jsonl")}
+    problems = {row["id"]: row for row in _read(generations / PROBLEMS)}
     if is_here(task):
         problems |= {problem.id: asdict(problem) for problem in load(name, task)}
     samples = _read(generations / GENERATIONS.file)
@@ -96,5 +79,4 @@ def grade(generations: Path, name: str, task: Task, folder: Path, verifier: Veri
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8") as handle:
-        return [json.loads(line) for line in handle]
+    return [dict(row.values) for row in jsonl_rows(path)]

@@ -12,11 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from lark.config.checks import user_path
 from lark.errors import LarkError
 from lark.export.examples import Overview, overview, read_examples
+from lark.export.repetition import repetitions
 from lark.export.targets import TARGETS, Target, thinking_as_text
-from lark.export.weights import repetitions
-from lark.runtime.store import MANIFEST, atomic, disk_errors
+from lark.printing import log_to
+from lark.runtime.disk import disk_errors
+from lark.runtime.entry import run_main
+from lark.runtime.integrity import verify
+from lark.runtime.manifest import read_manifest
+from lark.runtime.store import atomic
 from lark.selection.write import TRAINING_SET
 
 log = logging.getLogger(__name__)
@@ -43,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = overview(read_examples(source))
     target.check(found)
     mode = weights_mode(options.weights, target, found)
-    to = Path(options.to).expanduser()
+    to = user_path("--to", options.to)
     if to.exists():
         raise LarkError(f"--to {to}: this file exists. Choose another name, or remove it.")
     if not to.parent.is_dir():
@@ -70,18 +76,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def training_set(given: Path) -> Path:
     """The training set of a finished selection, or a file."""
-    given = given.expanduser()
+    given = user_path("selection", str(given))
     if given.is_file():
         return given
     path = given / TRAINING_SET
     if not path.is_file():
         raise LarkError(f"{given}: there is no {TRAINING_SET} here. Give the folder of a selection, outputs/selection/<name>.")
     try:
-        status = json.loads((given / MANIFEST).read_text(encoding="utf-8")).get("status")
-    except (OSError, ValueError, AttributeError):
-        status = None
-    if status != "finished":
+        finished = read_manifest(given).finished
+    except LarkError:
+        finished = False
+    if not finished:
         raise LarkError(f"{given}: this selection is not finished. Run its command again, then export it.")
+    verify(given)
     return path
 
 
@@ -128,10 +135,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    try:
-        main()
-    except LarkError as error:
-        sys.exit(f"error: {error}")
-    except OSError as error:
-        sys.exit(f"error: {error.filename}: {error.strerror}.")
+    log_to(sys.stdout)
+    run_main(main)

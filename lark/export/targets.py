@@ -39,6 +39,23 @@ def _as_it_is(example: Example, found: Overview) -> Line:
     return _line(example.messages, example)
 
 
+def _fireworks(example: Example, found: Overview) -> Line:
+    return _line(list(map(_arguments_as_text, example.messages)), example)
+
+
+def _arguments_as_text(message: Message) -> Message:
+    """The message with the arguments of its tool calls as JSON text, which is OpenAI's format and that of hosted trainers."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": list(map(_call_with_text, calls))} if calls else message
+
+
+def _call_with_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function", {})
+    arguments = function.get("arguments", {})
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": text}}
+
+
 def _without_weights(messages: list[Message]) -> list[Message]:
     return [{key: value for key, value in message.items() if key != "weight"} for message in messages]
 
@@ -77,7 +94,7 @@ def thinking_as_text(message: Message) -> Message:
 
 def _together(example: Example, found: Overview) -> Line:
     """If one message has a weight, Together trains on all messages without one: then give all of them one."""
-    messages = _without_weights(example.messages)
+    messages = list(map(_arguments_as_text, _without_weights(example.messages)))
     if any("weight" in message for message in example.messages):
         trained = [m["role"] == "assistant" and not is_context(m) for m in example.messages]
         messages = [{**message, "weight": int(loss)} for message, loss in zip(messages, trained, strict=True)]
@@ -135,7 +152,7 @@ def _llama_factory_settings(found: Overview, file: str) -> str:
 
 TARGETS = {
     "messages": Target("any trainer that reads messages", _as_it_is, "used", _anything, _nothing),
-    "fireworks": Target("Fireworks", _as_it_is, "used", _anything, _nothing),
+    "fireworks": Target("Fireworks", _fireworks, "used", _anything, _nothing),
     "trl": Target("TRL's SFTTrainer", _trl, "own code", _check_trl, _trl_settings),
     "axolotl": Target("axolotl", _axolotl, "ignored", _anything, _axolotl_settings),
     "llama_factory": Target("LLaMA-Factory", _llama_factory, "ignored", _check_llama_factory, _llama_factory_settings, False),

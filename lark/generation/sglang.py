@@ -31,7 +31,7 @@ class SGLangEngine:
         try:
             self.engine: Any = sglang.Engine(
                 model_path=model, revision=student.revision, dtype=student.dtype, context_length=student.max_length,
-                tp_size=engine.tensor_parallel, random_seed=0,
+                tp_size=engine.tensor_parallel, random_seed=0, load_format="safetensors", trust_remote_code=False,
                 mem_fraction_static=engine.memory,  # without CUDA graphs and activations; None: SGLang's own estimate
                 disable_cuda_graph=engine.is_eager(device),
                 enable_deterministic_inference=True,  # otherwise the seed of a request is ignored

@@ -55,6 +55,7 @@ class VLLMEngine:
                 model=model, revision=student.revision, dtype=student.dtype, max_model_len=student.max_length,
                 tensor_parallel_size=engine.tensor_parallel, gpu_memory_utilization=engine.memory_share,
                 enforce_eager=engine.is_eager(device), structured_outputs_config=JSON,
+                load_format="safetensors", trust_remote_code=False,
                 generation_config="vllm",  # not the model's: its temperature, penalties and stop tokens would leak in
                 seed=0, disable_log_stats=True, **_scheduling(student, device),
             )  # fmt: skip

@@ -12,12 +12,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lark.config.checks import user_path
 from lark.errors import LarkError
 from lark.gpu_check.check import CHECKS, Check
 from lark.gpu_check.runner import run_checks, table, verdict
 from lark.gpu_check.versions import versions
+from lark.printing import log_to
+from lark.runtime.disk import disk_errors
+from lark.runtime.entry import run_main
 from lark.runtime.machine import visible_gpus
-from lark.runtime.store import disk_errors
 
 log = logging.getLogger("lark.gpu_check")
 
@@ -30,7 +33,7 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
     chosen = _chosen(options.only, checks)
     if options.limit is not None and options.limit < 1:
         raise LarkError(f"--limit {options.limit}: give a number of seconds, 1 or more.")
-    folder = Path(options.outputs).expanduser().resolve() / "gpu_check"
+    folder = user_path("--outputs", options.outputs).absolute() / "gpu_check"
     gpus = visible_gpus()
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,8 +72,5 @@ def _parser(checks: Sequence[Check]) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    try:
-        sys.exit(main())
-    except LarkError as error:
-        sys.exit(f"error: {error}")
+    log_to(sys.stdout)
+    run_main(main)

@@ -13,7 +13,7 @@ from lark.gpu_check.check import Place, within
 from lark.models.head import Head
 from lark.models.varlen import Segments, packed_attention, why_not_kernel
 from lark.runtime.devices import unusable, use_device
-from lark.scoring.statistics import token_statistics
+from lark.scoring.statistics import detailed_statistics, token_statistics
 from lark.training.loss import weighted_loss
 
 REPETITIONS = 10
@@ -39,7 +39,7 @@ def kernel(place: Place) -> str:
     hidden, weight = (4 * torch.randn(n, width, device=device).to(dtype) * width**-0.25 for n in (tokens, words))
     targets = torch.randint(words, (tokens,), device=device)
     head = Head(weight)
-    found = token_statistics(hidden, targets, head, "triton")
+    found = detailed_statistics(hidden, targets, head, 5, "triton")
     logits = hidden.double() @ weight.double().T
     gold = logits.gather(1, targets[:, None])
     p = logits.softmax(1)
@@ -48,6 +48,8 @@ def kernel(place: Place) -> str:
     said = [
         within("surprisal", largest(found.surprisal, -logits.log_softmax(1).gather(1, targets[:, None])[:, 0]), 1e-4),
         within("residual", largest(found.residual, residual), 1e-4),
+        within("entropy", largest(found.entropy, -(p * logits.log_softmax(1)).sum(1)), 1e-4),
+        within("alternatives", largest(found.alternative_p, p.topk(5)[0]), 1e-4),
         within("rank / vocabulary", float((found.rank - rank).abs().max()) / words, 1e-3),
     ]
     if place.cuda:

@@ -23,7 +23,7 @@ class Place:
     processes: int
     """Processes, and on GPUs the number of them."""
     folder: Path
-    """For the files of the check."""
+    """Folder for the files of the check."""
 
     @property
     def cuda(self) -> bool:
@@ -39,7 +39,7 @@ class Check:
     """One line of the table. It runs in a process of its own, so that a crash does not end the list."""
 
     name: str
-    """As `--only` takes it."""
+    """Name for `--only`."""
     claim: str
     """What is true if it passes."""
     run: str
@@ -82,12 +82,11 @@ CHECKS = (
     Check("kernel", "scoring kernel = float64", f"{PACKAGE}.arithmetic:kernel", cpu=1, cpu_environment=ON_CPU),
     Check("loss", "weighted loss in bf16 = float64", f"{PACKAGE}.arithmetic:loss", cpu=1),
     Check("attention", "packed attention = float64, with gradients", f"{PACKAGE}.arithmetic:attention", cpu=1),
-    Check("scoring", "2 processes score like 1", f"{PACKAGE}.pipeline:scoring", gpus=2, most=2, cpu=2, limit=600),
+    Check("scoring", "2 processes score like 1", f"{PACKAGE}.stages:scoring", gpus=2, most=2, cpu=2, limit=600),
     Check("zero2", "ZeRO-2 with Liger gives the direct gradient", f"{PACKAGE}.gradients:zero2", gpus=2, most=2, cpu=2, limit=600),
-    Check("overlap", "overlap_comm does not change gradients", f"{PACKAGE}.gradients:overlap", gpus=2, most=2, limit=600),
-    Check("resume", "a killed training resumes to the same weights", f"{PACKAGE}.pipeline:resume", most=2, cpu=1, limit=900),
-    Check("vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{PACKAGE}.pipeline:vllm", most=2, cpu=1, limit=900),
-    Check("tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{PACKAGE}.pipeline:tensor_parallel",
+    Check("resume", "a killed training resumes to the same weights", f"{PACKAGE}.stages:resume", most=2, cpu=1, limit=900),
+    Check("vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{PACKAGE}.stages:vllm", most=2, cpu=1, limit=900),
+    Check("tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{PACKAGE}.stages:tensor_parallel",
           gpus=2, most=2, limit=900),
 )  # fmt: skip
 """Cheapest first."""

@@ -5,13 +5,13 @@ Run as: python -m lark.gpu_check.child package.module:function cuda|cpu <process
 
 import importlib
 import json
-import logging
 import sys
 import traceback
 from pathlib import Path
 
 from lark.errors import LarkError, first_line
 from lark.gpu_check.check import Place
+from lark.printing import log_to
 from lark.runtime.launch import die_with_parent
 
 RESULT = "result.json"
@@ -20,7 +20,7 @@ RESULT = "result.json"
 def main(target: str, device: str, processes: str, folder: str) -> int:
     """Call the check's function and write its result. The exit code is 0 if it passed."""
     die_with_parent()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    log_to()
     place = Place(device, int(processes), Path(folder))
     module, function = target.split(":")
     try:

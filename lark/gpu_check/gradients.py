@@ -1,6 +1,6 @@
-"""Checks of ZeRO-2: the gradient that the optimizer receives, compared with the direct formula in float64.
+"""The check of ZeRO-2: the gradient that the optimizer receives, compared with the direct formula in float64.
 
-Run as: torchrun --nproc_per_node=2 -m lark.gpu_check.gradients cuda|cpu <folder> <case> ...     (by the checks below)
+Run as: torchrun --nproc_per_node=2 -m lark.gpu_check.gradients cuda|cpu <folder>     (by the check below)
 """
 
 import copy
@@ -35,37 +35,30 @@ WEIGHTS = (0.2, 1.7, 0.9, 3.1, 1.0, 0.4, 2.2, 0.05)
 RATE = 1024.0
 """Learning rate of SGD: a power of two, so large that the change of the weights is the gradient."""
 BUCKET = 20_000
-"""Numbers: the model has several buckets, which can overlap, and an embedding larger than one."""
-OVERLAP = {"default": None, "on": True, "off": False}
-"""Values of overlap_comm by case. default: that of training."""
+"""Numbers: the model has several buckets, and an embedding larger than one."""
+FOUND = "gradients.safetensors"
 
 
 def zero2(place: Place) -> str:
     """On a GPU in bf16 with Liger's kernels; on the CPU in float32 without."""
-    (found,) = _measure(place, "default")
+    found = _measure(place)
     exact = _direct(_model(place.device))
     kernels = "Liger, bf16" if place.cuda else "float32, without Liger (needs a GPU)"
     error = max(relative(found[name], g) for name, g in exact.items())
     return f"{within('gradient', error, 5e-2 if place.cuda else 1e-5)}, {kernels}"
 
 
-def overlap(place: Place) -> str:
-    """Reduce gradients while the next ones are computed, and after."""
-    on, off = _measure(place, "on", "off")
-    return within("difference", max(relative(on[name], g.double()) for name, g in off.items()), 1e-3)
-
-
-def _measure(place: Place, *cases: str) -> list[dict[str, Tensor]]:
-    """The gradients of each case, from processes that torchrun starts."""
+def _measure(place: Place) -> dict[str, Tensor]:
+    """The gradients, from processes that torchrun starts."""
     torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={place.processes}", "--standalone"]
-    arguments = ["-m", "lark.gpu_check.gradients", place.device, str(place.folder), *cases]
+    arguments = ["-m", "lark.gpu_check.gradients", place.device, str(place.folder)]
     command = [sys.executable, *torchrun, *arguments]
     code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
     if code != 0:
         reason = place.folder / "error.txt"
         said = reason.read_text(encoding="utf-8") if reason.exists() else f"exit code {code}"
         raise LarkError(f"DeepSpeed's processes failed: {said}")
-    return [load_file(place.folder / f"{case}.safetensors") for case in cases]
+    return load_file(place.folder / FOUND)
 
 
 def _model(device: str) -> PreTrainedModel:
@@ -75,7 +68,9 @@ def _model(device: str) -> PreTrainedModel:
         vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
         max_position_embeddings=256, initializer_range=0.1, tie_word_embeddings=False,
     )  # fmt: skip
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=VARLEN)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation=VARLEN, trust_remote_code=False
+    )
     return model.to(torch.bfloat16 if device == "cuda" else torch.float32)  # type: ignore[arg-type]
 
 
@@ -97,20 +92,18 @@ def _direct(model: PreTrainedModel) -> dict[str, Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def _settings(device: str, world: int, case: str) -> dict[str, Any]:
+def _settings(device: str, world: int) -> dict[str, Any]:
     """DeepSpeed's configuration as training has it, with one step per batch."""
     schema.register()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = schema.load(compose("config", overrides=[f"training.bf16={str(device == 'cuda').lower()}"]))
     settings = deepspeed_config(config, 2, device)
     settings["zero_optimization"] |= {"reduce_bucket_size": BUCKET, "allgather_bucket_size": BUCKET}
-    if OVERLAP[case] is not None:
-        settings["zero_optimization"]["overlap_comm"] = OVERLAP[case]
     batch = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "train_batch_size": world}
     return settings | batch | {"gradient_clipping": 0.0, "zero_allow_untested_optimizer": True}
 
 
-def _gradients(device: str, rank: int, world: int, case: str) -> dict[str, Tensor]:
+def _gradients(device: str, rank: int, world: int) -> dict[str, Tensor]:
     """One step in two micro-batches: the change of the weights is the gradient. A collective of all processes."""
     import deepspeed  # noqa: PLC0415  # after `connect`
     from deepspeed.utils import safe_get_full_fp32_param  # noqa: PLC0415
@@ -121,7 +114,7 @@ def _gradients(device: str, rank: int, world: int, case: str) -> dict[str, Tenso
         raise LarkError("Liger's kernels cannot be applied: install liger-kernel (environment.yml).")
     return_weighted_loss(model, PLAIN)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=_settings(device, world, case))
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=_settings(device, world))
     pairs = list(zip(_trajectories(), WEIGHTS, strict=True))[rank::world]
     middle = len(pairs) // 2
     for part, last in ((pairs[:middle], False), (pairs[middle:], True)):
@@ -134,17 +127,16 @@ def _gradients(device: str, rank: int, world: int, case: str) -> dict[str, Tenso
     return {name: ((before[name] - value) / RATE).contiguous() for name, value in after.items()}
 
 
-def main(device: str, folder: Path, *cases: str) -> None:
+def main(device: str, folder: Path) -> None:
     die_with_parent()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         use_device(f"cuda:{rank}" if device == "cuda" else "cpu")
         torch.set_num_threads(1)
         connect(device, deepspeed=True)
-        for case in cases:
-            found = _gradients(device, rank, world, case)
-            if rank == 0:
-                save_file(found, folder / f"{case}.safetensors")
+        found = _gradients(device, rank, world)
+        if rank == 0:
+            save_file(found, folder / FOUND)
     except Exception as error:
         if not (folder / "error.txt").exists():  # the first one counts: the others fail because they lose it
             (folder / "error.txt").write_text(
@@ -154,4 +146,4 @@ def main(device: str, folder: Path, *cases: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -15,7 +15,15 @@ _MACRO = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|sf|it)|mbox|boxed|fbox|operat
 _OPENING = re.compile(r"(?:the )?(?:final |correct )?(?:answer|option|choice)(?: is)?\s*:?\s+(?=\(?[A-Za-z]\b)", re.IGNORECASE)
 _LETTER = re.compile(r"(?P<open>[(\[{]?)\s*(?P<letter>[A-Za-z])\s*(?P<end>$|[)\]}][.:]?|[.:](?=\s|$))")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_QUOTED = re.compile(r"([\"'*`])([A-Za-z])\1")
+_QUOTED = re.compile(r"([\"'`_]|\*{1,3}|__)([A-Za-z])\1")
+_EMPHASIS = re.compile(r"(\*{1,3}|__)([^*_]+)\1")
+"""Markdown's emphasis around the whole answer."""
+_SPECIES = re.compile(
+    r"(?<![A-Za-z])(?:E\. coli|E\. faecalis|C\. elegans|C\. albicans|C\. difficile|C\. botulinum|C\. tetani|D\. melanogaster"
+    r"|D\. rerio|D\. discoideum|H\. pylori|H\. influenzae|H\. sapiens|A\. thaliana|A\. fumigatus|A\. niger|B\. subtilis"
+    r"|B\. anthracis|B\. cereus|G\. gallus)(?![A-Za-z])"
+)
+"""Names of species whose genus is abbreviated to a letter that could be an option's."""
 _YES_OR_NO = re.compile(r"\s*(?:Yes|No|True|False)\.?")
 _ARROW = re.compile(r"->|=>|\u2192|\u21d2|\\to\b|\\[A-Za-z]*arrow|\?")
 _LABEL = re.compile(r"(?<![A-Za-z0-9])\(?[A-HJa-hj][).:](?!-)(?:\s|[A-Za-z]\)|$)")
@@ -51,11 +59,13 @@ def choice_letter(answer: str) -> str | None:
     text = answer.strip()
     for _ in range(3):
         text = _MACRO.sub(r"\1", text)
+    if whole := _EMPHASIS.fullmatch(text):
+        text = whole[2]
     text = _OPENING.sub("", _QUOTED.sub(r"\2", text).replace("$", "").strip(), count=1)
     match = _LETTER.match(text)
     if match is None or not _is_enclosed(match["open"], match["end"][:1]):
         return None
-    rest = text[match.end() :]
+    rest = _SPECIES.sub("species", text[match.end() :])
     if match["end"][-1:] in {")", "."} and _YES_OR_NO.fullmatch(rest):
         return match["letter"].upper()
     return match["letter"].upper() if _describes(rest.strip()) else None

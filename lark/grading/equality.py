@@ -15,6 +15,7 @@ from sympy import FiniteSet, Interval, S, Set
 
 from lark.grading import labels
 from lark.grading.expressions import INFINITIES, Expression, Tokens, letters, source
+from lark.grading.lexer import Kind, Token, UnreadableError, tokenize
 from lark.grading.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality
 from lark.grading.structure import (
     Answer,
@@ -28,7 +29,6 @@ from lark.grading.structure import (
     flat_words,
     read_answer,
 )
-from lark.grading.tokens import Kind, Token, UnreadableError, tokenize
 
 T = TypeVar("T")
 _COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple"}

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from lark.grading import labels
 from lark.grading.labels import word_set
-from lark.grading.tokens import BOUND, FUNCTIONS, GREEK, Kind, Token, UnreadableError
+from lark.grading.lexer import BOUND, FUNCTIONS, GREEK, Kind, Token, UnreadableError
 
 Tokens = tuple[Token, ...]
 _CONSTANT_SETS = frozenset({r"\mathbb{R}", r"\mathbb{Z}", r"\emptyset"})

@@ -10,7 +10,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy  # 
 from sympy import Expr, I, Rational, Symbol, nan, oo, zoo
 
 from lark.grading.expressions import INFINITIES, Expression, Tokens
-from lark.grading.tokens import UnreadableError
+from lark.grading.lexer import UnreadableError
 
 SIX_DECIMALS, SIX_DIGITS = Rational(1, 10**6), Rational(5, 10**6)
 """Absolute and relative tolerance between a decimal and the value that it approximates: 0.333333 is 1/3, 33.3 is

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from lark.grading import labels
 from lark.grading.expressions import Expression, Tokens, letters, read_base, source
-from lark.grading.tokens import GREEK, RELATIONS, Kind, Token, UnreadableError
+from lark.grading.lexer import GREEK, RELATIONS, Kind, Token, UnreadableError
 
 _OPENING, _CLOSING = frozenset({"(", "[", "{", r"\{"}), frozenset({")", "]", "}", r"\}"})
 _JOINTS = frozenset({",", ";", "and", "or"})
@@ -90,6 +90,13 @@ def flat_words(tokens: Tokens) -> tuple[str, ...]:
     return tuple(texts[start:-1] if texts[-1:] == ["."] else texts[start:])
 
 
+def _is_equation_with_comma(tokens: Tokens) -> bool:
+    """Whether this is one equation and the comma that a sentence would have after it: `x=5,`. After a bare value, a comma is a list
+    with a missing item."""
+    texts = [token.text for token in tokens]
+    return texts[-1] == "," and texts.count("=") == 1 and texts[0] != "=" and texts[-2] != "=" and not _JOINTS & set(texts[:-1])
+
+
 def read_answer(tokens: Tokens, symbols: frozenset[str], is_gold: bool = False) -> Answer:
     """The structure of an answer. `symbols`: the letters of the gold answer's value, which are not names in a prediction.
 
@@ -105,7 +112,7 @@ class _Parser:
 
     def answer(self, tokens: Tokens) -> Answer:
         tokens = _without_outer_brackets(_without_opening(tokens), only="{")
-        if len(tokens) > 1 and tokens[-1].text == ".":
+        if len(tokens) > 1 and (tokens[-1].text == "." or _is_equation_with_comma(tokens)):
             tokens = tokens[:-1]
         parts, joints = _split(tokens, _JOINTS)
         doubled = {i + 1 for i, pair in enumerate(pairwise(joints)) if pair in {(",", "and"), (",", "or")}}
@@ -246,7 +253,7 @@ def _as_letter(token: Token) -> Token:
 
 
 def _without_opening(tokens: Tokens) -> Tokens:
-    """Without `\\text{The answer is }` or `Answer:` at the beginning."""
+    """The tokens without `\\text{The answer is }` or `Answer:` at the beginning."""
     words = next((i for i, token in enumerate(tokens) if token.kind is not Kind.WORD), len(tokens))
     count = labels.opening_length([token.text for token in tokens[:words]])
     if count in {0, len(tokens)} or tokens[count].text == "=":

@@ -105,11 +105,11 @@ class _Errors:
     """Largest differences between packed trajectories and the same ones alone, or next to others."""
 
     alone: float
-    """Of logits, packed and alone, in units of the largest logit, at least 1."""
+    """Difference of logits, packed and alone, in units of the largest logit, at least 1."""
     leak: float
-    """Of logits next to one neighbour and another, in the same units."""
+    """Difference of logits next to one neighbour and another, in the same units."""
     gradient: float = 0.0
-    """Of gradients, packed and alone, in units of their norm."""
+    """Difference of gradients, packed and alone, in units of their norm."""
     gradient_leak: float = 0.0
     """The largest gradient that reaches a neighbour, in the same units."""
 

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
 from lark.models.dialogue import INSTRUCTION, Dialogue, dialogue_of, opening
 from lark.models.literal import unshield
 from lark.models.rendering import TEMPLATES, Renderer, Segment, remedy
@@ -90,7 +90,7 @@ class ChatFormat:
         self.options = ChatOptions() if options is None else options
         self.further_stops = frozenset(stop_ids)
         if template is not None:
-            tokenizer.chat_template = template_file(template).read_text(encoding="utf-8")
+            tokenizer.chat_template = _read_template(template)
         if not tokenizer.chat_template:
             raise LarkError(f"The tokenizer of {tokenizer.name_or_path} has no chat template. {remedy(tokenizer)}")
         self.renderer = Renderer(tokenizer, self.options.thinking, self.options.template_options)
@@ -159,6 +159,15 @@ class ChatFormat:
             whole.ids, whole.prompt_length, whole.truncated,
             offsets=[*spans, (0, 0)][: whole.n_response], text=unshield(response.text),
         )  # fmt: skip
+
+
+def _read_template(template: str) -> str:
+    try:
+        return template_file(template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LarkError(
+            f"student.chat_template={template}: cannot be read ({first_line(error)}). It must be text in UTF-8."
+        ) from error
 
 
 def template_file(template: str) -> Path:

@@ -35,13 +35,17 @@ def convert(job: Job) -> dict[str, Any]:
 
 def dequantise(file: Path, folder: Path) -> int:
     """Write the model of a GGUF file in float32 (its exact values) with its tokenizer; return the number of parameters."""
-    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    source: dict[str, Any] = {
+        "pretrained_model_name_or_path": str(file.parent),
+        "gguf_file": file.name,
+        "trust_remote_code": False,
+    }
     config = AutoConfig.from_pretrained(**source)
     quantised = AutoModelForCausalLM.from_pretrained(**source, config=config, dtype=torch.float32)
     # The loaded model remembers that it was quantised and refuses to be saved; a fresh one with its values does not.
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     model.load_state_dict(quantised.state_dict())
     model.save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(**source)

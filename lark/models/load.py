@@ -1,15 +1,14 @@
 """Load a student: its tokenizer with the chat format, and its weights with an available attention implementation."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -22,16 +21,18 @@ from lark.config import Student
 from lark.errors import LarkError, first_line
 from lark.models.attention import attention
 from lark.models.chat import ChatFormat, ChatOptions
-from lark.models.weights import STRICT, check_files, require_complete
+from lark.models.weights import STRICT, check_files, loading, not_finite, require_complete
+from lark.reading.untrusted import quoted, read_object
 
 
 def load_chat(path: str, student: Student, last_only: bool = False) -> ChatFormat:
     """The tokenizer at `path` (the student's, or a checkpoint's) with the student's chat template (`last_only`: see there)."""
     tokenizer = load_tokenizer(path, student.revision, f"{student.setting}.path={path}")
-    stops = generation_stops(path, student.revision)
+    stops = generation_stops(path, student.revision, f"{student.setting}.path={path}")
     return ChatFormat(tokenizer, student.chat_template, stops, ChatOptions.of(student), last_only)
 
 
+STOPS = "generation_config.json"
 PROBE = "How many is 3 + 4?\n\nLet x  =  7.\tÄ 数 🙂"
 """Text on which a tokenizer is compared with its own tokenizer.json."""
 
@@ -43,7 +44,7 @@ def load_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedToke
     `LlamaTokenizerFast`, DeepSeek's tokenizer loses all white space. So the result is compared with the file.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         file = cached_file(path, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
         if file is None or not tokenizer.is_fast:
             return tokenizer
@@ -57,13 +58,25 @@ def load_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedToke
     raise LarkError(f"{what}: transformers reads its tokenizer differently from tokenizer.json, so its tokens would be wrong.")
 
 
-def generation_stops(path: str, revision: str | None) -> set[int]:
-    """The tokens that end an answer according to the model's generation config. Empty if it has no such file."""
+def generation_stops(path: str, revision: str | None, what: str) -> set[int]:
+    """The tokens that end an answer according to the model's generation config. Empty if it has no such file.
+
+    A file that cannot be read is an error: without its stop tokens, answers would continue after their end.
+    """
     try:
-        stops = GenerationConfig.from_pretrained(path, revision=revision or "main").eos_token_id
-    except OSError:
+        file = cached_file(path, STOPS, revision=revision, _raise_exceptions_for_missing_entries=False)
+    except (OSError, ValueError) as error:
+        raise LarkError(f"{what}: its {STOPS} cannot be loaded ({first_line(error)}).") from error
+    if file is None:
         return set()
-    return set(stops) if isinstance(stops, list) else {stops} - {None}
+    stops = read_object(Path(file)).get("eos_token_id")
+    ids = stops if isinstance(stops, list) else [] if stops is None else [stops]
+    wrong = [token for token in ids if not isinstance(token, int) or isinstance(token, bool) or token < 0]
+    if wrong:
+        raise LarkError(
+            f"{file}: `eos_token_id` must be a token's number or a list of them, not {quoted(wrong[0])}. Download the model again."
+        )
+    return set(ids)
 
 
 def load_model(
@@ -77,18 +90,17 @@ def load_model(
     what = f"{student.setting}.path={path}"
     check_files(path, what)
     try:
-        config = AutoConfig.from_pretrained(path, revision=student.revision)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path,
-            revision=student.revision,
-            dtype=dtype or getattr(torch, student.dtype),
-            attn_implementation=attention(student, device, config),
-            device_map=None if is_deepspeed_zero3_enabled() else {"": torch.device(device)},
-            **({} if quantization is None else {"quantization_config": quantization}),
-            **STRICT,
-        )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise LarkError(f"{what}: the model cannot be loaded ({first_line(error)}).") from error
+        with loading(what):
+            config = AutoConfig.from_pretrained(path, revision=student.revision, trust_remote_code=False)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                path,
+                revision=student.revision,
+                dtype=dtype or getattr(torch, student.dtype),
+                attn_implementation=attention(student, device, config),
+                device_map=None if is_deepspeed_zero3_enabled() else {"": torch.device(device)},
+                **({} if quantization is None else {"quantization_config": quantization}),
+                **STRICT,
+            )
     except ImportError as error:  # a kernel that is not installed, or was built for another version of PyTorch
         raise LarkError(
             f"{student.setting}.attention={student.attention} cannot be loaded ({first_line(error)}). Set it to auto, which needs "
@@ -96,6 +108,10 @@ def load_model(
         ) from error
     model: PreTrainedModel = loaded[0]
     require_complete(loaded[1], what)
+    if name := not_finite(model):
+        raise LarkError(
+            f"{what}: the tensor {name} has values that are not finite (NaN or infinite). Use an intact copy of the model."
+        )
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and student.max_length > context:
         raise LarkError(

@@ -11,10 +11,9 @@ closing tag and the answer. Others know nothing of thinking: it is written as te
 
 import contextlib
 import datetime
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +22,18 @@ from jinja2 import TemplateError
 from lark.errors import LarkError, first_line
 from lark.models.dialogue import CLOSE, OPEN, Dialogue, Message, as_text, split_thinking
 from lark.models.literal import MARK, Literal
+from lark.models.sandbox import limited
+from lark.models.tool_text import forms, left_out, uses_tools, written_by
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TODAY = datetime.datetime(2024, 7, 26, tzinfo=datetime.UTC)
 """The date for templates that ask for one, so that a prompt never depends on the day: Llama's own default."""
-SECONDS = 20
-"""Time limit for rendering one conversation."""
 LONGEST = 1 << 26
 """Limit for the characters that a template may write."""
+LONGEST_TEMPLATE = 1 << 20
+"""Limit for the characters of a template."""
 NO_THINKING = {"enable_thinking": False, "thinking": False}
 """What templates that can be asked not to think call it (Qwen3, GLM; DeepSeek-V3.1)."""
 THINKING_KEYS = ("reasoning_content", "thinking", "reasoning")
@@ -44,10 +45,16 @@ END_TOKENS = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "plain": ""}
 QUESTION, ANSWER, THOUGHT = "How many?", "Two.", "One and one."
 
 
+class CannotWriteError(LarkError):
+    """A chat template fails on a conversation, or leaves out a part of it."""
+
+
 def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **options: Any) -> str:
     """Render messages with the tokenizer's chat template. Errors of the template are reported as such."""
+    if isinstance(tokenizer.chat_template, str) and len(tokenizer.chat_template) > LONGEST_TEMPLATE:
+        raise LarkError(f"The chat template of {tokenizer.name_or_path} is longer than {LONGEST_TEMPLATE:,} characters.")
     try:
-        with _time_limit(SECONDS):
+        with limited(f"The chat template of {tokenizer.name_or_path}"):
             text = tokenizer.apply_chat_template(list(messages), tokenize=False, strftime_now=TODAY.strftime, **options)  # type: ignore[arg-type]
     except (
         TemplateError,
@@ -59,7 +66,7 @@ def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **
         MemoryError,
         OverflowError,
     ) as error:
-        raise LarkError(
+        raise CannotWriteError(
             f"The chat template of {tokenizer.name_or_path} fails ({first_line(error)}). {remedy(tokenizer)}"
         ) from error
     assert isinstance(text, str)
@@ -68,25 +75,6 @@ def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **
             f"The chat template of {tokenizer.name_or_path} writes {len(text):,} characters; at most {LONGEST:,} are allowed."
         )
     return text
-
-
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise LarkError if the body takes longer. Only the main thread can be interrupted; workers render there."""
-    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        raise LarkError(f"The chat template does not finish within {seconds:g} seconds: check it for loops.")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True)
@@ -145,8 +133,37 @@ class Renderer:
         shielded = Dialogue(
             self.literal.shield(list(map(self._without_end, dialogue.messages))), self.literal.shield(dialogue.tools)
         )
+        if shielded.is_single and not uses_tools(shielded):
+            return self._cut(shielded)
+        errors = []
+        for form in forms(shielded):
+            try:
+                found = self._cut(form)
+            except CannotWriteError as error:
+                errors.append(error)
+                continue
+            turns = [segment.text for segment in found if segment.loss]
+            whole = "".join(segment.text for segment in found)
+            lacks = left_out(form, turns, whole, self.thinking != "drop", self._written_tools)
+            if lacks is None:
+                return found
+            errors.append(self._leaves_out(lacks))
+        raise errors[0]
+
+    @cached_property
+    def _written_tools(self) -> frozenset[str]:
+        return written_by(self._render)
+
+    def _leaves_out(self, what: str) -> "CannotWriteError":
+        return CannotWriteError(
+            f"The chat template of {self.tokenizer.name_or_path} leaves out {what}. Use pool.turns=last, which keeps earlier turns "
+            "as context, or a template that writes it (student.chat_template=<file>)."
+        )
+
+    def _cut(self, shielded: Dialogue) -> list[Segment]:
+        """`segments` of a conversation that is shielded."""
         *before, last = shielded.messages
-        if dialogue.is_single:
+        if shielded.is_single:
             prompt = self.prompt([self._written(m) for m in before], shielded.tools)
             return [Segment(prompt, loss=False), Segment(self._last_turn(prompt, before, last, shielded.tools), loss=True)]
         return self._turns(shielded)
@@ -167,9 +184,13 @@ class Renderer:
         whole = self._render([*(self._written(m) for m in before), message], tools)
         if whole.startswith(prompt) and (not thinking or thinking.strip() in whole[len(prompt) :]):
             return self._without_last_end(whole[len(prompt) :])
-        if self.opens_thinking and not calls:
+        alone = self._alone(prompt, message, tools)
+        if alone is not None and (not thinking or thinking.strip() in alone):
+            return alone
+        after = self._after_thinking(prompt, whole) if calls else f"\n\n{content}"
+        if self.opens_thinking and after is not None:
             gap = "" if prompt.endswith("\n") else "\n"
-            return f"{gap}{thinking or ''}\n{CLOSE}\n\n{content}"
+            return f"{gap}{thinking or ''}\n{CLOSE}{after}"
         if thinking:
             raise LarkError(
                 f"The chat template of {self.tokenizer.name_or_path} closes the thinking in its prompt, so a trajectory's "
@@ -180,6 +201,23 @@ class Renderer:
             f"The chat template of {self.tokenizer.name_or_path} changes the conversation before a turn once the turn is answered, "
             f"so the scored prompt would differ from the one at evaluation. {remedy(self.tokenizer)}"
         )
+
+    def _after_thinking(self, prompt: str, whole: str) -> str | None:
+        """What an answered turn has after its thinking, in a template whose prompt opens it. None if the turn is not found."""
+        before = prompt.rstrip().removesuffix(OPEN)
+        if not whole.startswith(before):
+            return None
+        turn = self._without_last_end(whole[len(before) :])
+        return turn.partition(CLOSE)[2] if turn.lstrip().startswith(OPEN) else f"\n\n{turn}"
+
+    def _alone(self, prompt: str, message: Message, tools: Any) -> str | None:
+        """The last turn after a question of its own, for templates that rewrite earlier turns once they are answered (gpt-oss):
+        the prompt is then what the model saw. None if the prompts do not end in the same way."""
+        user = {"role": "user", "content": QUESTION}
+        opening = self._render([user], tools, add_generation_prompt=True)
+        whole = self._render([user, message], tools)
+        same_end = prompt.endswith(opening[opening.rindex(QUESTION) + len(QUESTION) :])
+        return self._without_last_end(whole[len(opening) :]) if same_end and whole.startswith(opening) else None
 
     def _turns(self, dialogue: Dialogue) -> list[Segment]:
         """Every assistant turn of one rendering of the whole conversation."""
@@ -205,6 +243,11 @@ class Renderer:
             return start + len(self._without_last_end(whole[start:]))
         following = {**messages[index + 1], "content": MARK}
         other = self._render([*messages[: index + 1], following, *messages[index + 2 :]], tools)
+        if whole == other:
+            raise CannotWriteError(
+                f"The chat template of {self.tokenizer.name_or_path} leaves out turn {index + 2} ({following['role']}). Set "
+                "student.chat_template to a Jinja file that writes it."
+            )
         limit = next((i for i, (a, b) in enumerate(zip(whole, other, strict=False)) if a != b), len(whole))
         found = [(at + len(end)) for end in self.ends if (at := whole.rfind(end, start, limit)) >= 0]
         if not found:
@@ -216,7 +259,10 @@ class Renderer:
 
     def _written(self, message: Message) -> dict[str, Any]:
         """A message of the history, with its thinking as the setting says."""
-        if message["role"] != "assistant" or (self.thinking == "template" and self.writes_thinking):
+        in_its_place = self.writes_thinking and (
+            self.thinking == "template" or (self.thinking == "text" and self.opens_thinking)
+        )
+        if message["role"] != "assistant" or in_its_place:
             return self._message(message)
         if self.thinking == "drop":
             return self._message({**message, "content": split_thinking(message)[1], "reasoning_content": None})
@@ -240,11 +286,12 @@ class Renderer:
 
     def _without_last_end(self, text: str) -> str:
         """The text of the last turn without its end token and the white space after that."""
-        stripped = text.rstrip()
-        for end in self.ends:
-            if stripped.endswith(end):
-                return stripped.removesuffix(end)
-        return text
+        left, found = text.rstrip(), text
+        while end := next((end for end in (*self.ends, self.tokenizer.eos_token) if end and left.endswith(end)), None):
+            left = left.removesuffix(end)
+            found = left if end in self.ends else found  # Phi writes the end of text after the end of the last turn
+            left = left.rstrip()
+        return found
 
     def _find_ends(self, user: Message, answer: Message) -> tuple[int, ...]:
         """Tokens that close an assistant's turn, found by rendering one at the end and one followed by a user turn."""

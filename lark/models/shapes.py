@@ -5,7 +5,6 @@ checked before anything is downloaded. Each file is a `config.json` that transfo
 device.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from lark.config import Student
 from lark.errors import LarkError
+from lark.reading.untrusted import quoted, read_object
 
 DEMO = Path(__file__).parents[1] / "demo" / "student"
 """The shipped student."""
@@ -41,19 +41,19 @@ class Shape:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Shape":
         """Read a shape from the keys of a `config.json`; missing keys have the family's defaults."""
-        heads = int(config["num_attention_heads"])
+        heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
         return cls(
-            layers=int(config["num_hidden_layers"]),
-            hidden=int(config["hidden_size"]),
-            intermediate=int(config["intermediate_size"]),
+            layers=_count(config, "num_hidden_layers"),
+            hidden=hidden,
+            intermediate=_count(config, "intermediate_size"),
             heads=heads,
-            kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_size=int(config.get("head_dim") or config["hidden_size"] // heads),
-            vocabulary=int(config["vocab_size"]),
+            kv_heads=_count(config, "num_key_value_heads", heads),
+            head_size=_count(config, "head_dim", max(1, hidden // heads)),
+            vocabulary=_count(config, "vocab_size"),
             tied=bool(config.get("tie_word_embeddings", False)),
             qkv_bias=config.get("model_type") == "qwen2" or bool(config.get("attention_bias", False)),
             qk_norm=config.get("model_type") == "qwen3",
-            context=int(config["max_position_embeddings"]),
+            context=_count(config, "max_position_embeddings"),
         )
 
     @property
@@ -84,20 +84,37 @@ class Shape:
         return self.backbone_matrices + biases + norms + self.head * (1 if self.tied else 2)
 
 
+LARGEST = 2**40
+
+
+def _count(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """A size. Raises KeyError if it is missing, or has the form of another family (a list); LarkError if it is not a size."""
+    value = default if config.get(key) is None else config[key]
+    if value is None or isinstance(value, list | dict):
+        raise KeyError(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < LARGEST:
+        raise LarkError(f"`{key}` must be a whole number of at least 1, not {quoted(value)}")
+    return value
+
+
 def config_of(student: Student) -> dict[str, Any] | None:
     """The student's `config.json` from its folder, architectures/ or the hub's cache. None if it is in none of them."""
     folder = DEMO if student.path == "demo" else Path(student.path).expanduser()
     if (folder / "config.json").is_file():
-        try:
-            return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise LarkError(f"{student.setting}.path={student.path}: its config.json cannot be read ({error}).") from error
+        return _read(folder / "config.json", student)
     for path in ARCHITECTURES.glob("*.json"):
-        config = dict(json.loads(path.read_text(encoding="utf-8")))
+        config = read_object(path)
         if config["_name_or_path"] == student.path:
             return config
     cached = _cached(student)
-    return None if cached is None else dict(json.loads(cached.read_text(encoding="utf-8")))
+    return None if cached is None else _read(cached, student)
+
+
+def _read(path: Path, student: Student) -> dict[str, Any]:
+    try:
+        return read_object(path)
+    except LarkError as error:
+        raise LarkError(f"{student.setting}.path={student.path}: its config.json cannot be read ({error})") from error
 
 
 def shape_of(student: Student) -> Shape | None:
@@ -107,6 +124,8 @@ def shape_of(student: Student) -> Shape | None:
         return None if config is None else Shape.of(config)
     except KeyError:
         return None
+    except LarkError as error:
+        raise LarkError(f"{student.setting}.path={student.path}: config.json: {error}. Download the model again.") from error
 
 
 def _cached(student: Student) -> Path | None:

@@ -1,6 +1,8 @@
 """Where a model's weights are, what identifies them, and whether this machine can run them. Imports no model code."""
 
 import importlib.metadata
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,12 @@ from lark.models.shapes import DEMO, shape_of
 from lark.runtime.machine import Machine, pinned
 from lark.runtime.store import Checksums, Kind
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+TOKENIZER_FILES = re.compile(
+    r"tokenizer[\w.-]*\.json|special_tokens_map\.json|added_tokens\.json|chat_template\.json|tekken\.json|normalizer\.json"
+    r"|[\w-]*vocab[\w-]*\.(json|txt|bpe)|encoder\.json|merges\.txt|dict\.txt|bpe\.codes|.*\.(model|spm|tiktoken|jinja)"
+)
+"""Names of files from which transformers may read a tokenizer or a chat template."""
+MODEL_FILES = (".json", ".safetensors", ".bin")
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,14 @@ def _files(student: Student, checksums: Checksums, tokenizer: bool) -> object:
     folder = Path(location(student))
     if not folder.is_dir():
         return f"{student.path}@{student.revision or 'main'}"
-    files = [
-        p for p in sorted(folder.iterdir()) if p.is_file() and p.suffix in (".json", ".safetensors", ".bin", ".jinja", ".model")
-    ]
-    return {p.name: checksums(p) for p in files if (p.name in TOKENIZER_FILES) == tokenizer}
+    found = _model_files(folder)
+    return {name: checksums(path) for name, path in found if bool(TOKENIZER_FILES.fullmatch(path.name)) == tokenizer}
+
+
+def _model_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Files of a model's folder that can change its predictions, with their names in fingerprints."""
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and (path.suffix in MODEL_FILES or TOKENIZER_FILES.fullmatch(path.name)):
+            yield path.name, path
+    for path in sorted(folder.glob("additional_chat_templates/*.jinja")):
+        yield path.relative_to(folder).as_posix(), path

@@ -4,18 +4,23 @@ Transformers fills a tensor that a checkpoint lacks with random numbers, differe
 missing, unexpected, duplicated and ill-fitting tensors are errors, and so are weights in pickles, which can execute code.
 """
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from lark.errors import LarkError, first_line
+from lark.errors import LarkError, first_line, is_out_of_memory
 from lark.reading.untrusted import read_object
 
+SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+"""Which file each tensor is in, if there are several."""
+ADAPTER = "adapter_config.json"
 STRICT: dict[str, Any] = {
     "use_safetensors": True,
     "trust_remote_code": False,
@@ -27,21 +32,23 @@ SHOWN = 3
 
 
 def check_files(path: str, what: str) -> None:
-    """Refuse a local folder whose weights are not safetensors, are listed outside of it, or contain a tensor twice."""
+    """Refuse a local folder whose weights are not safetensors, are listed outside of it, or contain a tensor twice.
+
+    Also a folder from which programs would load different weights: an adapter, which transformers completes with a model from
+    elsewhere, or several files without an index, of which transformers reads one and vLLM all.
+    """
     folder = Path(path)
     if not folder.is_dir():
         return
-    index, files = folder / INDEX, sorted(folder.glob("*.safetensors"))
-    if index.is_file():
-        named = read_object(index).get("weight_map")
-        if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
-            raise LarkError(f"{what}: {INDEX} has no `weight_map` of file names. Download the model again.")
-        outside = [name for name in set(named.values()) if Path(name).name != name or not (folder / name).is_file()]
-        if outside:
-            raise LarkError(
-                f"{what}: {INDEX} names {outside[0]!r}, which is not a file in the folder. Download the model again."
-            )
-        files = sorted({folder / name for name in named.values()})
+    if (folder / ADAPTER).exists():
+        raise LarkError(
+            f"{what}: the folder has an {ADAPTER}, so it is an adapter for another model. Merge the adapter into its model, and "
+            "give the merged model's folder."
+        )
+    files = sorted(folder.glob("*.safetensors"))
+    listed = _listed_files(folder, what) if (folder / INDEX).exists() else {}
+    if listed:
+        files = sorted({folder / name for name in listed.values()})
     if not files:
         pickled = next((p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in sorted(folder.glob(pattern))), None)
         found = f" ({pickled} is a pickle, which can execute code)" if pickled else ""
@@ -52,6 +59,28 @@ def check_files(path: str, what: str) -> None:
             if name in seen:
                 raise LarkError(f"{what}: the tensor {name} is in {seen[name]} and in {file.name}. Remove one of them.")
             seen[name] = file.name
+    if not listed and [file.name for file in files] != [SINGLE]:
+        other = next(file.name for file in files if file.name != SINGLE)
+        raise LarkError(
+            f"{what}: {INDEX} is missing, and {other} is not the usual file {SINGLE}, so it is unclear which files belong to the "
+            "model. Download the model again, or remove the files that do not belong to it."
+        )
+    for name, file_name in listed.items():
+        if seen.get(name) != file_name:
+            raise LarkError(
+                f"{what}: {INDEX} names {file_name} for the tensor {name}, but it is not in it. Get the model again."
+            )
+
+
+def _listed_files(folder: Path, what: str) -> dict[str, str]:
+    """The file of each tensor, from the index."""
+    listed = read_object(folder / INDEX).get("weight_map")
+    if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
+        raise LarkError(f"{what}: {INDEX} has no `weight_map` of file names. Download the model again.")
+    for name in sorted(set(listed.values())):
+        if Path(name).name != name or not (folder / name).is_file():
+            raise LarkError(f"{what}: {INDEX} names {name!r}, which is not a file in the folder. Download the model again.")
+    return listed
 
 
 def _tensors(file: Path, what: str) -> list[str]:
@@ -77,16 +106,37 @@ def require_complete(info: Mapping[str, Any], what: str) -> None:
             )
 
 
+@contextlib.contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Report any error of transformers while it loads a model as one of the model: its files can contain anything."""
+    try:
+        yield
+    except (LarkError, ImportError):
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise LarkError(f"{what}: the model cannot be loaded ({first_line(error)}).") from error
+
+
 def check_complete(path: str, revision: str | None, what: str) -> None:
     """`require_complete` without loading the weights, for engines that load them on their own."""
     check_files(path, what)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    try:
+    with loading(what):
         loaded: Any = AutoModelForCausalLM.from_pretrained(path, revision=revision, device_map="meta", **STRICT)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise LarkError(f"{what}: the model cannot be loaded ({first_line(error)}).") from error
     require_complete(loaded[1], what)
+
+
+def not_finite(model: nn.Module) -> str | None:
+    """Name of a parameter with a value that is NaN or infinite; None if all are numbers. Of a sharded one, only this process's
+    part is checked."""
+    for name, parameter in model.named_parameters():
+        local = getattr(parameter, "ds_tensor", parameter).detach()
+        if local.is_floating_point() and local.element_size() > 1 and not bool(local.isfinite().all()):
+            return name
+    return None
 
 
 def _listed(names: Iterable[str]) -> str:

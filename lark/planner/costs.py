@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lark.models.shapes import Shape
-from lark.training.limits import BUCKET, LOSS_CHUNK
+from lark.training.constants import BUCKET, LOSS_CHUNK
 
 GIB = 2**30
 Floats = np.ndarray
@@ -112,14 +112,14 @@ def offloaded_bytes(shape: Shape, lora: int, nodes: int) -> float:
 def _bucket_bytes(setup: TrainingSetup, trained: int) -> float:
     """DeepSpeed's buffers: gradients that are reduced in fp32, and a bucket in the weights' precision.
 
-    The latter holds gradients until they are reduced (ZeRO-2; two of them on GPUs, one to fill while the other is reduced), or
-    weights that are gathered in advance (ZeRO-3). GPU memory is allocated in full; on CPU only what is used counts.
+    The latter holds gradients until they are reduced (ZeRO-2), or weights that are gathered in advance (ZeRO-3). GPU memory is
+    allocated in full; on CPU only what is used counts.
     """
     element, used = (2 if setup.half else 4), min(BUCKET, trained)
+    allocated = BUCKET if setup.cuda else used
     if setup.zero == 3:
-        return 4.0 * (BUCKET if setup.cuda else used) + element * used
-    buckets = 2.0 * element * BUCKET if setup.cuda else element * used
-    return buckets + (4.0 * used if setup.half else 0.0)
+        return 4.0 * allocated + element * used
+    return element * allocated + (4.0 * used if setup.half else 0.0)
 
 
 RESUMABLE = 3

@@ -24,6 +24,9 @@ CONCURRENT = 256
 """Sequences that vLLM decodes at once, if its cache has room."""
 STEP_SECONDS = {True: 0.02, False: 0.005}
 """Overhead of a decoding step on a GPU, without and with CUDA graphs (`engine.eager`)."""
+RESERVED_GIB = {"cuda": 1.5, "cpu": 0.0}
+"""Memory of a device that PyTorch cannot give to tensors: CUDA's context and kernels (about 0.5 GiB), NCCL's buffers, and gaps
+between allocations."""
 PAPER_STUDENTS = ("qwen7b", "qwen1.5b", "llama3b")
 
 
@@ -144,8 +147,12 @@ class Planner:
         paper: str = "",
         devices: int | None = None,
     ) -> Estimate:
-        """An estimate from its figures; `memory` and `certain` in GiB, on `devices` (None: all of the machine's)."""
+        """An estimate from its figures; `memory` and `certain` in GiB, on `devices` (None: all of the machine's).
+
+        Both are the memory of tensors. What a process on a GPU needs in addition is added here.
+        """
         hours = seconds * (devices or self.hardware.machine.world) / 3600
+        memory += 0.0 if step.operation.processes == "one" else RESERVED_GIB[self.hardware.machine.device]
         return Estimate(step, work, flops, seconds, hours, memory, certain, self.hardware.memory_gib, paper=paper)
 
     def seconds(self, kind: str, flops: float, load: float) -> float:

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from lark.config import Config
-from lark.errors import LarkError
+from lark.errors import DamagedError, LarkError
 from lark.pool.formats import source_files
 from lark.pool.read import read
+from lark.runtime.integrity import verify
 from lark.runtime.operation import Step
 from lark.runtime.store import Store
 from lark.scoring.methods import LENGTHS_TABLE
@@ -64,6 +65,11 @@ def lengths_of(config: Config, plan: Sequence[Step], store: Store) -> PoolLength
     """The lengths of a plan's pool: measured if a run has tokenised it, otherwise estimated."""
     tables = [artifact for step in plan if step.makes(LENGTHS_TABLE) for artifact in step.artifacts]
     folder = next((store.path(table) for table in tables if store.state(table) == "finished"), None)
+    if folder is not None:
+        try:
+            verify(folder)
+        except DamagedError:  # the pipeline makes them again
+            folder = None
     return pool_lengths(config, folder)
 
 

@@ -10,6 +10,7 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.models.shapes import shape_of
 from lark.planner.costs import GIB
+from lark.planner.duration import check_time, too_long
 from lark.planner.estimates import Estimate, estimate, is_papers, planner_of
 from lark.planner.lengths import PoolLengths, pool_lengths, shortest
 from lark.planner.throughput import Throughput, device_memory, throughput
@@ -19,7 +20,7 @@ from lark.runtime.operation import Step
 
 log = logging.getLogger(__name__)
 
-RELIEF = 0.8
+RELIEF = 0.85
 """Share of the estimated memory that a setting may need to be suggested after a failure."""
 PAPER = (
     "paper     the paper's figures for 8 A100: seconds per sample from App. D.1 (docs/reproduce.md explains how we read them),",
@@ -47,15 +48,19 @@ def report(
         *([f"disk      {need}; outputs has {free_gib(config.outputs_path):,.0f} GiB free on this machine"] if need else []),
         *(PAPER if is_papers(config, hardware) else ()),
     ]
-    return "\n".join([table(estimates, steps, finished), "", *said]), refusal(estimates)
+    return "\n".join([table(estimates, steps, finished), "", *said]), " ".join(
+        filter(None, [too_long(config, estimates), refusal(estimates)])
+    ) or None
 
 
 def disk(estimates: Sequence[Estimate]) -> str | None:
-    """The disk space that training needs in the outputs folder: permanently, and until it is finished."""
-    kept, passing = (sum(getattr(e, name) for e in estimates) for name in ("kept_gib", "resume_gib"))
-    if not kept:
-        return None
-    return f"training needs {size(kept)}, and up to {size(passing)} more for checkpoints until it is finished"
+    """The disk space that operations need in the outputs folder: permanently, and until they are finished."""
+    return "; ".join(map(_disk, (e for e in estimates if e.kept_gib))) or None
+
+
+def _disk(e: Estimate) -> str:
+    more = f", and up to {size(e.resume_gib)} more for checkpoints until it is finished" if e.resume_gib else ""
+    return f"{e.name} needs {size(e.kept_gib)}{more}"
 
 
 def size(gib: float) -> str:
@@ -157,6 +162,7 @@ def check_memory(config: Config, machine: Machine, steps: Sequence[Step], finish
         hardware = Throughput(machine, 1.0, device_memory(config, machine), 1.0)
         estimates = estimate(config, steps, shortest(), hardware, finished)
         refuse(estimates, certain=True)
+        check_time(config, machine, steps, finished)
         free, need = free_gib(config.outputs_path), sum(e.kept_gib + e.resume_gib for e in estimates)
         if need > free:
             log.warning("%s has %s free, but %s: free some space, or choose another disk with outputs=<folder>.",

@@ -1,6 +1,7 @@
 """The hardware as the planner sees it: its peak throughput, and the fraction of the peak that is reached."""
 
 import os
+import re
 import time
 from dataclasses import dataclass, field
 from functools import cache
@@ -109,7 +110,8 @@ def device_memory(config: Config, machine: Machine) -> float:
 @cache
 def core_tflops(seconds: float = 0.4) -> float:
     """Float32 rate per core of this machine with all cores busy, from a matrix product of the size of a student's."""
-    cores = int(os.environ.get("OMP_NUM_THREADS") or usable_cores())  # the cores that NumPy uses
+    said = re.match(r"\d+", os.environ.get("OMP_NUM_THREADS", ""))  # may be a list, one number per level
+    cores = max(1, int(said[0])) if said else usable_cores()  # the cores that NumPy uses
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
     a @ a
     best, deadline = np.inf, time.perf_counter() + seconds

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +36,8 @@ class Tally:
     """Rows of each layout."""
     unused: Counter[str] = field(default_factory=Counter)
     """Rows in which a column has a value that is not used."""
+    lost: set[str] = field(default_factory=set)
+    """Those of them that may hold trajectories."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Files that are not read, and why."""
     notes: list[str] = field(default_factory=list)
@@ -57,16 +60,18 @@ class Tally:
         self.skipped |= found.skipped
         self.notes += found.notes
 
-    def row(self, layout: str, unused: list[str]) -> None:
+    def row(self, layout: str, unused: Iterable[str], lost: Iterable[str]) -> None:
         self.layouts[layout] += 1
         self.unused.update(name for name in unused if name in self.unused or len(self.unused) < COLUMNS)
+        self.lost.update(name for name in lost if name in self.unused)
 
     def to_dict(self, pool: conf.Pool) -> dict[str, Any]:
-        """For the manifest: only what there is to say."""
+        """The entries of the manifest, without those that are empty."""
         dropped = {"trajectories": self.wrong, "questions": len(self.wrong_questions - self.right_questions)}
         said = {
             "layouts": dict(self.layouts),
             "unused": dict(sorted(self.unused.items())),
+            "lost": sorted(self.lost),
             "skipped_files": dict(sorted(self.skipped.items())),
             "notes": self.notes,
             "incomplete": self.incomplete,

@@ -8,7 +8,13 @@ from pathlib import Path
 
 from lark.config import Source
 from lark.errors import LarkError
+from lark.limits import time_limit
 from lark.reading.rows import is_table
+
+SECONDS = 60.0
+"""Time limit for listing the files of a pool."""
+INFORMATION = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+"""Files that `datasets` writes next to the data."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,10 @@ class Found:
 def readable(source: Source) -> Iterator[None]:
     """Report a path that the file system refuses: forbidden, too long, or with characters that no path has."""
     try:
-        yield
+        with time_limit(
+            SECONDS, f"pool.path={source.path}: listing its files takes longer than {SECONDS:g} seconds. Name a folder."
+        ):
+            yield
     except (OSError, ValueError, NotImplementedError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise LarkError(
@@ -44,7 +53,13 @@ def table_files(source: Source) -> Found:
             return _in_folder(path, source)
         found = [path] if path.is_file() else Path(path.anchor).glob(str(path.relative_to(path.anchor)))
         files = sorted(file for file in found if file.is_file())
-    kept, skipped = split_excluded(files, path.parent, source)
+    root = next(parent for parent in path.parents if "*" not in str(parent))
+    if path.name.endswith("*"):  # a pattern for all files, also those that are not tables
+        files = [file for file in files if not _is_hidden(file, root)]
+    kept, skipped = split_excluded(files, root, source)
+    if path.name.endswith("*"):
+        skipped |= {relative(file, root): reason for file in kept if (reason := _not_a_table(file))}
+        kept = [file for file in kept if not _not_a_table(file)]
     if not kept:
         raise LarkError(
             f"pool.path={source.path}: there is no such file. Give a JSONL, Parquet or CSV file, a folder or a glob pattern."
@@ -54,25 +69,36 @@ def table_files(source: Source) -> Found:
 
 def _in_folder(folder: Path, source: Source) -> Found:
     kept, skipped = split_excluded(visible_files(folder), folder, source)
-    tables = [file for file in kept if is_table(file)]
+    tables = [file for file in kept if not _not_a_table(file)]
     top = [file for file in tables if file.parent == folder]
     if not tables:
+        saved = " Read a dataset that `datasets` saved with pool=hub." if any(f.suffix == ".arrow" for f in kept) else ""
         raise LarkError(
             f"pool.path={source.path}: there is no such file: the folder has no JSONL, JSON, Parquet or CSV file. It has "
-            f"{some(file.name for file in kept)}."
+            f"{some(file.name for file in kept)}.{saved}"
         )
     files = top or tables
-    skipped |= {relative(file, folder): "not a JSONL, JSON, Parquet or CSV file" for file in kept if not is_table(file)}
+    skipped |= {relative(file, folder): reason for file in kept if (reason := _not_a_table(file))}
     if top:
         remedy = f"in a subfolder; to read it too, use pool.path={source.path}/**/*"
         skipped |= {relative(file, folder): remedy for file in tables if file.parent != folder}
     return Found(files, skipped)
 
 
+def _not_a_table(file: Path) -> str | None:
+    """Why a file of a folder is not read."""
+    if file.name in INFORMATION:
+        return "information about a dataset"
+    return None if is_table(file) else "not a JSONL, JSON, Parquet or CSV file"
+
+
 def visible_files(folder: Path) -> list[Path]:
     """All files below a folder, without hidden ones."""
-    files = (path for path in folder.rglob("*") if not any(part.startswith(".") for part in path.relative_to(folder).parts))
-    return sorted(path for path in files if path.is_file())
+    return sorted(path for path in folder.rglob("*") if not _is_hidden(path, folder) and path.is_file())
+
+
+def _is_hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in Path(relative(file, folder)).parts)
 
 
 def split_excluded(files: list[Path], folder: Path, source: Source) -> tuple[list[Path], dict[str, str]]:

@@ -1,9 +1,7 @@
 """What identifies a pool: the part of the configuration and of its files that can change its trajectories."""
 
 import os
-from collections.abc import Callable
 from dataclasses import MISSING, asdict, fields
-from pathlib import Path
 from typing import Any
 
 from lark import config as conf
@@ -11,18 +9,19 @@ from lark.config import Source
 from lark.config.pool import LATER
 from lark.errors import LarkError
 from lark.pool import layouts
-from lark.pool.formats import differences, find
+from lark.pool.formats import find
 from lark.pool.hub import READER, is_remote
-from lark.pool.rsr import marks_generations
+from lark.pool.older import differences
+from lark.runtime.store import Checksums
 
 
-def pool_identity(pool: conf.Pool, checksum: Callable[[Path], str], elsewhere: bool = False) -> dict[str, Any]:
+def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False) -> dict[str, Any]:
     """The pool's part of its fingerprint. `elsewhere`: the pool need not be on this machine; it is then identified by its path."""
     part = _settings(pool)
     if pool.format != "mix":
-        return part | _files(pool, checksum, elsewhere)
+        return part | _files(pool, checksums, elsewhere)
     mixed = {
-        name: _settings(source) | _files(source, checksum, elsewhere, f"pool.mix.{name}") for name, source in pool.mix.items()
+        name: _settings(source) | _files(source, checksums, elsewhere, f"pool.mix.{name}") for name, source in pool.mix.items()
     }
     return part | {"mix": mixed}
 
@@ -35,7 +34,7 @@ def _settings(source: Source) -> dict[str, Any]:
     return {key: value for key, value in asdict(source).items() if key not in LATER or value != defaults[key]}
 
 
-def _files(source: Source, checksum: Callable[[Path], str], elsewhere: bool, key: str = "pool") -> dict[str, Any]:
+def _files(source: Source, checksums: Checksums, elsewhere: bool, key: str = "pool") -> dict[str, Any]:
     """The checksums of the source's files, instead of their path."""
     layouts.check(source, key)
     if is_remote(source):
@@ -49,8 +48,6 @@ def _files(source: Source, checksum: Callable[[Path], str], elsewhere: bool, key
     if not files:
         return {}
     root = os.path.commonpath([path.parent for path in files])
-    part: dict[str, Any] = {"path": {path.relative_to(root).as_posix(): checksum(path) for path in files}}
-    read = differences(source, files)
-    if source.format == "rsr" and marks_generations(files):
-        read["rollouts"] = "gen"
+    part: dict[str, Any] = {"path": {path.relative_to(root).as_posix(): checksums(path) for path in files}}
+    read = differences(source, files, checksums)
     return part | ({"read": read} if read else {})

@@ -1,104 +1,16 @@
-"""What rows of public datasets look like, and how each layout becomes trajectories. A layout is one entry of `LAYOUTS`.
+"""What rows of public datasets look like, and how each layout becomes trajectories. A layout is one entry of `LAYOUTS`."""
 
-A row is read through `Columns`, which finds our names among the stored ones and remembers which columns were used, so that
-nothing is left out without being reported.
-"""
-
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lark.config import Source
 from lark.config.checks import one_of
 from lark.errors import LarkError
-from lark.pool.messages import REASONING, Turns, listed, normalised, turns, unused_keys
-from lark.reading.rows import Row
-from lark.reading.untrusted import described, quoted
-
-NAMES = {
-    "question_id": ("question_id", "problem_id"),
-    "candidate_id": ("candidate_id",),
-    "teacher": ("teacher",),
-    "rollout": ("rollout",),
-    "system": ("system",),
-    "question": ("question", "problem"),
-    "response": ("response", "completion"),
-    "thinking": REASONING,
-    "answer": ("answer",),
-    "correct": ("correct",),
-    "messages": ("messages",),
-    "conversations": ("conversations",),
-    "tools": ("tools",),
-    "prompt": ("prompt",),
-    "completion": ("completion",),
-    "generations": ("generations",),
-    "verdicts": ("correctness_math_verify",),
-    "more_verdicts": ("correctness_llama",),
-    "complete": ("is_reasoning_complete",),
-    "finish_reasons": ("finish_reasons",),
-    "row_id": ("question_id", "problem_id", "uuid", "id"),
-}
-"""Our columns and their accepted names, unless `pool.fields` sets another."""
-RENAMED = tuple(name for name in NAMES if name != "row_id")
-"""Columns that `pool.fields` can name."""
-TRAJECTORIES = ("messages", "conversations", "generations", "completion", "response")
-"""Columns that hold trajectories. If one of them is not used, the summary says so."""
-
-
-def is_blank(value: Any) -> bool:
-    """Whether a value is missing: null, empty, or NaN, which is how tables store a missing number."""
-    return value is None or (isinstance(value, float) and math.isnan(value)) or value in ("", [], {})
-
-
-class Columns:
-    """A row under our names."""
-
-    def __init__(self, row: Row, fields: Mapping[str, str]) -> None:
-        self.row = row
-        self.where = row.where
-        self.fields = fields
-        self.used: set[str] = set()
-
-    def get(self, name: str) -> Any:
-        """The value of our column `name`, or None. The column counts as used."""
-        stored = self._stored(name)
-        if stored is None:
-            return None
-        self.used.add(stored)
-        return self.row.values[stored]
-
-    def has(self, *names: str) -> bool:
-        """Whether the row has a value in all of these columns."""
-        return all(self._stored(name) is not None for name in names)
-
-    def text(self, name: str) -> str:
-        """The value of a column that must be text."""
-        value = self.get(name)
-        if value is None:
-            raise LarkError(
-                f"{self.where}: there is no `{name}`; the row has {', '.join(map(str, self.row.values))}. Name the column with "
-                f"pool.fields.{name}=<column>, or the layout of the rows with pool.layout ({', '.join(LAYOUTS)})."
-            )
-        if not isinstance(value, str):
-            raise LarkError(f"{self.where}: `{name}` must be a string, not {quoted(value)}.")
-        return value
-
-    def optional(self, name: str) -> str | None:
-        """The value of a column that may be missing; blank text is missing."""
-        value = self.get(name)
-        if not isinstance(value, str | None):
-            raise LarkError(f"{self.where}: `{name}` must be a string, not {described(value)}.")
-        return value if value and value.strip() else None
-
-    def _stored(self, name: str) -> str | None:
-        key = "question_id" if name == "row_id" else name
-        names = (self.fields[key],) if key in self.fields else NAMES[name]
-        return next((n for n in names if self.row.values.get(n) is not None), None)
-
-    def unused(self) -> Iterator[str]:
-        """Columns with a value that were not used."""
-        return (str(name) for name, value in self.row.values.items() if name not in self.used and not is_blank(value))
+from lark.pool.columns import NAMES, Columns
+from lark.pool.messages import Message, Turns, listed, normalised, turns, unused_keys
+from lark.pool.teachers import find_teachers
+from lark.reading.untrusted import described, parsed
 
 
 @dataclass(frozen=True)
@@ -136,8 +48,8 @@ def check(source: Source, key: str = "pool") -> None:
     if source.layout is not None:
         one_of(f"{key}.layout", source.layout, tuple(LAYOUTS))
     for name in source.fields:
-        if name not in RENAMED:
-            raise LarkError(f"{key}.fields.{name}: there is no such column here; choose one of {', '.join(RENAMED)}.")
+        if name not in NAMES:
+            raise LarkError(f"{key}.fields.{name}: there is no such column here; choose one of {', '.join(NAMES)}.")
 
 
 def _one(columns: Columns, found: Turns) -> Draft:
@@ -167,7 +79,7 @@ def _columns(columns: Columns) -> Iterator[Draft]:
     system = columns.get("system")
     if not isinstance(system, str | None):
         raise LarkError(f"{columns.where}: `system` must be a string.")
-    found = Turns(columns.text("question"), columns.text("response"), system, columns.optional("thinking"))
+    found = Turns(columns.text("question"), columns.text("response"), system, columns.thinking())
     yield _one(columns, found)
 
 
@@ -178,17 +90,28 @@ def _prompt_completion(columns: Columns) -> Iterator[Draft]:
         value = columns.get(name)
         if value is None:
             columns.text(name)  # raises
-        text = isinstance(value, str) and not value.lstrip().startswith('[{"')
-        messages += [{"role": role, "content": value}] if text else normalised(value, columns.where, name)
+        messages += _turn(columns, name, value, role)
     yield _one(
         columns, turns(messages, columns.where, "prompt and completion", columns.optional("system"), columns.get("tools"))
     )
 
 
+def _turn(columns: Columns, name: str, value: Any, role: str) -> list[Message]:
+    """A text as one message, or messages, which may be stored as JSON text."""
+    if isinstance(value, str):
+        listed = parsed(value) if value.lstrip().startswith("[") else None
+        is_chat = isinstance(listed, list) and all(isinstance(m, dict) and ("role" in m or "from" in m) for m in listed)
+        value = listed if is_chat and listed else [{"role": role, "content": value}]
+    return normalised(value, columns.where, str(columns.stored(name)))
+
+
 def _generations(columns: Columns) -> Iterator[Draft]:
     """A question with a list of generations and lists of verdicts, as in OpenR1-Math."""
     where, question = columns.where, columns.text("question")
-    generations = listed(columns.get("generations"), where, "generations")
+    if not (columns.has("generations") or _lacks_list(columns)):
+        columns.text("generations")  # raises
+    stored = columns.get("generations")
+    generations = [] if stored is None else listed(stored, where, "generations")
     if not generations:
         raise LarkError(f"{where}: `generations` is empty. Add the question's trajectories, or remove the row.")
     system, (tools, answer, question_id) = columns.optional("system"), map(columns.get, ("tools", "answer", "row_id"))
@@ -211,6 +134,12 @@ def _generations(columns: Columns) -> Iterator[Draft]:
         )
 
 
+def _lacks_list(columns: Columns) -> bool:
+    """Whether the row has a column for generations, but no trajectory in it or in another column."""
+    empty = columns.fields.get("generations", "generations") in columns.row.values and columns.has("question")
+    return empty and not any(map(columns.has, ("response", "messages", "conversations")))
+
+
 VERDICTS = ("correct", "verdicts", "more_verdicts")
 LISTS = ("candidate_id", "teacher", *VERDICTS, "complete", "finish_reasons")
 """Columns with one value per generation. `teacher` and `correct` may also be one value for all."""
@@ -221,77 +150,91 @@ def _aligned(columns: Columns, name: str, length: int) -> list[Any]:
     stored = columns.get(name)
     if stored is None or (name in ("teacher", "correct") and not isinstance(stored, list)):
         return [stored] * length
-    values = listed(stored, columns.where, name)
+    values = listed(stored, columns.where, str(columns.stored(name)))
     if len(values) != length:
         raise LarkError(
-            f"{columns.where}: {length} generations, but `{_shown(columns, name)}` has {len(values)} values. Give one value per "
+            f"{columns.where}: {length} generations, but `{columns.stored(name)}` has {len(values)} values. Give one value per "
             "generation, or remove the list."
         )
     return values
-
-
-def _shown(columns: Columns, name: str) -> str:
-    return columns.fields.get(name, NAMES[name][0])
 
 
 def is_true(value: Any) -> bool:
     return value is True or str(value).strip().lower() in ("true", "1", "1.0", "yes")
 
 
-THOUGHTS = ("_thinking_trajectory", "_thinking", "_reasoning_content", "_reasoning")
-ATTEMPTS = ("_attempt", "_response", "_solution")
-GRADES = ("_grade", "_correct")
-"""Endings of the columns of one teacher: `deepseek_thinking_trajectory`, `deepseek_attempt`, `deepseek_grade`."""
-
-
-def _teachers(columns: Columns) -> dict[str, tuple[str, str]]:
-    """The columns with the reasoning and the response of each teacher. A teacher has both."""
-    names = [name for name in columns.row.values if isinstance(name, str)]
-    found: dict[str, tuple[str, str]] = {}
-    for ending in THOUGHTS:
-        for name in names:
-            teacher = name.removesuffix(ending)
-            attempt = next((teacher + end for end in ATTEMPTS if teacher + end in columns.row.values), None)
-            if teacher and teacher != name and attempt and teacher not in found:
-                found[teacher] = (name, attempt)
-    return found
-
-
 def _teacher_columns(columns: Columns) -> Iterator[Draft]:
     """A question with columns for several teachers, as in s1K-1.1. A teacher without text has no trajectory in this row."""
     question, system = columns.text("question"), columns.optional("system")
-    teachers = _teachers(columns)
+    teachers = find_teachers(columns)
     if not teachers:
         raise LarkError(
             f"{columns.where}: no column pair like `deepseek_thinking_trajectory` and `deepseek_attempt`; the row has "
             f"{', '.join(map(str, columns.row.values))}. Choose another pool.layout ({', '.join(LAYOUTS)})."
         )
     shared = _one(columns, Turns(question, ""))
-    for teacher, (thought, attempt) in teachers.items():
-        columns.used |= {thought, attempt}
-        thinking, response = (columns.row.values[name] for name in (thought, attempt))
-        for name, value in ((thought, thinking), (attempt, response)):
-            if not isinstance(value, str | None):
-                raise LarkError(f"{columns.where}: `{name}` must be a string, not {described(value)}.")
+    if not any(each.thought for each in teachers):
+        shared = replace(shared, answer=columns.get("pair_answer"))
+    for each in teachers:
+        names = [name for name in (each.thought, each.attempt) if name]
+        columns.used |= {*names, *([each.grade] if each.grade else [])}
+        for name in names:
+            if not isinstance(columns.row.values[name], str | None):
+                raise LarkError(f"{columns.where}: `{name}` must be a string, not {described(columns.row.values[name])}.")
+        thinking, response = (columns.row.values[name] if name else None for name in (each.thought, each.attempt))
         if not (thinking or response):
             continue
-        grade = next((teacher + end for end in GRADES if columns.row.values.get(teacher + end) is not None), None)
-        columns.used |= {grade} if grade else set()
         yield replace(
             shared,
             turns=Turns(question, response or "", system, thinking if thinking and thinking.strip() else None),
-            candidate_id=teacher,
-            teacher=teacher,
-            rollout=0,
-            correct=shared.correct if grade is None else columns.row.values[grade],
+            candidate_id=".".join(str(part) for part in (each.teacher, each.number) if part is not None),
+            teacher=each.teacher,
+            rollout=each.number or 0,
+            correct=shared.correct if each.grade is None else columns.row.values[each.grade],
             complete=bool(response and response.strip()),
         )
+
+
+def _pair(columns: Columns) -> Iterator[Draft]:
+    """A question and a response under other names, each as text or as messages. Tool calls alone are a response too."""
+    name, question = columns.stored("pair_question"), columns.get("pair_question")
+    if name is None or not (columns.has("pair_response") or columns.has("pair_calls")):
+        columns.text("response" if name else "question")  # raises
+    if name == "input" and isinstance(question, str) and columns.row.values.get("instruction"):  # Alpaca
+        question = f"{columns.row.values['instruction']}\n\n{question}".strip()
+        columns.used.add("instruction")
+    if columns.has("pair_response"):
+        answer = _turn(columns, "pair_response", columns.get("pair_response"), "assistant")
+    else:
+        calls = columns.get("pair_calls")
+        answer = normalised([{"role": "assistant", "tool_calls": calls}], columns.where, str(columns.stored("pair_calls")))
+    shown = f"{name} and {columns.stored('pair_response') or columns.stored('pair_calls')}"
+    messages = [*_turn(columns, "pair_question", question, "user"), *answer]
+    thinking = columns.thinking("pair_thinking")
+    if thinking and messages[-1]["role"] == "assistant":
+        messages[-1] = {"reasoning_content": thinking, **messages[-1]}
+    found = turns(messages, columns.where, shown, columns.optional("pair_system"), columns.get("tools"))
+    yield replace(_one(columns, found), teacher=columns.get("pair_teacher"), answer=columns.get("pair_answer"))
+
+
+def _is_pair(columns: Columns) -> bool:
+    calls = columns.stored("pair_calls")
+    return columns.has("pair_question") and (
+        columns.has("pair_response") or (calls is not None and columns.has("tools") and _is_calls(columns.row.values[calls]))
+    )
+
+
+def _is_calls(value: Any) -> bool:
+    """Whether a value is a list of tool calls, or JSON text of one."""
+    if isinstance(value, str):
+        value = parsed(value)
+    return isinstance(value, list) and bool(value) and all(isinstance(call, dict) and "name" in call for call in value)
 
 
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout("generations", lambda columns: columns.has("generations", "question"), _generations),
+        Layout("generations", lambda columns: columns.has("generations", "question") or _lacks_list(columns), _generations),
         Layout("messages", lambda columns: columns.has("messages"), _chat("messages")),
         Layout(
             "openthoughts3",
@@ -306,9 +249,10 @@ LAYOUTS = {
         ),
         Layout(
             "teachers",
-            lambda columns: columns.has("question") and not columns.has("response") and bool(_teachers(columns)),
+            lambda columns: columns.has("question") and not columns.has("response") and bool(find_teachers(columns)),
             _teacher_columns,
         ),
+        Layout("pairs", lambda columns: not columns.has("question", "response") and _is_pair(columns), _pair),
         Layout("columns", lambda columns: True, _columns),
     )
 }

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +22,11 @@ CALLS = ("function_call", "tool_call")
 """ShareGPT's roles of assistant turns whose text is a tool call in JSON."""
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names of a message's reasoning. We store it as `reasoning_content`."""
-WRITTEN_CALLS = ("<tool_call>", "<function_call>", "<function=", "[TOOL_CALLS]")
-"""Tool calls that a teacher wrote in its text; they stay there."""
+WRITTEN_CALL = re.compile(
+    r"<tool_calls?>|<function_?calls?>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]|\A\s*\[[^\[\]()\n]*\w\(.*\)\s*\]\s*\Z",
+    re.DOTALL,
+)
+"""Tool calls that a teacher wrote in its text; they stay there. The last form is a list of calls: `[add(a=1, b=2)]`."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 KNOWN = {"role", "from", "content", "value", "tool_calls", "function_call", "tool_call_id", "name", *REASONING}
 
@@ -46,9 +50,11 @@ class Turns:
     """Keys of messages that have a value but are not read."""
 
     @property
-    def calls_a_tool(self) -> bool:
-        """Whether the last turn is a tool call. It may then have no text."""
-        return self.messages is not None and "tool_calls" in self.messages[-1]
+    def has_empty_turn(self) -> bool:
+        """Whether an assistant turn has no text. A tool call may have none."""
+        if self.messages is None:
+            return not self.response.strip()
+        return any(m["role"] == "assistant" and not m["content"].strip() and "tool_calls" not in m for m in self.messages)
 
     def conversation(self, where: str) -> str | None:
         """The messages and tools as JSON text, or None for a single exchange."""
@@ -99,8 +105,9 @@ def turns(messages: list[Message], where: str, name: str, system: str | None = N
     system: a system prompt that is stored outside the messages. tools: the tools that the assistant may call.
     """
     opening = [message["content"] for message in messages[: _first(messages)]]
-    if system and not opening:
-        messages, opening = [{"role": "system", "content": system}, *messages], [system]
+    added = bool(system and not opening)
+    if added:
+        messages, opening = [{"role": "system", "content": system}, *messages], [str(system)]
     last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
     kept, start = messages[: last + 1], len(opening)
     if len(kept) < start + 2 or kept[start]["role"] != "user":
@@ -108,7 +115,7 @@ def turns(messages: list[Message], where: str, name: str, system: str | None = N
             f"{where}: `{name}` must be an optional system turn, one user turn, one assistant turn, and optionally more turns; "
             f"it has {', '.join(message['role'] for message in messages) or 'none'}."
         )
-    _check_results(kept, where)
+    _check_results(kept, where, first=0 if added else 1)
     answer, offered = kept[-1], _tools(tools, where)
     single = len(opening) <= 1 and len(kept) == start + 2 and "tool_calls" not in answer and not offered
     return Turns(
@@ -138,7 +145,7 @@ def _message(raw: Mapping[str, Any], where: str) -> Message:
         calls, content = _calls({"tool_calls": content}, where), ""
     if role == "tool" and not _is_text(content):
         content = json.dumps(content, ensure_ascii=False)  # a result that is stored as an object
-    text, parts = _text("" if content is None and calls else content, where)
+    text, parts = _text("" if content is None and role == "assistant" else content, where)
     reasoning = _reasoning(raw, parts, where) if role == "assistant" else None
     return {
         "role": role,
@@ -211,10 +218,10 @@ def _calls(raw: Mapping[str, Any], where: str) -> list[Message]:
     return calls
 
 
-def _check_results(messages: list[Message], where: str) -> None:
-    """Raise if a tool's result does not follow a call."""
+def _check_results(messages: list[Message], where: str, first: int) -> None:
+    """Raise if a tool's result does not follow a call. `first`: number of the first message in the row."""
     pending = 0.0
-    for number, message in enumerate(messages, start=1):
+    for number, message in enumerate(messages, start=first):
         if message["role"] == "tool":
             if pending == 0:
                 raise LarkError(
@@ -223,7 +230,7 @@ def _check_results(messages: list[Message], where: str) -> None:
                 )
             pending -= 1
         else:
-            written = any(mark in message["content"] for mark in WRITTEN_CALLS)
+            written = WRITTEN_CALL.search(message["content"])
             pending = math.inf if written else len(message.get("tool_calls", []))
 
 

@@ -13,12 +13,14 @@ from typing import Any
 
 from lark import config as conf
 from lark.errors import LarkError
+from lark.limits import time_limit
 from lark.pool.cleaning import Filter, Tally, Votes
+from lark.pool.columns import Columns, is_blank
 from lark.pool.files import some
 from lark.pool.formats import source_files, source_rows
 from lark.pool.hashing import hash64
 from lark.pool.hub import is_remote
-from lark.pool.layouts import Columns, Draft, check, drafts, is_blank
+from lark.pool.layouts import Draft, check, drafts
 from lark.pool.messages import Turns
 from lark.pool.trajectory import Trajectory
 from lark.reading.rows import plain_text
@@ -28,6 +30,12 @@ log = logging.getLogger(__name__)
 
 LARGEST = 2**31 - 1
 """Largest rollout."""
+PATTERN_SECONDS = 5.0
+"""Time limit for pool.answer_pattern in one response."""
+SLOW_PATTERN = (
+    "pool.answer_pattern={pattern} takes longer than 5 seconds in a response of {length:,} characters. Use a pattern that cannot "
+    "match the same text in many ways, such as <answer>((?:(?!<answer>).)*?)</answer>."
+)
 
 
 def read(pool: conf.Pool, tally: Tally | None = None, without: Collection[str] = ()) -> Iterator[Trajectory]:
@@ -133,7 +141,7 @@ def _from_rows(pool: conf.Pool, tally: Tally) -> Iterator[tuple[str, Trajectory]
             unread |= draft.turns.unused
             tally.cut += draft.turns.cut
             trajectory = _checked(draft, row.where, pool, counter)
-            empty = not trajectory.response.strip() and not draft.turns.calls_a_tool
+            empty = draft.turns.has_empty_turn
             incomplete = empty or not draft.complete
             tally.incomplete += incomplete
             if incomplete and pool.incomplete == "drop":
@@ -145,7 +153,7 @@ def _from_rows(pool: conf.Pool, tally: Tally) -> Iterator[tuple[str, Trajectory]
                 )
             yield row.where, trajectory
         missing -= {name for name in missing if pool.fields[name] in row.values}
-        tally.row(layout.name, [*columns.unused(), *unread])
+        tally.row(layout.name, [*columns.unused(), *unread], columns.lost())
     for name in sorted(missing):
         raise LarkError(f"pool.fields.{name}={pool.fields[name]}: no row of {pool.path} has such a column. Correct the name.")
 
@@ -156,7 +164,7 @@ def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Counter[str]) -
     if not turns.question.strip():
         raise LarkError(f"{where}: the question is empty. Remove the row, or give the question's text.")
     if pool.answer_pattern is not None:
-        turns = _boxed(turns, pool.answer_pattern)
+        turns = _boxed(turns, pool.answer_pattern, where)
     question_id = _identity(draft.question_id, "question_id", where)
     question_id = f"{hash64(turns.question.strip()):016x}" if question_id is None else question_id
     index = counter[question_id]
@@ -232,19 +240,24 @@ def _truth(value: Any, where: str) -> bool | None:
     raise LarkError(f"{where}: `correct` must be true or false, not {quoted(value)}.")
 
 
-def _boxed(turns: Turns, pattern: str) -> Turns:
+def _boxed(turns: Turns, pattern: str, where: str) -> Turns:
     """The turns with the final answer in a box, in the response and in the conversation."""
-    response = box_answer(turns.response, pattern)
+    try:
+        response = box_answer(turns.response, pattern)
+    except LarkError as error:
+        raise LarkError(f"{where}: {error}") from error
     messages = None if turns.messages is None else [*turns.messages[:-1], {**turns.messages[-1], "content": response}]
     return replace(turns, response=response, messages=messages)
 
 
 def box_answer(response: str, pattern: str) -> str:
     """Replace the last match of `pattern` with a box around its first group. Without a match the response is unchanged."""
-    matches = list(re.finditer(pattern, response, re.DOTALL))
-    if not matches:
+    with time_limit(PATTERN_SECONDS, SLOW_PATTERN.format(pattern=pattern, length=len(response))):
+        last = None
+        for last in re.finditer(pattern, response, re.DOTALL):  # noqa: B007  # the last one is used
+            pass
+    if last is None:
         return response
-    last = matches[-1]
     return f"{response[: last.start()]}\\boxed{{{(last[1] or '').strip()}}}{response[last.end() :]}"
 
 

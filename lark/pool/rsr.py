@@ -15,8 +15,7 @@ from lark.config import Source
 from lark.errors import LarkError
 from lark.pool.files import Found, is_excluded, readable, relative, some, split_excluded, visible_files
 from lark.pool.hashing import hash64
-from lark.reading.rows import Row, ending, json_array
-from lark.reading.untrusted import BOM
+from lark.reading.rows import Row, ending, is_json_list, json_array
 
 NOT_TEACHERS = {"selected_by_rsr": "a selection from the pool, not a teacher"}
 """Folders of the published dataset that are left out."""
@@ -51,18 +50,11 @@ def rsr_files(source: Source) -> Found:
         lists = [file for file in kept if relative(file, path) not in skipped and ending(file) == ".json"]
         flat = [file for file in lists if file.parent == path]
         nested = [file for file in lists if file.parent.parent == path]
-        files = flat if any(map(_is_list, flat)) or not nested else nested
+        files = flat if any(map(is_json_list, flat)) or not nested else nested
     if not files:
         raise LarkError(f"pool.path={source.path}: there is no such file: the folder has no JSON files.")
     skipped = {relative(file, path): "not a teacher's JSON file" for file in kept if file not in set(files)} | skipped
     return Found(files, skipped, _check_folders(path, files) if files is nested else [])
-
-
-def _is_list(path: Path) -> bool:
-    """Whether a file starts as a list of trajectories, not as an object with information about the dataset."""
-    with path.open("rb") as handle:
-        start = handle.read(1024)
-    return path.suffix.lower() == ".gz" or start.removeprefix(BOM).lstrip().startswith(b"[")
 
 
 def _check_folders(path: Path, files: list[Path]) -> list[str]:

@@ -9,7 +9,6 @@ from lark import config as conf
 from lark.pool.cleaning import Tally
 from lark.pool.duplicates import NearDuplicates
 from lark.pool.files import some
-from lark.pool.layouts import TRAJECTORIES
 from lark.pool.trajectory import Trajectory, is_compared, verdict
 from lark.report.tables import text_table
 
@@ -119,10 +118,10 @@ def _reading_hints(counts: Mapping[str, Any]) -> list[str]:
         names = [shown(name) for name, why in skipped.items() if why == reason]
         hints.append(f"{len(names):,} file{'' if len(names) == 1 else 's'} not read: {some(names)} ({reason}).")
     unused = counts.get("unused", {})
-    lost = [name for name in unused if name in TRAJECTORIES]
+    lost = [shown(name) for name in counts.get("lost", [])]
     if lost:
         hints.append(
-            f"the column{'' if len(lost) == 1 else 's'} {', '.join(lost)} may hold trajectories too, but the rows were read as "
+            f"the column{'' if len(lost) == 1 else 's'} {some(lost)} may hold trajectories too, but the rows were read as "
             f"{' and '.join(counts['layouts'])}. To read them in another way, use pool.layout=<layout>."
         )
     if unused:
@@ -174,7 +173,7 @@ def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
         hints.append(
             f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, and evaluation reads nothing else: "
             "a student trained on them may score 0. If answers are marked in another way, box them with a pattern, such as "
-            "\"pool.answer_pattern='<answer>(.*?)</answer>'\" (with both kinds of quotes)."
+            "\"pool.answer_pattern='<answer>((?:(?!<answer>).)*?)</answer>'\" (with both kinds of quotes)."
         )
     correct = counts["all"]["correct"]
     if correct is not None and correct < 1:

@@ -8,12 +8,14 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from lark.config.checks import user_path
 from lark.errors import LarkError
+from lark.printing import log_to
 from lark.publish import hub
 from lark.publish.bundle import Bundle, bundle, find_artifact
 from lark.report.tables import text_table
+from lark.runtime.entry import run_main
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, show what is published, and upload it if asked to."""
     options = _parser().parse_args(arguments)
     hub.check_name(options.to)
-    found = bundle(find_artifact(options.artifact, Path(options.outputs).expanduser()), options.license)
+    found = bundle(find_artifact(options.artifact, user_path("--outputs", options.outputs)), options.license)
     log.info(describe(found, options.to, options.public))
     if not options.really:
         log.info("Nothing was uploaded. Check the card, %s, then add --really.", found.card)
@@ -57,12 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+    log_to(sys.stdout, logging.WARNING)
     logging.getLogger("lark").setLevel(logging.INFO)
     log.setLevel(logging.INFO)
-    try:
-        main()
-    except LarkError as error:
-        sys.exit(f"error: {error}")
-    except OSError as error:
-        sys.exit(f"error: {error.filename}: {error.strerror}.")
+    run_main(main)

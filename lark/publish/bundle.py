@@ -1,17 +1,18 @@
 """What is published of an artifact: its files, its card, and what the card lacks."""
 
-import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lark.cards.cards import dataset_card, model_card
 from lark.cards.markdown import metadata, with_licence
+from lark.config.checks import user_path
 from lark.errors import LarkError
-from lark.runtime.store import CARD, MANIFEST, damage, write_text
+from lark.runtime.integrity import verify
+from lark.runtime.manifest import MANIFEST, Manifest, read_manifest
+from lark.runtime.store import CARD, damage, write_text
 from lark.selection.write import SELECTION
 from lark.training.checkpoints import CHECKPOINT
 
@@ -63,7 +64,7 @@ class Bundle:
 
 def find_artifact(given: str, outputs: Path) -> Path:
     """The folder of an artifact, given as a path or as a fingerprint."""
-    folder = Path(given).expanduser()
+    folder = user_path("artifact", given)
     if folder.is_dir():
         return folder.resolve()
     matches = (
@@ -80,28 +81,28 @@ def find_artifact(given: str, outputs: Path) -> Path:
 def bundle(folder: Path, licence: str | None = None) -> Bundle:
     """Check that the artifact is finished and complete, and make its card if it has none. `licence`: written into the card."""
     manifest = _manifest(folder)
-    kind = KINDS.get(str(manifest.get("kind")))
+    kind = KINDS.get(manifest.kind)
     if kind is None:
         raise LarkError(f"{folder}: only a selection or a checkpoint can be published, not a folder of another kind.")
-    if manifest.get("status") != "finished":
+    if not manifest.finished:
         raise LarkError(f"{folder}: this artifact is not finished. Run its command again, then publish it.")
     if harm := damage(folder, manifest):
         raise LarkError(f"{folder}: {harm} since the artifact was made. Run its command again to rebuild it.")
+    verify(folder)
     card = folder / CARD
     if not card.is_file():
         write_text(card, kind.card(folder))
         log.info("Wrote %s. Complete it before you publish.", card)
     if licence is not None:
         write_text(card, with_licence(card.read_text(encoding="utf-8"), licence))
-    names = sorted(name for name in manifest.get("files", {}) if kind.files.fullmatch(name))
+    names = sorted(name for name in manifest.files if kind.files.fullmatch(name))
     if not names:
         raise LarkError(f"{folder}: there is nothing to publish in this artifact.")
     return Bundle(folder, kind.repo_type, (card, *(folder / name for name in names)))
 
 
-def _manifest(folder: Path) -> Mapping[str, Any]:
+def _manifest(folder: Path) -> Manifest:
     try:
-        loaded = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return read_manifest(folder)
+    except LarkError as error:
         raise LarkError(f"{folder}: there is no readable {MANIFEST}, so this is not an artifact of a run.") from error
-    return loaded if isinstance(loaded, dict) else {}

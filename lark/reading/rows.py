@@ -1,9 +1,11 @@
 """Rows of JSONL, JSON, Parquet and CSV files, one at a time. At most one batch of rows is in memory."""
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import re
 import zlib
 from collections import Counter
@@ -49,8 +51,12 @@ def rows(path: Path) -> Iterator[Row]:
 
 def ending(path: Path) -> str:
     """The ending that decides how a file is read: `.jsonl` for `Pool.JSONL.gz`."""
-    name = path.name.lower().removesuffix(".gz")
-    return Path(name).suffix
+    return Path(path.stem.lower()).suffix if compression(path) else path.suffix.lower()
+
+
+def compression(path: Path) -> str | None:
+    """The ending of a compressed file."""
+    return next((end for end in COMPRESSED if path.name.lower().endswith(end)), None)
 
 
 def is_table(path: Path) -> bool:
@@ -58,11 +64,15 @@ def is_table(path: Path) -> bool:
     return ending(path) in READERS
 
 
+def is_json_list(path: Path) -> bool:
+    """Whether the file starts with `[`."""
+    with _opened(path) as handle:
+        return handle.read(1024).removeprefix(BOM).lstrip().startswith(b"[")
+
+
 def json_rows(path: Path) -> Iterator[Row]:
     """Rows of a JSON list, or of JSON Lines if the file does not start with `[`."""
-    with _opened(path) as handle:
-        is_list = handle.read(1024).removeprefix(BOM).lstrip().startswith(b"[")
-    if not is_list:
+    if not is_json_list(path):
         yield from jsonl_rows(path)
         return
     for number, values in enumerate(json_array(path), start=1):
@@ -190,15 +200,27 @@ def _skip_space(text: str, at: int) -> int:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes, decompressed if it ends in .gz."""
+    """The file's bytes, decompressed if its ending says so."""
     try:
         with path.open("rb") as raw:
-            yield gzip.GzipFile(fileobj=raw) if path.name.lower().endswith(".gz") else raw  # type: ignore[misc]
-    except (OSError, EOFError, zlib.error) as error:
+            packed = compression(path)
+            yield COMPRESSED[packed](raw) if packed else raw
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or first_line(error)
         raise LarkError(f"{path}: cannot be read ({reason}).") from error
 
 
+def _zstandard(raw: IO[bytes]) -> IO[bytes]:
+    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"))
+
+
+COMPRESSED: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),  # type: ignore[dict-item, return-value]
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _zstandard,
+}
+"""How compressed files are opened, by their ending in lower case."""
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": json_rows,
     ".json": json_rows,
@@ -206,4 +228,4 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".parquet": parquet_rows,
     ".csv": csv_rows,
 }
-"""How files are read, by their ending in lower case and without `.gz`."""
+"""How files are read, by their ending in lower case and without that of a compression."""

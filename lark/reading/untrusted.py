@@ -22,6 +22,14 @@ def parse(data: str | bytes, where: str) -> Any:
         raise LarkError(f"{where}: {problem(error)}.") from error
 
 
+def parsed(data: str | bytes) -> Any:
+    """The value of a JSON text, or None if it is not JSON."""
+    try:
+        return parse(data, "")
+    except LarkError:
+        return None
+
+
 def parse_object(data: str | bytes, where: str) -> dict[str, Any]:
     """`parse`, for a text that must be an object."""
     values = parse(data, where)

@@ -9,6 +9,7 @@ from lark.config import GRADERS, Config
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics, average
 from lark.report.tables import markdown_table, text_table
+from lark.runtime.integrity import verify
 from lark.runtime.operation import Step
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.store import Artifact, Store, write_text
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetrics:
     """The metrics of an artifact under one grader."""
+    verify(store.path(artifact))
     values = json.loads((store.path(artifact) / METRICS.file).read_text(encoding="utf-8"))[grader]
     return BenchmarkMetrics.from_dict(values)
 

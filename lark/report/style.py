@@ -11,6 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lark.printing import visible
+
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999", "#000000")
 """Okabe and Ito's palette, the most legible on white first."""
 BLUE, GREY, BLACK = OKABE_ITO[0], OKABE_ITO[7], OKABE_ITO[8]
@@ -42,6 +44,15 @@ def save(figure: Figure, path: Path) -> None:
     with mpl.rc_context(STYLE):  # resolution and fonts are read here, not when the figure is drawn
         figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
         figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+
+
+LONGEST_LABEL = 60
+
+
+def plain_label(name: str) -> str:
+    """A name that someone else chose, as text of a figure: no formulas (`$`), no line breaks, and not longer than the figure."""
+    text = visible(name, lines=False).replace("$", r"\$")
+    return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1].rstrip("\\") + "…"
 
 
 P = ParamSpec("P")

@@ -1,14 +1,20 @@
-"""Tables for the terminal, Markdown, CSV and LaTeX from the same rows."""
+"""Tables for the terminal, Markdown, CSV and LaTeX from the same rows.
+
+Cells contain names that other people chose (teachers, questions, benchmarks). Each format escapes what has a meaning in it.
+"""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from lark.printing import visible
 
 Row = Sequence[str]
 
 
 def text_table(header: Row, rows: Sequence[Row], right: int = 1) -> str:
     """A table for the terminal. Columns from index `right` on are right-aligned."""
+    header, rows = _printable(header), [_printable(row) for row in rows]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row: Row) -> str:
@@ -18,8 +24,28 @@ def text_table(header: Row, rows: Sequence[Row], right: int = 1) -> str:
     return "\n".join([line(header), line(["─" * w for w in widths]), *map(line, rows)])
 
 
-def markdown_table(header: Row, rows: Sequence[Row]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows]) + "\n"
+def _printable(row: Row) -> list[str]:
+    return [visible(cell, lines=False) for cell in row]
+
+
+def markdown_table(header: Row, rows: Sequence[Sequence["str | Cell"]]) -> str:
+    """A table in Markdown. Text is escaped; cells may be bold."""
+    cells = [[cell.markdown if isinstance(cell, Cell) else markdown(cell) for cell in row] for row in [header, *rows]]
+    cells.insert(1, ["---"] * len(header))
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
+
+
+def markdown(text: str) -> str:
+    """Text that Markdown shows as it is: no columns, HTML, links, images or emphasis."""
+    return re.sub(r"([\\|<>\[\]`*])", r"\\\1", visible(text, lines=False))
+
+
+def csv_text(value: object) -> object:
+    """A value for a CSV file. A text that a spreadsheet would run as a formula gets an apostrophe, which spreadsheets hide."""
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if re.match(r"[=@\t]|[+-](?![\d.]+(?:e[+-]?\d+)?$)", text, re.IGNORECASE) else text
 
 
 @dataclass(frozen=True)
@@ -32,11 +58,12 @@ class Cell:
 
     @property
     def markdown(self) -> str:
-        return f"**{self.text}**" if self.best else self.text.replace("|", r"\|")
+        text = markdown(self.text)
+        return f"**{text}**" if self.best else text
 
     @property
     def latex(self) -> str:
-        text = LETTER.sub(_latex, self.text)
+        text = LETTER.sub(_latex, visible(self.text, lines=False))
         return rf"\textbf{{{text}}}" if self.best else text
 
 

@@ -5,6 +5,7 @@ CUDA_VISIBLE_DEVICES is not read again. So launch.py gives a step no more GPUs t
 them to its own (`narrow`), and only then is the operation's module imported.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,12 @@ def for_workers(processes: int, gpus: int) -> dict[str, str]:
         # Otherwise `torch.cuda.is_available()` initialises CUDA, and forked processes can no longer use it.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
+
+
+def for_allocator(allocator: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables for an operation's allocator settings, unless the user has set them."""
+    set_already = environment.get("PYTORCH_CUDA_ALLOC_CONF") or "PYTORCH_ALLOC_CONF" in environment
+    return {} if set_already or not allocator else {"PYTORCH_ALLOC_CONF": allocator}
 
 
 def narrow(environment: Mapping[str, str], gpus: int) -> str:
@@ -69,3 +76,11 @@ def unusable(reason: str) -> str:
         f"driver is {driver_version() or 'unknown'}, and CUDA 13 needs driver 580 or later. Install the environment in "
         "environment.yml, or use hardware=cpu."
     )
+
+
+def leave_group() -> None:
+    """Leave the processes that work together, if this process is one of them. Otherwise threads of PyTorch may still run when
+    the interpreter ends, and abort a process that has finished its work."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()

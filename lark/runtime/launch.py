@@ -14,24 +14,52 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from lark.config import from_dict
 from lark.errors import LarkError, WorkerMemoryError
-from lark.runtime.devices import for_workers
+from lark.reading.untrusted import readable_object
+from lark.runtime.devices import for_allocator, for_workers
+from lark.runtime.disk import no_space, removed
+from lark.runtime.heartbeat import Watch
 from lark.runtime.machine import Machine
 from lark.runtime.nodes import Leader, Line, join
 from lark.runtime.operation import Job
-from lark.runtime.store import no_space, write_text
+from lark.runtime.store import write_text
+from lark.secrets import redact_bytes
 
 ROOT = Path(__file__).parents[2]
 JOB, RESULT, ERROR, LOG = "job.json", ".result.json", ".error.json", "log.txt"
 GRACE_SECONDS = 15
-DISK_FULL = 28
-"""Exit code of a worker that could not write its error because the disk is full."""
+DISK_FULL, NOT_WRITTEN = 28, 30
+"""Exit codes of a worker that could not write its error because the disk is full, or for another reason."""
 
 
-def run_worker(job: Job, target: str, processes: int | None = None, leader: Leader | None = None) -> dict[str, Any]:
+class Process(Protocol):
+    """A started worker: a `subprocess.Popen`, or one with the same interface. `pid` is also the id of its process group."""
+
+    pid: int
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Start = Callable[[list[str], dict[str, str]], Process]
+"""Starts a command with an environment."""
+
+
+def start_process(arguments: list[str], env: dict[str, str]) -> Process:
+    return subprocess.Popen(
+        arguments, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
+    )  # fmt: skip
+
+
+def run_worker(
+    job: Job, target: str, processes: int | None = None, leader: Leader | None = None, start: Start = start_process
+) -> dict[str, Any]:
     """Run a job in workers, which call the function `target` ("package.module:function"); return its result.
 
     `processes`: per node; None: as many as the machine has. Runs on this node only, or with a `leader` on all of its nodes.
@@ -41,9 +69,11 @@ def run_worker(job: Job, target: str, processes: int | None = None, leader: Lead
         (folder / stale).unlink(missing_ok=True)
     write_job(job, target)
     if leader is None:
-        code = _run(command(folder, machine, processes), folder, environment(machine, processes, job.gpus))
+        watch = Watch(folder, job.config.hardware.silence)
+        env = environment(machine, processes, job.gpus, job.allocator)
+        code = _run(command(folder, machine, processes), folder, env, watch=watch, start=start)
     else:
-        code = _lead(folder, machine, processes, leader, job.gpus)
+        code = _lead(folder, machine, processes, leader, job.gpus, job.config.hardware.silence)
     if code != 0 or not (folder / RESULT).exists():
         raise _failure(job.operation, folder, code)
     result = dict(json.loads((folder / RESULT).read_text(encoding="utf-8")))
@@ -106,7 +136,7 @@ def follow(machine: Machine) -> None:
     raise LarkError("Node 0 has disconnected. Start the same command on every node again to resume.")
 
 
-def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader, gpus: int = 1) -> int:
+def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader, gpus: int = 1, silence: float = 0.0) -> int:
     """Run a worker on all nodes; return its exit code. The first failure on any node ends it on all nodes."""
     arguments = command(folder, machine, processes, leader.start(folder, processes, gpus))
     lines = {line: node for node, line in leader.followers.items()}
@@ -116,12 +146,14 @@ def _lead(folder: Path, machine: Machine, processes: int | None, leader: Leader,
         message = line.receive()
         if message is None:
             raise LarkError(f"Node {lines[line]} has disconnected. Start the same command on every node again to resume.")
-        reports[lines[line]] = int(message["code"])
+        code = message.get("code")
+        reports[lines[line]] = code if isinstance(code, int) else 1
         return reports[lines[line]] == 0
 
     code = 1
+    watch = Watch(folder, silence)
     try:
-        code = _run(arguments, folder, environment(machine, processes, gpus), LOG, list(lines), report)
+        code = _run(arguments, folder, environment(machine, processes, gpus), LOG, list(lines), report, watch)
     finally:
         if code != 0:
             leader.stop()
@@ -141,9 +173,10 @@ ROPE = "nvidia-triton"
 """Liger's implementation of RoPE. On H100 Liger would choose another one (CuTe), so that A100 and H100 would run other code."""
 
 
-def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -> dict[str, str]:
+def environment(machine: Machine, processes: int | None = None, gpus: int = 1, allocator: str = "") -> dict[str, str]:
     """Environment variables of workers, with `processes` of them on this node (None: as many as the machine has)."""
-    env = dict(os.environ)
+    # Only the run itself uses W&B, which sets variables of its own when it starts.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(machine.threads)
@@ -157,7 +190,7 @@ def environment(machine: Machine, processes: int | None = None, gpus: int = 1) -
         if "OMP_WAIT_POLICY" not in env:
             env.setdefault("GOMP_SPINCOUNT", SPINS)
     else:
-        env |= for_workers(processes or machine.processes, gpus)
+        env |= for_workers(processes or machine.processes, gpus) | for_allocator(allocator, env)
         env.setdefault("LIGER_KERNEL_IMPL_ROPE", ROPE)
     return env
 
@@ -176,22 +209,25 @@ def _run(
     log_name: str = LOG,
     lines: Sequence[Line] = (),
     heard: Callable[[Line], bool] = lambda line: False,
+    watch: Watch | None = None,
+    start: Start = start_process,
 ) -> int:
     """Run a command, copy its output to the terminal and the log, and end its children when interrupted; return its exit code.
 
     `lines` are connections to other nodes: the worker is ended if a message arrives on one and `heard` returns False for it.
+    `watch`: also if one of its processes shows no sign of life.
     """
-    process = subprocess.Popen(
-        arguments, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
-    )  # fmt: skip
+    process = start(arguments, env)
     assert process.stdout is not None
     try:
         with (folder / log_name).open("ab") as log_file, selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             for line in lines:
                 selector.register(line, selectors.EVENT_READ, data=line)
-            while ready := [key.data for key, _ in selector.select()]:
+            while True:
+                ready = [key.data for key, _ in selector.select(None if watch is None else watch.interval)]
+                if watch is not None:
+                    watch.check()
                 for line in filter(None, ready):
                     selector.unregister(line)
                     if not heard(line):
@@ -200,6 +236,7 @@ def _run(
                     continue
                 if not (chunk := os.read(process.stdout.fileno(), 65536)):
                     break
+                chunk = redact_bytes(chunk)
                 log_file.write(chunk)
                 log_file.flush()
                 # After a worker has written its error, all further output is torchrun's report of the failure.
@@ -209,9 +246,11 @@ def _run(
         return process.wait()
     finally:
         _end(process)
+        if watch is not None:
+            watch.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     """End the worker and everything it started: first with SIGTERM, then with SIGKILL."""
     for sig in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -228,14 +267,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _failure(operation: str, folder: Path, code: int) -> LarkError:
     """The error of a failed worker: its own, if it left one."""
     log = f"Its log: {folder / LOG}"
-    if (folder / ERROR).exists():
-        error = json.loads((folder / ERROR).read_text(encoding="utf-8"))
+    if (error := readable_object(folder / ERROR)) is not None:
         if error["memory"] is not None:
             requested = f" (it tried to allocate another {error['memory']})" if error["memory"] else ""
             return WorkerMemoryError(f"The {operation} worker ran out of memory{requested}. {log}")
         return LarkError(error["message"] if error["expected"] else f"The {operation} worker failed: {error['message']}\n{log}")
-    if code == DISK_FULL:
-        return LarkError(no_space(folder))
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return WorkerMemoryError(f"The {operation} worker was killed, most likely because it ran out of memory. {log}")
-    return LarkError(f"The {operation} worker exited with code {code} without a message. {log}")
+    said = {
+        DISK_FULL: no_space(folder),
+        NOT_WRITTEN: f"{folder}: the {operation} worker cannot write here. Check the folder's permissions and the disk.",
+    }
+    if not folder.is_dir():
+        return LarkError(removed(folder))
+    return LarkError(said.get(code, f"The {operation} worker exited with code {code} without a message. {log}"))

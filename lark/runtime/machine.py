@@ -74,12 +74,16 @@ def _present_gpus() -> int:
 
 
 def query_gpus(what: str) -> list[str]:
-    """A property of each GPU as nvidia-smi reports it; empty if it cannot be queried."""
+    """A property of each GPU that this process may use, as nvidia-smi reports it; empty if it cannot be queried."""
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
-    listing = subprocess.run(query, capture_output=True, text=True, check=False)
-    return [line.strip() for line in listing.stdout.splitlines() if line.strip()] if listing.returncode == 0 else []
+    chosen = ["-i", ",".join(gpu_ids())] if gpu_ids() else []
+    for only in (chosen, []):  # all GPUs, if nvidia-smi does not know one by this name: it may be a part of one (MIG)
+        listing = subprocess.run([*query, *only], capture_output=True, text=True, check=False)
+        if listing.returncode == 0:
+            return [line.strip() for line in listing.stdout.splitlines() if line.strip()]
+    return []
 
 
 def driver_version() -> str | None:
@@ -90,7 +94,9 @@ def driver_version() -> str | None:
 def memory_gib(device: str) -> float:
     """Memory of one device of this machine."""
     if device == "cuda":
-        return min(map(float, query_gpus("memory.total")), default=80.0 * 1024) / 1024
+        # A GPU that shares the host's memory reports "[N/A]".
+        reported = [float(mib) for mib in query_gpus("memory.total") if re.fullmatch(r"[\d.]+", mib)]
+        return min(reported, default=80.0 * 1024) / 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
+from lark.reading.untrusted import parse_object
 from lark.runtime.machine import Machine
 
 log = logging.getLogger(__name__)
 
+LONGEST_MESSAGE = 1 << 20
+"""Bytes. Longer messages are not ours."""
 PATIENCE_SECONDS = 600
 """How long nodes wait for each other at the start."""
 
@@ -45,8 +48,10 @@ class Line:
             log.debug("cannot send to a disconnected node: %s", message)  # the next `receive` returns None
 
     def receive(self) -> dict[str, Any] | None:
-        """Wait for the next message and return it. None if the other side has disconnected."""
+        """Wait for the next message and return it. None if the other side has disconnected, or is not one of ours."""
         while b"\n" not in self._received:
+            if len(self._received) > LONGEST_MESSAGE:
+                return None
             try:
                 chunk = self.connection.recv(65536)
             except TimeoutError:
@@ -57,7 +62,10 @@ class Line:
                 return None
             self._received += chunk
         line, self._received = self._received.split(b"\n", maxsplit=1)
-        return dict(json.loads(line))
+        try:
+            return parse_object(line, "message")
+        except LarkError:
+            return None
 
     def close(self) -> None:
         self.connection.close()
@@ -100,11 +108,11 @@ class Leader:
             if not hello or hello.get("node") not in missing:
                 line.close()
                 continue
-            if hello["processes"] != self.machine.processes:
+            if hello.get("processes") != self.machine.processes:
                 self.followers[hello["node"]] = line
                 self.close(failed=True)
                 raise LarkError(
-                    f"Node {hello['node']} has {hello['processes']} processes, this node {self.machine.processes}: "
+                    f"Node {hello['node']} has {hello.get('processes')} processes, this node {self.machine.processes}: "
                     "set the same hardware.processes on every node."
                 )
             line.connection.settimeout(None)

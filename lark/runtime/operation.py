@@ -60,8 +60,8 @@ class Job:
 
 
 EXPANDABLE = "expandable_segments:True"
-"""For operations whose batches have ever new lengths, which would otherwise fragment a GPU's memory. Not for engines: the GPUs of
-a shared model exchange memory, which such segments do not allow."""
+"""For operations whose batches have many different lengths, which would otherwise fragment a GPU's memory. Not for engines: the
+GPUs of a shared model exchange memory, which such segments do not allow."""
 
 
 def _one_gpu(config: Config) -> int:

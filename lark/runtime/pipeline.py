@@ -5,23 +5,25 @@ import contextlib
 import logging
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lark.config import Config
-from lark.errors import LarkError, WorkerMemoryError
+from lark.errors import DamagedError, LarkError, WorkerMemoryError
 from lark.models.students import check_student
 from lark.planner.lengths import PoolLengths, lengths_of
 from lark.planner.report import check_memory, relief
 from lark.report.tables import text_table
-from lark.runtime.launch import command, run_worker
+from lark.runtime.integrity import verify
+from lark.runtime.launch import command, environment, run_worker
 from lark.runtime.machine import Machine, resolve
 from lark.runtime.nodes import Leader
 from lark.runtime.operation import Counts, Job, Step
 from lark.runtime.plan import make_plan, wanted
 from lark.runtime.store import CARD, Artifact, Checksums, Store, write_text
 from lark.runtime.tracking import Tracker
+from lark.runtime.warm import WARMTH, Coming
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,8 @@ class Pipeline:
         self.tracker = Tracker(config, folder)
         self.folder = folder
         self.outcomes: list[Outcome] = []
+        self.rebuilt: set[Path] = set()
+        """Folders of damaged artifacts that this run has made again."""
         self.leader: Leader | None = None
 
     def run(self, summarise: Callable[["Pipeline"], None] | None = None) -> None:
@@ -60,14 +64,15 @@ class Pipeline:
             self.leader = Leader(self.machine)
         done = False
         try:
+            WARMTH.prepare(self._coming(), self.machine.device)
             for step in self.steps:
-                self._carry_out(step)
-                self._preview(step)
+                self._intact(lambda step=step: self._carry_out(step))  # type: ignore[misc]
+                self._intact(lambda step=step: self._preview(step))  # type: ignore[misc]
             if not any(outcome.made for outcome in self.outcomes) and self.tracker.already_tracked:
                 self.tracker.enabled = False  # nothing new to report: a repeated sweep leaves no empty runs behind
             self._track_what_was_there()
             if summarise is not None and self.config.wants_report:
-                summarise(self)
+                self._intact(lambda: summarise(self))
             done = True
         finally:
             self.tracker.finish()
@@ -80,7 +85,7 @@ class Pipeline:
             return
         for outcome in self.outcomes:
             for artifact in outcome.step.artifacts:
-                counts = self.store.manifest(artifact)["counts"]
+                counts = self.store.manifest(artifact).counts
                 numbers = {f"{artifact.kind.name}/{k}": v for k, v in counts.items() if isinstance(v, int | float)}
                 self.tracker.log(numbers)
             operation = outcome.step.operation
@@ -103,18 +108,18 @@ class Pipeline:
     def describe(self) -> str:
         """The plan, for `dry_run=true`."""
         action = {"finished": "reuse", "started": "resume", "missing": "run"}
-        rows, commands = [], []
+        rows, commands, finished = [], [], self.finished()
         for step in self.steps:
             for artifact in step.artifacts:
                 what = "run again" if self._forced(step) else action[self.store.state(artifact)]
                 rows.append([step.stage or "–", step.title, what, str(artifact.folder)])
-            if isinstance(step.operation.run, str):
+            if isinstance(step.operation.run, str) and step.key not in finished:
                 endpoint = None if step.operation.processes == "one" else self.machine.rendezvous
                 folder, processes = self.store.path(step.artifacts[0]), self._processes(step)
                 line = shlex.join(command(folder, self.machine, processes, endpoint))
                 commands.append(f"{step.title}: {line}")
         table = text_table(["stage", "operation", "plan", "artifact"], rows, right=4)
-        return table + "\n\nWorkers:\n" + "\n".join(commands)
+        return "\n".join([table, *(["", "Workers:", *commands] if commands else [])])
 
     def _forced(self, step: Step) -> bool:
         return bool({step.stage, step.operation.name, step.purpose} & set(self.config.force))
@@ -126,6 +131,19 @@ class Pipeline:
                 there = ", ".join(dict.fromkeys(step.operation.name for step in self.steps))
                 log.warning("force=[%s] has no effect: the operations of this run are %s", name, there)
 
+    def _intact(self, work: Callable[[], None]) -> None:
+        """Do some work. If it finds a damaged artifact, rebuild that and start the work again; each artifact once."""
+        while True:
+            try:
+                return work()
+            except DamagedError as error:
+                step = next((s for s in self.steps if error.folder in map(self.store.path, s.artifacts)), None)
+                if step is None or error.folder in self.rebuilt:
+                    raise
+                self.rebuilt.add(error.folder)
+                log.warning("%s It is made again.", error.what)
+                self._intact(lambda step=step: self._carry_out(step))  # type: ignore[misc]
+
     def _carry_out(self, step: Step) -> None:
         started = time.time()
         made = self.store.ensure(step.artifacts, lambda folders: self._build(step, folders), force=self._forced(step))
@@ -136,7 +154,10 @@ class Pipeline:
         width = max(len(other.title) for other in self.steps)
         log.info("%-*s  %-9s %s", width, step.title, f"{seconds:.1f} s" if made else "reused", name)
         if step.operation.notice is not None:
-            step.operation.notice(self.config, self.store.manifest(first)["counts"], bool(made))
+            try:
+                step.operation.notice(self.config, self.store.manifest(first).counts, bool(made))
+            except (KeyError, TypeError, ValueError):  # counts of an older version, or edited: only a remark is lost
+                log.debug("no remarks on %s", first.folder, exc_info=True)
 
     def _preview(self, step: Step) -> None:
         """Fail early on errors in later steps that their first input shows, and record the reason in the manifests of their
@@ -150,6 +171,8 @@ class Pipeline:
             if not missing:
                 continue
             there = {name: self.store.path(a) for name, a in later.inputs.items() if self.store.state(a) == "finished"}
+            for folder in there.values():
+                verify(folder)
             try:
                 later.operation.preview(self.config, there)
             except LarkError as error:
@@ -158,6 +181,8 @@ class Pipeline:
 
     def _build(self, step: Step, folders: list[Path]) -> Sequence[Counts]:
         operation, job = step.operation, self._job(step, folders)
+        for artifact in step.needs:
+            verify(self.store.path(artifact))
         if self._forced(step) and operation.forget is not None:
             operation.forget(folders[0])
         if callable(operation.run):
@@ -168,7 +193,7 @@ class Pipeline:
             leader = None if operation.processes == "one" else self.leader
             try:
                 with follow or contextlib.nullcontext():
-                    counts = run_worker(job, operation.run, self._processes(step), leader)
+                    counts = run_worker(job, operation.run, self._processes(step), leader, WARMTH.start)
             except WorkerMemoryError as error:
                 raise LarkError(f"{error}\n{relief(self.config, self.machine, step, self.lengths())}") from error
         if operation.collect is not None:
@@ -192,6 +217,16 @@ class Pipeline:
             gpus=step.operation.gpus(self.config),
             allocator=step.operation.allocator,
         )
+
+    def _coming(self) -> Iterator[Coming]:
+        """The workers of this run that are single processes, in order, for warm processes."""
+        finished = self.finished()
+        for step in self.steps:
+            operation, processes = step.operation, self._processes(step)
+            alone = (processes or self.machine.processes) == 1 and (self.leader is None or operation.processes == "one")
+            if self.config.hardware.warm and isinstance(operation.run, str) and alone and step.key not in finished:
+                env = environment(self.machine, processes, operation.gpus(self.config), operation.allocator)
+                yield operation.run.split(":")[0], env
 
     def _processes(self, step: Step) -> int | None:
         """Processes of a step on each node: one per GPU, or one per group of GPUs that share a model. None: all."""

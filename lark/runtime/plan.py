@@ -11,14 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from lark.analysis.kinds import CONTAMINATION_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TIMINGS
+from lark.analysis.kinds import CONTAMINATION_TABLE, CONVERTED_JUDGE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TIMINGS
 from lark.analysis.operations import CONTAMINATION, GRADIENTS, JACOBIANS, KAPPA, TIMING
 from lark.config import STAGES, Config, Student, Task, Training
 from lark.config.checks import one_of
 from lark.errors import LarkError
 from lark.evaluation import benchmarks
-from lark.evaluation.grade import GENERATIONS, METRICS
+from lark.evaluation.grade import METRICS
 from lark.evaluation.operations import GENERATE, GRADE
+from lark.evaluation.shards import GENERATIONS
 from lark.generation.engine import ENGINES
 from lark.models.operations import CONVERT
 from lark.models.students import CONVERTED, location, packaged_file, tokenizer_identity, weights_identity
@@ -30,7 +31,17 @@ from lark.runtime.operation import Step
 from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
 from lark.scoring.external_scores import scores_file
-from lark.scoring.methods import JUDGE_TABLE, LENGTHS_TABLE, LOCAL_TABLE, METHODS, SCORES_TABLE, SOURCES, TEXT_TABLE, TOKENS
+from lark.scoring.methods import (
+    ENTROPY_TABLE,
+    JUDGE_TABLE,
+    LENGTHS_TABLE,
+    LOCAL_TABLE,
+    METHODS,
+    SCORES_TABLE,
+    SOURCES,
+    TEXT_TABLE,
+    TOKENS,
+)
 from lark.scoring.operations import JUDGE, LENGTHS, LOCAL, SCORE, TEXT
 from lark.selection.operations import SELECT
 from lark.selection.rules import WEIGHTINGS
@@ -125,7 +136,7 @@ class _Plan:
     def with_conversions(self, steps: list[Step]) -> list[Step]:
         """The steps, with each conversion before the first step that needs it."""
         for conversion in self.converted:
-            first = next((i for i, step in enumerate(steps) if step.weights == conversion.artifacts[0]), None)
+            first = next((i for i, step in enumerate(steps) if conversion.artifacts[0] in step.needs), None)
             if first is not None:
                 steps.insert(first, conversion)
         return steps
@@ -141,8 +152,9 @@ class _Plan:
 
     def scoring(self) -> list[Step]:
         """Only the steps that the method needs. The forward pass is shared by all methods and budgets."""
-        needed = {*METHODS[self.config.method.name].needs, *(["statistics"] if self.config.scoring.tokens else [])}
-        return [self.lengths, *(step(self) for source, step in SCORING.items() if source in needed)]
+        needed = METHODS[self.config.method.name].needs | ({"statistics"} if self.config.scoring.tokens else set())
+        passes = dict.fromkeys(step for source, step in SCORING.items() if source in needed)  # each once
+        return [self.lengths, *(step(self) for step in passes)]
 
     def pool_and_lengths(self) -> dict[str, Artifact]:
         return {artifact.kind.name: artifact for artifact in (self.pool, *self.lengths.artifacts)}
@@ -150,8 +162,12 @@ class _Plan:
     def score(self) -> Step:
         part = {**self.identity, "rank_clip": self.config.scoring.rank_clip}
         outputs = [Artifact(SCORES_TABLE, self.name, part, self.pool_and_lengths())]
+        if "entropy" in METHODS[self.config.method.name].needs:
+            outputs.append(Artifact(ENTROPY_TABLE, self.name, self.identity, self.pool_and_lengths()))
         if self.config.scoring.tokens:
-            outputs.append(Artifact(TOKENS, self.name, self.identity, self.pool_and_lengths()))
+            number = self.config.scoring.token_questions
+            part = {**self.identity, **({} if number is None else {"questions": number})}
+            outputs.append(Artifact(TOKENS, self.name, part, self.pool_and_lengths()))
         return Step(SCORE, tuple(outputs), self.weights, tuple(output.kind.name for output in outputs))
 
     def local(self) -> Step:
@@ -179,7 +195,7 @@ class _Plan:
         needs = METHODS[method.name].needs
         if "external" in needs:
             part |= {"scores": self.checksums(scores_file(method)), "higher_is_better": method.higher_is_better}
-        known = [step.artifacts[0] for step in scoring]
+        known = [artifact for step in scoring for artifact in step.artifacts]
         kinds = {LENGTHS_TABLE, *(SOURCES[source].kind for source in needs)}  # not those of scoring.tokens alone
         inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
         return Artifact(SELECTION, f"{self.name}-{method.name}-{weighting}{self.teacher_name()}-{budget.name}", part, inputs)
@@ -266,7 +282,10 @@ class _Plan:
             **self.identity, "samples": asked.samples, "rounds": asked.rounds, "scoring": scoring,
             "judge": asdict(self.config.method.judge),
         }  # fmt: skip
-        return [self.lengths, Step(TIMING, (Artifact(TIMINGS, self.name, part, self.pool_and_lengths()),), self.weights)]
+        judge, inputs = self.weights_of(self.config.method.judge.model), self.pool_and_lengths()
+        if isinstance(judge, Artifact):
+            inputs[CONVERTED_JUDGE] = judge
+        return [self.lengths, Step(TIMING, (Artifact(TIMINGS, self.name, part, inputs),), self.weights)]
 
     def model_name(self) -> str:
         weighting = "" if self.config.weighting == "auto" else f"-{self.config.weighting}"
@@ -279,6 +298,7 @@ class _Plan:
 
 SCORING: dict[str, Callable[[_Plan], Step]] = {
     "statistics": _Plan.score,
+    "entropy": _Plan.score,
     "local": _Plan.local,
     "text": _Plan.text,
     "judge": _Plan.judge,

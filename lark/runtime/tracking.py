@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import json
 import logging
 import os
 import threading
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lark.config import Config
+from lark.errors import LarkError
+from lark.reading.untrusted import parse_object
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 2.0
@@ -55,7 +56,10 @@ class Tracker:
             project=tracking.project, entity=tracking.entity, group=tracking.group, mode=mode,  # type: ignore[arg-type]
             name=self.name,
             config=asdict(self.config), dir=str(self.folder), reinit="finish_previous",
-            settings=wandb.Settings(console="off", x_disable_stats=True, silent=True),
+            # No metadata: it has the command line, and the address of the git remote, which may contain a password.
+            settings=wandb.Settings(
+                console="off", x_disable_stats=True, silent=True, x_disable_meta=True, disable_git=True, disable_code=True
+            ),
         )  # fmt: skip
 
     def log(self, values: Mapping[str, Any]) -> None:
@@ -96,8 +100,8 @@ class Tracker:
         while True:
             last = stop.wait(POLL_SECONDS)
             if path.exists():
-                for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-                    values = json.loads(line) if line.endswith("\n") else {"step": -1}
+                for line in path.read_bytes().splitlines(keepends=True):
+                    values = _parsed(line)
                     if values["step"] > seen:
                         seen = values["step"]
                         self.log({f"{prefix}/{key}": value for key, value in values.items()})
@@ -108,7 +112,8 @@ class Tracker:
     def already_tracked(self) -> bool:
         """Whether a run that produced nothing new can skip W&B: it has no group, or its group already has it."""
         group = self.config.tracking.group
-        return group is None or (self._told.exists() and group in self._told.read_text(encoding="utf-8").splitlines())
+        told = self._told.read_text(encoding="utf-8", errors="replace") if self._told.is_file() else ""
+        return group is None or group in told.splitlines()
 
     @property
     def _told(self) -> Path:
@@ -120,3 +125,12 @@ class Tracker:
             if not self.already_tracked:
                 with self._told.open("a", encoding="utf-8") as handle:
                     handle.write(f"{self.config.tracking.group}\n")
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """The values of a step; an earlier step than any other if the line is incomplete or damaged."""
+    try:
+        values = parse_object(line, "") if line.endswith(b"\n") else {}
+    except LarkError:
+        values = {}
+    return values if isinstance(values.get("step"), int) else {"step": -1}

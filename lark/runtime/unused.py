@@ -7,6 +7,7 @@ to both methods, and only one of them uses it. A trial of a sweep therefore only
 import logging
 from collections.abc import Iterator, Sequence
 
+from lark.analysis.kinds import TIMINGS
 from lark.analysis.operations import OPERATIONS as ANALYSIS_OPERATIONS
 from lark.config import STAGES, Config
 from lark.errors import LarkError
@@ -15,7 +16,7 @@ from lark.runtime.machine import Machine
 from lark.runtime.operation import Step
 from lark.runtime.plan import ANALYSES
 from lark.runtime.registry import OPERATIONS
-from lark.scoring.methods import METHODS
+from lark.scoring.methods import LOCAL_TABLE, METHODS, SCORES_TABLE
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,13 @@ log = logging.getLogger(__name__)
 def check_unused(config: Config, machine: Machine, plan: Sequence[Step], overrides: Sequence[str], sweep: bool) -> None:
     """Refuse overrides without effect; warn about them in a trial of a sweep. `plan`: all steps, also of other stages."""
     typed = [override.lstrip("+~").split("=", 1)[0] for override in overrides]
-    said = [*_method(config, typed), *_judge(config, machine, plan, typed), *_stages(config, plan, typed)]
+    said = [
+        *_method(config, typed),
+        *_scoring(config, plan, typed),
+        *_judge(config, machine, plan, typed),
+        *_analysis(config, typed),
+        *_stages(config, plan, typed),
+    ]
     if said and not sweep:
         raise LarkError(" ".join(said))
     for sentence in said:
@@ -34,7 +41,8 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
     """Settings that belong to another method."""
     method = config.method
     needs = METHODS[method.name].needs if method.name in METHODS else frozenset()
-    for key, value in (("weighting", config.weighting), ("method.teacher", method.teacher)):
+    budget = [(key, getattr(config.budget, key.removeprefix("budget."))) for key in typed if key.startswith("budget.")]
+    for key, value in (("weighting", config.weighting), ("method.teacher", method.teacher), *budget):
         if key in typed and config.weighting_name is None:
             yield f"{key}={value} has no effect: method={method.name} selects nothing. Remove it, or choose another method."
     if "method.seed" in typed and "seed" not in method.options:
@@ -49,6 +57,14 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
             yield f"method.{key}={value} has no effect: it belongs to method=external. Remove it, or add method=external."
 
 
+def _scoring(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
+    """Settings of a pass over the pool that this run does not have."""
+    for key, table in (("rank_clip", SCORES_TABLE), ("local_context", LOCAL_TABLE)):
+        if f"scoring.{key}" in typed and not any(step.makes(table) or step.makes(TIMINGS) for step in plan):
+            value, method = getattr(config.scoring, key), config.method.name
+            yield f"scoring.{key}={value} has no effect: method={method} does not use it. Remove it, or choose another method."
+
+
 def _judge(config: Config, machine: Machine, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
     """Settings of a judge that nobody asks, or that cannot be divided among GPUs."""
     key = "method.judge.tensor_parallel"
@@ -61,6 +77,18 @@ def _judge(config: Config, machine: Machine, plan: Sequence[Step], typed: Sequen
         if shared_gpus(config.engine.name, wanted, machine.device) != wanted:
             where = f"engine={config.engine.name} on {'a CPU' if machine.device == 'cpu' else 'GPUs'}"
             yield f"{key}={wanted} has no effect: {where} keeps the judge in one piece. Remove it, or use engine=vllm on GPUs."
+
+
+def _analysis(config: Config, typed: Sequence[str]) -> Iterator[str]:
+    """An analysis whose stage is not requested, and settings of one that is not chosen."""
+    chosen, stage = config.analysis.name, ANALYSIS_OPERATIONS[0].stage
+    given = [key for key in typed if key.startswith("analysis.")]
+    if given and chosen is None:
+        what = f"{given[0]} has" if len(given) == 1 else f"{', '.join(given)} have"
+        yield f"{what} no effect: no measurement is chosen. Add analysis.name={'|'.join(ANALYSES)}."
+    elif given and stage not in config.stages:
+        what = f"analysis.name={chosen}"
+        yield f"{what} has no effect: stages=[{','.join(config.stages)}] does not contain {stage}. Add it, or remove {what}."
 
 
 def _stages(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:

@@ -12,33 +12,40 @@ import traceback
 from pathlib import Path
 
 from lark.errors import LarkError, is_out_of_memory, requested_memory
-from lark.runtime.devices import narrow
-from lark.runtime.launch import DISK_FULL, ERROR, RESULT, die_with_parent, read_job
+from lark.printing import log_to, message
+from lark.runtime import heartbeat
+from lark.runtime.devices import for_allocator, leave_group, narrow
+from lark.runtime.disk import disk_error, is_disk_full
+from lark.runtime.entry import prepare
+from lark.runtime.launch import DISK_FULL, ERROR, NOT_WRITTEN, RESULT, die_with_parent, read_job
 from lark.runtime.operation import Job
-from lark.runtime.store import is_disk_full, no_space, write_text
+from lark.runtime.store import write_text
 
 
 def main(path: Path) -> int:
     die_with_parent()
+    prepare()
     job, target = read_job(path)
-    logging.basicConfig(level=logging.INFO if job.is_main else logging.WARNING, format="%(message)s", force=True)
+    log_to(level=logging.INFO if job.is_main else logging.WARNING)
+    beating = heartbeat.start(job.folder, job.rank, job.config.hardware.silence)
     if job.machine.device == "cuda":  # before the import below, which may query CUDA
         if job.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = narrow(os.environ, job.gpus)
-        if job.allocator and not os.environ.get("PYTORCH_CUDA_ALLOC_CONF"):
-            os.environ.setdefault("PYTORCH_ALLOC_CONF", job.allocator)
+        os.environ.update(for_allocator(job.allocator, os.environ))
     try:
         module, function = target.split(":")
         counts = getattr(importlib.import_module(module), function)(job)
     except Exception as error:
         try:
             report(error, job)
-        except OSError:  # the disk is full, which launch.py reports from the exit code
-            return DISK_FULL
+        except OSError as failure:  # launch.py reports it from the exit code
+            return DISK_FULL if is_disk_full(failure) else NOT_WRITTEN
         traceback.print_exc()  # for the log only: launch.py shows no output after the error is written
         return 1
     if job.is_main:
         write_text(job.folder / RESULT, json.dumps(dict(counts), default=str))
+    leave_group()
+    beating.set()
     return 0
 
 
@@ -46,11 +53,10 @@ def report(error: Exception, job: Job) -> None:
     """Write an error for launch.py. The first one counts: when one process fails, the others fail because they lose it."""
     if (job.folder / ERROR).exists():
         return
-    full = is_disk_full(error)
-    expected = full or isinstance(error, LarkError)
-    message = no_space(job.folder) if full else str(error) if expected else f"{type(error).__name__}: {error}"
-    memory = requested_memory(error) if not expected and is_out_of_memory(error) else None
-    described = {"message": message, "expected": expected, "memory": memory, "rank": job.rank}
+    said = str(error) if isinstance(error, LarkError) else disk_error(error, job.folder)
+    memory = requested_memory(error) if said is None and is_out_of_memory(error) else None
+    text = message(said or f"{type(error).__name__}: {error}")
+    described = {"message": text, "expected": said is not None, "memory": memory, "rank": job.rank}
     write_text(job.folder / ERROR, json.dumps(described))
 
 

@@ -25,9 +25,9 @@ class Matched:
     score: np.ndarray
     """[R] In the pool's order; NaN where a score is missing."""
     counts: dict[str, int]
-    """For the manifest."""
+    """Counts for the manifest."""
     notes: list[str]
-    """For the user: what does not match."""
+    """Messages about what does not match."""
 
 
 def scores_file(method: Method) -> Path:

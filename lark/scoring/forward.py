@@ -15,7 +15,7 @@ from lark.models.chat import Encoded
 from lark.models.head import Head, last_hidden_state, predicting
 from lark.models.padding import right_padded
 from lark.models.varlen import Segments
-from lark.scoring.statistics import TokenStatistics, token_statistics
+from lark.scoring.statistics import TokenStatistics, detailed_statistics, token_statistics
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,25 @@ def batches(lengths: Sequence[int], budget: int, padded: bool) -> list[list[int]
 
 
 @torch.no_grad()
-def response_statistics(student: Student, batch: Sequence[Encoded]) -> Iterator[TokenStatistics]:
-    """Statistics of each trajectory's response tokens, in the batch's order. Prompt positions are not projected."""
+def response_statistics(
+    student: Student, batch: Sequence[Encoded], n_alternatives: int | None = None
+) -> Iterator[TokenStatistics]:
+    """Statistics of each trajectory's response tokens, in the batch's order. Prompt positions are not projected.
+
+    `n_alternatives`: also the entropies and this number of most likely tokens (`DetailedStatistics`). None: neither.
+    """
     device = student.head.weight.device
     hidden = _packed(student, batch) if student.packs else _padded(student, batch)
     targets = torch.tensor([token for e in batch for token in e.response], device=device)
-    statistics = token_statistics(hidden, targets, student.head)
+    statistics = (
+        token_statistics(hidden, targets, student.head)
+        if n_alternatives is None
+        else detailed_statistics(hidden, targets, student.head, n_alternatives)
+    )
     start = 0
     for encoded in batch:
         stop = start + encoded.n_response
-        yield TokenStatistics(*(getattr(statistics, f.name)[start:stop] for f in fields(statistics)))
+        yield type(statistics)(**{f.name: getattr(statistics, f.name)[start:stop] for f in fields(statistics)})
         start = stop
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from lark.errors import LarkError
 from lark.generation.journal import read
 from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
@@ -35,6 +36,7 @@ TENTHS = [round(i / 10, 1) for i in range(11)]
 NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
 BARE_SCORE = re.compile(rf"""(?<!\\)(["'])overall_score\1\s*:\s*(["']?)(?P<number>{NUMBER})\2\s*[,}}\n]""")
 """The score in broken JSON. Something must follow the number: at the end of an answer, its last digits may be cut off."""
+MISSING: Mapping[str, Any] = {}
 LONGEST_VERDICT = 20_000
 """Characters of an answer that are searched for JSON."""
 
@@ -110,9 +112,24 @@ def verdicts_folder(artifact: Path) -> Path:
     return artifact.parents[1] / ".cache" / f"judge-{name}"
 
 
-def known_verdicts(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """All verdicts of this judge so far, by `key`. Answers are parsed again: newer code may understand more of them."""
-    return {row["key"]: {**row, "score": overall_score(row["answer"])} for row in read(folder.glob("*.jsonl"))}
+def known_verdicts(folder: Path, report: bool = False) -> dict[str, Mapping[str, Any]]:
+    """All verdicts of this judge so far, by `key`. Answers are parsed again: newer code may understand more of them.
+
+    `report`: log which lines are left out.
+    """
+    lost: list[str] = []
+    known: dict[str, Mapping[str, Any]] = {}
+    for row in read(folder.glob("*.jsonl"), folder.name, _problem, lost):
+        known.setdefault(row["key"], {**row, "score": overall_score(row["answer"])})
+    if lost and report:
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        log.warning("%s: %s%s. The judge is asked again for this verdict if it is needed.", folder, lost[0], more)
+    return known
+
+
+def _problem(row: Mapping[str, Any]) -> str | None:
+    whole = isinstance(row.get("key"), str) and isinstance(row.get("answer"), str) and isinstance(row.get("cut"), bool)
+    return None if whole else "this is not a verdict"
 
 
 def forget(artifact: Path) -> None:
@@ -126,7 +143,12 @@ def collect(job: Job, asked: Counts) -> Counts:
     known = known_verdicts(verdicts_folder(artifact))
     parts = []
     for rows in pools.row_groups(pool / pools.FILE, pools.TEXT):
-        verdicts = [known[key(row["question"], response_text(row))] for row in rows]
+        verdicts = [known.get(key(row["question"], response_text(row)), MISSING) for row in rows]
+        if MISSING in verdicts:
+            raise LarkError(
+                f"{verdicts_folder(artifact)}: verdicts are missing or damaged, e.g. that of question "
+                f"{rows[verdicts.index(MISSING)]['question_id']}. Run the same command again to ask for them."
+            )
         scores = [math.nan if v["score"] is None else v["score"] for v in verdicts]
         parts.append(
             pd.DataFrame(

@@ -97,7 +97,7 @@ def judge_pool(job: Job) -> dict[str, Any]:
         )
     folder = judge.verdicts_folder(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    known = set(judge.known_verdicts(folder))
+    known = set(judge.known_verdicts(folder, report=job.is_main))
     engine = job.config.engine
     gpus = engines.shared_gpus(engine.name, settings.tensor_parallel, job.machine.device)
     missing = _count_missing(path, job, known)
@@ -109,7 +109,7 @@ def judge_pool(job: Job) -> dict[str, Any]:
     label = "judging" if job.world == 1 else f"judging (process 1 of {job.world})"
     with (
         engines.running(started),
-        Journal(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl") as verdicts,
+        Journal(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl", folder.name) as verdicts,
         tqdm(total=missing, desc=label, unit="traj", disable=not job.is_main) as bar,
     ):
         for group in pools.row_groups(path, pools.TEXT):
@@ -135,7 +135,8 @@ def _count_missing(pool: Path, job: Job, known: set[str]) -> int:
 
 def load_tokenizer(path: str, settings: Judge) -> tuple[PreTrainedTokenizerBase, list[int]]:
     """The judge's tokenizer, and every token that ends its answer: its end-of-text token and those of its generation config."""
-    tokenizer = load.load_tokenizer(path, settings.revision, f"method.judge.path={settings.path}")
+    what = f"method.judge.path={settings.path}"
+    tokenizer = load.load_tokenizer(path, settings.revision, what)
     if not tokenizer.chat_template:
         raise LarkError(f"method.judge.path={settings.path} has no chat template: a judge must be a chat model.")
-    return tokenizer, sorted(load.generation_stops(path, settings.revision) | ({tokenizer.eos_token_id} - {None}))
+    return tokenizer, sorted(load.generation_stops(path, settings.revision, what) | ({tokenizer.eos_token_id} - {None}))

@@ -9,6 +9,8 @@ only candidates with at least one response token, in any order:
     nll                         sum_t -log p_t                                    statistics
     brier                       sum_t ||pi_t - e_y||^2                            statistics
     rank_sum                    sum_t min(rank_t, r_max)                          statistics
+    entropy                     1/|a_k| sum_t -sum_v p_t(v) log p_t(v)            entropy
+    renyi2                      1/|a_k| sum_t -log sum_v p_t(v)^2                 entropy
     local_naturalness           the score of App. C.2                             local
     judge                       overall_score of the judge model                  judge
     external                    the score of another tool                         external
@@ -33,8 +35,10 @@ SCORES_TABLE = Kind("scores", 1, "scores.parquet")
 LOCAL_TABLE = Kind("local", 1, "local.parquet")
 TEXT_TABLE = Kind("text", 1, "text.parquet")
 JUDGE_TABLE = Kind("judge", 3, "judge.parquet")
-TOKENS = Kind("tokens", 1)
-"""Statistics of every token, which the scoring pass writes if `scoring.tokens` is set."""
+ENTROPY_TABLE = Kind("entropy", 1, "entropy.parquet")
+"""Mean entropies of the student's distribution, which the scoring pass writes for methods that need them."""
+TOKENS = Kind("tokens", 2)
+"""Statistics of every token, which the scoring pass writes if `scoring.tokens` is set (lark/scoring/tokens.py)."""
 TEXT_COLUMNS = ("words", "self_verification", "exploration", "granularity")
 
 
@@ -49,6 +53,7 @@ class Source:
 SOURCES: dict[str, Source] = {
     "lengths": Source(LENGTHS_TABLE, ("n_tokens",)),
     "statistics": Source(SCORES_TABLE, ("n_tokens", "nll", "brier", "rank_sum")),
+    "entropy": Source(ENTROPY_TABLE, ("entropy", "renyi2")),
     "local": Source(LOCAL_TABLE, ("local_naturalness",)),
     "judge": Source(JUDGE_TABLE, ("judge",)),
     "external": Source(None, ("external",)),
@@ -191,6 +196,23 @@ def rsr(trajectories: pd.DataFrame) -> Floats:
     return _column(trajectories, "rank_sum") / _column(trajectories, "nll")
 
 
+def entropy(trajectories: pd.DataFrame) -> Floats:
+    """1/|a_k| sum_t H(pi_t) with H = -sum_v p(v) log p(v) (Shannon, 1948): the student's mean uncertainty over the response.
+
+    Unlike the loss, it does not depend on which token the teacher wrote. That higher is better is a choice: it selects the
+    responses along which the student is least certain.
+    """
+    return _column(trajectories, "entropy")
+
+
+def renyi2(trajectories: pd.DataFrame) -> Floats:
+    """1/|a_k| sum_t H_2(pi_t) with H_2 = -log sum_v p(v)^2 (Rényi, 1961), which counts the likely tokens and ignores the tail.
+
+    That higher is better is a choice, as for `entropy`.
+    """
+    return _column(trajectories, "renyi2")
+
+
 def external(trajectories: pd.DataFrame) -> Floats:
     """Another tool's score; method.higher_is_better sets its direction."""
     return _column(trajectories, "external")
@@ -207,6 +229,8 @@ METHODS: dict[str, Method] = {
         Method("grape", frozenset({"statistics"}), grape),
         Method("local_naturalness", frozenset({"local"}), local_naturalness),
         Method("rsr", frozenset({"statistics"}), rsr, higher_is_better=False),
+        Method("entropy", frozenset({"entropy"}), entropy),
+        Method("renyi2", frozenset({"entropy"}), renyi2),
         Method("external", frozenset({"external"}), external),
         Method("inverse_loss", frozenset({"statistics"}), inverse_loss),
         Method("brier", frozenset({"statistics"}), brier),

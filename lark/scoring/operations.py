@@ -18,6 +18,7 @@ from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_b
 from lark.runtime.machine import Machine
 from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
+from lark.scoring.methods import TOKENS
 from lark.scoring.text import write_indicators
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ TOKENISE, SERIAL = 1_000_000, 0.1
 """Tokens per second of one thread, and the share of the work that stays on one (measured: experiments/bench/tokenising.py)."""
 JUDGE_TOKENS, JUDGE_ANSWER = 450, 120
 """Assumed tokens of a judge's prompt without the question and the response, and of its JSON."""
+TOKEN_BYTES = 18
+"""Bytes of a token's statistics on disk (measured: experiments/bench/tokens.py)."""
 PAPER_SCORE_SECONDS = 1.32
 """Seconds per sample on 8 A100 (App. D.1)."""
 CUT = "%d of %d trajectories are cut at student.max_length=%d; %d of them have no response left and cannot be selected"
@@ -47,7 +50,16 @@ def _score_cost(planner: Planner, step: Step) -> Estimate:
     flops = costs.forward_flops(planner.shape, lengths.total, lengths.response)
     own = flops.forward * lengths.repeat / lengths.trajectories / planner.hardware.rate("forward", planner.shape, 1)
     paper = f"{PAPER_SCORE_SECONDS} s per sample (ours {own:.2f} s of one GPU)" if planner.is_papers else ""
-    return _pass_cost(planner, step, flops, paper)
+    return replace(_pass_cost(planner, step, flops, paper), kept_gib=_token_bytes(planner, step) / GIB)
+
+
+def _token_bytes(planner: Planner, step: Step) -> float:
+    """Disk space of the statistics of tokens, if they are kept."""
+    if not step.makes(TOKENS):
+        return 0.0
+    lengths, number = planner.lengths, planner.config.scoring.token_questions
+    share = 1.0 if number is None else min(1.0, number / lengths.questions)
+    return TOKEN_BYTES * float(lengths.response.sum()) * lengths.repeat * share
 
 
 def _local_cost(planner: Planner, step: Step) -> Estimate:

@@ -5,9 +5,8 @@ cost and do not depend on the number of processes: a run that was started on one
 named after its rows: if `scoring.shard_tokens` has changed since, the file is ignored, never misread.
 """
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lark.errors import LarkError, first_line
-from lark.pool.trajectories import complete
+from lark.errors import LarkError
+from lark.pool.trajectories import KEY, complete
 from lark.runtime.operation import Counts, Job
+from lark.runtime.part_files import intact
 from lark.runtime.store import atomic
-from lark.scoring.methods import LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
+from lark.scoring import tokens
+from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
 
-log = logging.getLogger(__name__)
-
+ROWS = {**dict.fromkeys(KEY, pa.string()), "n_tokens": pa.int64()}
+"""Columns that all results have in common with the lengths. Files of other origin have other types of text."""
 LEAST_SHARDS = 16
 QUADRATIC = 1 / 20_000
 """Cost of a trajectory of n tokens is n + n²/20,000: attention costs as much as the rest at about 20,000 tokens."""
 
-FILES = {kind.name: kind.file for kind in (SCORES_TABLE, LOCAL_TABLE, TOKENS)}
+FILES = {kind.name: kind.file for kind in (SCORES_TABLE, ENTROPY_TABLE, LOCAL_TABLE, TOKENS)}
 """The outputs of a pass, and the file that their shards are merged into; per-token statistics are too large for one file."""
 
 
@@ -55,15 +57,32 @@ class Shards:
     """[N] Tokens that the student is run on for each trajectory."""
     costs: np.ndarray
     """[N] Estimated work."""
+    expected: pa.Table
+    """The trajectories and their response tokens, in the pool's order: results have the same rows."""
 
     @classmethod
     def of(cls, lengths: Path, shard_tokens: int, blocks: int = 1) -> "Shards":
         """`lengths`: folder of the pool's token counts. `blocks`: runs of each response in short pieces (Local Naturalness)."""
         kind = LENGTHS_TABLE
-        table = pd.read_parquet(lengths / kind.file, columns=["n_prompt", "n_tokens"])
-        tokens = table["n_prompt"].to_numpy() + blocks * table["n_tokens"].to_numpy()
-        costs = cost(tokens) if blocks == 1 else tokens.astype(np.float64)
-        return cls(cut(costs, shard_tokens), tokens, costs)
+        table = pq.read_table(lengths / kind.file, columns=[*KEY, "n_prompt", "n_tokens"])
+        run_on = table["n_prompt"].to_numpy() + blocks * table["n_tokens"].to_numpy()
+        costs = cost(run_on) if blocks == 1 else run_on.astype(np.float64)
+        return cls(cut(costs, shard_tokens), run_on, costs, _rows(table))
+
+    @property
+    def questions(self) -> list[str]:
+        """[N] Each trajectory's question."""
+        return [str(question) for question in self.expected["question_id"].to_pylist()]
+
+    def first_questions(self, number: int | None) -> frozenset[str]:
+        """The first questions of the pool. None: all."""
+        return frozenset(list(dict.fromkeys(self.questions))[:number])
+
+    def only(self, questions: frozenset[str]) -> "Shards":
+        """The shards with trajectories of these questions: the same ranges, with no work for the other rows."""
+        kept = np.array([question in questions for question in self.questions])
+        rows = [part for part in self.rows if kept[part.start : part.stop].any()]
+        return replace(self, rows=rows, tokens=self.tokens * kept, costs=self.costs * kept)
 
     def deal(self, processes: int) -> list[list[range]]:
         """The shards of each process: the costliest first, each to the process with the least work so far."""
@@ -76,37 +95,35 @@ class Shards:
             loads[rank] += costs[rows]
         return hands
 
+    def with_work(self, rows: range) -> list[int]:
+        """The rows of a shard that the student is run on, counted from the shard's first."""
+        return [int(row) for row in np.flatnonzero(self.tokens[rows.start : rows.stop])]
+
     def tokens_in(self, rows: range) -> int:
         return int(self.tokens[rows.start : rows.stop].sum())
+
+    def missing(self, output: str, folder: Path, parts: Iterable[range]) -> set[range]:
+        """The shards that must still be computed: not those that exist, or were merged before the run was killed."""
+        whole = FILES[output]
+        if whole and intact(folder / whole, lambda table: _rows(table).equals(self.expected)):
+            return set()
+        return {rows for rows in parts if not self._is_done(folder / name(output, rows), rows)}
+
+    def _is_done(self, path: Path, rows: range) -> bool:
+        expected = self.expected.take([rows.start + row for row in self.with_work(rows)])
+        return intact(path, lambda table: _rows(table).equals(expected))
+
+
+def _rows(table: pa.Table) -> pa.Table:
+    """The trajectories of a result, with their response tokens. Of tokens' statistics: with the lengths of the lists."""
+    if tokens.EACH in table.column_names:
+        table = table.select(KEY).append_column("n_tokens", pc.list_value_length(table[tokens.EACH]))
+    return table.select(list(ROWS)).cast(pa.schema(ROWS.items()))
 
 
 def name(output: str, rows: range) -> str:
     prefix = "shard" if FILES[output] else output
     return f"{prefix}-{rows.start:08d}-{rows.stop:08d}.parquet"
-
-
-def done(output: str, folder: Path, rows: range) -> bool:
-    """Whether a shard need not be computed: it exists, or was merged with the others before the run was killed."""
-    whole = FILES[output]
-    there = _intact(folder / name(output, rows), _read_to_the_end)
-    return there or (bool(whole) and _intact(folder / whole, pq.read_metadata))
-
-
-def _read_to_the_end(path: Path) -> object:
-    return pq.read_table(path, page_checksum_verification=True)
-
-
-def _intact(path: Path, look: Callable[[Path], object]) -> bool:
-    """Whether a table exists and can be read. A damaged one is removed and counts as missing."""
-    if not path.exists():
-        return False
-    try:
-        look(path)
-    except (pa.ArrowException, OSError) as error:
-        log.warning("%s is damaged (%s): computing it again", path, first_line(error))
-        path.unlink(missing_ok=True)
-        return False
-    return True
 
 
 def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any]]:
@@ -125,10 +142,10 @@ def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any
 
 
 def collect(job: Job, counts: Counts) -> Counts:
-    """Merge the shards of each output when all processes have finished. `counts` has the rows of each shard."""
+    """Merge the shards of each output when all processes have finished. `counts` has the rows of each output's shards."""
     rest = {key: value for key, value in counts.items() if key != "shards"}
-    rows = [range(*bounds) for bounds in counts["shards"]]
-    return {output: {**rest, **finish(output, folder, rows)} for output, folder in job.outputs.items()}
+    rows = {output: [range(*bounds) for bounds in shards] for output, shards in counts["shards"].items()}
+    return {output: {**rest, **finish(output, folder, rows[output])} for output, folder in job.outputs.items()}
 
 
 def finish(output: str, folder: Path, rows: list[range]) -> dict[str, int]:
@@ -142,7 +159,7 @@ def finish(output: str, folder: Path, rows: list[range]) -> dict[str, int]:
         if part not in keep:
             part.unlink()
     if not whole:
-        return {"tokens": sum(pq.read_metadata(part).num_rows for part in parts), "files": len(parts)}
+        return tokens.write_index(folder, parts)
     table = pd.read_parquet(folder / whole, columns=["n_tokens", "truncated"])
     if len(table) != rows[-1].stop:
         raise LarkError(f"{folder / whole} has {len(table)} rows, but the pool has {rows[-1].stop}. Remove {folder}.")
@@ -163,4 +180,4 @@ def _present(parts: list[Path]) -> list[Path]:
 def _merge(parts: list[Path], path: Path) -> None:
     table = pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
     with atomic(path) as draft:
-        table.to_parquet(draft, index=False)
+        table.to_parquet(draft, index=False, write_page_checksum=True)

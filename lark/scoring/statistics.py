@@ -7,7 +7,8 @@ relatives.
 Tiles. Tokens × vocabulary is processed in tiles that fit in cache. The outer loop is over the vocabulary and the inner one
 over tokens, so that each part of the head is read from memory once. A tile is one matrix product and one reduction, which
 keeps six numbers per token. The reduction has three implementations behind one signature, `Absorb`: plain PyTorch, the
-same compiled, and a CUDA kernel.
+same compiled, and a CUDA kernel. Entropies and the most likely tokens are added to the sweep only where they are asked for
+(distribution.py).
 
 No cancellation. The sums run over the wrong tokens v != y only, relative to *their* running maximum m:
 
@@ -37,6 +38,7 @@ from torch.nn import functional
 
 from lark.errors import LarkError, first_line
 from lark.models.head import Head
+from lark.scoring.distribution import Collector, Distribution, Weigh, weigh_tile
 
 log = logging.getLogger(__name__)
 
@@ -85,13 +87,19 @@ class TokenStatistics:
 
 
 @dataclass(frozen=True)
+class DetailedStatistics(TokenStatistics, Distribution):
+    """The same, with entropies and the most likely tokens."""
+
+
+@dataclass(frozen=True)
 class Tiling:
-    """The size of tiles and their reduction. `fixed`: the reduction was compiled for exactly this shape."""
+    """The size of tiles and their reductions. `fixed`: the reductions were compiled for exactly this shape."""
 
     rows: int
     columns: int
     absorb: Absorb
     fixed: bool = False
+    weigh: Weigh = weigh_tile
 
     def fitted(self, n_tokens: int, vocabulary: int) -> "Tiling":
         """Tiles of nearly equal size, no larger than these, so that little of the last ones is padding."""
@@ -117,21 +125,48 @@ def token_statistics(hidden: Tensor, targets: Tensor, head: Head, backend: Backe
     return tiled_statistics(hidden, targets, head, _tiling(backend, hidden, head))
 
 
+@torch.no_grad()
+def detailed_statistics(
+    hidden: Tensor, targets: Tensor, head: Head, n_alternatives: int, backend: Backend = "auto"
+) -> DetailedStatistics:
+    """The same with entropies and the `n_alternatives` most likely tokens (0: none), at most as many as the vocabulary has."""
+    return tiled_details(hidden, targets, head, n_alternatives, _tiling(backend, hidden, head))
+
+
 def tiled_statistics(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling) -> TokenStatistics:
     """`token_statistics` with a given tiling."""
     _check_inputs(hidden, targets, head)
     tiling = tiling.fitted(len(targets), head.vocabulary)
+    return _statistics(_swept(hidden, targets, head, tiling), head, tiling)
+
+
+def tiled_details(hidden: Tensor, targets: Tensor, head: Head, n_alternatives: int, tiling: Tiling) -> DetailedStatistics:
+    """`detailed_statistics` with a given tiling."""
+    _check_inputs(hidden, targets, head)
+    tiling = tiling.fitted(len(targets), head.vocabulary)
+    n_blocks = -(-len(targets) // tiling.rows)
+    collector = Collector(n_blocks, tiling.rows, min(n_alternatives, head.vocabulary), hidden.device, tiling.weigh)
+    state = _swept(hidden, targets, head, tiling, collector)
+    return DetailedStatistics(**vars(_statistics(state, head, tiling)), **vars(collector.finish(state, targets)))
+
+
+def _swept(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling, collector: Collector | None = None) -> Tensor:
+    """The state [6, T] of all tokens, compared with the tiles' own gold logits (module docstring)."""
     blocks = [slice(i, min(i + tiling.rows, len(targets))) for i in range(0, len(targets), tiling.rows)]
     gold = hidden.new_empty(len(targets), dtype=torch.float32)
     for b in blocks:
         parts = -(-(b.stop - b.start) // CPU_GOLD) if hidden.device.type == "cpu" else 1
         pairs = zip(hidden[b].tensor_split(parts), targets[b].tensor_split(parts), strict=True)
         gold[b] = torch.cat([head.rows(y).logits(h).diagonal() for h, y in pairs])
-    state = _sweep(hidden, targets, gold, head, tiling)
+    state = _sweep(hidden, targets, gold, head, tiling, collector)
     for b in blocks:
         seen = state[5, b].float()
         if not torch.equal(seen, gold[b]):
             state[:, b] = _sweep(hidden[b], targets[b], seen, head, tiling)
+    return state
+
+
+def _statistics(state: Tensor, head: Head, tiling: Tiling) -> TokenStatistics:
     # Columns that hold -inf without being masked by the model: the padding of the last tile, and the gold token's own.
     statistics = _finish(state, n_masked=-head.vocabulary % tiling.columns + 1)
     _check_bounds(statistics, head)
@@ -214,7 +249,8 @@ def _compiled() -> Tiling | None:
     except Exception as error:  # the compiler's failures have no common type
         log.warning("Scoring runs uncompiled, a little slower: %s", str(error).strip().split("\n")[0][:200])
         return None
-    return Tiling(CPU_TILE, CPU_TILE, partial(_absorb, reduce), fixed=True)
+    weigh = torch.compile(weigh_tile, fullgraph=True, dynamic=False)  # compiled when it is first used
+    return Tiling(CPU_TILE, CPU_TILE, partial(_absorb, reduce), fixed=True, weigh=weigh)
 
 
 def _new_states(n_blocks: int, rows: int, device: torch.device) -> Tensor:
@@ -225,8 +261,10 @@ def _new_states(n_blocks: int, rows: int, device: torch.device) -> Tensor:
     return states
 
 
-def _sweep(hidden: Tensor, targets: Tensor, gold: Tensor, head: Head, tiling: Tiling) -> Tensor:
-    """The state [6, T] of all tokens after all tiles."""
+def _sweep(
+    hidden: Tensor, targets: Tensor, gold: Tensor, head: Head, tiling: Tiling, collector: Collector | None = None
+) -> Tensor:
+    """The state [6, T] of all tokens after all tiles. `collector`: sees every tile too."""
     T, rows, columns = len(targets), tiling.rows, tiling.columns
     n_blocks = -(-T // rows)
     targets = functional.pad(targets, (0, n_blocks * rows - T), value=-1).view(n_blocks, rows)
@@ -239,7 +277,11 @@ def _sweep(hidden: Tensor, targets: Tensor, gold: Tensor, head: Head, tiling: Ti
         for i in range(n_blocks):
             block = hidden[i * rows : (i + 1) * rows]
             part.logits(block, out=tile[: len(block), : part.vocabulary])
+            if collector is not None:
+                collector.expect(states[i])
             tiling.absorb(tile, targets[i] - start, gold[i], states[i])
+            if collector is not None:
+                collector.absorb(i, start, tile, targets[i] - start, states[i])
     return states.transpose(0, 1).reshape(6, -1)[:, :T]
 
 

@@ -2,14 +2,17 @@
 
 The passes differ only in what they do with a shard's rows. Shards are assigned to processes, those that an earlier run
 finished are skipped, and each is written when it is complete. The pipeline merges them (lark/scoring/shards.py).
+
+The scoring pass has up to three outputs: the scores, the entropies if the method needs them, and the statistics of each token if
+`scoring.tokens` is set. It computes what the missing ones need, on the rows that they need.
 """
 
 import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -19,26 +22,30 @@ from tqdm import tqdm
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.models.load import load_chat, load_model
+from lark.models.load import load_chat, load_model, load_tokenizer
+from lark.models.pieces import vocabulary_pieces
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
+from lark.runtime.part_files import write_part
 from lark.runtime.store import atomic
 from lark.scoring import shards
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.local import LocalScorer, local_naturalness, steps_of
-from lark.scoring.methods import LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
+from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
 from lark.scoring.shards import Shards
-from lark.scoring.statistics import TokenStatistics
+from lark.scoring.statistics import DetailedStatistics, TokenStatistics
+from lark.scoring.tokens import ALTERNATIVES, PIECES, TrajectoryTokens, write_pieces, write_shard
 
 log = logging.getLogger(__name__)
 
 Rows = Sequence[Mapping[str, Any]]
 Advance = Callable[[float], object]
 """Advances the progress bar by a number of tokens."""
-ShardScorer = Callable[[Rows, Sequence[Encoded], Advance], Mapping[str, pa.Table]]
-"""Maps a shard's rows and their tokens to one table per output."""
+Content: TypeAlias = pa.Table | list[TrajectoryTokens]
+ShardScorer = Callable[[Rows, Sequence[Encoded], Advance], Mapping[str, Content]]
+"""Maps a shard's rows and their tokens to the content of one file per output."""
 
 
 def lengths(job: Job) -> dict[str, Any]:
@@ -64,13 +71,18 @@ def lengths(job: Job) -> dict[str, Any]:
 
 def score(job: Job) -> dict[str, Any]:
     """Every statistic of every trajectory, and of every token if `scoring.tokens` is set (paper, Alg. 1 lines 1-5)."""
-    wants_tokens = TOKENS.name in job.outputs
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
-
-    def scorer(student: Student) -> ShardScorer:
-        return lambda rows, encoded, advance: _score_rows(student, job, rows, encoded, advance, wants_tokens)
-
-    return _run_shards(job, cut, "scoring", scorer)
+    if TOKENS.name not in job.outputs:
+        return _run_shards(job, cut, "scoring", lambda student: _Pass(student, job))
+    if job.is_main:
+        _write_vocabulary(job)
+    questions = cut.first_questions(job.config.scoring.token_questions)
+    with_tokens = cut.only(questions)
+    alone = len(job.outputs) == 1
+    return _run_shards(
+        job, with_tokens if alone else cut, "scoring", lambda student: _Pass(student, job, questions),
+        some={TOKENS.name: with_tokens},
+    )  # fmt: skip
 
 
 def local(job: Job) -> dict[str, Any]:
@@ -86,12 +98,22 @@ def local(job: Job) -> dict[str, Any]:
 
 
 def _run_shards(
-    job: Job, cut: Shards, label: str, scorer: Callable[[Student], ShardScorer], offsets: bool = False
+    job: Job,
+    cut: Shards,
+    label: str,
+    scorer: Callable[[Student], ShardScorer],
+    offsets: bool = False,
+    some: Mapping[str, Shards] | None = None,
 ) -> dict[str, Any]:
-    """Score this process's shards of the pool, except those that already exist."""
-    bounds = [(rows.start, rows.stop) for rows in cut.rows]
+    """Score this process's shards of the pool, except those that already exist. `some`: the shards of outputs that lack others."""
+    parts = {output: (some or {}).get(output, cut) for output in job.outputs}
+    bounds = {output: [(rows.start, rows.stop) for rows in part.rows] for output, part in parts.items()}
     mine = cut.deal(job.world)[job.rank]
-    missing = [rows for rows in mine if not all(shards.done(output, folder, rows) for output, folder in job.outputs.items())]
+    missing: defaultdict[range, dict[str, Path]] = defaultdict(dict)
+    """The files that each shard lacks, by output."""
+    for output, folder in job.outputs.items():
+        for rows in parts[output].missing(output, folder, set(mine) & set(parts[output].rows)):
+            missing[rows][output] = folder / shards.name(output, rows)
     if not missing:
         return {"shards": bounds, "tokens_per_second": None}
     total, left = (sum(map(cut.tokens_in, some)) for some in (mine, missing))
@@ -101,37 +123,85 @@ def _run_shards(
     label = label if job.world == 1 else f"{label} (process 1 of {job.world})"
     with tqdm(total=total, initial=total - left, desc=label, unit="tok", unit_scale=True, disable=not job.is_main) as bar:
         for where in sorted(missing, key=lambda rows: rows.start):
-            rows = shards.read_rows(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
-            tables = score_shard(rows, chat.encode_many(rows, config.max_length, offsets), bar.update)
-            for output, folder in job.outputs.items():
-                if not shards.done(output, folder, where):
-                    with atomic(folder / shards.name(output, where)) as draft:
-                        pq.write_table(tables[output], draft, compression="zstd", write_page_checksum=True)
+            read = shards.read_rows(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
+            chosen = [read[row] for row in cut.with_work(where)]
+            contents = score_shard(chosen, chat.encode_many(chosen, config.max_length, offsets), bar.update)
+            for output, path in missing[where].items():
+                _write(path, contents[output])
         rate = bar.format_dict["rate"]
     return {"shards": bounds, "tokens_per_second": rate}
 
 
-def _score_rows(
-    student: Student, job: Job, rows: Rows, encoded: Sequence[Encoded], advance: Advance, wants_tokens: bool
-) -> dict[str, pa.Table]:
-    """One row of statistics per trajectory, in the pool's order; NaN where truncation left no response token."""
-    results: list[dict[str, float]] = [{} for _ in rows]
-    kept: dict[int, TokenStatistics] = {}
-    usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
-    for batch in batches([len(encoded[i].ids) for i in usable], job.config.hardware.score_tokens, padded=not student.packs):
-        chosen = [usable[i] for i in batch]
-        with _naming(rows, chosen):
-            for index, statistics in zip(chosen, response_statistics(student, [encoded[i] for i in chosen]), strict=True):
-                results[index] = summarise(statistics, job.config.scoring.rank_clip)
-                if wants_tokens:
-                    kept[index] = statistics
-        advance(sum(len(encoded[i].ids) for i in chosen))
-    table = pd.concat([_table(rows, encoded), pd.DataFrame(results, columns=list(SUMMARY))], axis=1)
-    tables = {SCORES_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
-    return {**tables, TOKENS.name: _token_table(rows, encoded, kept)} if wants_tokens else tables
+def _write(path: Path, content: Content) -> None:
+    if isinstance(content, pa.Table):
+        write_part(content, path)
+    else:
+        write_shard(path, content)
 
 
-def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, pa.Table]:
+def _write_vocabulary(job: Job) -> None:
+    """The text of each token, for readers of the tokens' statistics."""
+    folder, student = job.outputs[TOKENS.name], job.config.student
+    if not (folder / PIECES).exists():
+        tokenizer = load_tokenizer(job.weights, student.revision, f"{student.setting}.path={job.weights}")
+        write_pieces(folder, *vocabulary_pieces(tokenizer))
+
+
+class _Pass:
+    """Scores the rows of a shard: a `ShardScorer`."""
+
+    def __init__(self, student: Student, job: Job, questions: frozenset[str] = frozenset()) -> None:
+        """`questions`: those whose tokens are kept."""
+        self.student, self.config, self.questions = student, job.config, questions
+        self.outputs = set(job.outputs)
+
+    def __call__(self, rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, Content]:
+        """One row per trajectory, in the pool's order; NaN where truncation left no response token."""
+        summaries: list[dict[str, float]] = [{} for _ in rows]
+        entropies: list[dict[str, float]] = [{} for _ in rows]
+        tokens = {
+            index: TrajectoryTokens.none(row["question_id"], row["candidate_id"])
+            for index, row in enumerate(rows)
+            if row["question_id"] in self.questions
+        }
+        usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
+        budget, padded = self.config.hardware.score_tokens, not self.student.packs
+        for batch in batches([len(encoded[i].ids) for i in usable], budget, padded):
+            chosen = [usable[i] for i in batch]
+            with _naming(rows, chosen):
+                found = response_statistics(self.student, [encoded[i] for i in chosen], self._detail(tokens.keys() & chosen))
+                for index, statistics in zip(chosen, found, strict=True):
+                    summaries[index] = summarise(statistics, self.config.scoring.rank_clip)
+                    if isinstance(statistics, DetailedStatistics):
+                        entropies[index] = {name: float(getattr(statistics, name).double().mean()) for name in ENTROPIES}
+                        if index in tokens:
+                            tokens[index] = trajectory_tokens(rows[index], encoded[index], statistics)
+            advance(sum(len(encoded[i].ids) for i in chosen))
+        ids = _table(rows, encoded)
+        return {
+            SCORES_TABLE.name: _joined(ids, summaries, SUMMARY),
+            ENTROPY_TABLE.name: _joined(ids, entropies, ENTROPIES),
+            TOKENS.name: list(tokens.values()),
+        }
+
+    def _detail(self, with_tokens: set[int]) -> int | None:
+        """What a batch needs beyond the scores (`response_statistics`)."""
+        return ALTERNATIVES if with_tokens else 0 if ENTROPY_TABLE.name in self.outputs else None
+
+
+def _joined(ids: pd.DataFrame, results: list[dict[str, float]], columns: Sequence[str]) -> pa.Table:
+    return pa.Table.from_pandas(pd.concat([ids, pd.DataFrame(results, columns=list(columns))], axis=1), preserve_index=False)
+
+
+def trajectory_tokens(row: Mapping[str, Any], encoded: Encoded, statistics: DetailedStatistics) -> TrajectoryTokens:
+    """A trajectory's tokens in the types of the file, so that a shard of them fits into memory."""
+    halves = {name: getattr(statistics, name).half() for name in ("surprisal", "residual", "entropy", "alternative_p")}
+    whole = {name: getattr(statistics, name) for name in ("rank", "alternatives")}
+    columns = {name: column.cpu().numpy() for name, column in (halves | whole).items()}
+    return TrajectoryTokens(row["question_id"], row["candidate_id"], np.asarray(encoded.response, dtype=np.int32), **columns)
+
+
+def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, Content]:
     """One row per trajectory, in the pool's order. Trajectories that share a prompt are run together."""
     score, n_steps = np.full(len(rows), np.nan), np.zeros(len(rows), dtype=np.int64)
     groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -152,6 +222,8 @@ def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], 
 
 SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")
 """Sums over response tokens of surprisal, residual, clipped rank and ties; means of p(y), Σ_{v≠y} p² and Σ p²."""
+ENTROPIES = ("entropy", "renyi2")
+"""Means over response tokens of the entropies of the student's distribution."""
 
 
 def summarise(statistics: TokenStatistics, rank_clip: int) -> dict[str, float]:
@@ -168,30 +240,6 @@ def summarise(statistics: TokenStatistics, rank_clip: int) -> dict[str, float]:
         "ties": float(statistics.ties.sum()),
         **{name: float(values[name].mean()) for name in ("p_gold", "wrong_p2", "sum_p2")},
     }
-
-
-def _token_table(rows: Rows, encoded: Sequence[Encoded], kept: Mapping[int, TokenStatistics]) -> pa.Table:
-    """One row per response token, in the pool's order; `position` is 0 at the response's first token."""
-    order = sorted(kept)
-    sizes = [encoded[i].n_response for i in order]
-    positions = [np.arange(size, dtype=np.int32) for size in sizes]
-    ids = [np.asarray(encoded[i].response, dtype=np.int32) for i in order]
-    statistics = {f.name: [getattr(kept[i], f.name).cpu().numpy() for i in order] for f in fields(TokenStatistics)}
-    columns = {"position": positions, "token": ids, **statistics}
-    return pa.table(
-        {
-            **{name: _repeated([str(rows[i][name]) for i in order], sizes) for name in KEY},
-            **{name: np.concatenate(parts) if parts else np.empty(0, np.int32) for name, parts in columns.items()},
-        }
-    )
-
-
-def _repeated(values: list[str], counts: list[int]) -> pa.Array:
-    """Each value repeated `count` times, but stored once."""
-    distinct = list(dict.fromkeys(values))
-    code = {value: index for index, value in enumerate(distinct)}
-    indices = np.repeat(np.array([code[value] for value in values], dtype=np.int32), counts)
-    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(distinct, pa.string()))
 
 
 @contextlib.contextmanager

@@ -4,11 +4,14 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from lark.errors import LarkError
+from lark.reading.untrusted import read_object, readable_object
 from lark.runtime.store import Kind, checksum, write_text
 
 log = logging.getLogger(__name__)
@@ -19,6 +22,11 @@ CURVE = "metrics.jsonl"
 
 COMPLETE = "complete"
 """Written last. A checkpoint without it is incomplete and not resumed from. It lists the sizes and checksums of the others."""
+STATE = "trainer_state.json"
+"""The Trainer's own state, with the number of the step."""
+NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,15})", re.ASCII)
+Stamp = tuple[int, str | None]
+"""Size and checksum of a file."""
 SMALL = 2**26
 """Largest file, in bytes, that gets a checksum."""
 
@@ -47,9 +55,32 @@ def seal(checkpoint: Path, layout: Layout) -> None:
 
     Only sizes and small files are read, because the other processes wait for the one that seals.
     """
-    paths = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
-    files = {path.relative_to(checkpoint).as_posix(): (path.stat().st_size, _digest(path)) for path in paths}
-    write_text(checkpoint / COMPLETE, json.dumps({**asdict(layout), "files": files}))
+    write_text(checkpoint / COMPLETE, json.dumps({**asdict(layout), "files": stamps(checkpoint)}))
+
+
+def stamps(folder: Path) -> dict[str, Stamp]:
+    """Size and checksum of every file in a folder."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): (path.stat().st_size, _digest(path)) for path in paths}
+
+
+def changed(folder: Path, files: Any) -> str | None:
+    """What is wrong with the files of `stamps`, as a phrase, or None."""
+    if not isinstance(files, dict) or not all(_is_stamp(stamp) for stamp in files.values()):
+        return "its list of files cannot be read"
+    for name, (size, digest) in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes instead of {size}"
+        if _digest(path) != digest:
+            return f"{name} has changed"
+    return None
+
+
+def _is_stamp(stamp: Any) -> bool:
+    return isinstance(stamp, list) and len(stamp) == 2 and isinstance(stamp[0], int) and isinstance(stamp[1], str | None)
 
 
 def newest_checkpoint(folder: Path, layout: Layout) -> Path | None:
@@ -57,7 +88,7 @@ def newest_checkpoint(folder: Path, layout: Layout) -> Path | None:
     complete = [path for path in _checkpoints(folder) if (path / COMPLETE).exists()]
     if not complete:
         return None
-    said = json.loads((complete[-1] / COMPLETE).read_text(encoding="utf-8"))
+    said = read_object(complete[-1] / COMPLETE)
     written = Layout(said["zero"], said["world"])
     if written.zero != layout.zero or (layout.zero and written.world != layout.world):
         raise LarkError(
@@ -70,10 +101,12 @@ def newest_checkpoint(folder: Path, layout: Layout) -> Path | None:
 def remove_unusable(folder: Path) -> None:
     """Remove checkpoints that are incomplete (the run was killed while writing) or damaged, down to the newest intact one.
 
-    Call it from one process only.
+    Anything else that is named like a checkpoint is left alone. Call it from one process only.
     """
-    damaged = False
-    for path in reversed(_checkpoints(folder)):
+    known, damaged = _checkpoints(folder), False
+    for path in sorted(set(folder.glob("checkpoint-*")) - set(known)):
+        log.warning("%s is not a checkpoint: ignored", path.name)
+    for path in reversed(known):
         what = damage(path)
         if what is None:
             return
@@ -86,22 +119,15 @@ def remove_unusable(folder: Path) -> None:
 
 def damage(checkpoint: Path) -> str | None:
     """Why a checkpoint cannot be resumed from, or None."""
-    complete = checkpoint / COMPLETE
-    if not complete.exists():
+    if not (checkpoint / COMPLETE).exists():
         return "is incomplete"
-    try:
-        files = dict(json.loads(complete.read_text(encoding="utf-8"))["files"])
-    except (ValueError, KeyError, TypeError):
+    said = readable_object(checkpoint / COMPLETE)
+    if said is None or not isinstance(said.get("zero"), int) or not isinstance(said.get("world"), int):
         return f"is damaged ({COMPLETE} cannot be read)"
-    for name, (size, digest) in files.items():
-        path = checkpoint / name
-        if not path.is_file():
-            return f"is damaged ({name} is missing)"
-        if path.stat().st_size != size:
-            return f"is damaged ({name} has {path.stat().st_size} bytes instead of {size})"
-        if _digest(path) != digest:
-            return f"is damaged ({name} has changed)"
-    return None
+    if harm := changed(checkpoint, said.get("files")):
+        return f"is damaged ({harm})"
+    step = (readable_object(checkpoint / STATE) or {}).get("global_step")
+    return None if step == _step(checkpoint) else f"is damaged ({STATE} is of step {step})"
 
 
 def _digest(path: Path) -> str | None:
@@ -110,4 +136,10 @@ def _digest(path: Path) -> str | None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    """Folders with the name of a checkpoint, by step."""
+    found = [path for path in folder.glob("checkpoint-*") if NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=_step)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))

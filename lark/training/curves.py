@@ -3,6 +3,8 @@
 import json
 import logging
 import math
+import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +15,8 @@ from torch import distributed
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lark.errors import LarkError
+from lark.reading.untrusted import parse_object
 from lark.runtime.store import write_text
 from lark.training.batches import GlobalBatch
 
@@ -133,14 +137,45 @@ def snapshot_steps(count: int, steps: int) -> list[int]:
 
 
 def keep_steps(path: Path, last: int) -> None:
-    """Remove what was logged after the checkpoint that training resumes from."""
-    if path.exists():
-        write_text(path, "".join(json.dumps(line) + "\n" for line in read_curve(path) if line["step"] <= last))
+    """Remove what was logged after the checkpoint that training resumes from, and lines that cannot be read."""
+    if os.path.lexists(path):
+        kept = [line for line in read_curve(path, report=True) if line["step"] <= last]
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
-def read_curve(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`, without an incomplete last line."""
-    if not path.exists():
+def read_curve(path: Path, report: bool = False) -> list[dict[str, Any]]:
+    """The lines of a `metrics.jsonl`, without an incomplete last line, damaged lines and repeated steps.
+
+    `report`: log how many lines were damaged. They are only a record of the run, which does not depend on them.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    except OSError as error:
+        if report:
+            log.warning("%s cannot be read (%s): it starts over.", path, error.strerror)
+        return []
+    found: dict[int, dict[str, Any]] = {}
+    complete = [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+    for number, line in enumerate(complete, start=1):
+        values = _parsed(line, f"{path}, line {number}")
+        if values is None or values["step"] in found:
+            if report:
+                log.warning("%s, line %d is damaged: it is left out of the curve.", path, number)
+        else:
+            found[values["step"]] = values
+    return list(found.values())
+
+
+def _parsed(line: bytes, where: str) -> dict[str, Any] | None:
+    """The values of a step; None if the line is damaged."""
+    try:
+        values = parse_object(line, where)
+    except LarkError:
+        return None
+    step, skipped = values.get("step"), values.get("skipped", [])
+    names = isinstance(skipped, list) and all(isinstance(name, str) for name in skipped)
+    return values if isinstance(step, int) and not isinstance(step, bool) and names else None

@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel, Trainer
 
 from lark.config import Config
+from lark.errors import LarkError
 from lark.models.chat import ChatFormat
 from lark.models.load import load_model
+from lark.training.checkpoints import Stamp, stamps
 from lark.training.lora import merged, transposed_layers, with_unquantised_base
+from lark.training.trainer import diverged
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +42,15 @@ class Exporter:
         self.trainer, self.student, self.chat = trainer, student, chat
         self.config, self.zero, self.folder, self.source = config, zero, folder, source
 
-    def export(self) -> None:
-        """Write into the artifact's folder. Files get their final names only when all are complete."""
+    def export(self) -> dict[str, Stamp]:
+        """Write into the artifact's folder, and return its files. They get their final names only when all are complete."""
         draft = self.folder / "checkpoints" / "export"
-        if self._write(draft):
-            for file in sorted(draft.iterdir()):
-                file.replace(self.folder / file.name)
+        if not self._write(draft):
+            return {}
+        files = stamps(draft)
+        for name in files:
+            (draft / name).replace(self.folder / name)
+        return files
 
     def snapshot(self, step: int) -> None:
         """Write into snapshots/step-000123. A step that already exists (from a run that was killed later) is left alone."""
@@ -85,13 +91,21 @@ class Exporter:
         with torch.device("meta"):  # the plain class and dtype, without adapters; its weights are those in `state`
             shell = type(self.student)(config).to(dtype)
         shell.generation_config = self._generation_config()
-        shell.save_pretrained(folder, state_dict=_copies(state, dtype))
+        shell.save_pretrained(folder, state_dict=self._checked(_copies(state, dtype)))
         self.chat.tokenizer.save_pretrained(folder)
         mode = (folder / "config.json").stat().st_mode  # that of an ordinary file; only the owner can read safetensors
         for file in folder.iterdir():
             file.chmod(mode)
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
+
+    def _checked(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights as they are written, if they are numbers. A weight may also be too large for float16."""
+        for name, value in weights.items():
+            if not bool(value.isfinite().all()):
+                what = f"weights are not finite in {self.config.student.dtype}, e.g. {name}"
+                raise LarkError(diverged(self.trainer.state.global_step, what, self.config.training.learning_rate))
+        return weights
 
     def _generation_config(self) -> GenerationConfig:
         """Both stop tokens, without the student's sampling defaults, which engines would apply."""

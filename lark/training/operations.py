@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 
 from lark.cards.cards import model_card
-from lark.config import Config, HeldOut
+from lark.config import Config, HeldOut, Lora
 from lark.errors import LarkError
 from lark.models.shapes import Shape, shape_of
 from lark.planner import costs, remedies
@@ -188,23 +188,32 @@ def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settin
     adapters: list[Settings] = [{}]
     if not lora.rank:
         adapters.append({"training.lora.rank": LORA_RANK, "training.learning_rate": LORA_RATE})
+    # Before shorter contexts: rounding frozen weights changes less than cutting the end of a trajectory, with its answer.
+    quantized: list[Settings] = [{}]
     if machine.device == "cuda" and lora.bits is None and now != 3:
-        adapters.append({**adapters[-1], "training.lora.bits": 4})
+        quantized.append({"training.lora.bits": 4})
     recomputed: list[Settings] = [{}]
     if not config.training.gradient_checkpointing:
         recomputed.append({"training.gradient_checkpointing": True})
-    found = remedies.combined(adapters, lengths, _shared(config, machine), _offloaded(config, machine), sharded, recomputed)
-    return (s for s in found if not (s.get("hardware.zero") == 3 and (lora.bits or "training.lora.bits" in s)))
+    shared, offloaded = _shared(config, machine), _offloaded(config, machine)
+    found = remedies.combined(adapters, lengths, quantized, shared, offloaded, sharded, recomputed)
+    return (s for s in found if _possible(s, lora))
+
+
+def _possible(settings: Settings, lora: Lora) -> bool:
+    """Whether settings go together: 4-bit weights need adapters, and ZeRO-3 cannot shard them."""
+    bits, rank = settings.get("training.lora.bits", lora.bits), settings.get("training.lora.rank", lora.rank)
+    return bits is None or (bool(rank) and settings.get("hardware.zero") != 3)
 
 
 def _offloaded(config: Config, machine: Machine) -> list[Settings]:
-    """With the optimizer in the host's memory, which only GPUs have in addition to their own."""
+    """Offloading of the optimizer to the host's memory, which only GPUs have in addition to their own."""
     possible = machine.device == "cuda" and config.hardware.offload == "none" and _fits_host(config, machine)
     return [{}, {"hardware.offload": "optimizer"}] if possible else [{}]
 
 
 def _shared(config: Config, machine: Machine) -> list[Settings]:
-    """With micro-batches shared by more processes of a node than now."""
+    """Settings that share micro-batches among more processes of a node than now."""
     now, shape = config.hardware.sequence_parallel, shape_of(config.student)
     if shape is None or config.student.attention in UNSHARED:
         return [{}]

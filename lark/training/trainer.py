@@ -20,9 +20,10 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from lark.config import Config
 from lark.errors import LarkError
 from lark.models.head import LogitRule
+from lark.models.weights import not_finite
 from lark.training.batches import GlobalBatch, GlobalBatches
 from lark.training.checkpoints import Layout, seal, sync
-from lark.training.limits import LOSS_CHUNK, TIMEOUT
+from lark.training.constants import LOSS_CHUNK, TIMEOUT
 from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch
 from lark.training.sequence import SequenceParallel
@@ -122,7 +123,40 @@ class WeightedTrainer(Trainer):
                 model.zero_grad(set_to_none=True)
         return norm
 
+    def require_finite(self, step: int) -> None:
+        """Stop a run whose weights are no longer numbers. All processes call it together."""
+        found = [name for name in self._gathered(not_finite(cast(nn.Module, self.model))) if name is not None]
+        if found:
+            raise LarkError(
+                diverged(step, f"weights are not finite (NaN or infinite), e.g. {found[0]}", self.args.learning_rate)
+            )
+
+    @torch.no_grad()
+    def require_usable(self) -> None:
+        """Refuse a trained student whose own training data has no finite loss: weights that are too large are useless too.
+
+        All processes call it together, after training.
+        """
+        micro = self.batches[len(self.batches) - 1].micro[:1]
+        self.model_wrapped.eval()
+        losses = []
+        for part in micro:
+            with self.compute_loss_context_manager():
+                losses += self.model_wrapped(part.to(self.args.device), 1)[1].isfinite().tolist()
+        if not any(finite for each in self._gathered(losses) for finite in each):
+            last = next(step for step in range(self.state.global_step, -1, -1) if step not in self.skipped)
+            raise LarkError(diverged(last, "loss is not finite (NaN or infinite)", self.args.learning_rate))
+
+    def _gathered(self, own: Any) -> list[Any]:
+        """An object of each process."""
+        everyone = [own]
+        if self.accelerator.num_processes > 1:
+            everyone = [None] * self.accelerator.num_processes
+            distributed.all_gather_object(everyone, own)
+        return everyone
+
     def _skip_step(self, step: int) -> None:
+        self.require_finite(step - 1)  # otherwise all further steps would be skipped
         culprits = self._culprits()
         what = "their loss is not finite" if culprits else "each loss is finite, so any in the batch may be the cause"
         names = culprits or self._batch.names
@@ -143,11 +177,7 @@ class WeightedTrainer(Trainer):
             for name, finite in zip(names, losses.isfinite().tolist(), strict=True)
             if not finite
         ]
-        everyone: list[list[str]] = [own]
-        if self.accelerator.num_processes > 1:
-            everyone = [[] for _ in range(self.accelerator.num_processes)]
-            distributed.all_gather_object(everyone, own)
-        return sorted({name for names in everyone for name in names})
+        return sorted({name for names in self._gathered(own) for name in names})
 
     # What the Trainer computes for its own kind of batch. Nothing here uses it.
 
@@ -159,12 +189,21 @@ class WeightedTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Every process brings its own files to disk before the barrier: with ZeRO, that is most of the checkpoint."""
+        self.require_finite(self.state.global_step)
         super()._save_checkpoint(model, trial)
         checkpoint = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
         sync(checkpoint)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
             seal(checkpoint, self.layout)
+
+
+def diverged(step: int, what: str, rate: float) -> str:
+    """The error of a run whose student is useless after a step."""
+    return (
+        f"Training stopped: after step {step} the student's {what}. Lower training.learning_rate={rate:g}, or lengthen "
+        "training.warmup. Checkpoints of earlier steps are kept."
+    )
 
 
 def _only(batch: list[GlobalBatch]) -> GlobalBatch:

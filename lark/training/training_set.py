@@ -31,7 +31,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name in messages."""
         return "/".join(self.key)
 
 
@@ -86,7 +86,6 @@ def _dialogue(values: Mapping[str, Any], where: str) -> Dialogue:
     if "user" not in roles or roles[-1] != "assistant" or not dialogue.turns:
         raise LarkError(
             f"{where}: `messages` must have a user turn and end with an assistant turn that is trained on (with a weight "
-            f"other than 0); it has "
-            f"{', '.join(roles) or 'no messages'}."
+            f"other than 0); it has {', '.join(roles) or 'no messages'}."
         )
     return dialogue

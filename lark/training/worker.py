@@ -20,12 +20,13 @@ from lark.models.attention import attention, automatic, separate_segments, suppo
 from lark.models.chat import ChatFormat
 from lark.models.head import LogitRule, logit_rule
 from lark.models.load import load_chat, load_model
+from lark.reading.untrusted import readable_object
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
 from lark.runtime.store import write_text
 from lark.selection.write import TRAINING_SET
 from lark.training.batches import Example, GlobalBatches
-from lark.training.checkpoints import CURVE, Layout, newest_checkpoint, remove_unusable
+from lark.training.checkpoints import CURVE, Layout, changed, newest_checkpoint, remove_unusable
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
 from lark.training.export import Exporter
 from lark.training.kernels import apply_liger
@@ -50,10 +51,10 @@ IDLE = (
 def train(job: Job) -> dict[str, Any]:
     """Fine-tune the student on `train.jsonl`, resuming from the newest intact checkpoint, and export it."""
     checkpoints = job.folder / "checkpoints"
-    if (job.folder / DONE).exists():
+    if (done := finished(job.folder, report=job.is_main)) is not None:
         if job.is_main:
             shutil.rmtree(checkpoints, ignore_errors=True)  # left by a run that was killed in between
-        return dict(json.loads((job.folder / DONE).read_text(encoding="utf-8")))
+        return done
     run = prepare(job)
     if job.is_main:
         remove_unusable(checkpoints)
@@ -61,17 +62,38 @@ def train(job: Job) -> dict[str, Any]:
     resume = newest_checkpoint(checkpoints, run.trainer.layout)
     if resume is not None:
         log.info("resuming from %s", resume.name)
-        done = int(resume.name.split("-")[1])
+        last = int(resume.name.split("-")[1])
         curve = read_curve(job.folder / CURVE)
-        run.trainer.skipped = {line["step"]: line["skipped"] for line in curve if "skipped" in line and line["step"] <= done}
+        run.trainer.skipped = {line["step"]: line["skipped"] for line in curve if "skipped" in line and line["step"] <= last}
         run.trainer.accelerator.wait_for_everyone()  # before the main process shortens the file
     run.trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-    run.exporter.export()
+    run.trainer.require_usable()
+    files = run.exporter.export()
     counts = {**run.counts, "skipped_steps": len(run.trainer.skipped)}
     if job.is_main:
-        write_text(job.folder / DONE, json.dumps(counts) + "\n")
+        write_text(job.folder / DONE, json.dumps({**counts, "files": files}) + "\n")
         shutil.rmtree(checkpoints, ignore_errors=True)
     return counts
+
+
+def finished(folder: Path, report: bool = False) -> dict[str, int] | None:
+    """Counts of a run that has exported its student; None if there is none. `report`: log that there is one, but damaged.
+
+    Training then continues from its checkpoints, if they are still there.
+    """
+    if not (folder / DONE).exists():
+        return None
+    counts = readable_object(folder / DONE)
+    if counts is None:
+        harm: str | None = f"{DONE} cannot be read"
+    else:
+        harm = changed(folder, counts.pop("files", {}))
+        harm = harm or (None if all(isinstance(value, int) for value in counts.values()) else f"{DONE} has changed")
+    if harm is None:
+        return counts
+    if report:
+        log.warning("%s: the exported student is damaged (%s). It is exported again.", folder, harm)
+    return None
 
 
 @dataclass(frozen=True)
@@ -152,12 +174,14 @@ def facts(model: PreTrainedModel, config: Config) -> tuple[LogitRule, bool]:
 
 def _twin(source: str, student: Student, device: str) -> PreTrainedModel:
     """The student's architecture with two layers and random weights: enough for `facts`."""
-    config = AutoConfig.from_pretrained(source, revision=student.revision)
+    config = AutoConfig.from_pretrained(source, revision=student.revision, trust_remote_code=False)
     config.num_hidden_layers = min(2, config.num_hidden_layers)
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[: config.num_hidden_layers]
     implementation = attention(student, device, config)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=implementation)
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation=implementation, trust_remote_code=False
+    )
     moved: PreTrainedModel = model.to(torch.device(device)).eval()
     return moved
 

@@ -12,8 +12,10 @@ from lark.config import Pool, Scoring
 from lark.models.chat import Encoded
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
+from lark.runtime.machine import Machine
 from lark.runtime.operation import Job
 from lark.scoring.forward import Student
+from tests.conftest import composed
 
 
 def test_every_way_of_scoring_gives_the_same_numbers() -> None:
@@ -50,3 +52,25 @@ def test_a_trajectory_without_a_system_prompt_is_timed_without_one(tmp_path: Pat
     chosen = pd.DataFrame({"question_id": ["q", "q"], "candidate_id": ["2", "0"]})
     found = cost.read(tmp_path / pools.FILE, chosen)
     assert [(row["candidate_id"], row["system"]) for row in found] == [("0", None), ("2", None)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"),
+    [
+        ([], None),
+        (["engine=vllm"], "engine=vllm would need the memory"),
+        (
+            ["student=smollm2", "engine=hf"],
+            "the weights of method.judge.path=Qwen/Qwen3-32B take 61 GiB, and this device has 24",
+        ),
+        (["method.judge.path=owner/unknown", "method.judge.dtype=float32"], None),
+    ],
+)
+def test_a_judge_that_cannot_be_loaded_next_to_the_student_is_left_out(
+    typed: list[str], why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With engine=hf a run once downloaded the paper's judge of 61 GiB, whatever the memory."""
+    monkeypatch.setattr(cost, "memory_gib", lambda device: 24.0)
+    job = Job("cost", Path(), {}, {}, "", composed("analysis.name=cost", *typed), Machine("cpu", 1, 1, 1))
+    found = cost.judge_left_out(job)
+    assert found is None if why is None else why in str(found)

@@ -70,10 +70,10 @@ def test_jacobians_are_computed_for_questions_that_have_gradients(pool: Path, tm
     overrides = ["analysis.name=theory", "analysis.questions=2", "analysis.jacobians=1", "analysis.iterations=2"]
     first = job(tmp_path / "gradients", {"pool": pool}, *overrides)
     worker.gradients(first)
-    parts.merge(first.folder, GRADIENTS_TABLE.file)
+    parts.merge(first.folder, GRADIENTS_TABLE.file, 2)
     second = job(tmp_path / "jacobians", {"pool": pool, "gradients": first.folder}, *overrides)
     assert worker.jacobians(second) == {"questions": 1}
-    parts.merge(second.folder, JACOBIANS_TABLE.file)
+    parts.merge(second.folder, JACOBIANS_TABLE.file, 1)
     table = pd.read_parquet(second.folder / JACOBIANS_TABLE.file)
     assert table["candidate_id"].tolist() == ["c0", "c1", "c2"]
     assert (table["iterations"] == 2).all()
@@ -84,12 +84,13 @@ def test_a_killed_analysis_resumes_with_the_missing_questions(pool: Path, tmp_pa
     started = job(tmp_path / "out", {"pool": pool}, "analysis.name=gradients", "analysis.questions=2")
     worker.gradients(started)
     whole = pd.read_parquet(started.folder / parts.name(1))
-    (started.folder / parts.name(1)).unlink()
+    shutil.copy(started.folder / parts.name(0), started.folder / parts.name(1))  # a shard with the rows of another question
+    (started.folder / parts.name(7)).write_bytes(b"belongs to no question")
     before = (started.folder / parts.name(0)).stat().st_mtime_ns
     worker.gradients(started)
     assert (started.folder / parts.name(0)).stat().st_mtime_ns == before
     pd.testing.assert_frame_equal(pd.read_parquet(started.folder / parts.name(1)), whole)
-    assert parts.merge(started.folder, GRADIENTS_TABLE.file) == {"shards": 2, "rows": 6}
+    assert parts.merge(started.folder, GRADIENTS_TABLE.file, 2) == {"shards": 2, "rows": 6}
     assert [question.question_id for question in statistics.read(started.folder)] == ["a", "b"]
 
 
@@ -121,7 +122,7 @@ def test_decay_rates_along_training_are_those_of_the_papers_weighted_loss(tmp_pa
             save_file(weights, snapshot / "model.safetensors", {"format": "pt"})
     run = job(tmp_path / "out", {"checkpoint": checkpoint, "selection": selection}, "analysis.name=kappa")
     assert worker.kappa(run)["snapshots"] == 2
-    parts.merge(run.folder, "kappa.parquet")
+    parts.merge(run.folder, "kappa.parquet", 2)
     found = pd.read_parquet(run.folder / "kappa.parquet")
     assert found["step"].tolist() == [0, 4]
     assert (found["rate"] == found["gradient_norm2"] / found["loss"]).all()

@@ -187,9 +187,29 @@ def test_a_file_that_cannot_be_read_is_reported_in_one_line(file: str, content: 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("answer", ["", "   ", "\t\n", None, float("nan"), float("inf")])
+def test_an_empty_gold_answer_is_refused(answer: object, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": answer}) + "\n")
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 1: there is no `answer`"):
+        load("mine", replace(MINE, path=str(tmp_path / "a.jsonl")))
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_letter"), [(" b ", True), ("J", True), ("K", False), ("(B)", False), ("5 cm", False), (2, False)]
+)
+def test_the_gold_answer_of_a_choice_is_a_letter(answer: object, is_letter: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": answer}) + "\n")
+    task = replace(MINE, path=str(tmp_path / "a.jsonl"), answer_format="choice")
+    if is_letter:
+        assert load("mine", task)[0].answer.strip() == str(answer).strip()
+        return
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 1: the answer '.*' is not the letter of a choice"):
+        load("mine", task)
+
+
 @pytest.mark.parametrize(
     ("file", "content"),
-    [("a.json", b'[{"problem": "?", "answer": "5"}]'), ("A.JSONL", ROW), ("a.jsonl.gz", gzip.compress(ROW)),
+    [("a.json", b'[{"problem": "?", "answer": "5"}]'), ("A.JSONL", ROW), ("a.jsonl.gz", gzip.compress(ROW, mtime=0)),
      ("a.csv", b"problem,answer,\n?,5,\n"), ("a.jsonl", b'{"problem": "?", "answer": 5.0}')],
 )  # fmt: skip
 def test_lists_compressed_files_and_whole_floats_are_read(file: str, content: bytes, tmp_path: Path) -> None:

@@ -1,18 +1,24 @@
 """Generation survives `kill -9`: the answers are the same in the end, and none is generated twice."""
 
+import json
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lark.evaluation import grade as grading
+from lark.errors import LarkError
+from lark.evaluation import shards
+from lark.evaluation.benchmarks import load
 from lark.evaluation.generate import generate
 from lark.evaluation.operations import GENERATE
-from lark.generation.journal import Journal, read
+from lark.generation.journal import CHECK, Journal, checksum
+from lark.generation.journal import read as read_journal
 from lark.models.students import DEMO
 from lark.runtime.launch import environment, read_job, write_job
 from lark.runtime.machine import Machine
@@ -24,6 +30,11 @@ SETTINGS = composed(
     "benchmark.decoding.seeds=[0,1]", "benchmark.decoding.max_new_tokens=150", "benchmark.decoding.temperature=1.5",
 )  # fmt: skip
 MACHINE = Machine("cpu", 1, 1, 1)
+PLAN = shards.Plan(tuple(problem.id for problem in load("demo_words", SETTINGS.benchmark.tasks["demo_words"])), (0, 1), 2)
+
+
+def read(paths: list[Path]) -> list[dict[str, Any]]:
+    return list(read_journal(paths, paths[0].parent.name, PLAN.problem))
 
 
 def job_file(folder: Path) -> Path:
@@ -37,8 +48,8 @@ def finish(path: Path, ranks: int = 1) -> str:
     job, _ = read_job(path)
     for rank in range(ranks):
         assert generate(replace(job, rank=rank, world=ranks)) == {"demo_words": {"problems": 12}}
-    assert grading.merge_generations(path.parent) == {"generations": 12 * 2 * 2}
-    return (path.parent / grading.GENERATIONS.file).read_text()
+    assert shards.merge(path.parent, PLAN) == {"generations": 12 * 2 * 2}
+    return (path.parent / shards.GENERATIONS.file).read_text()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +59,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_killed_while_generating_it_ends_with_the_same_answers_and_repeats_none(tmp_path: Path, undisturbed: str) -> None:
     path = job_file(tmp_path / "run")
-    shard = path.parent / grading.shard(0)
+    shard = path.parent / shards.shard(0)
     process = subprocess.Popen([sys.executable, "-m", "lark.runtime.worker", str(path)], cwd=ROOT, env=environment(MACHINE))
     deadline = time.time() + 300
     while (not shard.exists() or shard.read_bytes().count(b"\n") < 3) and process.poll() is None and time.time() < deadline:
@@ -56,13 +67,13 @@ def test_killed_while_generating_it_ends_with_the_same_answers_and_repeats_none(
     assert process.poll() is None, "it ended before it could be killed"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    kept = list(read([shard]))
+    kept = read([shard])
     assert 3 <= len(kept) < 24
     with shard.open("ab") as handle:
         handle.write(b'{"problem": "demo_words-0')  # left by a kill in the middle of a write
     job, _ = read_job(path)
     generate(job)
-    rows = list(read([shard]))
+    rows = read([shard])
     assert rows[: len(kept)] == kept
     assert len({(row["problem"], row["seed"]) for row in rows}) == len(rows) == 24
     assert finish(path) == undisturbed
@@ -72,26 +83,118 @@ def test_the_number_of_processes_changes_nothing_and_may_change_in_between(tmp_p
     path = job_file(tmp_path / "run")
     job, _ = read_job(path)
     generate(replace(job, rank=1, world=2))
-    assert len(list(read([path.parent / grading.shard(1)]))) == 12
+    assert len(read([path.parent / shards.shard(1)])) == 12
     assert finish(path, ranks=3) == undisturbed
 
 
 def test_a_run_that_is_killed_while_merging_generates_nothing_again(tmp_path: Path, undisturbed: str) -> None:
     path = job_file(tmp_path / "run")
     (path.parent / "problems.jsonl").write_text("")
-    (path.parent / grading.GENERATIONS.file).write_text(undisturbed)
+    (path.parent / shards.GENERATIONS.file).write_text(undisturbed)
     job, _ = read_job(path)
     generate(job)
-    assert not list(path.parent.glob(grading.SHARDS))
-    assert grading.merge_generations(path.parent) == {"generations": 48}
+    assert not list(path.parent.glob(shards.SHARDS))
+    assert shards.merge(path.parent, PLAN) == {"generations": 48}
 
 
 def test_a_journal_continues_after_its_last_complete_line(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     for n in range(3):
-        with Journal(path) as journal:
+        with Journal(path, "owner") as journal:
             journal.append({"n": n, "text": "Ü\n\u2028"})
         with path.open("ab") as handle:
             handle.write('{"n": 99, "text": "Ü'.encode()[:-1])
-    assert [row["n"] for row in read([path])] == [0, 1, 2]
-    assert [row["n"] for row in read([tmp_path / "journal.jsonl"])] == [0, 1, 2]
+    assert [row["n"] for row in read_journal([path], "owner", lambda row: None)] == [0, 1, 2]
+    assert not list(read_journal([path], "another", lambda row: None))
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """The lines of a complete journal."""
+    path = job_file(tmp_path_factory.mktemp("answered") / "run")
+    generate(read_job(path)[0])
+    return (path.parent / shards.shard(0)).read_bytes().splitlines(keepends=True)
+
+
+def rechecked(row: dict[str, Any]) -> bytes:
+    """A line as a journal of this folder would write it."""
+    record = {key: value for key, value in row.items() if key != CHECK}
+    return json.dumps({**record, CHECK: checksum(record, "run")}, ensure_ascii=False).encode() + b"\n"
+
+
+def with_text(row: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**row, "samples": [{**row["samples"][0], **changes}, *row["samples"][1:]]}
+
+
+HARM: dict[str, Callable[[dict[str, Any]], bytes]] = {
+    "removed": lambda row: b"",
+    "blank": lambda row: b"  \n",
+    "broken": lambda row: rechecked(row)[:40] + b"\n",
+    "binary": lambda row: b"\xff\x00\xfe\n",
+    "nested": lambda row: b"[" * 50_000 + b"\n",
+    "not an object": lambda row: b"[1]\n",
+    "text changed": lambda row: json.dumps(with_text(row, text="6")).encode() + b"\n",
+    "unchecked": lambda row: json.dumps({key: value for key, value in row.items() if key != CHECK}).encode() + b"\n",
+    "another problem": lambda row: rechecked({**row, "problem": "gone"}),
+    "another seed": lambda row: rechecked({**row, "seed": 7}),
+    "seed of another type": lambda row: rechecked({**row, "seed": "0"}),
+    "a sample too few": lambda row: rechecked({**row, "samples": row["samples"][:1]}),
+    "a sample too many": lambda row: rechecked({**row, "samples": row["samples"] * 2}),
+    "no samples": lambda row: rechecked({**row, "samples": None}),
+    "sample without text": lambda row: rechecked(with_text(row, text=None)),
+    "sample without end": lambda row: rechecked(with_text(row, finish_reason="abort")),
+}
+"""What a line can become."""
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_or_foreign_line_loses_its_answer_only(
+    harm: str, answered: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    row = json.loads(answered[7])
+    (folder / shards.shard(0)).write_bytes(b"".join([*answered[:7], HARM[harm](row), *answered[8:]]))
+    missing = (row["problem"], row["seed"])
+    assert set(PLAN.keys) - set(shards.stored(folder, PLAN, report=True)) == {missing}
+    assert harm == "removed" or "shard-00000.jsonl, line 8: " in caplog.text
+    with pytest.raises(LarkError, match=f"1 of 24 answers are missing or damaged .problem {missing[0]}, seed {missing[1]}"):
+        shards.merge(folder, PLAN)
+
+
+def test_repeated_lines_and_shards_change_nothing(
+    answered: list[bytes], undisturbed: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also a second shard whose answers differ: the first intact one counts, and the repetition is reported."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / shards.shard(0)).write_bytes(b"".join([*answered, answered[3], answered[3]]))
+    (folder / shards.shard(1)).write_bytes(b"".join(rechecked(with_text(json.loads(line), text="6")) for line in answered))
+    (folder / "shard-99999.jsonl").write_bytes(b"".join(answered))
+    shards.stored(folder, PLAN, report=True)
+    assert "the answer is stored twice; the first one counts (and 49 more)" in caplog.text
+    shards.merge(folder, PLAN)
+    assert (folder / shards.GENERATIONS.file).read_text() == undisturbed
+
+
+def test_what_damage_has_lost_is_generated_again(
+    answered: list[bytes], undisturbed: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = job_file(tmp_path / "run")
+    lines = [harm(json.loads(line)) for line, harm in zip(answered, HARM.values(), strict=False)]
+    (path.parent / shards.shard(0)).write_bytes(b"".join([*lines, *answered[len(lines) :]]))
+    assert finish(path) == undisturbed
+    assert f"shard-00000.jsonl, line 1: the line is empty (and {len(HARM) - 2} more)" in caplog.text
+
+
+def test_a_merged_file_that_is_not_as_planned_is_made_again(
+    answered: list[bytes], undisturbed: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = job_file(tmp_path / "run")
+    lines = undisturbed.splitlines(keepends=True)
+    for damaged in (lines[:-1], [*lines, lines[0]], [*lines[1:], lines[0]], [*lines[:-1], "{\n"], ["{}\n", *lines[1:]]):
+        caplog.clear()
+        (path.parent / shards.GENERATIONS.file).write_text("".join(damaged))
+        (path.parent / shards.shard(0)).write_bytes(b"".join(answered))
+        assert finish(path) == undisturbed
+        assert "does not contain exactly the planned answers" in caplog.text

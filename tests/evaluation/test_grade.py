@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from lark.config import Task
-from lark.evaluation.grade import GENERATIONS, grade
+from lark.evaluation.grade import grade
+from lark.evaluation.shards import GENERATIONS
 from lark.grading.verify import Verifier
 
 TEXTS = [r"\boxed{5}", r"\fbox{5}", r"$\boxed{5}$, $\boxed{6}$", "five"]

@@ -17,6 +17,7 @@ from lark.pool.read import read
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Job, Step
 from lark.runtime.store import Artifact
+from lark.scoring.tokens import TrajectoryTokens, write_pieces, write_shard
 from lark.selection import write as selecting
 
 KEY = ["question_id", "candidate_id"]
@@ -52,7 +53,8 @@ def _write(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None
     elif artifact.kind.name == "scores":
         _statistics(_candidates(sweep, trial)).to_parquet(folder / "scores.parquet")
     elif artifact.kind.name == "tokens":
-        _tokens(_candidates(sweep, trial)).to_parquet(folder / "tokens-00000.parquet")
+        write_shard(folder / "tokens-00000000-00000004.parquet", _tokens(_candidates(sweep, trial)))
+        write_pieces(folder, [b" "] * 5 + [b"five"], [False] * 6)
     elif artifact.kind.name == "selection":
         _select(sweep, trial, artifact, folder)
     elif artifact.kind.name == "checkpoint":
@@ -85,11 +87,16 @@ def _statistics(table: pd.DataFrame) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def _tokens(table: pd.DataFrame) -> pd.DataFrame:
+def _tokens(table: pd.DataFrame) -> list[TrajectoryTokens]:
     rng = np.random.default_rng(0)
-    tokens = table.loc[table.index.repeat(20)].assign(position=np.tile(np.arange(20), len(table)), token=5)
-    columns = {name: rng.uniform(0, 2, len(tokens)) for name in ("surprisal", "residual", "p_gold", "wrong_p2")}
-    return tokens.assign(**columns)  # type: ignore[arg-type]
+    return [
+        TrajectoryTokens(
+            str(row["question_id"]), str(row["candidate_id"]), np.full(20, 5, np.int32),
+            *(rng.uniform(0, 2, 20) for _ in range(2)), np.ones(20, np.int32), rng.uniform(0, 2, 20),
+            np.full((20, 5), 5, np.int32), np.full((20, 5), 0.2),
+        )
+        for row in table.to_dict("records")
+    ]  # fmt: skip
 
 
 def _select(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None:

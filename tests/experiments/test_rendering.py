@@ -218,7 +218,7 @@ def test_cost_is_a_ratio_to_the_fastest_of_the_papers_methods(outputs: Path) -> 
     assert data.loc["rsr", "ratio"] == pytest.approx(2.5)
     assert data.loc["local_naturalness", "paper_ratio"] == pytest.approx(5.06 / 1.28)
     assert pd.isna(data.loc["llm_judge", "seconds"])
-    assert "the judge is missing, because only engine=hf" in draw(sweep).caption
+    assert "the judge is missing (only engine=hf times it)" in draw(sweep).caption
 
 
 def test_latex_escapes_and_bolds() -> None:

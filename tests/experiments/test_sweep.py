@@ -154,7 +154,7 @@ def test_make_knows_every_experiment() -> None:
         assert re.search(rf"^{name}:.*##", makefile, re.M), name
         assert f"make {name} " in told
         commands = ["make", "-n", name, f"plan-{name}", "SCALE=paper", "ARGS=budget.size=2"]
-        said = subprocess.run(commands, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(commands, cwd=ROOT, capture_output=True, text=True, check=True).stdout.replace("'", "")
         assert f"-m experiments run {name} scale=paper budget.size=2" in said
         assert f"-m experiments plan {name} scale=paper budget.size=2" in said
 

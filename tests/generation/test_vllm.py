@@ -153,3 +153,10 @@ def test_the_engines_device_follows_the_installed_build(
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     assert is_cpu_build() == cpu
+
+
+def test_processes_that_share_a_model_are_spawned() -> None:
+    """A fork of a process that has used CUDA cannot use it. vLLM forks unless it is told not to."""
+    one, two = (composed("engine=vllm", f"engine.tensor_parallel={n}").engine for n in (1, 2))
+    assert _environment(two, "cuda:0", {})["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    assert "VLLM_WORKER_MULTIPROC_METHOD" not in _environment(one, "cuda:0", {})

@@ -1,6 +1,8 @@
 """Loading a student's weights."""
 
+import shutil
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from lark.config import Student
 from lark.errors import LarkError
 from lark.models import load
-from lark.models.load import load_model
+from lark.models.load import generation_stops, load_chat, load_model
 from lark.models.students import DEMO
 
 
@@ -59,3 +61,31 @@ def test_attention_that_cannot_be_imported_is_a_sentence(attention: str) -> None
         pytest.skip("a package for GPUs is installed")
     with pytest.raises(LarkError, match=rf"student\.attention={attention} cannot be loaded \(.+\)\. Set it to auto"):
         load_model(str(DEMO), student(attention=attention, dtype="bfloat16"), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ("{broken", r"generation_config\.json: broken JSON"),
+        ("[]", r"generation_config\.json: a JSON object is expected"),
+        ("[" * 100_000, r"generation_config\.json: the JSON is nested too deeply"),
+        ('{"eos_token_id": "</s>"}', "`eos_token_id` must be a token's number or a list of them, not '</s>'"),
+        ('{"eos_token_id": [2, null]}', "`eos_token_id` must be a token's number or a list of them, not null"),
+        ('{"eos_token_id": -1}', "not -1"),
+    ],
+)
+def test_a_broken_generation_config_does_not_lose_its_stop_tokens(content: str, error: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(DEMO, tmp_path / "student")
+    assert generation_stops(str(folder), None, "student.path=x")
+    (folder / "generation_config.json").write_text(content)
+    with pytest.raises(LarkError, match=error):
+        load_chat(str(folder), student())
+    (folder / "generation_config.json").unlink()
+    assert generation_stops(str(folder), None, "student.path=x") == set()
+    assert load_chat(str(folder), student()).stop_ids
+
+
+def test_stop_tokens_are_a_number_or_a_list(tmp_path: Path) -> None:
+    for content, stops in {"7": {7}, "[7, 9]": {7, 9}, "null": set()}.items():
+        (tmp_path / "generation_config.json").write_text(f'{{"eos_token_id": {content}}}')
+        assert generation_stops(str(tmp_path), None, "student.path=x") == stops

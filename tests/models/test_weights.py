@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lark.errors import LarkError
-from lark.models.load import load_model
+from lark.generation.engine import ENGINES, start
+from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
 from lark.models.weights import INDEX, check_complete
-from tests.conftest import composed
+from lark.pool import trajectories as pools
+from lark.pool.read import read as read_pool
+from lark.scoring.judge_worker import judge_pool
+from tests.conftest import composed, job_of
 
 UP = "model.layers.0.mlp.up_proj.weight"
 
@@ -54,6 +59,17 @@ def damage(folder: Path, how: str) -> None:
         case "pickle":
             torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
             (folder / "model.safetensors").unlink()
+        case "adapter":
+            (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "another/model", "peft_type": "LORA"}')
+        case "two files":
+            save_file({"x": torch.zeros(1)}, folder / "extra.safetensors", {"format": "pt"})
+        case "elsewhere":
+            split(folder, {"x": torch.zeros(1)})
+            index = json.loads((folder / INDEX).read_text())
+            (folder / INDEX).write_text(json.dumps({"weight_map": {**index["weight_map"], UP: "b.safetensors"}}))
+        case "config":
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps({**config, "hidden_size": "large"}))
         case "truncated":
             data = (folder / "model.safetensors").read_bytes()
             (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
@@ -63,6 +79,8 @@ DAMAGE = {
     "missing": f"lacks the tensor {UP}", "unexpected": r"has unexpected the tensor model\.layers\.9",
     "shape": f"has the wrong shape for the tensor {UP}", "twice": f"the tensor {UP} is in a.safetensors and in b.safetensors",
     "outside": r"names '\.\./b\.safetensors', which is not a file in the folder", "index": "has no `weight_map`",
+    "adapter": "is an adapter for another model", "two files": r"extra\.safetensors is not the usual file model\.safetensors",
+    "elsewhere": f"names b.safetensors for the tensor {UP}, but it is not in it", "config": "the model cannot be loaded",
     "pickle": r"pytorch_model\.bin is a pickle, which can execute code", "truncated": "cannot be read",
 }  # fmt: skip
 
@@ -75,6 +93,41 @@ def test_an_incomplete_or_damaged_checkpoint_is_refused(how: str, folder: Path) 
         load_model(str(folder), student, "cpu")
     with pytest.raises(LarkError, match=DAMAGE[how]):
         check_complete(str(folder), None, "student.path=x")
+
+
+@pytest.mark.parametrize("how", ["missing", "pickle", "outside"])
+@pytest.mark.parametrize("name", ENGINES)
+def test_no_engine_starts_with_such_a_checkpoint(name: str, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for a student nor for a judge. An engine of its own would start (vLLM) or fail to be imported (SGLang)."""
+    damage(folder, how)
+    config = composed(f"engine={name}")
+    tokenizer = load_chat(str(folder), config.student).tokenizer
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    for model in (config.student, config.method.judge.model):
+        with pytest.raises(LarkError, match=rf"^{model.setting}\.path=.*{DAMAGE[how]}"):
+            start(config.engine, model, str(folder), tokenizer, "cpu")
+
+
+@pytest.mark.parametrize("how", ["missing", "shape"])
+def test_a_judge_with_such_a_checkpoint_is_refused_before_it_is_asked(how: str, folder: Path, tmp_path: Path) -> None:
+    damage(folder, how)
+    config = composed("method=llm_judge", f"method.judge.path={folder}", "pool.questions=1", "engine=vllm")
+    job = job_of(config, tmp_path / "outputs" / "judge" / "x", weights=str(folder), inputs={"pool": tmp_path})
+    job.folder.mkdir(parents=True)
+    (job.folder / "config.yaml").write_text("version: 3\ndepends: {}\n")
+    pools.write(read_pool(config.pool), tmp_path / pools.FILE, config.pool)
+    with pytest.raises(LarkError, match=rf"^method\.judge\.path=.*{DAMAGE[how]}"):
+        judge_pool(job)
+    assert not list((tmp_path / "outputs" / ".cache").glob("*/*.jsonl"))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_not_numbers_are_refused(value: float, folder: Path) -> None:
+    weight = load_file(folder / "model.safetensors")[UP]
+    weight[1, 2] = value
+    change(folder, **{UP: weight})
+    with pytest.raises(LarkError, match=rf"the tensor {UP} has values that are not finite"):
+        load_model(str(folder), composed().student, "cpu")
 
 
 def test_a_complete_checkpoint_in_several_files_is_loaded(folder: Path) -> None:

@@ -131,9 +131,19 @@ def test_deepspeed_reduces_gradients_through_a_bucket_in_float32() -> None:
     assert costs.state_bytes(SHAPE, single) == pytest.approx((4 + 16 / 8 + 4) * SHAPE.parameters)
 
 
-def test_on_a_gpu_there_is_one_more_bucket_and_a_larger_chunk_of_logits() -> None:
+@pytest.mark.parametrize("half", [True, False])
+def test_the_gradient_of_the_head_is_counted_unless_it_is_frozen(half: bool) -> None:
+    """The loss accumulates it in float32, and autograd then converts it to the precision of the weights."""
+    full = replace(SETUP, zero=2, half=half)
+    more = costs.activation_bytes(REAL, full) - costs.activation_bytes(REAL, replace(full, lora=16))
+    assert more == (4 + 2 * half) * REAL.vocabulary * REAL.hidden
+
+
+def test_on_a_gpu_buckets_are_allocated_in_full_and_chunks_of_logits_are_larger() -> None:
     cpu, gpu = (replace(SETUP, zero=2, half=True, tokens=32768, cuda=cuda) for cuda in (False, True))
-    assert costs.state_bytes(REAL, gpu) - costs.state_bytes(REAL, cpu) == 2 * 500_000_000
+    assert costs.state_bytes(REAL, gpu) == costs.state_bytes(REAL, cpu)
+    unused = 500_000_000 - SHAPE.parameters
+    assert costs.state_bytes(SHAPE, gpu) - costs.state_bytes(SHAPE, cpu) == 2 * unused
     more = costs.activation_bytes(REAL, gpu) - costs.activation_bytes(REAL, cpu)
     assert more == (2048 - 512) * REAL.vocabulary * 6  # in fp32, and in bf16 for the products
 

@@ -72,6 +72,11 @@ def layout_rows(name: str) -> list[dict[str, Any]]:
         ],
         "generations": [openr1(n, q) for n, q in pairs],
         "teachers": [s1k(n, q) for n, q in pairs],
+        "pairs": [
+            {"input": chat(q, "")[:1], "output": f"Way {k}. {boxed(n)}", "reasoning": "on", "generator": f"teacher {k}",
+             "system_prompt": "detailed thinking on", "license": "cc-by-4.0"}
+            for n, q, k in twice
+        ],
         "openthoughts3": [
             {"difficulty": 7, "source": "made", "domain": "math",
              "conversations": sharegpt(q, f"<think>Way {k}.</think> {boxed(n)}")}

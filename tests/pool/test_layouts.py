@@ -14,7 +14,8 @@ from lark.config import Pool
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
-from lark.pool.layouts import LAYOUTS, NAMES
+from lark.pool.columns import NAMES, SPECIAL
+from lark.pool.layouts import LAYOUTS
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.pool.trajectory import Trajectory
@@ -41,6 +42,7 @@ def one(tmp_path: Path, *rows: dict[str, Any], **changes: Any) -> Trajectory:
          {"solution", "problem_type", "question_type", "source", "correctness_count", "messages"}, 0, 0),
         ("teachers", "teachers",
          {"solution", "cot_type", "source_type", "metadata", "gemini_grade_reason", "deepseek_grade_reason"}, 8, 0),
+        ("pairs", "pairs", {"license", "reasoning"}, 0, 0),
         ("openthoughts3", "openthoughts3", {"difficulty", "domain", "source"}, 0, 0),
     ],
 )  # fmt: skip
@@ -225,19 +227,99 @@ def test_a_reference_solution_is_not_a_teacher(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"problem": "A?", "generated_solution": "x", "expected_answer": "5", "generation_model": "QwQ-32B", "mode": "cot"},
+         [("A?", "x", "QwQ-32B", "5", None)]),
+        ({"question": "A?", "final_answer": "5", "r1_solution_1": "x", "r1_solution_2": "y", "r1_solution_3": None},
+         [("A?", "x", "r1", "5", None), ("A?", "y", "r1", "5", None)]),
+        ({"question": "A?", "qwq_response": "x", "r1_response": "y", "reference_response": "z"},
+         [("A?", "x", "qwq", None, None), ("A?", "y", "r1", None, None)]),
+        ({"question": "A?", "thinking_trajectories": ["hm"], "attempt": "x"}, [("A?", "x", "unknown", None, "hm")]),
+        ({"instruction": "Solve.", "input": "A?", "output": "x"}, [("Solve.\n\nA?", "x", "unknown", None, None)]),
+        ({"instruction": "Solve.", "input": "", "output": "x"}, [("Solve.", "x", "unknown", None, None)]),
+        ({"query": "A?", "response": "x", "type": "MATH"}, [("A?", "x", "unknown", None, None)]),
+        ({"prompt": "A?", "llm_response": "x", "reasoning": "hm"}, [("A?", "x", "unknown", None, "hm")]),
+        ({"prompt": '[{"a": 1}] is what?', "completion": '[{"name": "f"}]'},
+         [('[{"a": 1}] is what?', '[{"name": "f"}]', "unknown", None, None)]),
+    ],
+)  # fmt: skip
+def test_questions_and_responses_have_other_names_in_public_datasets(
+    row: dict[str, Any], expected: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    found = read(write_jsonl(tmp_path / "a.jsonl", [row]))
+    assert [(t.question, t.response, t.teacher, t.answer, t.thinking) for t in found] == expected
+
+
+def test_tool_calls_alone_are_a_response(tmp_path: Path) -> None:
+    """xLAM: the calls are in `answers`."""
+    row = {"query": "1+2?", "answers": '[{"name": "add", "arguments": {"a": 1, "b": 2}}]', "tools": '[{"name": "add"}]'}
+    conversation = json.loads(str(one(tmp_path, row).conversation))
+    (call,) = conversation["messages"][-1]["tool_calls"]
+    assert call["function"] == {"name": "add", "arguments": {"a": 1, "b": 2}}
+    assert conversation["tools"][0]["function"] == {"name": "add"}
+
+
+@pytest.mark.parametrize("flag", ["on", "off", True, "high"])
+def test_a_setting_of_the_teacher_is_not_its_reasoning(flag: str | bool, tmp_path: Path) -> None:
+    tally = Tally()
+    (found,) = read(write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x", "reasoning": flag}]), tally)
+    assert (found.thinking, tally.unused, tally.lost) == (None, {"reasoning": 1}, set())
+
+
+@pytest.mark.parametrize(
+    ("column", "is_lost"),
+    [
+        ("gpt4_attempt", True),
+        ("r1_solution_2", True),
+        ("my_generations", True),
+        ("solution", False),
+        ("gpt4_grade_reason", False),
+    ],
+)
+def test_unused_columns_that_may_hold_trajectories_are_named(column: str, is_lost: bool, tmp_path: Path) -> None:
+    pool, tally = write_jsonl(tmp_path / "a.jsonl", [{**s1k(0, "A?"), column: "A long text, a trajectory."}]), Tally()
+    said = pool_summary(pools.write(read(pool, tally), tmp_path / pools.FILE, pool, tally))
+    assert (f"the column {column} may hold trajectories too" in said) == is_lost
+
+
+def test_a_list_of_calls_in_the_text_is_a_call(tmp_path: Path) -> None:
+    """ToolACE: the assistant writes [add(a=1)] and a tool answers."""
+    turns = [*sharegpt("1+2?", '[Add API(a=1, b="[2]")]'), {"from": "tool", "value": "3"}, *sharegpt("", "3")[1:]]
+    assert one(tmp_path, {"conversations": turns}).response == "3"
+
+
+@pytest.mark.parametrize("empty", [None, "", " "])
+def test_missing_texts_are_incomplete_in_every_layout(empty: str | None, tmp_path: Path) -> None:
+    rows = [
+        {"problem": "A?", "generations": ["x", empty]},
+        {"messages": chat("B?", empty, reasoning_content="hm")},  # type: ignore[arg-type]
+        {"messages": [*chat("C?", empty), *chat("D?", "x")]},  # type: ignore[arg-type]
+    ]
+    pool, tally = write_jsonl(tmp_path / "a.jsonl", rows), Tally()
+    assert [t.question for t in read(replace(pool, incomplete="drop"), tally)] == ["A?"]
+    assert tally.incomplete == 3
+
+
+@pytest.mark.parametrize(
     ("row", "said"),
     [
         ({"problem": "A?", "generations": "x"}, "`generations` is a string: broken JSON"),
         ({"problem": "A?", "generations": {}}, "`generations` must be a list, not an object"),
         ({"problem": "A?", "generations": []}, "`generations` is empty"),
-        ({"problem": "A?", "generations": ["x", None]}, "generation 2, message 2: `content` must be a string"),
+        ({"problem": "A?", "generations": ["x", None]}, "the response is empty.*pool.incomplete=drop"),
+        ({"problem": "A?", "generations": None}, "`generations` is empty. Add the question's trajectories"),
         ({"problem": "A?", "generations": ["x"], "correctness_math_verify": [True, False]},
          "1 generations, but `correctness_math_verify` has 2 values"),
-        ({"problem": "A?", "generations": ["x"], "is_reasoning_complete": True}, "`complete` must be a list, not a boolean"),
+        ({"problem": "A?", "generations": ["x"], "is_reasoning_complete": True}, "`is_reasoning_complete` must be a list, not a"),
         ({"conversations": [{"from": "human", "value": "A?"}, {"from": "tool", "value": "1"}, {"from": "gpt", "value": "x"}]},
          "message 2: a tool result without a call"),
         ({"conversations": [*calling(1, "A?")[:3], {"from": "observation", "value": "3"}, {"from": "gpt", "value": "x"}]},
          "message 4: a tool result without a call"),
+        ({"system": "s", "conversations": [*sharegpt("A?", "x")[:1], {"from": "tool", "value": "1"}, *sharegpt("", "x")[1:]]},
+         "message 2: a tool result without a call"),
+        ({"messages": [*chat("A?", " "), *chat("B?", "x")]}, "the response is empty"),
+        ({"question": "A?", "response": ["x", "y"]}, "not a list. For several trajectories use pool.fields.generations=response"),
         ({"conversations": [{"from": "human", "value": "A?"}, {"from": "function_call", "value": "add(1)"}]},
          "the tool call is a string: broken JSON"),
         ({"conversations": [{"from": "human", "value": "A?"}, {"from": "function_call", "value": '{"arguments": {}}'}]},
@@ -271,9 +353,10 @@ def test_bad_rows_of_each_layout_name_the_file_and_the_line(row: dict[str, Any],
     [
         ({"layout": "alpaca"}, "pool.layout=alpaca: choose one of generations, messages"),
         ({"layout": "teachers"}, "line 1: no column pair like"),
-        ({"layout": "generations"}, "`generations` must be a list, not null"),
+        ({"layout": "generations"}, "there is no `generations`; the row has question"),
         ({"layout": "conversations"}, "there is no `conversations`"),
         ({"layout": "prompt_completion"}, "there is no `prompt`"),
+        ({"layout": "pairs", "fields": {"response": "none"}}, "there is no `response`"),
         ({"fields": {"qestion": "q"}}, "pool.fields.qestion: there is no such column here; choose one of"),
         ({"fields": {"teacher": "modle"}}, r"pool.fields.teacher=modle: no row of .*a\.jsonl has such a column"),
     ],
@@ -293,17 +376,28 @@ KEYS = st.sampled_from(
 JSON = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
 )
-COLUMNS = st.sampled_from([*(name for names in NAMES.values() for name in names), "t_thinking", "t_attempt", "t_grade"])
+COLUMNS = st.sampled_from(
+    [
+        *(name for names in NAMES.values() for name in names),
+        *(name for _, names in SPECIAL.values() for name in names),
+        "t_thinking", "t_attempt", "t_grade", "solution_1", "solution_2",
+    ]
+)  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(extra=st.dictionaries(COLUMNS, JSON, max_size=5), layout=st.sampled_from([None, *LAYOUTS]))
-def test_any_row_is_read_or_refused_with_its_line(extra: dict[str, Any], layout: str | None, tmp_path: Path) -> None:
-    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x", **extra}])
+@given(
+    plain=st.booleans(), extra=st.dictionaries(COLUMNS, JSON, min_size=1, max_size=5), layout=st.sampled_from([None, *LAYOUTS])
+)
+def test_any_row_is_read_or_refused_with_its_line(
+    plain: bool, extra: dict[str, Any], layout: str | None, tmp_path: Path
+) -> None:
+    row = {"question": "A?", "response": "x", **extra} if plain else extra
+    pool = write_jsonl(tmp_path / "a.jsonl", [row])
     try:
         found = list(read(replace(pool, layout=layout)))
     except LarkError as error:
-        assert "a.jsonl, line 1" in str(error)
+        assert "a.jsonl, line 1" in str(error) or "there is no trajectory" in str(error)
     else:
         assert all(t.question.strip() for t in found)
 

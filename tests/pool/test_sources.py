@@ -1,19 +1,23 @@
 """Files, folders and datasets: what is read, what is reported, and what identifies a pool."""
 
+import bz2
 import gzip
 import http.server
 import json
+import lzma
 import os
 import shutil
 import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from lark.config import Pool
@@ -57,6 +61,42 @@ def test_files_in_a_folder_are_read_or_named(tmp_path: Path) -> None:
     assert set(counts["skipped_files"]) == {"notes.txt", "old/f.jsonl"}
     assert "1 file not read: notes.txt (not a JSONL, JSON, Parquet or CSV file)." in said
     assert f"1 file not read: old/f.jsonl (in a subfolder; to read it too, use pool.path={folder}/**/*)." in said
+    everything, said = counted(replace(pool, path=f"{folder}/**/*"), tmp_path)
+    assert everything["trajectories"] == 6
+    assert "notes.txt" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("a.jsonl.gz", gzip.compress),
+        ("A.JSONL.BZ2", bz2.compress),
+        ("a.json.xz", lzma.compress),
+        ("a.jsonl.zst", lambda data: pa.compress(data, codec="zstd", asbytes=True)),
+    ],
+)
+def test_compressed_files_are_read_and_damaged_ones_are_named(
+    name: str, pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    data = pack(b"".join(json.dumps({"question": "A?", "response": str(n)}).encode() + b"\n" for n in range(999)))
+    (tmp_path / name).write_bytes(data)
+    pool = Pool(name="p", format="rows", path=str(tmp_path))
+    assert [t.response for t in read(pool)] == [str(n) for n in range(999)]
+    for broken in (data[:-9], b"{}" + data):
+        (tmp_path / name).write_bytes(broken)
+        with pytest.raises(LarkError, match=rf"{name}: cannot be read"):
+            list(read(pool))
+
+
+def test_information_about_a_dataset_is_not_a_pool(tmp_path: Path) -> None:
+    (tmp_path / "dataset_infos.json").write_text("{}")
+    write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x"}])
+    pool, tally = Pool(name="p", format="rows", path=str(tmp_path)), Tally()
+    assert [t.response for t in read(pool, tally)] == ["x"]
+    assert tally.skipped == {"dataset_infos.json": "information about a dataset"}
+    (tmp_path / "a.jsonl").rename(tmp_path / "data.arrow")
+    with pytest.raises(LarkError, match=r"It has data\.arrow.*pool=hub"):
+        list(read(pool))
 
 
 def test_a_folder_with_all_its_files_in_subfolders_is_read(tmp_path: Path) -> None:
@@ -298,6 +338,32 @@ def test_a_subset_of_a_dataset_is_read(tmp_path: Path) -> None:
 
 def identity(pool: Pool, tmp_path: Path) -> dict[str, Any]:
     return pool_identity(pool, Checksums(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("row", "is_different"),
+    [
+        ({"question": "B?", "response": "x"}, False),
+        ({"question": "B?", "response": "x", "thinking": "hm"}, True),
+        ({"messages": chat("B?", "x", reasoning_content="hm")}, True),
+        ({"question": "B?", "response": "x", "answer": 5.0}, True),
+        (openr1(0, "B?"), True),
+    ],
+)
+def test_rows_of_any_place_are_part_of_a_pools_identity(row: dict[str, Any], is_different: bool, tmp_path: Path) -> None:
+    """Otherwise a pool of an older version, which left out the thinking of row 31, would be reused."""
+    plain = [{"question": "A?", "response": f"{k}"} for k in range(30)]
+    pool = write_jsonl(tmp_path / "a.jsonl", [*plain, row])
+    assert identity(pool, tmp_path).get("read") == ({"later": True} if is_different else None)
+
+
+def test_the_rows_of_a_file_are_inspected_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x"}] * 30)
+    expected = identity(pool, tmp_path)
+    monkeypatch.setattr("lark.pool.older._is_different", lambda file, source: pytest.fail("read again"))
+    assert identity(pool, tmp_path) == expected
+    with pytest.raises(pytest.fail.Exception, match="read again"):
+        identity(write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "y"}]), tmp_path)
 
 
 @pytest.mark.parametrize(

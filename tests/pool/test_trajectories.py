@@ -174,7 +174,10 @@ def test_fields_can_be_renamed(tmp_path: Path) -> None:
         (b'{"question": "A?", "response": "  "}\n', r"line 1: the response is empty"),
         (b'["A?"]\n', r"item 1: a JSON object is expected"),
         (b'{"messages": [{"role": "assistant", "content": "x"}]}\n', r"one user turn"),
-        (b'{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null}]}\n', r"must be a string"),
+        (
+            b'{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null}]}\n',
+            r"the response is empty",
+        ),
         (b'{"messages": [{"role": "user", "content": "x"}]}\n', r"it has user\."),
         (b'{"messages": "[{"}\n', r"line 1: `messages` is a string: broken JSON"),
         (b'{"messages": {"role": "user"}}\n', r"line 1: `messages` must be a list"),

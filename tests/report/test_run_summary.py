@@ -93,6 +93,15 @@ def test_base_and_trained_evaluation_have_times_of_their_own(tmp_path: Path, cap
     assert "generate (base model): " in run.describe() and "\ngenerate: " in run.describe()
 
 
+def test_a_plan_lists_the_workers_of_the_steps_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Pipeline(composed("tracking=none", f"outputs={tmp_path}"), tmp_path)
+    finished = {step.key for step in run.steps if step.title != "train"}
+    monkeypatch.setattr(run, "finished", lambda: finished)
+    assert [line.split(":")[0] for line in run.describe().partition("Workers:\n")[2].splitlines()] == ["train"]
+    monkeypatch.setattr(run, "finished", lambda: {step.key for step in run.steps})
+    assert "Workers" not in run.describe()
+
+
 @pytest.mark.parametrize(("path", "shown"), [("mine.jsonl", True), (None, False)])
 def test_levels_are_on_the_console_unless_they_are_the_demos(
     path: str | None, shown: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture

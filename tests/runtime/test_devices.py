@@ -91,6 +91,32 @@ def test_gpus_that_the_user_hid_stay_hidden(gpus: pytest.MonkeyPatch) -> None:
     assert hardware.gpu_ids() == ["GPU-3", "GPU-1"]
 
 
+MIXED = """#!/bin/sh
+[ "$1" = -L ] && { echo "GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-a)"; echo "GPU 1: NVIDIA GeForce GT 1030 (UUID: GPU-b)"; exit; }
+case "$*" in *"-i MIG"*) echo "No devices were found"; exit 6;; esac
+case "$*" in *"-i 1"|*"-i GPU-b") ;; *) echo 24564;; esac
+case "$*" in *"-i 0"|*"-i GPU-a") ;; *) echo 2048;; esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "gib"), [("0", 24564), ("GPU-a", 24564), ("1", 2048), ("0,1", 2048), (None, 2048), ("MIG-c", 2048)]
+)
+def test_only_the_gpus_that_are_used_are_planned_for(
+    visible: str | None, gib: int, tmp_path: Path, gpus: pytest.MonkeyPatch
+) -> None:
+    """A second, smaller GPU may only drive the screen."""
+    (tmp_path / "bin" / "nvidia-smi").write_text(MIXED)
+    if visible is not None:
+        gpus.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert hardware.memory_gib("cuda") == gib / 1024
+
+
+def test_a_gpu_that_reports_no_memory_of_its_own_is_planned_as_an_a100(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "query_gpus", lambda what: ["[N/A]"])
+    assert hardware.memory_gib("cuda") == 80
+
+
 def step_gpus(operation: Operation, *overrides: str) -> tuple[int, int | None]:
     """GPUs per process of a step, and its processes, as the pipeline starts them."""
     pipeline = Pipeline.__new__(Pipeline)

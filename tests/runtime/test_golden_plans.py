@@ -32,6 +32,8 @@ RUNS = [
     "method=external method.path={scores} method.higher_is_better=false",
     "method=base",
     "scoring.tokens=true method=token_length",
+    "scoring.tokens=1 method=token_length",
+    "method=entropy",
     "analysis.name=gradients analysis.questions=5",
     "analysis.name=theory analysis.dtype=bfloat16",
     "analysis.name=kappa training.snapshots=3",

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lark.config import Student
+from lark.config import Engine, Student
 from lark.errors import LarkError
+from lark.generation.engine import ENGINES, EngineKind, check_engine
 from lark.models import students
 from lark.pool.read import read
 from lark.runtime import machine as hardware
 from lark.runtime.machine import memory_gib
-from tests.conftest import ROOT, checked, composed
+from tests.conftest import ALONE, ROOT, checked, composed
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +121,13 @@ def test_a_name_that_is_no_attention(name: str) -> None:
 def test_an_engine_that_is_not_installed() -> None:
     with pytest.raises(LarkError, match=r"engine=sglang, but it is not installed: conda env create -f environment-sglang\.yml"):
         checked("engine=sglang")
+
+
+def test_a_new_engine_that_is_not_installed_is_installed_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only vLLM has a package of its own for machines without a GPU."""
+    monkeypatch.setitem(ENGINES, "mine", EngineKind("my.engine:Engine", "my_engine"))
+    with pytest.raises(LarkError, match=r"engine=mine, but it is not installed: pip install my_engine, or use engine=hf\.$"):
+        check_engine(Engine(name="mine"), ALONE, {})
 
 
 @pytest.mark.parametrize(

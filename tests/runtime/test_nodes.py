@@ -1,8 +1,10 @@
 """Several nodes: their roles, what happens when one fails, and that two of them give the scores and the weights of one."""
 
+import contextlib
 import shutil
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -60,6 +62,39 @@ def test_a_stranger_on_the_port_is_sent_away() -> None:
     thread = threading.Thread(target=call)
     thread.start()
     leader = nodes.Leader(machine(0, address), patience=20)
+    thread.join()
+    assert list(leader.followers) == [1]
+    leader.close()
+
+
+STRANGE = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"5\n",
+    b"[]\n",
+    b"[" * 100_000 + b"\n",
+    b"\xff\xfe\n",
+    b'{"node": [1]}\n',
+    b"x" * (3 << 20),
+    b"",
+]
+
+
+@pytest.mark.parametrize("data", STRANGE, ids=lambda data: repr(data[:12]))
+def test_whatever_a_stranger_sends_is_not_a_message(data: bytes) -> None:
+    address = free_address()
+
+    def call() -> None:
+        host, port = nodes.host_and_port(address)
+        for _ in range(100):
+            with contextlib.suppress(ConnectionError), socket.create_connection((host, port), timeout=10) as connection:
+                connection.sendall(data)
+                break
+            time.sleep(0.1)
+        nodes.join(machine(1, address))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    leader = nodes.Leader(machine(0, address), patience=30)
     thread.join()
     assert list(leader.followers) == [1]
     leader.close()

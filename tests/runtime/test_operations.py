@@ -7,10 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lark.config import STAGES
+from lark.analysis.kinds import CONVERTED_JUDGE
+from lark.analysis.operations import TIMING
+from lark.config import STAGES, Judge
 from lark.config.cli import as_hydra_reads
 from lark.errors import LarkError
 from lark.generation import engine
+from lark.models.operations import CONVERT
 from lark.models.shapes import DEMO
 from lark.planner.estimates import estimate
 from lark.runtime import pipeline as pipelines
@@ -154,8 +157,8 @@ def test_every_value_of_force_forces_something(name: str, every_run: list[tuple[
 
 
 def test_forcing_what_this_run_does_not_have_gives_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Pipeline(composed("force=[judge]", f"outputs={tmp_path}", "tracking=none", "dry_run=true"), tmp_path)
-    operations = "pool, lengths, score, select, train, generate, grade"
+    run = Pipeline(composed("force=[judge]", f"outputs={tmp_path}", "tracking=none", "dry_run=true"), tmp_path)
+    operations = ", ".join(dict.fromkeys(step.operation.name for step in run.steps))
     assert f"force=[judge] has no effect: the operations of this run are {operations}" in caplog.text
 
 
@@ -171,8 +174,25 @@ def test_the_base_model_can_be_analysed_or_says_why_not(name: str, tmp_path: Pat
         assert {a.fingerprint for s in found for a in s.needs} <= {a.fingerprint for s in found for a in s.artifacts}
 
 
+def test_timings_of_a_packaged_judge_use_its_converted_weights(tmp_path: Path) -> None:
+    """They once asked the hub for a model called `smollm2`."""
+    found = steps(tmp_path, "analysis.name=cost", "method.judge.path=smollm2", "method.judge.max_length=2048")
+    (converted,) = (step.artifacts[0] for step in found if step.operation is CONVERT)
+    (timing,) = (step for step in found if step.operation is TIMING)
+    assert timing.inputs[CONVERTED_JUDGE] == converted
+    assert timing.weights == str(DEMO)
+
+
+def test_timings_refuse_a_context_that_their_judge_does_not_have(tmp_path: Path) -> None:
+    config = composed("analysis.name=cost", "method.judge.path=smollm2", f"outputs={tmp_path}", "tracking=none")
+    with pytest.raises(LarkError, match=r"method\.judge\.max_length=100000 is longer than the model's context of"):
+        Pipeline(replace(config, method=replace(config.method, judge=Judge("smollm2", max_length=100_000))), tmp_path)
+
+
 def test_every_step_is_planned_after_what_it_needs(tmp_path: Path) -> None:
-    for typed in (["method=llm_judge", "student=smollm2", "pool.questions=3"], ["analysis.name=theory"], ["method=base"]):
+    packaged = ["analysis.name=cost", "method.judge.path=smollm2"]
+    judged = ["method=llm_judge", "student=smollm2", "pool.questions=3"]
+    for typed in (judged, packaged, ["analysis.name=theory"], ["method=base"]):
         made: set[str] = set()
         for step in steps(tmp_path, *typed):
             assert {source.fingerprint for source in step.needs} <= made

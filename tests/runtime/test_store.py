@@ -35,7 +35,7 @@ def test_a_finished_artifact_is_reused(tmp_path: Path) -> None:
     assert store.ensure([artifact()], builder(calls=calls)) == [artifact()]
     assert store.ensure([artifact()], builder(calls=calls)) == []
     assert calls == [1]
-    assert store.manifest(artifact())["counts"] == {"items": 1}
+    assert store.manifest(artifact()).counts == {"items": 1}
 
 
 def test_the_fingerprint_covers_inputs_configuration_and_version() -> None:
@@ -62,7 +62,7 @@ def test_a_started_artifact_is_resumed_from_what_is_there(tmp_path: Path) -> Non
     with pytest.raises(RuntimeError):
         store.ensure([artifact()], fails)
     assert store.state(artifact()) == "started"
-    assert store.manifest(artifact())["error"] == "the power went out"
+    assert store.manifest(artifact()).error == "the power went out"
 
     def resumes(folders: list[Path]) -> list[dict[str, int]]:
         assert (folders[0] / "shard").read_text() == "kept"

@@ -137,4 +137,4 @@ def test_scores_of_another_pool_are_refused_before_scoring(tmp_path: Path, monke
     ):
         run.run()
     (choice,) = (step.artifacts[0] for step in run.plan if step.artifacts[0].kind == SELECTION)
-    assert Store(tmp_path).manifest(choice)["status"] == "failed"
+    assert Store(tmp_path).manifest(choice).status == "failed"

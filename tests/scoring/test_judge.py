@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lark.config import Judge
 from lark.errors import LarkError
 from lark.generation.engine import Generation, Request, Sampling
-from lark.generation.journal import read
+from lark.generation.journal import CHECK, Journal, read
 from lark.models.students import DEMO
 from lark.pool import trajectories as pools
 from lark.runtime.operation import Job
@@ -204,8 +204,45 @@ def test_the_demos_student_judges_and_nothing_is_asked_twice(tmp_path: Path) -> 
     again = pd.read_parquet(job.folder / JUDGE_TABLE.file)
     pd.testing.assert_frame_equal(again.head(10), first)
     assert again["judge"].iloc[14] == first["judge"].iloc[3]
-    keys = [row["key"] for row in read(folder.glob("*.jsonl"))]
+    keys = [row["key"] for row in read(folder.glob("*.jsonl"), folder.name, lambda row: None)]
     assert len(keys) == len(set(keys)) == 14
+
+
+@pytest.mark.parametrize(
+    "harm", ["score", "answer", "key", "broken", "blank", "binary", "list", "foreign", "unchecked", "removed"]
+)
+def test_a_damaged_line_of_the_verdict_cache_is_asked_again(
+    harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(judge_worker.engines, "start", lambda *_: Scripted())
+    job = pool_job(tmp_path, ROWS)
+    judge_pool(job)
+    judge.collect(job, {})
+    before = (job.folder / JUDGE_TABLE.file).read_bytes()
+    folder = judge.verdicts_folder(job.folder)
+    (path,) = folder.glob("*.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    row = json.loads(lines[5])
+    changed = {
+        "score": {**row, "cut": True}, "answer": {**row, "answer": '{"overall_score": 0.9}'}, "key": {**row, "key": "0" * 32},
+        "list": [row], "unchecked": {key: value for key, value in row.items() if key != CHECK},
+    }  # fmt: skip
+    raw = {"broken": lines[5][:30] + b"\n", "blank": b"\n", "binary": b"\xff\x00\n", "removed": b""}
+    if harm == "foreign":
+        (tmp_path / "other").touch()
+        with Journal(tmp_path / "other", "judge-of-another-model") as other:
+            other.append({key: value for key, value in row.items() if key != CHECK})
+        raw["foreign"] = (tmp_path / "other").read_bytes()
+    lines[5] = raw.get(harm) if harm in raw else json.dumps(changed[harm]).encode() + b"\n"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(LarkError, match="verdicts are missing or damaged"):
+        judge.collect(job, {})
+    path.rename(folder / "earlier.jsonl")  # the resumed run has another process number
+    caplog.clear()
+    assert judge_pool(job) == {"asked": 1}
+    assert harm == "removed" or "earlier.jsonl, line 6: " in caplog.text
+    judge.collect(job, {})
+    assert (job.folder / JUDGE_TABLE.file).read_bytes() == before
 
 
 def test_the_paper_schema_is_strict() -> None:

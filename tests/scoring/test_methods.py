@@ -81,6 +81,8 @@ DIRECT = {
     "llm_judge": lambda rows: list(rows.judge),
     "grape": lambda rows: [-nll / n for nll, n in zip(rows.nll, rows.n_tokens, strict=True)],
     "local_naturalness": lambda rows: list(rows.local_naturalness),
+    "entropy": lambda rows: list(rows.entropy),
+    "renyi2": lambda rows: list(rows.renyi2),
     "rsr": lambda rows: [ranks / nll for ranks, nll in zip(rows.rank_sum, rows.nll, strict=True)],
     "external": lambda rows: list(rows.external),
     "inverse_loss": lambda rows: [n / nll for nll, n in zip(rows.nll, rows.n_tokens, strict=True)],

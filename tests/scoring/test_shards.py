@@ -1,5 +1,6 @@
 """Shards cover the pool once, whoever works on them and whatever an earlier run left behind."""
 
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lark.config import Scoring
 from lark.errors import LarkError
 from lark.scoring import shards
 from lark.scoring.shards import LEAST_SHARDS, Shards, cost, cut
+from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_shard
 
 COSTS = st.lists(st.integers(1, 30_000), min_size=1, max_size=300).map(lambda n: cost(np.array(n)))
 
@@ -31,7 +33,7 @@ def test_shards_cover_every_row_once_and_none_costs_much_more_than_its_share(cos
 
 @given(COSTS, st.integers(1, 9))
 def test_every_shard_is_dealt_once_and_loads_differ_by_no_more_than_a_shard(costs, processes):
-    whole = Shards(cut(costs, 10_000), costs, costs)
+    whole = Shards(cut(costs, 10_000), costs, costs, pa.table({}))
     hands = whole.deal(processes)
     assert sorted((part for hand in hands for part in hand), key=lambda part: part.start) == whole.rows
     loads = [sum(costs[part.start : part.stop].sum() for part in hand) for hand in hands]
@@ -45,13 +47,34 @@ def test_attention_makes_long_trajectories_costlier():
 
 
 def write_lengths(folder: Path, rows: int = 40) -> None:
-    pd.DataFrame({"n_prompt": 10, "n_tokens": np.arange(1, rows + 1)}).to_parquet(folder / "lengths.parquet")
+    table = pd.DataFrame(
+        {
+            "question_id": [f"q{row // 5}" for row in range(rows)],
+            "candidate_id": [f"c{row}" for row in range(rows)],
+            "n_prompt": 10,
+            "n_tokens": range(1, rows + 1),
+        }
+    )
+    table.to_parquet(folder / "lengths.parquet")
 
 
 def test_a_local_pass_counts_each_response_token_for_every_context_it_is_in(tmp_path):
     write_lengths(tmp_path)
     assert Shards.of(tmp_path, 1000).tokens[6] == 10 + 7
     assert Shards.of(tmp_path, 1000, blocks=5).tokens[6] == 10 + 5 * 7
+
+
+def test_some_questions_are_in_some_of_the_same_shards(tmp_path):
+    """A pass for some questions resumes from the shards of a pass for all."""
+    write_lengths(tmp_path)
+    whole = Shards.of(tmp_path, 40)
+    assert whole.first_questions(2) == {"q0", "q1"}
+    assert whole.first_questions(None) == whole.first_questions(99) == {f"q{n}" for n in range(8)}
+    some = whole.only(frozenset({"q1", "q6"}))
+    assert [rows for rows in whole.rows if {*range(5, 10), *range(30, 35)} & {*rows}] == some.rows
+    assert [rows.start + row for rows in some.rows for row in some.with_work(rows)] == [*range(5, 10), *range(30, 35)]
+    assert sum(map(some.tokens_in, some.rows)) == some.tokens.sum() == sum(10 + n for n in (*range(6, 11), *range(31, 36)))
+    assert whole.only(whole.first_questions(None)).rows == whole.rows
 
 
 @settings(deadline=None, max_examples=30)
@@ -65,7 +88,8 @@ def test_any_run_of_rows_is_read_whatever_the_row_groups(rows, group, ends, tmp_
 
 def write_shards(folder: Path, whole: Shards, value: float) -> None:
     for rows in whole.rows:
-        table = pd.DataFrame({"row": list(rows), "n_tokens": 1, "truncated": False, "local_naturalness": value})
+        table = whole.expected.slice(rows.start, len(rows)).to_pandas()
+        table = table.assign(row=list(rows), truncated=False, local_naturalness=value)
         table.to_parquet(folder / shards.name("local", rows), index=False)
 
 
@@ -89,8 +113,83 @@ def test_a_run_killed_after_the_merge_computes_nothing_again(tmp_path):
     whole = Shards.of(tmp_path, Scoring().shard_tokens)
     write_shards(tmp_path, whole, value=1.0)
     shards.finish("local", tmp_path, whole.rows)
-    assert all(shards.done("local", tmp_path, rows) for rows in whole.rows)
+    assert whole.missing("local", tmp_path, whole.rows) == set()
     assert shards.finish("local", tmp_path, whole.rows)["trajectories"] == 40
+
+
+def harmed(path: Path, harm: str, other: Path) -> None:
+    table = pd.read_parquet(path)
+    match harm:
+        case "rows of another shard":
+            path.write_bytes(other.read_bytes())
+        case "a row too few":
+            table.iloc[:-1].to_parquet(path, index=False)
+        case "a row twice":
+            pd.concat([table, table.iloc[:1]]).to_parquet(path, index=False)
+        case "another order":
+            table.iloc[::-1].to_parquet(path, index=False)
+        case "other lengths":
+            table.assign(n_tokens=table["n_tokens"] + 1).to_parquet(path, index=False)
+        case "another table":
+            pd.DataFrame({"x": [1]}).to_parquet(path, index=False)
+        case "empty":
+            path.write_bytes(b"")
+        case "truncated":
+            path.write_bytes(path.read_bytes()[:-9])
+
+
+HARM = [
+    "rows of another shard",
+    "a row too few",
+    "a row twice",
+    "another order",
+    "other lengths",
+    "another table",
+    "empty",
+    "truncated",
+]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("harm", HARM)
+def test_a_shard_or_a_merged_table_with_other_rows_is_computed_again(harm, merged, tmp_path, caplog):
+    write_lengths(tmp_path)
+    whole = Shards.of(tmp_path, Scoring().shard_tokens)
+    write_shards(tmp_path, whole, value=1.0)
+    victim, other = (tmp_path / shards.name("local", rows) for rows in whole.rows[:2])
+    if merged:
+        other = shutil.copy(other, tmp_path / "other.parquet")
+        shards.finish("local", tmp_path, whole.rows)
+        victim = tmp_path / "local.parquet"
+    harmed(victim, harm, other)
+    assert whole.missing("local", tmp_path, whole.rows) == (set(whole.rows) if merged else {whole.rows[0]})
+    assert f"{victim} is damaged" in caplog.text and not victim.exists()
+
+
+@pytest.mark.parametrize("harm", [*(name for name in HARM if name != "other lengths"), "a token too few"])
+def test_statistics_of_the_wrong_tokens_are_computed_again(harm, tmp_path):
+    write_lengths(tmp_path)
+    whole = Shards.of(tmp_path, Scoring().shard_tokens)
+    kept = whole.only(whole.first_questions(4))
+    assert 0 < len(kept.rows) < len(whole.rows)
+    for rows in kept.rows:
+        part = whole.expected.take([rows.start + row for row in kept.with_work(rows)]).to_pylist()
+        write_shard(tmp_path / shards.name("tokens", rows), [some_tokens(**row) for row in part])
+    assert kept.missing("tokens", tmp_path, kept.rows) == set()
+    first, second = kept.rows[:2]
+    victim, other = (tmp_path / shards.name("tokens", rows) for rows in (first, second))
+    if harm == "a token too few":
+        part = whole.expected.take([first.start + row for row in kept.with_work(first)]).to_pylist()
+        write_shard(victim, [some_tokens(**{**row, "n_tokens": row["n_tokens"] - 1}) for row in part])
+    else:
+        harmed(victim, harm, other)
+    assert kept.missing("tokens", tmp_path, kept.rows) == {first}
+
+
+def some_tokens(question_id: str, candidate_id: str, n_tokens: int) -> TrajectoryTokens:
+    numbers = np.zeros(n_tokens)
+    alternatives = np.zeros((n_tokens, ALTERNATIVES))
+    return TrajectoryTokens(question_id, candidate_id, *[numbers] * 5, alternatives, alternatives)
 
 
 @pytest.mark.parametrize("output", ["local", "tokens"])

@@ -6,6 +6,8 @@ those of the real call.
 
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,3 +101,19 @@ def test_a_sweep_on_a_gpu_compiles_one_kernel(compiled: list[Any], monkeypatch: 
     statistics.tiled_statistics(torch.randn(40, 8), torch.zeros(40, dtype=torch.int64), head, tiling)
     assert len(compiled) > 3
     assert len({kernel.hash for kernel in compiled}) == 1
+
+
+def test_the_kernel_is_launched_on_the_device_of_its_tensors(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device. If that is another GPU, the launch fails, or runs out of order with the product."""
+    events: list[object] = []
+
+    @contextmanager
+    def device_of(tensor: torch.Tensor) -> Iterator[None]:
+        events.append(tensor)
+        yield
+        events.append(len(compiled))
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    tile = torch.zeros(2, 64)
+    triton_kernel.absorb_tile(tile, torch.zeros(2, dtype=torch.int64), torch.zeros(2), torch.zeros(6, 2, dtype=torch.float64))
+    assert events[0] is tile and events[1:] == [1]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lark.models.head import Head, LogitRule
-from lark.scoring.statistics import Tiling, absorb_tile, tiled_statistics, token_statistics
+from lark.scoring.statistics import Tiling, absorb_tile, tiled_details, token_statistics
 
 ROOT = Path(__file__).parents[2]
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -66,8 +66,8 @@ def test_statistics_agree_with_pytorch(T: int, V: int, d: int) -> None:
     bias = torch.randn(V, device=DEVICE)
     bias[V // 2 + 1 :: 7] = -torch.inf
     head = Head(torch.randn(V, d, device=DEVICE), bias, LogitRule(1.5, 20.0 if V == 50 else None))
-    by_kernel = tiled_statistics(hidden, targets, head, Tiling(4, 32, absorb_with_triton))
-    by_pytorch = tiled_statistics(hidden, targets, head, Tiling(4, 32, absorb_tile))
+    by_kernel = tiled_details(hidden, targets, head, 5, Tiling(4, 32, absorb_with_triton))
+    by_pytorch = tiled_details(hidden, targets, head, 5, Tiling(4, 32, absorb_tile))
     for name, column in vars(by_kernel).items():
         torch.testing.assert_close(column, getattr(by_pytorch, name), rtol=1e-5, atol=1e-30)
 

@@ -10,21 +10,24 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
+import torch
 
 from lark.config import Config
 from lark.demo.pool import trajectories
+from lark.models.load import load_chat, load_model
+from lark.models.shapes import DEMO
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
 from lark.pool.trajectories import KEY
 from lark.runtime import launch, pipeline
 from lark.scoring import shards, worker
 from lark.scoring.operations import SCORE
+from lark.scoring.tokens import places, read_pieces, read_trajectories, read_trajectory
 from tests.conftest import ALONE, composed, job_of, work_here
 
 
-def settings(**scoring: int) -> Config:
+def settings(**scoring: bool | int) -> Config:
     config = composed("pool.questions=3", "student.max_length=100")
     return replace(config, scoring=replace(config.scoring, **scoring))  # type: ignore[arg-type]
 
@@ -45,7 +48,7 @@ def cut(lengths: Path, config: Config) -> list[range]:
     return shards.Shards.of(lengths, config.scoring.shard_tokens).rows
 
 
-def run_here(task: str, inputs: dict[str, Path], folder: Path, *outputs: str, **scoring: int) -> dict[str, Path]:
+def run_here(task: str, inputs: dict[str, Path], folder: Path, *outputs: str, **scoring: bool | int) -> dict[str, Path]:
     """Run the operation in this process, alone, and merge its shards."""
     config = settings(**scoring)
     folders = {output: folder / output for output in outputs}
@@ -73,15 +76,26 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def scored(pool: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The outputs of one uninterrupted process."""
     folder = tmp_path_factory.mktemp("scored")
-    return {**run_here("score", pool, folder, "scores", "tokens"), **run_here("local", pool, folder, "local")}
+    passed = run_here("score", pool, folder, "scores", "entropy", "tokens", tokens=True)
+    return {**passed, **run_here("local", pool, folder, "local")}
+
+
+STATISTICS = ("token", "surprisal", "residual", "rank", "entropy")
 
 
 def read(scored: dict[str, Path], output: str) -> pd.DataFrame:
-    if output == "tokens":
-        return pd.concat(
-            [pq.read_table(part).to_pandas() for part in sorted(scored[output].glob("tokens-*"))], ignore_index=True
+    """A table, or one row per token."""
+    if output != "tokens":
+        return pd.read_parquet(scored[output] / f"{output}.parquet")
+    found = [row for question in places(scored[output]) for row in read_trajectories(scored[output], question)]
+    rows = [
+        pd.DataFrame({name: getattr(row, name) for name in STATISTICS}).assign(
+            question_id=row.question_id, candidate_id=row.candidate_id, position=range(len(row)), p_gold=row.p,
+            likeliest=row.alternatives[:, 0], likeliest_p=row.alternative_p[:, 0],
         )
-    return pd.read_parquet(scored[output] / f"{output}.parquet")
+        for row in found
+    ]  # fmt: skip
+    return pd.concat(rows, ignore_index=True)
 
 
 def test_every_trajectory_has_a_row_in_the_pools_order(pool, scored):
@@ -95,26 +109,86 @@ def test_every_trajectory_has_a_row_in_the_pools_order(pool, scored):
 
 
 def test_tokens_add_up_to_their_trajectory(pool, scored):
+    """To the precision of half floats."""
     tokens, table = read(scored, "tokens"), read(scored, "scores")
     assert len(tokens) == table["n_tokens"].sum()
-    tokens = tokens.astype(dict.fromkeys(KEY, str))
+    assert tokens[KEY].drop_duplicates().to_numpy().tolist() == table[KEY].to_numpy().tolist()
     groups = tokens.groupby(KEY)
-    assert groups["position"].apply(lambda p: list(p) == list(range(len(p)))).all()
     sums = groups.agg(
-        nll=("surprisal", "sum"), brier=("residual", "sum"), ties=("ties", "sum"), p_gold=("p_gold", "mean"),
-        wrong_p2=("wrong_p2", "mean"), sum_p2=("sum_p2", "mean"),
+        nll=("surprisal", "sum"), brier=("residual", "sum"), p_gold=("p_gold", "mean"), entropy=("entropy", "mean")
     )  # fmt: skip
     sums["rank_sum"] = tokens.assign(rank=tokens["rank"].clip(upper=100)).groupby(KEY)["rank"].sum()
-    expected = table.set_index(KEY).sort_index()
+    expected = table.merge(read(scored, "entropy"), on=KEY).set_index(KEY).sort_index()
     for name in sums.columns:
-        np.testing.assert_allclose(sums[name], expected[name], rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(sums[name], expected[name], rtol=1e-3, err_msg=name)
+    first = tokens[tokens["rank"] == 1]
+    assert (first["likeliest"] == first["token"]).mean() > 0.99  # all but ties
+    np.testing.assert_allclose(first["likeliest_p"], first["p_gold"], rtol=2e-3)
+    assert (tokens["likeliest_p"] >= tokens["p_gold"] - 1e-3).all()
 
 
-def test_scores_are_the_same_without_tokens_and_tokens_without_scores(pool, scored, tmp_path):
-    scores = run_here("score", pool, tmp_path, "scores")
-    tokens = run_here("score", pool, tmp_path, "tokens")
-    pd.testing.assert_frame_equal(read(scores, "scores"), read(scored, "scores"))
-    pd.testing.assert_frame_equal(read(tokens, "tokens"), read(scored, "tokens"))
+def test_entropies_and_alternatives_are_those_of_the_students_own_softmax(pool, scored):
+    """The naive way: all logits of a trajectory from the model itself, in float64."""
+    config = settings()
+    rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT)
+    encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
+    model = load_model(str(DEMO), config.student, "cpu")
+    table = read(scored, "entropy").set_index(KEY)
+    for row, e in zip(rows, encoded, strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1].double()
+        log_p = logits.log_softmax(-1)
+        p = log_p.exp()
+        entropy, renyi2 = -(p * log_p).sum(-1), -p.square().sum(-1).log()
+        found = table.loc[(row["question_id"], row["candidate_id"])]
+        np.testing.assert_allclose(found["entropy"], entropy.mean(), rtol=1e-4)
+        np.testing.assert_allclose(found["renyi2"], renyi2.mean(), rtol=1e-4)
+        tokens = read_trajectory(scored["tokens"], row["question_id"], row["candidate_id"])
+        assert tokens is not None
+        assert tokens.token.tolist() == e.response
+        np.testing.assert_allclose(tokens.entropy, entropy, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(tokens.alternative_p, p.topk(5)[0], rtol=2e-3, atol=1e-6)
+        kept = p.gather(1, torch.tensor(tokens.alternatives, dtype=torch.int64))
+        np.testing.assert_allclose(kept, p.topk(5)[0], rtol=1e-3)
+
+
+def test_the_text_of_a_response_can_be_read_from_its_tokens(pool, scored):
+    pieces = read_pieces(scored["tokens"])
+    rows = shards.read_rows(pool["pool"] / pools.FILE, range(99), pools.TEXT)
+    table = read(scored, "scores")
+    for row, truncated in zip(rows, table["truncated"], strict=True):
+        tokens = read_trajectory(scored["tokens"], row["question_id"], row["candidate_id"])
+        assert tokens is not None
+        text = pieces.text(token for token in tokens.token if not pieces.special[token])
+        assert row["response"].startswith(text) if truncated else row["response"] == text
+
+
+def test_outputs_are_the_same_with_and_without_the_others(pool, scored, tmp_path):
+    for output in ("scores", "entropy", "tokens"):
+        found = run_here("score", pool, tmp_path, output, tokens=True)
+        pd.testing.assert_frame_equal(read(found, output), read(scored, output))
+
+
+@pytest.mark.parametrize("outputs", [("tokens",), ("scores", "tokens")])
+def test_tokens_of_the_first_questions_are_those_of_all(outputs, scored, pool, tmp_path, monkeypatch):
+    """If only tokens are missing, the student is not run on other questions."""
+    scored_ids: list[int] = []
+    compute = worker.response_statistics
+
+    def counted(student, batch, *rest):
+        scored_ids.extend(map(id, batch))
+        return compute(student, batch, *rest)
+
+    monkeypatch.setattr(worker, "response_statistics", counted)
+    folders = run_here("score", pool, tmp_path, *outputs, tokens=2, shard_tokens=1500)
+    whole = read(scored, "tokens")
+    questions = list(whole["question_id"].unique())[:2]
+    assert list(places(folders["tokens"])) == questions
+    expected = whole[whole["question_id"].isin(questions)]
+    pd.testing.assert_frame_equal(read(folders, "tokens"), expected, rtol=1e-3, atol=1e-4)
+    assert len(scored_ids) == (66 if outputs == ("tokens",) else 99)
+    if "scores" in outputs:
+        assert_same(read(folders, "scores"), read(scored, "scores"))
 
 
 def test_a_shuffled_pool_cut_otherwise_has_the_same_scores(scored, tmp_path):
@@ -133,7 +207,14 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
     config = replace(config, student=replace(config.student, max_length=5))  # less than any prompt
     inputs = {**pool, "lengths": tmp_path}
     worker.lengths(job_of(config, tmp_path, inputs=inputs))
-    for task, output, column in (("score", "scores", "nll"), ("local", "local", "local_naturalness")):
+    (tmp_path / "tokens").mkdir()
+    worker.score(job_of(config, tmp_path, inputs=inputs, outputs={"tokens": tmp_path / "tokens"}))
+    assert [
+        len(row) for question in places(tmp_path / "tokens") for row in read_trajectories(tmp_path / "tokens", question)
+    ] == [0] * 99
+    columns = {"scores": "nll", "entropy": "entropy", "local": "local_naturalness"}
+    for output, column in columns.items():
+        task = "local" if output == "local" else "score"
         (tmp_path / output).mkdir()
         getattr(worker, task)(job_of(config, tmp_path, inputs=inputs, outputs={output: tmp_path / output}))
         table = pd.concat(map(pd.read_parquet, (tmp_path / output).glob("shard-*")))
@@ -181,9 +262,8 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
     assert left.items() <= {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}.items()
     shards.collect(job, counts)
     assert_same(pd.read_parquet(tmp_path / "scores.parquet"), read(scored, "scores"))
-    tokens = read({"tokens": tmp_path}, "tokens").astype(dict.fromkeys(KEY, str))
-    alone = read(scored, "tokens").astype(dict.fromkeys(KEY, str))
-    pd.testing.assert_frame_equal(by_key(tokens, "position"), by_key(alone, "position"), rtol=1e-5, atol=1e-6)
+    tokens, alone = (by_key(read(where, "tokens"), "position") for where in ({"tokens": tmp_path}, scored))
+    pd.testing.assert_frame_equal(tokens, alone, rtol=1e-3, atol=1e-4)
 
 
 def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monkeypatch):
@@ -207,11 +287,13 @@ def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monk
     (tokens,) = (path.parent for path in tmp_path.glob("tokens/*/manifest.json"))
     table = pd.read_parquet(next(tmp_path.glob("scores/*/scores.parquet")))
     assert len(read({"tokens": tokens}, "tokens")) == table["n_tokens"].sum()
-    for method in ("rsr", "grape", "random", "rule_quality", "local_naturalness"):
+    some = run("method=lark", "scoring.tokens=1")
+    assert len(some["tokens"]) == 2, "one question is not the whole pool: scoring.tokens=1 is not scoring.tokens=true"
+    for method in ("rsr", "grape", "random", "rule_quality", "local_naturalness", "entropy", "renyi2"):
         last = run(f"method={method}", "budget.size=5")
     assert last["scores"] == first["scores"]
     assert {kind: len(found) for kind, found in last.items()} == {
-        "pool": 1, "lengths": 1, "scores": 1, "tokens": 1, "text": 1, "local": 1, "selection": 6,
+        "pool": 1, "lengths": 1, "scores": 1, "tokens": 2, "text": 1, "local": 1, "entropy": 1, "selection": 8,
     }  # fmt: skip
     for selection in tmp_path.glob("selection/*"):
         chosen = pd.read_parquet(selection / "selection.parquet")

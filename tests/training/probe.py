@@ -6,6 +6,7 @@ One step of plain SGD with a large rate turns the gradient that the optimizer is
 """
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -15,16 +16,20 @@ from typing import Any
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
-from torch import Tensor, distributed
+from torch import Tensor
+from torch.distributed.elastic.multiprocessing.errors import record
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from transformers.trainer_utils import SaveStrategy
 
 from lark.errors import LarkError
 from lark.models.attention import separate_segments
+from lark.runtime.devices import leave_group
 from lark.training import zero as zero_module
 from lark.training.sequence import SequenceParallel
 from lark.training.worker import Run, prepare, train
 from tests.training.tiny import CrashAt, make_job
+from tests.training.waiting import group_timeout
 
 BUCKET = zero_module.BUCKET
 RATE = 1024.0
@@ -39,11 +44,12 @@ def fresh() -> None:
 
 
 def trained(student: Path, selection: Path, folder: Path, *overrides: str) -> Run:
-    """A finished run, with SGD instead of AdamW."""
+    """A finished run, with SGD instead of AdamW. It writes no checkpoint: the runs that are resumed do."""
     fresh()
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     run = prepare(make_job(student, selection, folder, *SGD, *overrides, rank=rank, world=world))
     run.trainer.args.optim = "sgd"
+    run.trainer.args.save_strategy = SaveStrategy.NO
     run.trainer.train()
     return run
 
@@ -130,26 +136,25 @@ def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tens
     return {
         "micro_steps": len(run.trainer.batches.steps[0].micro[0]),
         "wrapper": type(run.trainer.model_wrapped).__name__,
+        "views": getattr(run.trainer.model_wrapped, "gradient_as_bucket_view", None),
         "skipped": run.trainer.skipped,
         "scheduled": schedule.last_epoch,
         "timeout": group_timeout(),
     }
 
 
-def group_timeout() -> float:
-    """Seconds that a process waits for the others."""
-    group = distributed.distributed_c10d._get_default_group() if distributed.is_initialized() else None
-    return group._get_backend(torch.device("cpu")).options._timeout.total_seconds() if group is not None else 0.0
-
-
+@record  # torchrun's report of a failure ends with the error of the process that failed first
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # every run ends with a collection, which would visit all that was imported
     before = AutoModelForCausalLM.from_pretrained(folder / "student").state_dict()
     cases = json.loads((folder / "cases.json").read_text())
     results = {name: answer(folder, name, case, before) for name, case in cases.items()}
     if os.environ.get("RANK", "0") == "0":
         (folder / f"results-{os.environ.get('WORLD_SIZE', '1')}.json").write_text(json.dumps(results))
+    leave_group()
 
 
 if __name__ == "__main__":

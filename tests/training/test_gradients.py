@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from lark.models.shapes import Shape
 from lark.planner.costs import RESUMABLE, TrainingSetup, resume_bytes
-from lark.training.limits import TIMEOUT
+from lark.training.constants import TIMEOUT
 from tests.conftest import ROOT
 from tests.training.probe import gradients, trained
 from tests.training.tiny import POISONED, WEIGHTS, direct_gradient, relative_error, write_student, write_training_set
@@ -41,6 +41,8 @@ SHARED = ["hardware.sequence_parallel=2"]
 SMALL_BUCKET = 2000
 """Numbers. Larger than a norm or a projection of the tiny student, smaller than its embedding."""
 LORA = ["training.lora.rank=4", "training.lora.alpha=8"]
+QLORA = [*LORA, "training.lora.bits=4", "student.dtype=float32"]
+"""4-bit layers on CPU need a multiple of 64 inputs, which the student `wide` has."""
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +50,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Students and training sets, and the results of 2 processes."""
     folder = tmp_path_factory.mktemp("gradients")
     write_student(folder / "student")
-    write_student(folder / "poisoned", tied=False, poisoned=True)
+    write_student(folder / "untied", tied=False)
+    write_student(folder / "wide", hidden=64, intermediate=128)
     write_training_set(folder / "selection")
+    write_training_set(folder / "poisoned", poisoned=True)
     cases: dict[str, Any] = {}
     for zero in ZERO:
         for (processes, kind, steps), overrides in ARRANGEMENTS.items():
@@ -57,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 cases[f"{zero}-{kind}-{steps}"] = case("student", zero, *overrides)
         for kind in ("packed", "padded"):  # two processes that share their micro-batches have those of one
             cases[f"{zero}-{kind}-shared"] = case("student", zero, *ARRANGEMENTS[1, kind, 4], *SHARED)
-        cases[f"{zero}-poisoned"] = case("poisoned", zero, *POISON)
+        cases[f"{zero}-poisoned"] = case("untied", zero, *POISON) | {"selection": "poisoned"}
         cases[f"{zero}-lora"] = case("student", zero, *LORA)
         cases[f"{zero}-clipped"] = case("student", zero, "training.max_grad_norm=0.5")
         if zero:
@@ -66,6 +70,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             cases[f"{zero}-bucket"] = case("student", zero, *ARRANGEMENTS[2, "packed", 4]) | {"bucket": SMALL_BUCKET}
     cases["2-shared-resumed"] = case("student", 2, *SHARED, "training.gradient_checkpointing=true")
     cases["2-offload-resumed"] = case("student", 2, "hardware.offload=optimizer")
+    for zero in (0, 2):
+        cases[f"{zero}-qlora"] = case("wide", zero, *QLORA)
+    cases["2-qlora-resumed"] = case("wide", 2, *QLORA)
     cases["architectures"] = {"parts": 2}
     cases["2-bf16"] = case("student", 2, "training.bf16=true", "training.gradient_checkpointing=true")
     cases["3-bf16"] = case("student", 3, "training.bf16=true")
@@ -103,6 +110,7 @@ def test_two_processes_give_the_direct_gradient(
     name = f"{zero}-{kind}-{steps}"
     assert results[name]["micro_steps"] == steps
     assert results[name]["wrapper"] == ("DeepSpeedEngine" if zero else "DistributedDataParallel")
+    assert results[name]["views"] is (None if zero else True)  # as planned: DDP keeps no copy of the gradients
     assert relative_error(load_file(folder / f"{name}.safetensors"), exact) < 1e-5
 
 
@@ -138,10 +146,11 @@ def test_attention_that_cannot_be_shared_is_refused_and_the_rest_is_exact(result
 def test_processes_wait_for_each_other_for_hours(results: dict[str, Any]) -> None:
     """A checkpoint on a slow disk takes longer than the 10 or 30 minutes that are the libraries' defaults."""
     assert {result["timeout"] for result in results.values() if "timeout" in result} == {TIMEOUT.total_seconds()}
-    env = {**os.environ, "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    connected = "from lark.training.zero import connect; connect('cpu', True); from tests.training.probe import group_timeout"
-    said = subprocess.check_output([sys.executable, "-c", f"{connected}; print(group_timeout())"], cwd=ROOT, env=env, text=True)
+    env = {name: value for name, value in os.environ.items() if name != "RANK"} | {"DS_ACCELERATOR": "cpu"}
+    code = (
+        "from lark.training.zero import connect; connect('cpu', True); from tests.training.waiting import group_timeout as said"
+    )
+    said = subprocess.check_output([sys.executable, "-c", f"{code}; print(said())"], cwd=ROOT, env=env, text=True)
     assert float(said.split()[-1]) == TIMEOUT.total_seconds()  # DeepSpeed's own start, which the runs above have shared
 
 
@@ -200,7 +209,7 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_n
     assert list(result["skipped"].values()) == [[f"q{POISONED:02d}/c"]]
     assert result["scheduled"] == 4  # the schedule continues: it must end where it would have ended
     before, after = (
-        load_file(folder / "poisoned" / "model.safetensors"),
+        load_file(folder / "untied" / "model.safetensors"),
         load_file(folder / f"{zero}-poisoned" / "model.safetensors"),
     )
     head = "lm_head.weight"
@@ -210,14 +219,13 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_n
     assert sum("skipped" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize("kind", ["2", "3", "2-shared", "2-offload"])
+@pytest.mark.parametrize("kind", ["2", "3", "2-shared", "2-offload", "2-qlora"])
 def test_a_crashed_deepspeed_run_resumes_to_the_same_weights(kind: str, folder: Path, results: dict[str, Any]) -> None:
     assert results[f"{kind}-resumed"]["resumed_from"] == ["checkpoint-2"]
     whole, crashed = (load_file(folder / f"{kind}-resumed" / name / "model.safetensors") for name in ("whole", "crashed"))
     assert max(float((crashed[name] - value).abs().max()) for name, value in whole.items()) <= 1e-6
-    assert any(
-        not torch.equal(value, load_file(folder / "student" / "model.safetensors")[name]) for name, value in whole.items()
-    )
+    before = load_file(folder / ("wide" if "qlora" in kind else "student") / "model.safetensors")
+    assert any(not torch.equal(value, before[name]) for name, value in whole.items())
 
 
 def test_sharing_micro_batches_and_offloading_change_no_weight(folder: Path) -> None:
@@ -247,3 +255,17 @@ def test_lora_is_merged_to_the_same_weights_however_it_is_sharded(folder: Path) 
         for name in changed:
             change = (merged[0][name] - student[name]).double()
             assert (merged[zero][name].double() - student[name].double() - change).norm() < 1e-4 * change.norm()
+
+
+@pytest.mark.parametrize("zero", [0, 2])
+def test_qlora_on_two_processes_gives_the_weights_of_one(zero: int, folder: Path) -> None:
+    """Those of one process have the direct gradient (tests/training/test_qlora.py)."""
+    run = trained(folder / "wide", folder / "selection", folder / "1-qlora", *QLORA)
+    run.exporter.export()
+    one, two = (load_file(folder / f"{name}-qlora" / "model.safetensors") for name in (1, zero))
+    student = load_file(folder / "wide" / "model.safetensors")
+    changed = {name for name in student if not torch.equal(one[name], student[name])}
+    assert changed == {name for name in student if "_proj" in name}
+    for name in changed:
+        change = (one[name] - student[name]).double()
+        assert (two[name].double() - student[name].double() - change).norm() < 1e-4 * change.norm()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM
 
 from lark.errors import LarkError
@@ -18,7 +19,7 @@ from lark.training.lora import PREFIX
 from lark.training.worker import Run, prepare, train
 from tests.conftest import composed
 from tests.training.probe import RATE, SGD, fresh
-from tests.training.tiny import losses, make_job, write_student, write_training_set
+from tests.training.tiny import losses, make_job, relative_error, write_student, write_training_set
 
 QLORA = ["training.lora.rank=4", "training.lora.alpha=8", "training.lora.bits=4"]
 
@@ -41,14 +42,40 @@ def adapters(run: Run) -> dict[str, torch.Tensor]:
     return {name.removeprefix(PREFIX): value.clone() for name, value in state.items() if ".lora_" in name}
 
 
-@needs_bitsandbytes
-@pytest.mark.parametrize(("dtype", "precision"), [("float32", 1e-4), ("bfloat16", 0.1)])
-def test_adapters_on_4_bit_weights_have_the_direct_gradient(
-    dtype: str, precision: float, inputs: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """The truth: W + alpha/rank B A with the dequantised W, in fp64, one trajectory at a time."""
+Gradients = dict[str, torch.Tensor]
+
+
+def direct(student: Path, selection: Path, run: Run, factors: Gradients, dtype: torch.dtype) -> Gradients:
+    """The gradients of the adapters: y = W x + alpha/rank B A x with the dequantised W, one trajectory at a time.
+
+    In float64 everything is exact. In bfloat16, products are rounded as autocast rounds them in training.
+    """
     import bitsandbytes
 
+    model = AutoModelForCausalLM.from_pretrained(student, dtype=dtype)
+    exact = dtype == torch.float64
+    leaves = {name: (value.double() if exact else value.clone()).requires_grad_() for name, value in factors.items()}
+    for name, layer in run.exporter.student.named_modules():
+        if hasattr(layer, "lora_B"):
+            quantized, plain = layer.base_layer.weight, model.get_submodule(name)  # type: ignore[union-attr]
+            base = bitsandbytes.functional.dequantize_4bit(quantized.data, quantized.quant_state).to(dtype)
+            assert 0.01 < (base - plain.weight).norm() / base.norm() < 0.2  # quantised, but still these weights
+            plain.weight.data = base
+            a, b = (leaves[f"{name}.lora_{which}.default.weight"] for which in "AB")
+            plain.register_forward_hook(lambda _layer, x, y, a=a, b=b: y + 2.0 * linear(linear(x[0].to(a.dtype), a), b))
+        elif isinstance(layer, nn.Embedding) or "norm" in name:
+            model.get_submodule(name).load_state_dict(layer.state_dict())  # in the precision of training
+    with torch.autocast("cpu", torch.bfloat16, enabled=not exact):
+        for loss in losses(model, selection, student):
+            loss.backward()
+    return {name: leaf.grad.double() for name, leaf in leaves.items() if leaf.grad is not None}
+
+
+@needs_bitsandbytes
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_on_4_bit_weights_have_the_direct_gradient(dtype: str, inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Exactly in float32. In bfloat16 up to the rounding of its products, which the direct formula then has too (about 4%,
+    with 4-bit weights and without)."""
     fresh()
     student, selection = inputs
     half = ["training.bf16=true", "training.gradient_checkpointing=true"] if dtype == "bfloat16" else []
@@ -56,34 +83,21 @@ def test_adapters_on_4_bit_weights_have_the_direct_gradient(
     run = prepare(make_job(student, selection, tmp_path, *settings))
     run.trainer.args.optim = "sgd"
     torch.manual_seed(1)
-    layers = {name: layer for name, layer in run.exporter.student.named_modules() if hasattr(layer, "lora_B")}
-    for layer in layers.values():  # they start at zero, where A would have no gradient
-        nn.init.normal_(layer.lora_B["default"].weight, std=0.1)  # type: ignore[index,union-attr]
+    for name, weight in run.exporter.student.named_parameters():
+        if "lora_B" in name:  # they start at zero, where A would have no gradient
+            nn.init.normal_(weight, std=0.1)
     before = adapters(run)
-
-    plain = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float64)
-    factors = {name: value.double().requires_grad_() for name, value in before.items()}
-    weights = {}
-    for name, layer in layers.items():
-        quantized = layer.base_layer.weight  # type: ignore[union-attr]
-        base = bitsandbytes.functional.dequantize_4bit(quantized.data, quantized.quant_state).double()
-        assert 0.01 < (base - plain.get_submodule(name).weight).norm() / base.norm() < 0.2  # quantised, but still these weights
-        a, b = (factors[f"{name}.lora_{which}.default.weight"] for which in "AB")
-        weights[f"{name}.weight"] = base + 2.0 * b @ a
-
-    class Adapted(nn.Module):
-        def forward(self, **inputs: object) -> object:
-            return torch.func.functional_call(plain, weights, kwargs=inputs)
-
-    for loss in losses(Adapted(), selection, student):  # type: ignore[arg-type]
-        loss.backward(retain_graph=True)
+    exact = direct(student, selection, run, before, torch.float64)
+    rounded = direct(student, selection, run, before, torch.bfloat16) if half else exact
     run.trainer.train()
     after = adapters(run)
-    assert len(factors) == 2 * 7 * 2
-    for name, factor in factors.items():
-        ours = (before[name].double() - after[name].double()) / RATE
-        assert factor.grad is not None
-        assert (ours - factor.grad).norm() < precision * factor.grad.norm(), name
+    assert len(exact) == 2 * 7 * 2
+    ours = {name: (before[name].double() - after[name].double()) / RATE for name in exact}
+    if half:
+        assert relative_error(ours, rounded) < 0.02
+        assert relative_error(ours, exact) < 1.25 * relative_error(rounded, exact) < 0.08
+    else:
+        assert relative_error(ours, exact) < 1e-5
 
 
 @needs_bitsandbytes

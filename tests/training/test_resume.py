@@ -20,10 +20,10 @@ from lark.runtime import launch
 from lark.runtime.operation import Job
 from lark.training import curves as curves_module
 from lark.training import trainer as trainer_module
-from lark.training.checkpoints import COMPLETE, Layout, damage, newest_checkpoint, remove_unusable, seal
+from lark.training.checkpoints import COMPLETE, STATE, Layout, damage, newest_checkpoint, remove_unusable, seal, stamps
 from lark.training.export import Exporter
 from lark.training.operations import TRAIN
-from lark.training.worker import CURVE, DONE, prepare, train
+from lark.training.worker import CURVE, DONE, finished, prepare, train
 from tests.training.tiny import CrashAt, direct_loss, make_job, write_student, write_training_set
 
 STEPS = 20
@@ -211,6 +211,107 @@ def test_if_no_checkpoint_is_intact_training_starts_over(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def leave(path: Path, content: bytes | None = None) -> None:
+    """A file, or an empty folder."""
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+
+
+ODD = {
+    "a name without a number": ("checkpoint-best", None), "no step at all": ("checkpoint-", None),
+    "a negative step": ("checkpoint--3", None), "a number in other digits": ("checkpoint-\u0663", None),
+    "a file": ("checkpoint-9", b"x"), "an empty folder": ("checkpoint-10", None), "a huge step": ("checkpoint-" + "9" * 40, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_only_named_like_a_checkpoint_is_passed_over(
+    odd: str, crashed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(crashed / "checkpoints", tmp_path / "checkpoints")
+    name, content = ODD[odd]
+    leave(folder / name, content)
+    remove_unusable(folder)
+    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-4"
+    (said,) = [record.message for record in caplog.records]
+    assert said in (f"{name} is not a checkpoint: ignored", f"{name} is incomplete: ignored")
+
+
+SEALS = [
+    "", "{", "[]", "null", "3", "{}", '{"files": {}}', '{"zero": 0, "world": 1}', '{"zero": 0, "world": 1, "files": []}',
+    '{"zero": 0, "world": 1, "files": {}}', '{"zero": 0, "world": 1, "files": {"a": 3}}', '{"zero": "0", "world": 1, "files": {}}',
+    '{"zero": 0, "world": 1, "files": {"../../../train.jsonl": [1, null]}}', "[" * 100_000, "\udcff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", SEALS)
+def test_a_seal_of_another_shape_is_damage(content: str, crashed: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(crashed / "checkpoints", tmp_path / "checkpoints")
+    (folder / "checkpoint-4" / COMPLETE).write_bytes(content.encode("utf-8", "surrogateescape"))
+    if content == '{"zero": 0, "world": 1, "files": {}}':
+        (folder / "checkpoint-4" / STATE).unlink()
+    remove_unusable(folder)
+    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(crashed: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(crashed / "checkpoints", tmp_path / "checkpoints")
+    (folder / "checkpoint-4").rename(folder / "checkpoint-9")
+    remove_unusable(folder)
+    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
+
+
+def test_damaged_state_is_passed_over_and_the_weights_are_those_of_an_undisturbed_run(
+    crashed: Path, inputs: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The curve, the record of the finished run and the newest checkpoint are all damaged."""
+    shutil.copytree(crashed, tmp_path / "again")
+    again, undisturbed = (make_job(*inputs, tmp_path / name, *SHORT) for name in ("again", "undisturbed"))
+    lines = (again.folder / CURVE).read_bytes().splitlines(keepends=True)
+    lines[1:3] = [b"\xff\x00\n", b"[]\n", b"\n", b'{"step": "2"}\n', lines[0], lines[1][:20] + b"\n"]
+    (again.folder / CURVE).write_bytes(b"".join(lines))
+    (again.folder / DONE).write_text("{")
+    (again.folder / "checkpoints" / "checkpoint-latest").mkdir()
+    truncate(again.folder / "checkpoints" / "checkpoint-4" / "optimizer.pt")
+    train(again)
+    assert "training.json cannot be read" in caplog.text and "checkpoint-latest is not a checkpoint: ignored" in caplog.text
+    assert "metrics.jsonl, line 2 is damaged: it is left out of the curve." in caplog.text
+    train(undisturbed)
+    assert [line["step"] for line in curve(again.folder)] == [0, *range(3, 11)]
+    ours, theirs = ((job.folder / "model.safetensors").read_bytes() for job in (again, undisturbed))
+    assert ours == theirs
+    assert (again.folder / DONE).read_bytes() == (undisturbed.folder / DONE).read_bytes()
+
+
+def test_a_curve_that_is_a_folder_starts_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / CURVE / "x").mkdir(parents=True)
+    curves_module.keep_steps(tmp_path / CURVE, 3)
+    assert (tmp_path / CURVE).read_text() == "" and "cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize("harm", ["removed", "truncated", "list", "binary", "counts"])
+def test_a_damaged_export_is_not_taken_for_a_finished_one(harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "config.json").write_text("config")
+    counts = {"steps": 3, "skipped_steps": 0}
+    (tmp_path / DONE).write_text(json.dumps({**counts, "files": stamps(tmp_path)}))
+    assert finished(tmp_path) == counts
+    match harm:
+        case "removed":
+            (tmp_path / "config.json").unlink()
+        case "truncated":
+            (tmp_path / "config.json").write_text("con")
+        case "list":
+            (tmp_path / DONE).write_text("[]")
+        case "binary":
+            (tmp_path / DONE).write_bytes(b"\xff")
+        case "counts":
+            (tmp_path / DONE).write_text('{"steps": "three"}')
+    assert finished(tmp_path, report=True) is None
+    assert "It is exported again." in caplog.text
+
+
 def test_the_speed_is_that_of_the_step_alone(
     inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,8 +346,36 @@ def test_the_speed_is_that_of_the_step_alone(
 def checkpoint(folder: Path, step: int, layout: Layout | None) -> None:
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
+    (path / STATE).write_text(json.dumps({"global_step": step}))
     if layout is not None:
         seal(path, layout)
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_every_process_syncs_its_files_before_the_checkpoint_is_sealed(
+    main: bool, inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the main process had to sync the files of all others, they would wait for it until their time limit."""
+    events: list[str] = []
+    fsync = os.fsync
+
+    def recorded(number: int) -> None:
+        events.append(Path(f"/proc/self/fd/{number}").readlink().name)
+        fsync(number)
+
+    run = prepare(make_job(*inputs, tmp_path, "training.global_batch=40"))
+    run.trainer.train()
+    written = next((tmp_path / "checkpoints").iterdir())
+    (written / COMPLETE).unlink()
+    files = {path.name for path in written.iterdir()}
+    monkeypatch.setattr(trainer_module.Trainer, "_save_checkpoint", lambda *arguments: None)  # the files are there
+    monkeypatch.setattr(run.trainer, "is_world_process_zero", lambda: main)
+    monkeypatch.setattr(run.trainer.accelerator, "wait_for_everyone", lambda: events.append("barrier"))
+    monkeypatch.setattr(os, "fsync", recorded)
+    run.trainer._save_checkpoint(run.trainer.model, None)
+    before, after = events[: events.index("barrier")], events[events.index("barrier") + 1 :]
+    assert "optimizer.pt" in files and set(before) == files
+    assert files.isdisjoint(after) and (written / COMPLETE).exists() == main
 
 
 def test_only_complete_checkpoints_count(tmp_path: Path) -> None:

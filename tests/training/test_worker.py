@@ -13,7 +13,15 @@ from deepspeed.runtime.config import DeepSpeedConfig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, TrainingArguments, get_scheduler
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    TrainerCallback,
+    TrainingArguments,
+    get_scheduler,
+)
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
 from lark.config import Config, HeldOut, Lora
@@ -26,6 +34,7 @@ from lark.runtime.pipeline import check_machine, check_steps
 from lark.runtime.plan import make_plan, wanted
 from lark.runtime.store import Checksums
 from lark.training import trainer as trainer_module
+from lark.training.checkpoints import damage
 from lark.training.curves import keep_steps, read_curve, snapshot_steps
 from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, merged, transposed_layers
@@ -55,7 +64,7 @@ def test_the_export_is_a_plain_student_with_its_chat_template_and_both_stop_toke
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")  # tied
     chat = ChatFormat(tokenizer)
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(DEMO).chat_template
-    assert set(model.generation_config.eos_token_id) == {*chat.stop_ids, *generation_stops(str(inputs[0]), None)}
+    assert set(model.generation_config.eos_token_id) == {*chat.stop_ids, *generation_stops(str(inputs[0]), None, "student")}
     assert not model.generation_config.do_sample
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["dtype"] == "bfloat16" and "sdpa_segments" not in json.dumps(saved)
@@ -70,8 +79,8 @@ def test_the_export_is_a_plain_student_with_its_chat_template_and_both_stop_toke
 def test_more_than_a_handful_of_steps_that_are_not_finite_stop_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    student = write_student(tmp_path / "student", tied=False, poisoned=True)
-    selection = write_training_set(tmp_path / "selection")
+    student = write_student(tmp_path / "student", tied=False)
+    selection = write_training_set(tmp_path / "selection", poisoned=True)
     monkeypatch.setattr(trainer_module, "MOST_SKIPPED", 1)
     job = make_job(student, selection, tmp_path / "run", "training.epochs=3", "training.global_batch=8")
     with pytest.raises(LarkError, match=r"gradients of 2 steps were not finite.*q05/c \(their loss is not finite\)"):
@@ -82,6 +91,52 @@ def test_more_than_a_handful_of_steps_that_are_not_finite_stop_the_run(
     (line,) = [line for line in read_curve(job.folder / "metrics.jsonl") if "skipped" in line]
     assert line["loss"] is None and line["grad_norm"] is None and line["skipped"] == ["q05/c"]
     assert all(math.isfinite(other["loss"]) for other in read_curve(job.folder / "metrics.jsonl") if "skipped" not in other)
+
+
+@pytest.mark.parametrize("step", [1, 3, 4])
+def test_a_student_whose_weights_are_no_longer_numbers_is_not_finished(
+    step: int, inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Found at the next step, at the next checkpoint or at the end, whichever comes first. Sound checkpoints are kept."""
+    job = make_job(*inputs, tmp_path, "training.epochs=4", "training.checkpoints=2")
+    run = prepare(job)
+    run.trainer.add_callback(BreaksAt(step))
+    with pytest.raises(LarkError, match=rf"after step {step} the student's weights are not finite .* training\.learning_rate="):
+        run.trainer.train()
+        run.exporter.export()
+    assert not (tmp_path / "model.safetensors").exists()
+    kept = [path.name for path in tmp_path.glob("checkpoints/checkpoint-*")]
+    assert kept == ([] if step == 1 else ["checkpoint-2"])
+    assert all(damage(tmp_path / "checkpoints" / name) is None for name in kept)
+
+
+class BreaksAt(TrainerCallback):
+    """After a step, one weight is not a number, as after an update with too large a rate."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if state.global_step == self.step:
+            model.model.norm.weight.data[3] = torch.nan
+
+
+def test_a_student_whose_loss_is_not_finite_is_not_finished(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its weights are finite, but too large: its logits are not."""
+    run = prepare(make_job(*inputs, tmp_path, "training.epochs=2"))
+    run.trainer.train()
+    run.trainer.require_usable()
+    run.trainer.model.model.norm.weight.data.fill_(3e38)
+    run.trainer.skipped = {2: ["q00/c"]}
+    with pytest.raises(LarkError, match=r"after step 1 the student's loss is not finite .* training\.learning_rate="):
+        run.trainer.require_usable()
+
+
+def test_weights_that_do_not_fit_their_precision_are_not_exported(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    run = prepare(make_job(*inputs, tmp_path, "student.dtype=float16"))
+    run.trainer.model.model.norm.weight.data[0] = 1e6
+    with pytest.raises(LarkError, match=r"weights are not finite .*model\.norm\.weight"):
+        run.exporter.export()
 
 
 def test_where_each_loss_is_finite_the_whole_batch_is_named(inputs: tuple[Path, Path], tmp_path: Path) -> None:
@@ -151,7 +206,7 @@ def test_deepspeed_accepts_and_reads_the_papers_settings(student: str, zero: int
     assert (read.communication_data_type, read.grad_accum_dtype) == (torch.float32, "fp32")
     assert (read.gradient_clipping, read.bfloat16_config.enabled) == (1.0, True)
     assert sharding.gather_16bit_weights_on_model_save == (zero == 3)
-    assert sharding.overlap_comm == (device == "cuda")
+    assert zero == 3 or not sharding.overlap_comm  # the large gradients of ZeRO-2 would be freed while they are read
 
 
 def test_one_process_has_nothing_to_shard() -> None:

@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.nn import functional
 from transformers import (
@@ -20,6 +23,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from lark import config as schema
 from lark.config import Config
 from lark.models.chat import ChatFormat
 from lark.models.dialogue import opening
@@ -28,19 +32,18 @@ from lark.runtime.machine import Machine
 from lark.runtime.operation import Job
 from lark.training.checkpoints import CHECKPOINT
 from lark.training.worker import read_examples
-from tests.conftest import composed
+from tests.conftest import ROOT
 
 WEIGHTS = [0.2, 1.7, 0.9, 3.1, 1.0, 0.4, 2.2, 0.05]
 
 
-POISON = "Zebra"
-"""A word of one trajectory only. `poisoned=True` makes a student whose embedding of it is not finite."""
+POISON = 3e38
+"""A weight that fits into float32, but its product with a loss does not."""
 POISONED = 5
+"""The trajectory that has this weight in a training set with `poisoned=True`."""
 
 
-def write_student(
-    folder: Path, tied: bool = True, poisoned: bool = False, dropout: float = 0.0, hidden: int = 32, intermediate: int = 48
-) -> Path:
+def write_student(folder: Path, tied: bool = True, dropout: float = 0.0, hidden: int = 32, intermediate: int = 48) -> Path:
     """Write a tiny student with the demo's tokenizer, so that it has a real chat template."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     torch.manual_seed(0)
@@ -50,23 +53,23 @@ def write_student(
         attention_dropout=dropout,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
-    if poisoned:
-        token = tokenizer(POISON, add_special_tokens=False)["input_ids"][0]
-        model.model.embed_tokens.weight.data[token] = torch.inf
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def write_training_set(folder: Path, count: int = 16, weights: list[float] | None = None, equal: bool = False) -> Path:
-    """Responses of 1 to 30 words; weights from `WEIGHTS` in turn, or all 1."""
+def write_training_set(
+    folder: Path, count: int = 16, weights: list[float] | None = None, equal: bool = False, poisoned: bool = False
+) -> Path:
+    """Responses of 1 to 30 words; weights from `WEIGHTS` in turn, or all 1. `poisoned`: one of them is much too large."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = weights or [1.0 if equal else WEIGHTS[k % len(WEIGHTS)] for k in range(count)]
     with (folder / "train.jsonl").open("w", encoding="utf-8") as handle:
         for k, weight in enumerate(weights):
-            words = " ".join(f"{k} + {j} = {k + j}." for j in range(1 + (7 * k) % 10)) + (POISON if k == POISONED else "")
+            words = " ".join(f"{k} + {j} = {k + j}." for j in range(1 + (7 * k) % 10))
             messages = [*opening(f"What is {k} + {k}?", None), {"role": "assistant", "content": words}]
-            row = {"question_id": f"q{k:02d}", "candidate_id": "c", "weight": weight, "messages": messages}
+            row = {"question_id": f"q{k:02d}", "candidate_id": "c", "messages": messages}
+            row["weight"] = POISON if poisoned and k == POISONED else weight
             handle.write(json.dumps(row) + "\n")
     return folder
 
@@ -79,9 +82,17 @@ def make_job(student: Path, selection: Path, folder: Path, *overrides: str, rank
     return Job("train", folder, outputs, inputs, str(student), config, machine, gpus=0, rank=rank, world=world)
 
 
-def tiny_config(*overrides: str) -> Config:
+@cache
+def _composed() -> DictConfig:
+    schema.register()
     settings = ["hardware=cpu", "student.max_length=200", "training.global_batch=16", "training.epochs=1", "tracking=none"]
-    return composed(*settings, *overrides)
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("config", overrides=settings)
+
+
+def tiny_config(*overrides: str) -> Config:
+    """The configuration with some values (not groups) set. Hydra composes it once: that takes as long as a tiny training."""
+    return schema.load(OmegaConf.merge(_composed(), OmegaConf.from_dotlist(list(overrides))))  # type: ignore[arg-type]
 
 
 def losses(model: PreTrainedModel, selection: Path, tokenizer: Path) -> Iterator[Tensor]:

@@ -1,0 +1,84 @@
+"""A cache of what was read, bounded by its size. An entry is valid as long as the files it was read from do not change."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+DEEPEST = 20
+Stamp = tuple[tuple[int, int], ...]
+
+
+def stamp(*paths: Path) -> Stamp:
+    """Time and size of files; a missing one counts as empty."""
+    found = []
+    for path in paths:
+        try:
+            stat = path.stat()
+            found.append((stat.st_mtime_ns, stat.st_size))
+        except OSError:
+            found.append((0, -1))
+    return tuple(found)
+
+
+class Cache:
+    """Values by key. The least recently used ones are dropped when their sizes add up to more than `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.entries: OrderedDict[Hashable, tuple[Any, Any, int]] = OrderedDict()
+        self.lock = threading.Lock()
+        self.making: dict[Hashable, threading.Lock] = {}
+
+    def get(self, key: Hashable, version: Any, make: Callable[[], T]) -> T:
+        """The value of `key`, made again if its version (the stamp of its files) is another one. Made once at a time."""
+        with self.lock:
+            own = self.making.setdefault(key, threading.Lock())
+        with own:
+            with self.lock:
+                found = self.entries.get(key)
+                if found is not None and found[0] == version:
+                    self.entries.move_to_end(key)
+                    return found[1]
+            value = make()
+            with self.lock:
+                self.entries[key] = (version, value, size_of(value))
+                self.entries.move_to_end(key)
+                self._shrink()
+                if len(self.making) > 10_000:
+                    self.making.clear()
+            return value
+
+    def _shrink(self) -> None:
+        total = sum(size for _, _, size in self.entries.values())
+        while total > self.limit and len(self.entries) > 1:
+            _, (_, _, size) = self.entries.popitem(last=False)
+            total -= size
+
+    @property
+    def size(self) -> int:
+        return sum(size for _, _, size in self.entries.values())
+
+
+def size_of(value: Any, depth: int = 0) -> int:
+    """Approximate size in bytes: exact for arrays, by length for texts and containers."""
+    size = getattr(value, "nbytes", None)  # NumPy and Arrow
+    if isinstance(size, int):
+        return size
+    if isinstance(value, str | bytes):
+        return len(value) + 60
+    if depth > DEEPEST:  # YAML can contain itself
+        return 60
+    if isinstance(value, dict):
+        return 200 + _sum(value.keys(), depth) + _sum(value.values(), depth)
+    if isinstance(value, list | tuple):
+        return 60 + _sum(value, depth)
+    return 200 + _sum(vars(value).values(), depth) if hasattr(value, "__dict__") else 60
+
+
+def _sum(values: Iterable[Any], depth: int) -> int:
+    items = list(values)
+    sample = items[:: max(1, len(items) // 500)]  # long lists have elements of similar size
+    return sum(size_of(item, depth + 1) for item in sample) * len(items) // max(1, len(sample))

@@ -1,0 +1,121 @@
+"""Evaluations: which student answered which benchmark. Found by following the inputs of a `metrics` artifact."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from lark.errors import LarkError
+from lark.evaluation.grade import GENERATIONS, METRICS
+from lark.explorer.listing import Entry, Listing, started
+from lark.explorer.problems import PageError
+from lark.explorer.rankings import selected_by
+from lark.selection.write import SELECTION
+from lark.training.checkpoints import CHECKPOINT
+
+BASE = "-base-"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A student that was evaluated: before training, or after training on a selection."""
+
+    checkpoint: Entry | None
+    selection: Entry | None
+    student: str
+    label: str
+    """The method's label, or "Base model"."""
+    details: dict[str, Any]
+    """Ranking, weighting and budget of the selection."""
+
+    @property
+    def id(self) -> str:
+        return (
+            f"base-{hashlib.sha256(self.student.encode()).hexdigest()[:8]}"
+            if self.checkpoint is None
+            else self.checkpoint.fingerprint
+        )
+
+    def describe(self) -> dict[str, Any]:
+        names = {"checkpoint": self.checkpoint, "selection": self.selection}
+        where = {name: None if entry is None else entry.fingerprint for name, entry in names.items()}
+        return {
+            "id": self.id,
+            "student": self.student,
+            "label": self.label,
+            "base": self.checkpoint is None,
+            **where,
+            **self.details,
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The graded answers of a model to a benchmark."""
+
+    model: Model
+    task: str
+    """The benchmark's name, as in benchmark.tasks."""
+    group: str
+    """Evaluations of one group have the same problems, decoding and gold answers, and can be compared."""
+    metrics: Entry
+    generations: Entry
+
+
+def evaluations(listing: Listing) -> list[Evaluation]:
+    """All evaluations whose grades are finished; a base model's first, then the newest."""
+    found = []
+    for metrics in listing.of(METRICS.name):
+        generations = listing.input(metrics, GENERATIONS.name)
+        if metrics.finished and generations is not None:
+            try:
+                found.append(_evaluation(listing, metrics, generations))
+            except LarkError:
+                continue  # its configuration cannot be read; the artifact's own page says why
+    return sorted(found, key=lambda e: (e.task, e.group, e.model.checkpoint is not None))
+
+
+def _evaluation(listing: Listing, metrics: Entry, generations: Entry) -> Evaluation:
+    model = _model(listing, generations)
+    task = (
+        generations.name.split(BASE, 1)[-1]
+        if model.checkpoint is None
+        else generations.name.removeprefix(f"{model.checkpoint.name}-")
+    )
+    asked = {
+        key: value for key, value in listing.config(generations)["depends"].items() if key in ("task", "decoding", "engine")
+    }
+    same = [asked, listing.config(metrics)["depends"]]
+    group = hashlib.sha256(json.dumps(same, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    return Evaluation(model, task, group, metrics, generations)
+
+
+def _model(listing: Listing, generations: Entry) -> Model:
+    if CHECKPOINT.name not in generations.inputs:
+        return Model(None, None, generations.name.split(BASE, 1)[0], "Base model", {})
+    checkpoint = listing.input(generations, CHECKPOINT.name)
+    if checkpoint is None:
+        raise PageError(f"The checkpoint of {generations.folder.name} is not in this store (any more).")
+    selection = listing.input(checkpoint, SELECTION.name)
+    if selection is None:
+        return Model(checkpoint, None, checkpoint.name, checkpoint.name, {})
+    details = selected_by(selection, listing)
+    method = str(listing.config(selection)["depends"].get("method"))
+    student = checkpoint.name.split(f"-{method}", 1)[0]
+    kept = {key: details[key] for key in ("ranking", "weighting", "budget", "limit")}
+    return Model(checkpoint, selection, student, details["label"], kept)
+
+
+def models_of(found: list[Evaluation]) -> list[Model]:
+    """The distinct models, base models first, then by method and budget."""
+    distinct = {evaluation.model.id: evaluation.model for evaluation in found}
+    return sorted(
+        distinct.values(),
+        key=lambda m: (
+            m.student,
+            m.checkpoint is not None,
+            m.label,
+            m.details.get("budget") or 0,
+            started(m.checkpoint or found[0].metrics),
+        ),
+    )

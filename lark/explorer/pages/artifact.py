@@ -1,0 +1,84 @@
+"""One artifact: what it depends on, what uses it, its log, and a training curve if it has one."""
+
+from typing import Any
+
+from lark.errors import LarkError
+from lark.explorer.context import Context
+from lark.explorer.listing import Entry, Listing
+from lark.explorer.pages.overview import row
+from lark.explorer.problems import PageError
+from lark.explorer.progress import LOG, curve, progress, tail
+from lark.selection.write import SELECTION
+from lark.training.checkpoints import CHECKPOINT
+
+MANY = 200
+"""Files or users that are listed."""
+
+
+def artifact(context: Context, kind: str, fingerprint: str) -> dict[str, Any]:
+    listing = context.listing()
+    entry = listing.get(kind, fingerprint)
+    users = listing.used_by(entry)
+    return {
+        **row(listing, entry),
+        **(progress(entry) if not entry.finished else {}),
+        "git": entry.manifest.get("git"),
+        "versions": entry.manifest.get("versions") if isinstance(entry.manifest.get("versions"), dict) else {},
+        "counts": entry.counts,
+        "inputs": [{"label": label, **_link(listing, *key)} for label, key in entry.inputs.items()],
+        "used_by": [_link(listing, *user.key) for user in users[:MANY]],
+        "files": _files(entry),
+        "config": _config(listing, entry),
+        "log": tail(entry.file(LOG)),
+    }
+
+
+def _link(listing: Listing, kind: str, fingerprint: str) -> dict[str, Any]:
+    entry = listing.entries.get((kind, fingerprint))
+    there = {"name": None, "state": "missing"} if entry is None else {"name": entry.name, "state": listing.state(entry)}
+    return {"kind": kind, "fingerprint": fingerprint, **there}
+
+
+def _files(entry: Entry) -> list[dict[str, Any]]:
+    try:
+        found = [path for path in sorted(entry.folder.iterdir()) if not path.name.startswith(".")]
+        return [{"name": path.name, "bytes": path.stat().st_size if path.is_file() else None} for path in found[:MANY]]
+    except OSError:
+        return []
+
+
+def _config(listing: Listing, entry: Entry) -> dict[str, Any]:
+    try:
+        return {"depends": listing.config(entry)["depends"]}
+    except LarkError as problem:
+        return {"problem": str(problem)}
+
+
+def training_curve(context: Context, fingerprint: str) -> dict[str, Any]:
+    listing = context.listing()
+    entry = listing.get(CHECKPOINT.name, fingerprint)
+    return {"name": entry.name, "state": listing.state(entry), "columns": curve(entry)}
+
+
+def curves(context: Context) -> dict[str, Any]:
+    """The training runs that have a curve, newest first."""
+    listing = context.listing()
+    found = []
+    for entry in listing.of(CHECKPOINT.name)[:MANY]:
+        try:
+            last = curve(entry)
+        except PageError:
+            continue
+        losses = [value for value in last["loss"] if value is not None]
+        more = {"steps": len(last["step"]), "loss": losses[-1] if losses else None, "method": _method(listing, entry)}
+        found.append({**row(listing, entry), **more})
+    return {"curves": found}
+
+
+def _method(listing: Listing, checkpoint: Entry) -> str | None:
+    """The method whose selection a student was trained on."""
+    selection = listing.input(checkpoint, SELECTION.name)
+    try:
+        return None if selection is None else str(listing.config(selection)["depends"].get("method"))
+    except LarkError:
+        return None

@@ -1,0 +1,152 @@
+"""The first page: runs, artifacts, results and progress."""
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+
+from lark.config import GRADERS
+from lark.evaluation.grade import METRICS
+from lark.evaluation.metrics import BenchmarkMetrics
+from lark.explorer.context import Context
+from lark.explorer.evaluated import Evaluation, evaluations, models_of
+from lark.explorer.listing import Entry, Listing, started
+from lark.explorer.lists import Rows
+from lark.explorer.problems import PageError, reading
+from lark.explorer.progress import progress
+from lark.explorer.views import views_of
+from lark.pool.trajectories import POOL
+
+FLOW = ("pool", "lengths", "scores", "tokens", "local", "text", "judge", "selection", "checkpoint", "generations", "metrics")
+"""Kinds in the order of the data flow; others follow."""
+STATES = ("finished", "running", "failed", "damaged", "interrupted", "unreadable")
+SHOWN_RUNNING = 12
+
+
+def overview(context: Context) -> dict[str, Any]:
+    """Counts by kind, what is being made, and where each page starts."""
+    listing = context.listing()
+    states = {entry.key: listing.state(entry) for entry in listing}
+    kinds = sorted({entry.kind for entry in listing}, key=_place)
+    counts = [
+        {"kind": kind, **{s: sum(states[e.key] == s for e in listing if e.kind == kind) for s in STATES}} for kind in kinds
+    ]
+    active = [entry for entry in listing if states[entry.key] == "running"]
+    wrong = [entry for entry in listing if states[entry.key] in ("failed", "damaged", "unreadable")]
+    return {
+        "store": listing.root.name,
+        "now": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "kinds": counts,
+        "running": [{**row(listing, e), **progress(e), "worker": listing.worker(e)} for e in active[:SHOWN_RUNNING]],
+        "failed": [row(listing, entry) for entry in wrong[:SHOWN_RUNNING]],
+        "pools": pools(listing),
+    }
+
+
+def pools(listing: Listing) -> list[dict[str, Any]]:
+    """The pools, newest first, with the students that were run on each."""
+    return [
+        {
+            "fingerprint": pool.fingerprint,
+            "name": pool.name,
+            "state": listing.state(pool),
+            "questions": pool.counts.get("questions"),
+            "trajectories": pool.counts.get("trajectories"),
+            "views": [view.describe() for view in views_of(listing, pool)],
+        }
+        for pool in listing.of(POOL.name)
+    ]
+
+
+def _place(kind: str) -> tuple[int, str]:
+    return (FLOW.index(kind) if kind in FLOW else len(FLOW), kind)
+
+
+def row(listing: Listing, entry: Entry) -> dict[str, Any]:
+    """An artifact in a list."""
+    seconds = entry.manifest.get("seconds")
+    return {
+        "kind": entry.kind,
+        "name": entry.name,
+        "fingerprint": entry.fingerprint,
+        "state": listing.state(entry),
+        "started": started(entry) or None,
+        "seconds": seconds if isinstance(seconds, int | float) else None,
+        "users": len(listing.used_by(entry)),
+        "error": entry.problem or (str(entry.manifest["error"])[:1000] if entry.manifest.get("error") else None),
+    }
+
+
+def artifacts(context: Context) -> Rows:
+    """All artifacts, newest first."""
+    listing = context.listing()
+    entries = sorted(listing, key=lambda e: (started(e), -_place(e.kind)[0]), reverse=True)
+    rows = [row(listing, entry) for entry in entries]
+    flags = {f"state:{s}": np.array([r["state"] == s for r in rows], dtype=bool) for s in STATES}
+    flags |= {
+        f"kind:{k}": np.array([r["kind"] == k for r in rows], dtype=bool) for k in sorted({e.kind for e in entries}, key=_place)
+    }
+    when = np.array([_seconds(r["started"]) for r in rows], dtype=np.float64)
+    took = np.array([np.nan if r["seconds"] is None else r["seconds"] for r in rows], dtype=np.float64)
+    users = np.array([r["users"] for r in rows], dtype=np.float64)
+    return Rows(
+        len(rows), rows.__getitem__, lambda i: f"{rows[i]['kind']} {rows[i]['name']} {rows[i]['fingerprint']}",
+        flags, {"started": when, "seconds": took, "users": users},
+    )  # fmt: skip
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return time.mktime(time.strptime(str(text), "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return float("nan")
+
+
+def results(context: Context) -> dict[str, Any]:
+    """Accuracy of every model on every benchmark, by grader, with intervals."""
+    listing = context.listing()
+    found = evaluations(listing)
+    tasks = {evaluation.group: evaluation.task for evaluation in found}
+    cells: dict[str, dict[str, Any]] = {}
+    notes = []
+    for evaluation in found:
+        try:
+            cells.setdefault(evaluation.model.id, {})[evaluation.group] = _cell(evaluation, context)
+        except PageError as problem:
+            notes.append(str(problem))
+    return {
+        "graders": list(GRADERS),
+        "tasks": [{"group": group, "name": name, "label": task_label(name)} for group, name in tasks.items()],
+        "models": [{**model.describe(), "cells": cells[model.id]} for model in models_of(found) if model.id in cells],
+        "notes": notes,
+    }
+
+
+def task_label(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _cell(evaluation: Evaluation, context: Context) -> dict[str, Any]:
+    path = evaluation.metrics.file(METRICS.file)
+
+    def read() -> dict[str, Any]:
+        with reading(path):
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return {grader: _numbers(BenchmarkMetrics.from_dict(values[grader])) for grader in GRADERS}
+
+    return {"metrics": evaluation.metrics.fingerprint, **context.cached(("metrics", path), [path], read)}
+
+
+def _numbers(metrics: BenchmarkMetrics) -> dict[str, Any]:
+    return {
+        "mean": metrics.accuracy_at_k.mean,
+        "std": metrics.accuracy_at_k.std,
+        "by_seed": list(metrics.accuracy_at_k.by_seed),
+        "interval": list(metrics.interval),
+        "sample": metrics.sample_accuracy.mean,
+        "problems": metrics.problems,
+        "samples": metrics.samples,
+        "truncated": metrics.truncated,
+        "unboxed": metrics.unboxed,
+    }

@@ -1,0 +1,179 @@
+"""A pool without its texts, in memory: which rows belong to which question, teachers, correctness. Texts are read when shown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lark.explorer.cache import Cache, stamp
+from lark.explorer.listing import Entry
+from lark.explorer.problems import PageError, reading
+from lark.pool import trajectories as pools
+
+CODED = ["question_id", "candidate_id", "teacher", "question", "answer"]
+"""Columns with few distinct values: read as dictionaries."""
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A column of texts: each distinct one once, and a number per row (-1: none)."""
+
+    values: list[str]
+    code: np.ndarray
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> "Codes":
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        array = encoded.unify_dictionaries().combine_chunks()
+        if isinstance(array, pa.ChunkedArray):  # no rows
+            array = pa.array([], pa.dictionary(pa.int32(), pa.string()))
+        codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+        values = [str(value) for value in array.dictionary.to_pylist()]
+        return cls(values, codes)
+
+    def __getitem__(self, row: int) -> str | None:
+        code = self.code[row]
+        return None if code < 0 else self.values[code]
+
+    @cached_property
+    def place(self) -> np.ndarray:
+        """[R] Each row's place in the sorted values, which decides between equal scores."""
+        order = np.argsort(np.array(self.values, dtype=object), kind="stable")
+        place = np.empty(len(order), dtype=np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        return place[self.code]
+
+
+@dataclass(frozen=True)
+class PoolTable:
+    """Rows are trajectories in the pool's order; questions are numbered by first appearance."""
+
+    path: Path
+    questions: list[str]
+    """Ids by number."""
+    texts: list[str]
+    """The question itself, by number."""
+    question: np.ndarray
+    """[R] The question's number."""
+    candidate: Codes
+    teacher: Codes
+    answer: Codes
+    correct: np.ndarray
+    """[R] 1, 0, or -1 where the pool does not say."""
+    order: np.ndarray
+    """[R] Rows sorted by question."""
+    start: np.ndarray
+    """[N+1] Where a question's rows start in `order`."""
+
+    def __len__(self) -> int:
+        return len(self.question)
+
+    def rows(self, number: int) -> np.ndarray:
+        """Rows of a question, in the pool's order."""
+        if not 0 <= number < len(self.questions):
+            raise PageError(f"This pool has {len(self.questions):,} questions; there is no number {number}.")
+        return self.order[self.start[number] : self.start[number + 1]]
+
+    @cached_property
+    def grids(self) -> list[np.ndarray]:
+        """Rows of the questions as matrices [n, K], each row ordered by candidate id; -1 where a question has fewer than K.
+        Questions of similar size are together, so that all matrices have at most twice as many cells as the pool has rows."""
+        size = np.diff(self.start)
+        order = np.lexsort((self.candidate.place, self.question))
+        found = []
+        kind = np.ceil(np.log2(np.maximum(size, 1))).astype(int)
+        for k in np.unique(kind):
+            numbers = np.flatnonzero(kind == k)
+            places = np.arange(size[numbers].max())
+            inside = places[None, :] < size[numbers][:, None]
+            rows = order[np.where(inside, self.start[numbers][:, None] + places[None, :], 0)]
+            found.append(np.where(inside, rows, -1))
+        return found
+
+    @cached_property
+    def _numbers(self) -> tuple[dict[str, int], dict[str, int]]:
+        questions = {value: number for number, value in enumerate(self.questions)}
+        return questions, {value: number for number, value in enumerate(self.candidate.values)}
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Question and candidate of each row as one number, sorted, and the rows in this order."""
+        key = self.question.astype(np.int64) * max(1, len(self.candidate.values)) + self.candidate.code
+        order = np.argsort(key, kind="stable")
+        return key[order], order
+
+    def find(self, question: Codes, candidate: Codes) -> np.ndarray:
+        """Rows of the pool with these ids; -1 for ids that it does not have."""
+        known = (np.array([table.get(value, -1) for value in codes.values] + [-1], dtype=np.int64)
+                 for table, codes in zip(self._numbers, (question, candidate), strict=True))  # fmt: skip
+        first, second = (numbers[codes.code] for numbers, codes in zip(known, (question, candidate), strict=True))
+        keys, order = self._sorted
+        if not len(keys):
+            return np.full(len(first), -1)
+        wanted = first * max(1, len(self.candidate.values)) + second
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((keys[place] == wanted) & (first >= 0) & (second >= 0), order[place], -1)
+
+    def read(self, rows: Sequence[int] | np.ndarray, columns: list[str]) -> list[dict[str, Any]]:
+        """These rows with their texts. Only the row groups that contain them are read."""
+        with reading(self.path):
+            file = pq.ParquetFile(self.path, pre_buffer=False)
+            sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            ends = np.cumsum(sizes)
+            wanted = np.asarray(rows, dtype=np.int64)
+            if len(wanted) and wanted.max() >= (ends[-1] if len(ends) else 0):
+                raise ValueError("it has fewer rows than before")
+            there = [name for name in columns if name in file.schema_arrow.names]
+            found: dict[int, dict[str, Any]] = {}
+            for group in np.unique(np.searchsorted(ends, wanted, side="right")):
+                first = int(ends[group] - sizes[group])
+                mine = wanted[(wanted >= first) & (wanted < ends[group])]
+                table = pools.complete(file.read_row_group(int(group), columns=there), columns).take(pa.array(mine - first))
+                found.update(zip(mine.tolist(), table.to_pylist(), strict=True))
+            return [found[int(row)] for row in wanted]
+
+
+def pool_table(entry: Entry, cache: Cache) -> PoolTable:
+    """The table of a pool that is finished."""
+    path = entry.file(pools.FILE)
+    if not path.exists():
+        raise PageError(_absent(entry))
+    return cache.get(("pool", path), stamp(path), lambda: _read(path))
+
+
+def _absent(entry: Entry) -> str:
+    if entry.manifest.get("status") == "failed":
+        return f"The pool {entry.name} could not be made: {entry.manifest.get('error', 'its manifest does not say why')}"
+    return f"The pool {entry.name} is not finished: {pools.FILE} is not there yet."
+
+
+def _read(path: Path) -> PoolTable:
+    with reading(path):
+        file = pq.ParquetFile(path, read_dictionary=CODED, pre_buffer=False)
+        there = [name for name in (*CODED, "correct") if name in file.schema_arrow.names]
+        table = pools.complete(file.read(columns=there), [*CODED, "correct"])
+        ids = Codes.of(table["question_id"])
+        question, distinct = pd.factorize(ids.code)
+        question = question.astype(np.int32)
+        order = np.argsort(question, kind="stable").astype(np.int32)
+        start = np.concatenate([[0], np.cumsum(np.bincount(question, minlength=len(distinct)))])
+        first = order[start[:-1]]
+        said = Codes.of(table["question"])
+        return PoolTable(
+            path=path,
+            questions=[ids.values[code] for code in distinct],
+            texts=[said[row] or "" for row in first],
+            question=question,
+            candidate=Codes.of(table["candidate_id"]),
+            teacher=Codes.of(table["teacher"]),
+            answer=Codes.of(table["answer"]),
+            correct=table["correct"].cast(pa.int8()).fill_null(-1).to_numpy().astype(np.int8),
+            order=order,
+            start=start.astype(np.int64),
+        )

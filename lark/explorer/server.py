@@ -1,0 +1,134 @@
+"""The web server: the page, its files, and the data. Read-only."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import mimetypes
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from lark.errors import LarkError
+from lark.explorer.api import respond
+from lark.explorer.context import Context
+from lark.explorer.security import Access, Guard
+from lark.explorer.views import views_of
+from lark.pool.trajectories import POOL
+
+log = logging.getLogger(__name__)
+
+STATIC = Path(__file__).parent / "static"
+PORT = 8717
+THREADS = 4
+"""Requests that are computed at the same time."""
+DEEPEST = 50
+TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+
+
+def static_files() -> dict[str, Path]:
+    """The files of the front end, by the address under /static/. Nothing else can be asked for."""
+    return {path.relative_to(STATIC).as_posix(): path for path in sorted(STATIC.rglob("*")) if path.suffix in TYPES}
+
+
+def application(context: Context, access: Access) -> ASGIApp:
+    """The ASGI application, with its guard."""
+    files = static_files()
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="explorer")
+
+    async def index(_: Request) -> Response:
+        return _file(STATIC / "index.html")
+
+    async def static(request: Request) -> Response:
+        path = files.get(request.path_params["path"])
+        return (
+            Response("There is no such file.\n", HTTPStatus.NOT_FOUND, media_type="text/plain") if path is None else _file(path)
+        )
+
+    async def data(request: Request) -> Response:
+        path, query = request.path_params["path"], dict(request.query_params)
+        loop = asyncio.get_running_loop()
+        status, body = await loop.run_in_executor(threads, _encoded, context, path, query)
+        return Response(body, status, {"cache-control": "no-store"}, "application/json")
+
+    routes = [Route("/", index), Route("/static/{path:path}", static), Route("/api/{path:path}", data)]
+    return Guard(Starlette(routes=routes), access)
+
+
+def _encoded(context: Context, path: str, query: dict[str, str]) -> tuple[int, bytes]:
+    status, values = respond(context, path, query)
+    return status, encode(values)
+
+
+def encode(values: Any) -> bytes:
+    """JSON in few bytes. What JSON does not have (NaN, dates, keys that are not texts) is replaced: manifests may hold anything."""
+    try:
+        text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        text = json.dumps(_plain(values), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if depth > DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    return [_plain(item, depth + 1) for item in value] if isinstance(value, list | tuple) else str(value)
+
+
+def _file(path: Path) -> Response:
+    kind = TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return Response(path.read_bytes(), headers={"cache-control": "no-cache"}, media_type=f"{kind}; charset=utf-8")
+
+
+def warm(context: Context) -> None:
+    """Read the newest pool and rank its candidates under every method before someone asks: half a second for 165,000 of them."""
+    with contextlib.suppress(LarkError):
+        pools = context.listing().of(POOL.name)
+        for entry in [entry for entry in pools if entry.finished][:1]:
+            view = views_of(context.listing(), entry)[0].id
+            for path in (f"pool/{entry.fingerprint}/{view}", f"agreement/{entry.fingerprint}/{view}/3"):
+                respond(context, path, {})
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A socket on this host: on `port`, or, if none is asked for, on PORT or the next free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    wanted = [port] if port is not None else [*range(PORT, PORT + 20), 0]
+    for candidate in wanted:
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, candidate))
+            found.listen(64)
+            return found
+        except OSError as error:
+            found.close()
+            reason = error.strerror or str(error)
+    raise LarkError(
+        f"--host {host} --port {wanted[-1]}: the address cannot be used ({reason}). Choose another port with --port."
+    )
+
+
+def serve(context: Context, access: Access) -> uvicorn.Server:
+    """A server that is ready to run."""
+    config = uvicorn.Config(
+        application(context, access), log_level="warning", access_log=False, server_header=False, date_header=False,
+        lifespan="off", ws="none", http="h11", proxy_headers=False, timeout_graceful_shutdown=1, limit_concurrency=100,
+    )  # fmt: skip
+    return uvicorn.Server(config)

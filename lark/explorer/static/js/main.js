@@ -1,0 +1,133 @@
+// The frame around the pages: navigation, the chosen pool and student, light and dark, errors.
+
+import { announce, forgetColours, h, replace } from "./dom.js";
+import * as keys from "./keys.js";
+import { isStatic, load, Problem } from "./load.js";
+import { problemCard } from "./parts.js";
+import { address, go, parse } from "./route.js";
+
+const PAGES = {
+  overview: () => import("./pages/overview.js"),
+  artifact: () => import("./pages/artifact.js"),
+  pool: () => import("./pages/pool.js"),
+  question: () => import("./pages/question.js"),
+  compare: () => import("./pages/compare.js"),
+  methods: () => import("./pages/methods.js"),
+  answers: () => import("./pages/answers.js"),
+  problem: () => import("./pages/problem.js"),
+};
+const TABS = [["overview", "Overview"], ["pool", "Pool"], ["methods", "Methods"], ["answers", "Answers"]];
+const TAB_OF = { artifact: "overview", question: "pool", compare: "pool", problem: "answers" };
+
+const main = document.getElementById("main");
+const top = document.getElementById("top");
+let current = { leave: () => {} };
+let drawn = 0;
+const context = { pool: null, view: null, pools: [] };
+
+function theme() {
+  return localStorage.getItem("lark-theme") ?? "auto";
+}
+
+function setTheme(value) {
+  localStorage.setItem("lark-theme", value);
+  document.documentElement.dataset.theme = value;
+  forgetColours();
+  document.dispatchEvent(new CustomEvent("theme"));
+}
+
+function toggleTheme() {
+  const isDark = getComputedStyle(document.documentElement).colorScheme === "dark"
+    || (theme() === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
+  setTheme(isDark ? "light" : "dark");
+}
+
+function tabAddress(tab) {
+  return ["pool", "methods"].includes(tab) && context.pool ? address(tab, [context.pool, context.view]) : address(tab);
+}
+
+function drawTop(route) {
+  const active = TAB_OF[route.page] ?? route.page;
+  replace(top,
+    h("a", { class: "brand", href: "#/" }, h("img", { src: "static/favicon.svg", alt: "" }), "LARK", h("span", {}, "explorer")),
+    h("nav", { class: "nav", "aria-label": "Pages" }, TABS.map(([tab, label]) =>
+      h("a", { href: tabAddress(tab), "aria-current": tab === active ? "page" : null }, label))),
+    h("div", { class: "top-end" },
+      isStatic ? h("span", { class: "tag", title: "Some questions of a store, as files" }, "export") : null,
+      h("button", { class: "icon-button", title: "Light or dark (t)", "aria-label": "Light or dark", on: { click: toggleTheme } }, "◐"),
+      h("button", { class: "icon-button", title: "Keyboard (?)", "aria-label": "Keyboard shortcuts", on: { click: keys.help } }, "?")));
+}
+
+// The pool and student that the tabs lead to: those of the address, or the newest of the store.
+async function choose(route) {
+  if (["pool", "question", "compare", "methods"].includes(route.page) && route.parts.length >= 2) {
+    [context.pool, context.view] = route.parts;
+    return;
+  }
+  if (!context.pool) {
+    const { pools } = await load("overview");
+    context.pools = pools;
+    const first = pools.find((pool) => pool.state === "finished") ?? pools[0];
+    if (first) [context.pool, context.view] = [first.fingerprint, first.views[0].id];
+  }
+}
+
+async function draw() {
+  const turn = ++drawn;
+  const route = parse();
+  current.leave?.();
+  current = {};
+  keys.bind({});
+  document.querySelectorAll(".tooltip").forEach((tip) => { tip.hidden = true; });
+  drawTop(route);
+  const waiting = setTimeout(() => turn === drawn && replace(main, h("div", { class: "skeleton", "aria-label": "Loading" })), 180);
+  try {
+    if (!PAGES[route.page]) throw new Problem("There is no such page.");
+    const [page] = await Promise.all([PAGES[route.page](), choose(route)]);
+    if (["pool", "methods"].includes(route.page) && route.parts.length < 2) {
+      if (!context.pool) throw new Problem("This store has no pool yet. `make run` makes one.");
+      history.replaceState(null, "", tabAddress(route.page));
+      clearTimeout(waiting);
+      draw();
+      return;
+    }
+    const shown = await page.open(route, context);
+    if (turn !== drawn) {
+      shown.leave?.();
+      return;
+    }
+    current = shown;
+    replace(main, shown.body);
+    keys.bind(shown.keys ?? {});
+    document.title = `${shown.title} · LARK explorer`;
+    announce(shown.title);
+    drawTop(parse());
+    shown.shown?.();
+  } catch (error) {
+    if (turn === drawn) replace(main, problemCard(error, draw));
+  } finally {
+    clearTimeout(waiting);
+  }
+}
+
+document.documentElement.dataset.theme = theme();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { forgetColours(); document.dispatchEvent(new CustomEvent("theme")); });
+keys.bindEverywhere({
+  "?": keys.help,
+  t: toggleTheme,
+  "/": () => { const box = main.querySelector('input[type="search"]'); box?.focus(); box?.select(); },
+  "g o": () => go("overview"),
+  "g p": () => { location.hash = tabAddress("pool"); },
+  "g m": () => { location.hash = tabAddress("methods"); },
+  "g a": () => { location.hash = tabAddress("answers"); },
+});
+keys.start();
+document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+let last = location.hash.split("?")[0];
+addEventListener("hashchange", () => {
+  const now = location.hash.split("?")[0];
+  if (now !== last) scrollTo(0, 0);
+  last = now;
+  draw();
+});
+draw();

@@ -1,0 +1,65 @@
+// The table of results: accuracy of every model on every benchmark, with intervals over problems.
+
+import { methodColour } from "../charts/base.js";
+import { intervals } from "../charts/plots.js";
+import { h, replace, responsive, visible } from "../dom.js";
+import { fixed } from "../format.js";
+import { card, segments } from "../parts.js";
+import { address } from "../route.js";
+
+export const modelLabel = (model) => (model.base ? "Base model" : visible(model.label));
+export const modelNote = (model) => model.base ? "" : [model.budget ? `B=${model.budget}` : model.limit ? Object.entries(model.limit).map(([k, v]) => `${v} ${k}`).join(", ") : "", model.weighting].filter(Boolean).join(", ");
+
+export function resultsCard(values) {
+  if (!values.models.length) return values.notes.length ? card("Results", null, h("p", { class: "muted" }, values.notes.join(" "))) : null;
+  let grader = values.graders[0];
+  const students = [...new Set(values.models.map((model) => model.student))];
+  const box = h("div");
+  const plot = responsive((width) => intervals(width, {
+    label: "Accuracy with 95% intervals", title: "Acc@k in percent, 95% interval over problems", domain: [0, 100],
+    groups: values.tasks.map((task) => ({
+      name: visible(task.label),
+      rows: values.models.filter((model) => model.cells[task.group]).slice(0, 14).map((model, i) => {
+        const cell = model.cells[task.group][grader];
+        return {
+          label: `${modelLabel(model)}${model.budget ? ` B=${model.budget}` : ""}`, mean: cell.mean, low: cell.interval[0], high: cell.interval[1],
+          colour: model.base ? "var(--faint)" : methodColour(model.ranking, i),
+          tip: `${modelLabel(model)} ${modelNote(model)}: ${fixed(cell.mean, 2)} (${fixed(cell.interval[0], 1)} to ${fixed(cell.interval[1], 1)}), by seed ${cell.by_seed.map((v) => fixed(v, 1)).join(", ")}`,
+        };
+      }),
+    })),
+  }));
+  const draw = () => { replace(box, table(values, grader, students)); plot.redraw(); };
+  draw();
+  const k = Object.values(values.models[0].cells)[0][grader].samples;
+  return h("section", { class: "card" },
+    h("header", {}, h("div", { class: "row" }, h("h2", {}, "Results"), h("p", {}, `Acc@${k} in percent, mean ± standard deviation over decoding seeds`)),
+      segments("Grader", values.graders.map((name) => [name, name]), grader, (name) => { grader = name; draw(); })),
+    h("div", { class: "grid wide-left" }, h("div", { class: "table-scroll" }, box), plot),
+    values.notes.map((note) => h("p", { class: "small muted" }, visible(note))));
+}
+
+function table(values, grader, students) {
+  const best = Object.fromEntries(values.tasks.map((task) => [task.group, Math.max(...values.models.map((m) => m.cells[task.group]?.[grader].mean ?? -1))]));
+  const base = (student) => values.models.find((model) => model.base && model.student === student);
+  return h("table", { class: "results" },
+    h("thead", {}, h("tr", {}, students.length > 1 ? h("th", {}, "Student") : null, h("th", {}, "Method"), h("th", { class: "num" }, "B"),
+      values.tasks.map((task) => h("th", { class: "num" }, visible(task.label))), h("th", { class: "num" }, "Mean"))),
+    h("tbody", {}, values.models.map((model) => {
+      const cells = values.tasks.map((task) => model.cells[task.group]?.[grader]);
+      const known = cells.filter(Boolean);
+      const first = base(model.student);
+      return h("tr", {},
+        students.length > 1 ? h("td", {}, visible(model.student)) : null,
+        h("td", { class: "nowrap" }, model.checkpoint ? h("a", { href: address("artifact", ["checkpoint", model.checkpoint]), title: modelNote(model) }, modelLabel(model)) : modelLabel(model)),
+        h("td", { class: "num" }, model.budget ?? "–"),
+        cells.map((cell, i) => {
+          const task = values.tasks[i];
+          if (!cell) return h("td", { class: "num faint" }, "–");
+          const target = first?.cells[task.group] && !model.base ? address("answers", [task.group, first.id, model.id]) : null;
+          const text = [h(cell.mean === best[task.group] ? "b" : "span", {}, fixed(cell.mean, 2)), cell.std === null ? null : h("span", { class: "faint small" }, ` ±${fixed(cell.std, 1)}`)];
+          return h("td", { class: "num nowrap", title: `95% interval ${fixed(cell.interval[0], 1)} to ${fixed(cell.interval[1], 1)}` }, target ? h("a", { href: target, class: "fill" }, text) : text);
+        }),
+        h("td", { class: "num" }, known.length === cells.length ? h("b", {}, fixed(known.reduce((sum, c) => sum + c.mean, 0) / known.length, 2)) : "–"));
+    })));
+}

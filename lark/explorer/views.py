@@ -1,0 +1,114 @@
+"""A pool under the eyes of one student: the artifacts that were made from the same pool with the same model.
+
+The scores of a student identify the view (or its token counts, if there are no scores). Judges and text indicators do not depend
+on the student and belong to every view of their pool.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lark.explorer.listing import Entry, Listing, started
+from lark.explorer.problems import PageError
+from lark.pool.trajectories import POOL
+from lark.scoring.methods import LENGTHS_TABLE, SCORES_TABLE, SOURCES, TOKENS
+from lark.selection.write import SELECTION
+
+OWN = frozenset({"rank_clip", "local_context", "questions", "tokens", "alternatives"})
+"""Settings of a pass that do not identify its model."""
+NONE = "-"
+"""The id of a view without a student."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What is known about the trajectories of a pool."""
+
+    pool: Entry
+    entry: Entry | None
+    sources: Mapping[str, Entry] = field(default_factory=dict)
+    """Keys of SOURCES, and the artifact of each; a started one may have some of the rows."""
+    tokens: tuple[Entry, ...] = ()
+    """Artifacts of tokens, finished and newest first; each may have other questions."""
+
+    @property
+    def id(self) -> str:
+        return NONE if self.entry is None else self.entry.fingerprint
+
+    @property
+    def student(self) -> str | None:
+        """The student's name. Artifacts are named <student>-<pool>."""
+        return None if self.entry is None else self.entry.name.removesuffix(f"-{self.pool.name}")
+
+    def describe(self) -> dict[str, Any]:
+        """For the page."""
+        return {
+            "id": self.id,
+            "student": self.student,
+            "pool": {"fingerprint": self.pool.fingerprint, "name": self.pool.name},
+            "sources": {name: describe_source(entry) for name, entry in self.sources.items()},
+            "tokens": [describe_source(entry) for entry in self.tokens],
+        }
+
+
+def describe_source(entry: Entry) -> dict[str, Any]:
+    return {"kind": entry.kind, "fingerprint": entry.fingerprint, "name": entry.name, "finished": entry.finished}
+
+
+def views_of(listing: Listing, pool: Entry) -> list[View]:
+    """All views of a pool, newest first; one without a student if there is no other."""
+    of_pool = [entry for entry in listing if listing.input(entry, POOL.name) == pool]
+    scores = [entry for entry in of_pool if entry.kind == SCORES_TABLE.name]
+    named = {listing.input(entry, LENGTHS_TABLE.name) for entry in scores}
+    lengths = [entry for entry in of_pool if entry.kind == LENGTHS_TABLE.name and entry not in named]
+    heads = sorted([*scores, *lengths], key=lambda e: (e.kind == SCORES_TABLE.name, e.finished, started(e)), reverse=True)
+    return [_view(listing, pool, head, of_pool) for head in heads] or [View(pool, None)]
+
+
+def find_view(listing: Listing, pool: str, fingerprint: str) -> View:
+    """The view with this id, of the pool with this fingerprint."""
+    entry = listing.get(POOL.name, pool)
+    found = views_of(listing, entry)
+    for view in found:
+        if view.id == fingerprint:
+            return view
+    if fingerprint == NONE:
+        return View(entry, None)
+    raise PageError(f"There are no scores {fingerprint} of the pool {entry.name} in this store (any more).")
+
+
+def selections_of(listing: Listing, view: View) -> list[Entry]:
+    """Finished selections from this pool that used this view's artifacts, newest first."""
+    own = {entry.key for entry in view.sources.values()}
+    found = [entry for entry in listing.of(SELECTION.name) if entry.inputs.get(POOL.name) == view.pool.key and entry.finished]
+    return [entry for entry in found if {key for name, key in entry.inputs.items() if name != POOL.name} <= own]
+
+
+def _view(listing: Listing, pool: Entry, head: Entry, of_pool: list[Entry]) -> View:
+    lengths = head if head.kind == LENGTHS_TABLE.name else listing.input(head, LENGTHS_TABLE.name)
+    sources = {} if lengths is None else {"lengths": lengths}
+    if head.kind == SCORES_TABLE.name:
+        sources["statistics"] = head
+    newest = sorted(of_pool, key=lambda e: (e.finished, started(e)), reverse=True)
+    for name, source in SOURCES.items():
+        if source.kind is None or source.kind.name in (LENGTHS_TABLE.name, SCORES_TABLE.name):
+            continue
+        alike = (e for e in newest if e.kind == source.kind.name and _same_model(listing, e, head))
+        match = next(alike, None)
+        if match is not None:
+            sources[name] = match
+    tokens = tuple(e for e in newest if e.kind == TOKENS.name and _same_model(listing, e, head))
+    return View(pool, head, sources, tokens)
+
+
+def _same_model(listing: Listing, entry: Entry, head: Entry) -> bool:
+    """Whether a pass used the view's model. One that has no token counts among its inputs does not depend on the student."""
+    if LENGTHS_TABLE.name not in entry.inputs:
+        return True
+    if entry.inputs[LENGTHS_TABLE.name] != head.inputs.get(LENGTHS_TABLE.name):
+        return False
+    try:
+        own, other = (listing.config(e)["depends"] for e in (entry, head))
+    except PageError:
+        return False
+    return {k: v for k, v in own.items() if k not in OWN} == {k: v for k, v in other.items() if k not in OWN}

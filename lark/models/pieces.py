@@ -1,0 +1,53 @@
+"""The bytes of every token of a vocabulary in running text.
+
+Joined and decoded as UTF-8, the bytes of a text's tokens give the text, including characters that are split over several tokens.
+`tokenizer.decode([id])` cannot do this: it gives a replacement character for a part of a character, and some tokenizers drop the
+space before a first word.
+"""
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+"""A token of sentencepiece for a single byte."""
+ANCHOR = "a"
+"""A token before the one that is decoded, because decoders treat the first token of a text differently."""
+
+
+def vocabulary_pieces(tokenizer: "PreTrainedTokenizerBase") -> tuple[list[bytes], list[bool]]:
+    """The bytes of each id, and whether it is a control token. Empty bytes for an id without a token."""
+    added = {id: token.content for id, token in tokenizer.added_tokens_decoder.items()}
+    control = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} | set(tokenizer.all_special_ids)
+    names = {id: name for name, id in tokenizer.get_vocab().items()} | added
+    pieces = [b""] * (max(names, default=-1) + 1)
+    kind = repr(tokenizer.backend_tokenizer.decoder) if tokenizer.is_fast else ""
+    for id, name in names.items():
+        if id in added:
+            pieces[id] = name.encode()
+        elif "ByteLevel" in kind and all(character in BYTE_LEVEL for character in name):
+            pieces[id] = bytes(BYTE_LEVEL[character] for character in name)
+        elif "ByteFallback" in kind and (match := BYTE.fullmatch(name)):
+            pieces[id] = bytes([int(match[1], 16)])
+        else:
+            pieces[id] = _decoded(tokenizer, name).encode()
+    return pieces, [id in control for id in range(len(pieces))]
+
+
+def _decoded(tokenizer: "PreTrainedTokenizerBase", name: str) -> str:
+    """A token's text after another token."""
+    decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
+    join = tokenizer.convert_tokens_to_string if decoder is None else decoder.decode
+    return str(join([ANCHOR, name])).removeprefix(ANCHOR)
+
+
+def _byte_level() -> dict[str, int]:
+    """The byte that each character of a byte-level token means: itself if it is visible, otherwise by its number from 256 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + number): byte for number, byte in enumerate(hidden)}
+
+
+BYTE_LEVEL = _byte_level()

@@ -1,0 +1,55 @@
+"""Limits for chat templates, which come with a model and can contain anything.
+
+Transformers renders them in Jinja's sandbox, which keeps them from reading files and calling code, but not from computing
+forever. Here a template also has limits on its size, time and memory. Arithmetic on huge integers runs in C and cannot be
+interrupted, so it is refused.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from lark.limits import memory_limit, time_limit
+
+SECONDS = 20.0
+"""Time limit for rendering one conversation."""
+BYTES = 4 << 30
+"""Limit for the memory that rendering one conversation may take."""
+BITS = 4096
+"""Largest integer in a template's arithmetic."""
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """The sandbox of transformers, with a limit on integers."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if isinstance(left, int) and isinstance(right, int):
+            power = operator == "**"
+            bits = left.bit_length() * max(1, right) if power else left.bit_length() + right.bit_length()
+            if bits > BITS:
+                raise TemplateError("an integer is too large")
+        return super().call_binop(context, operator, left, right)
+
+
+@cache
+def _install() -> None:
+    """Let transformers compile templates in this sandbox. Nothing else about them changes."""
+    from transformers.utils import chat_template_utils  # noqa: PLC0415  # planning a run imports this module, but no model code
+
+    chat_template_utils.ImmutableSandboxedEnvironment = Sandbox  # type: ignore[misc]
+    chat_template_utils._compile_jinja_template.cache_clear()
+
+
+@contextlib.contextmanager
+def limited(what: str) -> Iterator[None]:
+    """Time and memory limits for rendering one conversation. `what` names the template in the error message."""
+    _install()
+    said = f"{what} does not finish within {SECONDS:g} seconds: check it for loops."
+    with time_limit(SECONDS, said), memory_limit(BYTES):
+        yield

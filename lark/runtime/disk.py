@@ -1,0 +1,64 @@
+"""Sentences for what the file system refuses: a full or read-only disk, removed folders, files in the place of folders."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from lark.errors import LarkError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OTHERWISE = "or choose another folder with outputs=<folder>"
+SENTENCES = {
+    (errno.EROFS, errno.EACCES, errno.EPERM): f"permission denied, or read-only. Change its permissions, {OTHERWISE}",
+    (errno.EISDIR,): f"there is a folder where a file is expected. Move it away, {OTHERWISE}",
+    (errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY): f"there is a file where a folder is expected. Move it away, {OTHERWISE}",
+    (errno.ENOENT,): "it does not exist, or was removed while the run was working. Run the same command again to resume",
+    (errno.ELOOP,): "links point to each other. Remove them",
+    (errno.ENAMETOOLONG,): "the name is too long. Choose a shorter one",
+    (errno.EIO,): f"the disk reports an error. Check it, {OTHERWISE}",
+    (errno.ESTALE,): "the network file system has lost it. Check the mount, and run the same command again to resume",
+    (errno.EMFILE, errno.ENFILE): "too many open files. Raise the limit (ulimit -n)",
+}
+"""Numbers of errors, and what they mean here."""
+
+
+@contextlib.contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Report what the file system refuses without a stack trace. `folder`: the outputs. No partial file has a final name, so the
+    run can be resumed."""
+    try:
+        yield
+    except OSError as error:
+        if (said := disk_error(error, folder)) is None:
+            raise
+        raise LarkError(said) from error
+
+
+def disk_error(error: BaseException, folder: Path) -> str | None:
+    """A sentence for an error of the file system, or None if it is of another kind (such as the network's)."""
+    if isinstance(error, Exception) and is_disk_full(error):
+        return no_space(folder)
+    if not isinstance(error, OSError) or error.filename is None or error.errno is None:
+        return None
+    where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
+    if not folder.exists() and Path(where).is_relative_to(folder):
+        return removed(folder)
+    what = next((what for numbers, what in SENTENCES.items() if error.errno in numbers), error.strerror or str(error))
+    return f"{where}: {what}."
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether the disk is full. Libraries in other languages (safetensors, Arrow) report it only in the message."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in FULL
+    return any(os.strerror(number) in str(error) for number in FULL)
+
+
+def no_space(folder: Path) -> str:
+    return f"No space left on the disk while writing {folder}. Free some and run the same command again to resume."
+
+
+def removed(folder: Path) -> str:
+    return f"{folder} was removed while the run was working, and what it contained is lost. Run the same command again."

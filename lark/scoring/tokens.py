@@ -1,0 +1,267 @@
+"""Statistics of every token on disk: the files of a `tokens` artifact, written by the scoring pass and read by question. No model
+code.
+
+A file per shard, a row group per question, a row per trajectory. The columns of statistics are lists with one number per response
+token, in small types: half floats, clipped ranks. So a question is read in one piece, and a token takes few bytes
+(`python -m experiments.bench.tokens`). The key-value metadata of a file name the question of each row group; when all shards are
+done, `questions.parquet` lists them for the whole artifact, so that a reader opens one file. Until then, readers look into the
+metadata of each shard that exists.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lark.errors import LarkError, first_line
+from lark.runtime.store import atomic
+
+ALTERNATIVES = 5
+"""K, the most likely tokens that are kept at each position."""
+INDEX = "questions.parquet"
+"""The question of every row group: question_id, file, row_group, candidates. Written when all shards are done."""
+PIECES = "pieces.parquet"
+"""The bytes of every token of the vocabulary in running text, and whether it is a control token; the row is the token's id."""
+SHARDS = "tokens-*.parquet"
+HALF_MAX = float(np.finfo(np.float16).max)
+RANK_MAX = int(np.iinfo(np.uint16).max)
+QUESTIONS, TOTAL = b"lark.questions", b"lark.tokens"
+"""Keys of a file's metadata: the question of each row group, as JSON, and the number of tokens."""
+LISTS = {
+    "token": pa.int32(), "surprisal": pa.float16(), "residual": pa.float16(), "rank": pa.uint16(), "entropy": pa.float16(),
+    "alternatives": pa.int32(), "alternative_p": pa.float16(),
+}  # fmt: skip
+EACH = "token"
+"""A list with one number per response token."""
+SCHEMA = pa.schema(
+    [("question_id", pa.string()), ("candidate_id", pa.string()), *((name, pa.list_(kind)) for name, kind in LISTS.items())]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TrajectoryTokens:
+    """The T response tokens of a trajectory under the student. Of a conversation: the tokens with loss, in order."""
+
+    question_id: str
+    candidate_id: str
+    token: np.ndarray
+    """[T] Ids, int32."""
+    surprisal: np.ndarray
+    """[T] -log p(y) in nats."""
+    residual: np.ndarray
+    """[T] ||pi - e_y||^2."""
+    rank: np.ndarray
+    """[T] 1: the most likely token. Clipped at 65,535."""
+    entropy: np.ndarray
+    """[T] -Σ_v p log p of the student's distribution, in nats."""
+    alternatives: np.ndarray
+    """[T, K] Ids of the most likely tokens, most likely first; -1 where fewer than K tokens have a probability above 0."""
+    alternative_p: np.ndarray
+    """[T, K] Their probabilities."""
+
+    @classmethod
+    def none(cls, question_id: str, candidate_id: str) -> "TrajectoryTokens":
+        """A trajectory without response tokens: truncation left only the prompt."""
+        return _trajectory(question_id, candidate_id, {name: np.empty(0, np.int32) for name in LISTS})
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    @property
+    def p(self) -> np.ndarray:
+        """[T] The probability of each token."""
+        return np.exp(-self.surprisal)
+
+
+def write_shard(path: Path, trajectories: Iterable[TrajectoryTokens]) -> None:
+    """A shard's file: a row group per run of trajectories of one question."""
+    questions, tokens = [], 0
+    # Plain values under zstd: in real trajectories, dictionaries and byte streams make no column smaller.
+    settings: dict[str, Any] = {"use_dictionary": False, "write_page_checksum": True, "write_statistics": False}
+    with atomic(path) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd", **settings) as writer:
+        for question, group in groupby(trajectories, key=lambda trajectory: trajectory.question_id):
+            rows = list(group)
+            writer.write_table(_as_table(rows), row_group_size=len(rows))
+            questions.append(question)
+            tokens += sum(map(len, rows))
+        writer.add_key_value_metadata({QUESTIONS: json.dumps(questions), TOTAL: str(tokens)})
+
+
+def _as_table(rows: Sequence[TrajectoryTokens]) -> pa.Table:
+    ids = {name: pa.array([getattr(row, name) for row in rows], pa.string()) for name in ("question_id", "candidate_id")}
+    lists = {name: _lists([getattr(row, name) for row in rows], kind) for name, kind in LISTS.items()}
+    return pa.table({**ids, **lists}, schema=SCHEMA)
+
+
+def _lists(parts: Sequence[np.ndarray], kind: pa.DataType) -> pa.ListArray:
+    """A list per trajectory, in the small type: numbers beyond its largest are clipped."""
+    offsets = np.cumsum([0, *(part.size for part in parts)], dtype=np.int32)
+    values = np.concatenate([part.reshape(-1) for part in parts])
+    if pa.types.is_float16(kind):
+        values = np.minimum(values, HALF_MAX).astype(np.float16)
+    elif pa.types.is_uint16(kind):
+        values = np.minimum(values, RANK_MAX).astype(np.uint16)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind))
+
+
+def write_index(folder: Path, shards: Sequence[Path]) -> dict[str, int]:
+    """Write `questions.parquet` when all shards exist. Returns counts for the manifest."""
+    footers = [_footer(shard) for shard in shards]
+    rows = [
+        {
+            "question_id": question,
+            "file": shard.name,
+            "row_group": group,
+            "candidates": footer.metadata.row_group(group).num_rows,
+        }
+        for shard, footer in zip(shards, footers, strict=True)
+        for group, question in enumerate(footer.questions)
+    ]
+    schema = pa.schema(
+        [("question_id", pa.string()), ("file", pa.string()), ("row_group", pa.int32()), ("candidates", pa.int32())]
+    )
+    with atomic(folder / INDEX) as draft:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), draft, compression="zstd")
+    return {
+        "tokens": sum(footer.tokens for footer in footers),
+        "questions": len({row["question_id"] for row in rows}),
+        "files": len(shards),
+    }
+
+
+@dataclass(frozen=True)
+class _Footer:
+    """Metadata of a shard's file."""
+
+    metadata: pq.FileMetaData
+    questions: list[str]
+    tokens: int
+
+
+def _footer(path: Path) -> _Footer:
+    return _footer_of(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _footer_of(path: Path, mtime: int) -> _Footer:
+    metadata = pq.read_metadata(path)
+    stored = metadata.metadata or {}
+    return _Footer(metadata, json.loads(stored[QUESTIONS]), int(stored[TOTAL]))
+
+
+@lru_cache(maxsize=8)
+def _index_of(path: Path, mtime: int) -> dict[str, list[tuple[str, int]]]:
+    table = pq.read_table(path, columns=["question_id", "file", "row_group"])
+    places: dict[str, list[tuple[str, int]]] = {}
+    for question, file, group in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        places.setdefault(question, []).append((file, group))
+    return places
+
+
+def places(folder: Path) -> dict[str, list[tuple[str, int]]]:
+    """The questions of an artifact, in its order: the files and row groups that hold each. Of a run that has not finished: those
+    so far."""
+    with _readable(folder):
+        index = folder / INDEX
+        if index.exists():
+            return _index_of(index, index.stat().st_mtime_ns)
+        found: dict[str, list[tuple[str, int]]] = {}
+        for shard in sorted(folder.glob(SHARDS)):
+            for group, question in enumerate(_footer(shard).questions):
+                found.setdefault(question, []).append((shard.name, group))
+        return found
+
+
+def read_trajectories(folder: Path, question_id: str) -> list[TrajectoryTokens]:
+    """The candidates of a question with their tokens, in the pool's order. Empty if their tokens were not kept."""
+    found = []
+    for name, group in places(folder).get(question_id, []):
+        path = folder / name
+        with _readable(path), pq.ParquetFile(path, metadata=_footer(path).metadata, page_checksum_verification=True) as file:
+            found += _from_table(file.read_row_group(group))
+    return found
+
+
+def read_trajectory(folder: Path, question_id: str, candidate_id: str) -> TrajectoryTokens | None:
+    """One candidate of a question. None if its tokens were not kept."""
+    return next((row for row in read_trajectories(folder, question_id) if row.candidate_id == candidate_id), None)
+
+
+def _from_table(table: pa.Table) -> list[TrajectoryTokens]:
+    questions, candidates = (table.column(name).to_pylist() for name in ("question_id", "candidate_id"))
+    lists = {name: _arrays(table.column(name), kind) for name, kind in LISTS.items()}
+    return [
+        _trajectory(question, candidate, {name: parts[row] for name, parts in lists.items()})
+        for row, (question, candidate) in enumerate(zip(questions, candidates, strict=True))
+    ]
+
+
+def _arrays(column: pa.ChunkedArray, kind: pa.DataType) -> list[np.ndarray]:
+    """One array per trajectory; half floats as single ones, with which NumPy computes at full speed."""
+    whole = pa.concat_arrays(column.chunks)
+    values = whole.values.to_numpy(zero_copy_only=False)
+    values = values.astype(np.float32 if pa.types.is_float16(kind) else np.int32, copy=False)
+    return [values[start:stop] for start, stop in pairwise(whole.offsets.to_numpy())]
+
+
+def _trajectory(question: str, candidate: str, columns: dict[str, np.ndarray]) -> TrajectoryTokens:
+    T = len(columns["token"])
+    shape = (T, len(columns["alternatives"]) // T if T else ALTERNATIVES)
+    columns |= {name: columns[name].reshape(shape) for name in ("alternatives", "alternative_p")}
+    return TrajectoryTokens(question, candidate, **columns)
+
+
+def write_pieces(folder: Path, pieces: Sequence[bytes], special: Sequence[bool]) -> None:
+    """Write `pieces.parquet` (lark/models/pieces.py)."""
+    table = pa.table({"bytes": pa.array(pieces, pa.binary()), "special": pa.array(special, pa.bool_())})
+    with atomic(folder / PIECES) as draft:
+        pq.write_table(table, draft, compression="zstd")
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The tokens of a vocabulary as they are in running text."""
+
+    pieces: Sequence[bytes]
+    special: Sequence[bool]
+    """Whether a token is a control token."""
+
+    def __getitem__(self, token: int) -> bytes:
+        """Bytes of a token. Empty for an id of the LM head that the tokenizer does not have, and for -1."""
+        return self.pieces[token] if 0 <= token < len(self.pieces) else b""
+
+    def text(self, tokens: Iterable[int]) -> str:
+        """The text of a sequence of tokens. (Sentencepiece models start it with a space.)"""
+        return b"".join(self[int(token)] for token in tokens).decode(errors="replace")
+
+
+def read_pieces(folder: Path) -> Pieces:
+    """The vocabulary of an artifact's student."""
+    with _readable(folder / PIECES):
+        return _pieces_of(folder / PIECES, (folder / PIECES).stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _pieces_of(path: Path, mtime: int) -> Pieces:
+    table = pq.read_table(path)
+    return Pieces(table.column("bytes").to_pylist(), table.column("special").to_pylist())
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Report a file that is gone, damaged or of another layout without a stack trace."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise LarkError(
+            f"{path}: the statistics of its tokens cannot be read ({first_line(error)}). Run the command that wrote them again: it "
+            "writes what is missing or damaged."
+        ) from error

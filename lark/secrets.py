@@ -1,0 +1,86 @@
+"""Tokens, keys and passwords: recognise them, so that they never reach a file, a log or a tracker.
+
+Settings are written to manifests, job files and trackers, so a setting that contains a credential is refused. Messages of other
+libraries are redacted before they are shown or stored.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+NAME = re.compile(
+    r"(?:^|_)(?:TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|ACCESS_KEY|ACCESS_KEY_ID|PRIVATE_KEY)(?:_|$)",
+    re.IGNORECASE,
+)
+"""Names of environment variables that hold credentials: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
+SHORTEST = 8
+"""Shorter values of such variables are not treated as secrets: they would be found in ordinary words."""
+PATTERNS = re.compile(
+    r"""\bhf_[A-Za-z0-9]{16,}                                   # Hugging Face
+    |\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}
+    |\b(?:AKIA|ASIA)[0-9A-Z]{16}\b                              # Amazon
+    |\bsk-[A-Za-z0-9_-]{20,}|\bxox[abprs]-[\w-]{10,}|\bAIza[\w-]{30,}
+    |(?<=://)[^/\s:@'"]{0,200}:[^/\s@'"]{1,200}(?=@)            # user:password@host
+    |(?<=://)[^/\s:@'"]{16,200}(?=@)                            # token@host
+    |(?<=[?&])(?:token|access_token|api_key|apikey|sig|signature|X-Amz-Signature|X-Amz-Credential)=[^&\s'"]{6,}
+    """,
+    re.VERBOSE,
+)
+"""Credentials that are recognised by their form."""
+
+
+def redact(text: str) -> str:
+    """The text with every credential replaced by a mark that names it."""
+    for value, name in _known(_environment()):
+        text = text.replace(value, f"<{name}>")
+    return PATTERNS.sub("<redacted>", text)
+
+
+def redact_bytes(data: bytes) -> bytes:
+    """`redact` for output of a process, which need not be valid text."""
+    return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
+def find(text: str) -> str | None:
+    """What kind of credential a text contains, or None."""
+    for value, name in _known(_environment()):
+        if value in text:
+            return f"the value of the environment variable {name}"
+    return "a token or a password" if PATTERNS.search(text) else None
+
+
+def settings_with_secrets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The keys of settings that contain a credential, and what it is."""
+    if isinstance(value, str) and (what := find(value)) is not None:
+        yield key, what
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from settings_with_secrets(str(name), key)
+            yield from settings_with_secrets(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from settings_with_secrets(item, key)
+
+
+def secret_refused(key: str, what: str) -> str:
+    return (
+        f"{key}: the setting contains {what}. Settings are saved with the results, so remove it; libraries read credentials from "
+        "environment variables such as HF_TOKEN and WANDB_API_KEY, or from their own login (`hf auth login`, `wandb login`)."
+    )
+
+
+def _environment() -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in os.environ.items() if NAME.search(name))
+
+
+@lru_cache(8)
+def _known(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+    """Values of variables that hold credentials, the longest first. Paths of files are not credentials."""
+    found = {
+        value.strip(): name
+        for name, value in variables
+        if len(value.strip()) >= SHORTEST and not value.startswith(("/", "~", "."))
+    }
+    return sorted(found.items(), key=lambda pair: -len(pair[0]))

@@ -1,0 +1,52 @@
+"""A fingerprint covers every file that can change a student's tokens or predictions."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lark.models.students import DEMO, tokenizer_identity, weights_identity
+from lark.runtime.store import Checksums
+from tests.conftest import composed
+
+TOKENIZER = [
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.4.0.0.json", "special_tokens_map.json", "added_tokens.json",
+    "chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja", "vocab.json", "vocab.txt",
+    "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "qwen.tiktoken", "vocab.bpe", "encoder.json",
+]  # fmt: skip
+WEIGHTS = ["config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DEMO, tmp_path / "student"))
+
+
+def identities(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
+    student, checksums = composed("student=own", f"student.path={folder}").student, Checksums(folder.parent)
+    return tokenizer_identity(student, checksums), weights_identity(student, checksums)
+
+
+@pytest.mark.parametrize("name", TOKENIZER)
+def test_a_tokenizers_file_changes_all_fingerprints(name: str, folder: Path) -> None:
+    seen = [identities(folder)]
+    for content in ("one", "other"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+        seen.append(identities(folder))
+    assert all(len({str(each[part]) for each in seen}) == 3 for part in (0, 1))
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_file_of_the_weights_changes_their_fingerprint_only(name: str, folder: Path) -> None:
+    before = identities(folder)
+    (folder / name).write_text("other")
+    after = identities(folder)
+    assert before[0] == after[0] and before[1] != after[1]
+
+
+def test_other_files_change_nothing(folder: Path) -> None:
+    before = identities(folder)
+    for name in ("README.md", "LICENSE.txt", ".gitattributes", "modeling_custom.py"):
+        (folder / name).write_text("other")
+    assert identities(folder) == before
