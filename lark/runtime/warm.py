@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lark.runtime.launch import ROOT, Process, die_with_parent, read_job, start_process
-from lark.runtime.worker import main
+from lark.runtime.worker import leave, main
 
 log = logging.getLogger(__name__)
 
@@ -246,4 +246,4 @@ def _begin(connection: socket.socket, output: int, parent: int | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(_serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])))
+    leave(main(_serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])))

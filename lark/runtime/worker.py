@@ -3,6 +3,8 @@
 Run as: python -m lark.runtime.worker <folder>/job.json   (or the same under torchrun)
 """
 
+import atexit
+import contextlib
 import importlib
 import json
 import logging
@@ -10,6 +12,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from lark.errors import LarkError, is_out_of_memory, requested_memory
 from lark.printing import log_to, message
@@ -49,6 +52,19 @@ def main(path: Path) -> int:
     return 0
 
 
+def leave(code: int) -> NoReturn:
+    """End this process after its exit handlers, without the interpreter's finalisation.
+
+    Threads of PyTorch may outlive a group of processes. One that needs the interpreter while it is finalised aborts the process
+    ("terminate called without an active exception"), although its work is finished and written.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
 def report(error: Exception, job: Job) -> None:
     """Write an error for launch.py. The first one counts: when one process fails, the others fail because they lose it."""
     if (job.folder / ERROR).exists():
@@ -61,4 +77,4 @@ def report(error: Exception, job: Job) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    leave(main(Path(sys.argv[1])))

@@ -44,10 +44,8 @@ class Tab:
 
     def open(self, url: str) -> None:
         """Go to an address of the explorer and wait until everything on it is loaded."""
+        self.page.goto("about:blank")  # otherwise a change after # only redraws, and the old page would pass for the new one
         self.page.goto(url)
-        self.settle()
-
-    def settle(self) -> None:
         self.page.wait_for_selector("main h1, main [role=alert]", state="attached")
         self.page.wait_for_selector("[aria-busy]", state="detached")
 

@@ -25,6 +25,7 @@ from transformers.trainer_utils import SaveStrategy
 from lark.errors import LarkError
 from lark.models.attention import separate_segments
 from lark.runtime.devices import leave_group
+from lark.runtime.worker import leave
 from lark.training import zero as zero_module
 from lark.training.sequence import SequenceParallel
 from lark.training.worker import Run, prepare, train
@@ -159,3 +160,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave(0)

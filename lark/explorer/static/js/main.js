@@ -80,6 +80,7 @@ async function draw() {
   keys.bind({});
   document.querySelectorAll(".tooltip").forEach((tip) => { tip.hidden = true; });
   drawTop(route);
+  main.setAttribute("aria-busy", "true");
   const waiting = setTimeout(() => turn === drawn && replace(main, h("div", { class: "skeleton", "aria-label": "Loading" })), 180);
   try {
     if (!PAGES[route.page]) throw new Problem("There is no such page.");
@@ -107,6 +108,7 @@ async function draw() {
     if (turn === drawn) replace(main, problemCard(error, draw));
   } finally {
     clearTimeout(waiting);
+    if (turn === drawn) main.removeAttribute("aria-busy");
   }
 }
 
