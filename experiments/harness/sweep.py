@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lark import config as conf
 from lark.config import Config
 from lark.config.cli import as_hydra_reads, sentence
+from lark.config.method import REVERSED
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
@@ -188,8 +189,9 @@ def published_value(experiment: str, quantity: str) -> float:
 
 
 def method_label(name: str) -> str:
-    """The method's name in the paper's tables."""
-    return str(OmegaConf.load(CONF / "method" / f"{name}.yaml").label)
+    """The method's name in tables, from its name in folders: `LARK`, or `LARK (reversed)` for lark-reversed."""
+    label = str(OmegaConf.load(CONF / "method" / f"{name.removesuffix(REVERSED)}.yaml").label)
+    return f"{label} (reversed)" if name.endswith(REVERSED) else label
 
 
 def values(trial: Trial) -> dict[str, Any]:
@@ -197,7 +199,7 @@ def values(trial: Trial) -> dict[str, Any]:
     config = trial.config
     return {
         "student": config.student.name,
-        "method": config.method.name,
+        "method": config.method.key,
         "weighting": config.weighting_name,
         "budget": config.budget.per_question,
     }

@@ -43,7 +43,10 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
     method = config.method
     needs = METHODS[method.name].needs if method.name in METHODS else frozenset()
     budget = [(key, getattr(config.budget, key.removeprefix("budget."))) for key in typed if key.startswith("budget.")]
-    for key, value in (("weighting", config.weighting), ("method.teacher", method.teacher), *budget):
+    for key, value in (
+        ("weighting", config.weighting), ("method.teacher", method.teacher), ("method.reverse", str(method.reverse).lower()),
+        *budget,
+    ):  # fmt: skip
         if key in typed and config.weighting_name is None:
             yield f"{key}={value} has no effect: method={method.name} selects nothing. Remove it, or choose another method."
     if "method.seed" in typed and "seed" not in method.options:
