@@ -8,7 +8,7 @@ its own training seed.
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from experiments.harness.sweep import Sweep, Trial
@@ -171,23 +171,20 @@ def _reversed(sweep: Sweep) -> list[Trial]:
     wanted = sweep.trials[0].config.compare.reverse
     if not wanted:
         return []
-    if "reverse" not in {field.name for field in fields(Method)}:
-        raise LarkError("compare.reverse: there is no method.reverse; leave it out.")
     unknown = sorted(set(wanted) - {trial.config.method.name for trial in sweep.trials})
     if unknown:
         raise LarkError(f"compare.reverse: {', '.join(unknown)} is not among the methods that are compared; add it to method=…")
-    found = []
-    for trial in sweep.trials:
-        method = trial.config.method
-        if method.name in wanted and not getattr(method, "reverse", False):
-            config = replace(trial.config, method=replace(method, **{"reverse": True}))
-            found.append(Trial((*trial.overrides, "method.reverse=true"), config, trial.plan))
-    return found
+    return [
+        Trial((*trial.overrides, "method.reverse=true"), config, trial.plan)
+        for trial in sweep.trials
+        if trial.config.method.name in wanted and not trial.config.method.reverse
+        for config in [replace(trial.config, method=replace(trial.config.method, reverse=True))]
+    ]
 
 
 def _names(trials: Sequence[Trial]) -> list[str]:
     """The method's label, with the settings that distinguish trials of the same method."""
-    labels = [_label(trial.config.method) for trial in trials]
+    labels = [trial.config.method.title for trial in trials]
     if len({trial.config.budget.name for trial in trials}) > 1:
         labels = [f"{label} B={trial.config.budget.size}" for label, trial in zip(labels, trials, strict=True)]
     known = ("method", "budget.size", "student", "method.reverse")
@@ -203,7 +200,3 @@ def _names(trials: Sequence[Trial]) -> list[str]:
         seen[label] += 1
         names.append(label if counts[label] == 1 else f"{label} ({seen[label]})")
     return names
-
-
-def _label(method: Method) -> str:
-    return f"{method.label} reversed" if getattr(method, "reverse", False) else method.label
