@@ -170,10 +170,10 @@ def _notes(game: Game, found: Comparison | None) -> list[str]:
         )
     if found is not None and found.seed_deviation is not None:
         scale = verdict.Scale.of(contest.config.compare.criterion)
-        unit = scale.unit if scale.factor < 0 else "points of accuracy"
+        spread = f"±{abs(scale.factor) * found.seed_deviation:.{scale.digits}f} {scale.unit}"
+        spread = spread if found.seed_deviation else "less than single answers do: too little to measure"
         notes.append(
-            f"Training with another seed changes an entrant's mean by ±{abs(scale.factor) * found.seed_deviation:.{scale.digits}f} "
-            f"{unit} (standard deviation, pooled over entrants)."
+            f"Training with another seed changes an entrant's mean by {spread} (standard deviation, pooled over entrants)."
         )
     notes += [f"{name} failed: {error}" for name, error in game.failed.items()]
     return notes
@@ -296,7 +296,8 @@ def _gaps(axes: Axes, game: Game, found: Comparison, order: list[str], scale: ve
     lead, real = found.names.index(order[0]), _real(game, found)
     for place, name in enumerate(order[1:], 1):
         k = found.names.index(name)
-        middle, low, high = (table[k, lead] * abs(scale.factor) for table in (found.difference, found.low, found.high))
+        middle, *ends = (table[k, lead] * scale.factor for table in (found.difference, found.low, found.high))
+        low, high = sorted(ends)
         sure = real[lead][k] or real[k][lead]
         axes.errorbar(
             [middle], [place], xerr=[[middle - low], [high - middle]], fmt="o" if sure else "s", capsize=3,

@@ -17,7 +17,8 @@ WORDS = {"accuracy": "Acc@{k}", "samples": "accuracy of a single sample", "loss"
 
 @dataclass(frozen=True)
 class Scale:
-    """How a criterion is shown: accuracies in percent, losses in nats per token with the sign that losses have."""
+    """How a criterion is shown: accuracies in percent, losses in nats per token. Scores of losses are negative losses, so that
+    higher is better; they are shown as losses."""
 
     factor: float
     digits: int
@@ -32,10 +33,11 @@ class Scale:
         return shown if self.factor < 0 else f"{shown}%"
 
     def difference(self, number: float) -> str:
-        return f"{number * abs(self.factor):+.{self.digits}f}".replace("-", "−")
+        return f"{number * self.factor:+.{self.digits}f}".replace("-", "−")
 
     def interval(self, low: float, high: float) -> str:
-        return f"{self.difference(low)} to {self.difference(high)}"
+        first, last = sorted([low, high], key=lambda end: end * self.factor)
+        return f"{self.difference(first)} to {self.difference(last)}"
 
 
 def criterion_words(game: Game) -> str:
@@ -177,6 +179,6 @@ def agreement_words(found: Agreement) -> str:
     tau = "too few entrants for a rank correlation" if isnan(found.tau) else f"Kendall's τ = {found.tau:.2f}"
     return (
         f"Ranked by the loss of held-out correct trajectories instead, which needs no generation: {tau} with this ranking; the "
-        f"loss separates {found.real} of {counted(found.pairs, 'pair')}, {found.same} of them in the same direction. Low loss on the "
-        "teachers' texts is not the same as solving problems; rely on it only if the two rankings agree."
+        f"loss separates {found.real} of {counted(found.pairs, 'pair')}, {found.same} of them in the same direction. Low loss on "
+        "the teachers' texts is not the same as solving problems; rely on it only if the two rankings agree."
     )
