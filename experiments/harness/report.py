@@ -59,6 +59,8 @@ class Report:
     """What the reader must know to interpret it correctly."""
     found: bool = True
     """Whether any results of ours exist yet."""
+    scope: str = ""
+    """What the numbers are about, in place of the note on the sweep's scale."""
 
 
 def write(sweep: Sweep, report: Report) -> list[Path]:
@@ -143,9 +145,9 @@ def _markdown(sweep: Sweep, report: Report) -> str:
     parts = [f"# {report.title}"]
     if report.figure and report.found:
         parts.append(f"![{report.title}]({sweep.title}.png)")
-    note = _scale_note(sweep)
+    note = report.scope or _scale_note(sweep)
     parts += [_not_run(sweep, report), report.caption, note if sweep.scale == "paper" else f"**{note}**", _changed(sweep)]
-    missing = unfinished(sweep)
+    missing = [] if report.scope else unfinished(sweep)
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         parts.append(f"Missing (–): {len(missing)} of {counted(len(sweep.trials), 'trial')} {verb} not finished.")
@@ -158,7 +160,7 @@ def _latex_caption(sweep: Sweep, report: Report, table: Table) -> str:
     title = re.sub(r"^Table \d+\. ", "", report.title)
     parts = [f"{title}.", table.caption or report.caption]
     if table.ours:
-        parts += [_not_run(sweep, report), _scale_note(sweep), _changed(sweep).replace("`", "")]
+        parts += [_not_run(sweep, report), report.scope or _scale_note(sweep), _changed(sweep).replace("`", "")]
     return " ".join(part for part in parts if part)
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from lark.runtime.operation import Counts, Job
 
 METRICS = Kind("metrics", 4, "metrics.json")
+GRADES = "grades.jsonl"
+"""The grades of single samples, beside the metrics."""
 
 
 def collect(job: "Job", counts: "Counts") -> "Counts":
@@ -63,7 +65,7 @@ def grade(generations: Path, name: str, task: Task, folder: Path, verifier: Veri
          "answer_verify": lists[i], **{grader: marks[i] for grader, marks in verdicts.items()}}
         for i, s in enumerate(samples)
     ]  # fmt: skip
-    write_text(folder / "grades.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    write_text(folder / GRADES, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     metrics = {
         grader: benchmark_metrics(
             GradedSample(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from lark.config.method import method_key
 from lark.errors import LarkError
 from lark.explorer.cache import Cache, stamp
 from lark.explorer.listing import Entry, Listing
@@ -76,16 +77,18 @@ def rankings_of(listing: Listing, view: View, pool: PoolTable, cache: Cache) -> 
 def ranking_of(depends: Mapping[str, Any]) -> Ranking:
     """The ranking that a selection used, from its configuration."""
     name = str(depends.get("method"))
-    method = find_method(name, bool(depends.get("higher_is_better", True)))
+    reverse = bool(depends.get("reverse", False))
+    method = find_method(name, bool(depends.get("higher_is_better", True)), reverse)
     options = method.check({key: value for key, value in depends.items() if key not in RESERVED})
     teacher = depends.get("teacher")
     own = {key: value for key, value in options.items() if value != _defaults(method).get(key)}
     own |= {key: depends[key] for key in ("teacher", "scores") if key in depends}
+    name, label = method_key(name, reverse), f"{label_of(name)} (reversed)" if reverse else label_of(name)
     if not own:
-        return Ranking(name, label_of(name), method)
+        return Ranking(name, label, method)
     said = ", ".join(f"{key} {str(value)[:12]}" for key, value in own.items())
     digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return Ranking(f"{name}-{digest}", f"{label_of(name)} ({said})", method, options, None if teacher is None else str(teacher))
+    return Ranking(f"{name}-{digest}", f"{label} ({said})", method, options, None if teacher is None else str(teacher))
 
 
 def _defaults(method: Method) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """The operations that compute what methods need to know about a trajectory: its length, its statistics under the student,
-indicators of its text, a judge's verdict."""
+indicators of its text, whether it is correct, a judge's opinion."""
 
 import logging
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_b
 from lark.runtime.machine import Machine
 from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
+from lark.scoring.correctness import write_correctness
 from lark.scoring.methods import TOKENS
 from lark.scoring.text import write_indicators
 
@@ -65,6 +66,11 @@ def _token_bytes(planner: Planner, step: Step) -> float:
 def _local_cost(planner: Planner, step: Step) -> Estimate:
     lengths, context = planner.lengths, planner.config.scoring.local_context
     return _pass_cost(planner, step, costs.local_flops(planner.shape, lengths.total, lengths.response, context))
+
+
+def _unprompted_cost(planner: Planner, step: Step) -> Estimate:
+    response = planner.lengths.response
+    return _pass_cost(planner, step, costs.forward_flops(planner.shape, response, response))
 
 
 def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "") -> Estimate:
@@ -136,11 +142,16 @@ LOCAL = Operation(
     "local", "score", "lark.scoring.worker:local", allocator=EXPANDABLE, collect=shards.collect, cost=_local_cost,
     remedies=_pass_remedies,
 )  # fmt: skip
+UNPROMPTED = Operation(
+    "unprompted", "score", "lark.scoring.worker:unprompted", allocator=EXPANDABLE, collect=shards.collect,
+    cost=_unprompted_cost, remedies=_pass_remedies,
+)  # fmt: skip
 TEXT = Operation("text", "score", write_indicators)
+CORRECTNESS = Operation("correctness", "score", write_correctness)
 JUDGE = Operation(
     "judge", "score", "lark.scoring.judge_worker:judge_pool", processes="sharing", gpus=_judge_gpus,
     collect=judge.collect, check=_check_judge, forget=judge.forget, cost=_judge_cost, remedies=_judge_remedies,
     model="judge", asks_judge=True,
 )  # fmt: skip
 
-OPERATIONS = (LENGTHS, SCORE, LOCAL, TEXT, JUDGE)
+OPERATIONS = (LENGTHS, SCORE, UNPROMPTED, LOCAL, TEXT, CORRECTNESS, JUDGE)

@@ -23,7 +23,7 @@ from lark.runtime.operation import Counts, Job
 from lark.runtime.part_files import intact
 from lark.runtime.store import atomic
 from lark.scoring import tokens
-from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
+from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS, UNPROMPTED_TABLE
 
 ROWS = {**dict.fromkeys(KEY, pa.string()), "n_tokens": pa.int64()}
 """Columns that all results have in common with the lengths. Files of other origin have other types of text."""
@@ -31,7 +31,7 @@ LEAST_SHARDS = 16
 QUADRATIC = 1 / 20_000
 """Cost of a trajectory of n tokens is n + n²/20,000: attention costs as much as the rest at about 20,000 tokens."""
 
-FILES = {kind.name: kind.file for kind in (SCORES_TABLE, ENTROPY_TABLE, LOCAL_TABLE, TOKENS)}
+FILES = {kind.name: kind.file for kind in (SCORES_TABLE, ENTROPY_TABLE, UNPROMPTED_TABLE, LOCAL_TABLE, TOKENS)}
 """The outputs of a pass, and the file that their shards are merged into; per-token statistics are too large for one file."""
 
 
@@ -61,11 +61,12 @@ class Shards:
     """The trajectories and their response tokens, in the pool's order: results have the same rows."""
 
     @classmethod
-    def of(cls, lengths: Path, shard_tokens: int, blocks: int = 1) -> "Shards":
-        """`lengths`: folder of the pool's token counts. `blocks`: runs of each response in short pieces (Local Naturalness)."""
+    def of(cls, lengths: Path, shard_tokens: int, blocks: int = 1, prompts: bool = True) -> "Shards":
+        """`lengths`: folder of the pool's token counts. `blocks`: runs of each response in short pieces (Local Naturalness).
+        `prompts`: whether the student reads them."""
         kind = LENGTHS_TABLE
         table = pq.read_table(lengths / kind.file, columns=[*KEY, "n_prompt", "n_tokens"])
-        run_on = table["n_prompt"].to_numpy() + blocks * table["n_tokens"].to_numpy()
+        run_on = prompts * table["n_prompt"].to_numpy() + blocks * table["n_tokens"].to_numpy()
         costs = cost(run_on) if blocks == 1 else run_on.astype(np.float64)
         return cls(cut(costs, shard_tokens), run_on, costs, _rows(table))
 

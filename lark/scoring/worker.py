@@ -1,4 +1,5 @@
-"""The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once and `local` over blocks.
+"""The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once, `unprompted` over responses
+without their prompts and `local` over blocks.
 
 The passes differ only in what they do with a shard's rows. Shards are assigned to processes, those that an earlier run
 finished are skipped, and each is written when it is complete. The pipeline merges them (lark/scoring/shards.py).
@@ -33,7 +34,7 @@ from lark.runtime.store import atomic
 from lark.scoring import shards
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.local import LocalScorer, local_naturalness, steps_of
-from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
+from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS, UNPROMPTED_TABLE
 from lark.scoring.shards import Shards
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
 from lark.scoring.tokens import ALTERNATIVES, PIECES, TrajectoryTokens, write_pieces, write_shard
@@ -83,6 +84,33 @@ def score(job: Job) -> dict[str, Any]:
         job, with_tokens if alone else cut, "scoring", lambda student: _Pass(student, job, questions),
         some={TOKENS.name: with_tokens},
     )  # fmt: skip
+
+
+def unprompted(job: Job) -> dict[str, Any]:
+    """Σ_t -log p_t of every response without its prompt, for method=ifd: the same tokens, after the generation prompt alone."""
+    cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens, prompts=False)
+    chat = load_chat(job.weights, job.config.student, job.config.pool.turns == "last")
+    opening, longest = chat.opening(), job.config.student.max_length
+
+    def scorer(student: Student) -> ShardScorer:
+        def score_shard(rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, Content]:
+            alone = [without_prompt(e, opening, longest) for e in encoded]
+            found = _each_batch(student, rows, alone, job.config.hardware.score_tokens, advance)
+            sums = {index: float(statistics.surprisal.double().sum()) for index, statistics in found}
+            table = _table(rows, encoded, unprompted_nll=[sums.get(index, np.nan) for index in range(len(rows))])
+            return {UNPROMPTED_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
+
+        return score_shard
+
+    return _run_shards(job, cut, "scoring without prompts", scorer)
+
+
+def without_prompt(encoded: Encoded, opening: Sequence[int], longest: int) -> Encoded:
+    """The same response after `opening` in place of its prompt. Turns that follow keep their context."""
+    opening = opening[: max(1, longest - len(encoded.ids) + encoded.prompt_length)]
+    shift = len(opening) - encoded.prompt_length
+    context = tuple((start + shift, stop + shift) for start, stop in encoded.context)
+    return Encoded([*opening, *encoded.ids[encoded.prompt_length :]], len(opening), encoded.truncated, context)
 
 
 def local(job: Job) -> dict[str, Any]:
@@ -164,19 +192,17 @@ class _Pass:
             for index, row in enumerate(rows)
             if row["question_id"] in self.questions
         }
-        usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
-        budget, padded = self.config.hardware.score_tokens, not self.student.packs
-        for batch in batches([len(encoded[i].ids) for i in usable], budget, padded):
-            chosen = [usable[i] for i in batch]
-            with _naming(rows, chosen):
-                found = response_statistics(self.student, [encoded[i] for i in chosen], self._detail(tokens.keys() & chosen))
-                for index, statistics in zip(chosen, found, strict=True):
-                    summaries[index] = summarise(statistics, self.config.scoring.rank_clip)
-                    if isinstance(statistics, DetailedStatistics):
-                        entropies[index] = {name: float(getattr(statistics, name).double().mean()) for name in ENTROPIES}
-                        if index in tokens:
-                            tokens[index] = trajectory_tokens(rows[index], encoded[index], statistics)
-            advance(sum(len(encoded[i].ids) for i in chosen))
+        budget = self.config.hardware.score_tokens
+
+        def detail(chosen: Sequence[int]) -> int | None:
+            return self._detail(tokens.keys() & chosen)
+
+        for index, statistics in _each_batch(self.student, rows, encoded, budget, advance, detail):
+            summaries[index] = summarise(statistics, self.config.scoring.rank_clip)
+            if isinstance(statistics, DetailedStatistics):
+                entropies[index] = {name: float(getattr(statistics, name).double().mean()) for name in ENTROPIES}
+                if index in tokens:
+                    tokens[index] = trajectory_tokens(rows[index], encoded[index], statistics)
         ids = _table(rows, encoded)
         return {
             SCORES_TABLE.name: _joined(ids, summaries, SUMMARY),
@@ -187,6 +213,24 @@ class _Pass:
     def _detail(self, with_tokens: set[int]) -> int | None:
         """What a batch needs beyond the scores (`response_statistics`)."""
         return ALTERNATIVES if with_tokens else 0 if ENTROPY_TABLE.name in self.outputs else None
+
+
+def _each_batch(
+    student: Student,
+    rows: Rows,
+    encoded: Sequence[Encoded],
+    budget: int,
+    advance: Advance,
+    detail: Callable[[Sequence[int]], int | None] = lambda chosen: None,
+) -> Iterator[tuple[int, TokenStatistics]]:
+    """The statistics of each trajectory that has a response, with its index, batch by batch. `detail`: see
+    `response_statistics`, for the indices of a batch."""
+    usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
+    for batch in batches([len(encoded[i].ids) for i in usable], budget, padded=not student.packs):
+        chosen = [usable[i] for i in batch]
+        with _naming(rows, chosen):
+            yield from zip(chosen, response_statistics(student, [encoded[i] for i in chosen], detail(chosen)), strict=True)
+        advance(sum(len(encoded[i].ids) for i in chosen))
 
 
 def _joined(ids: pd.DataFrame, results: list[dict[str, float]], columns: Sequence[str]) -> pa.Table:

@@ -16,7 +16,7 @@ from lark.planner.estimates import Estimate, Planner, precision_bytes
 from lark.runtime.machine import Machine, memory_gib, pinned
 from lark.runtime.operation import EXPANDABLE, Operation, Settings, Step
 from lark.training.checkpoints import CURVE
-from lark.training.training_set import read_rows
+from lark.training.training_set import read_rows, read_token_weights
 from lark.training.zero import half_weights, zero_stage
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ def _check(config: Config, machine: Machine) -> None:
             "them, or training.lora.bits=null."
         )
     _check_held_out(training.held_out)
+    if training.token_weights is not None:
+        read_token_weights(Path(training.token_weights).expanduser())
     if training.name == "demo" and config.student.path != "demo":
         log.warning(DEMO_RECIPE, training.learning_rate, config.student.name)
 

@@ -38,6 +38,7 @@ UNUSED = [
     ),
     (["method=llm_judge", "method.judge.tensor_parallel=2"], "has no effect: engine=hf on a CPU keeps the judge in one piece"),
     (["method=base", "weighting=kl"], "weighting=kl has no effect: method=base selects nothing."),
+    (["method=base", "method.reverse=true"], "method.reverse=true has no effect: method=base selects nothing."),
     (["method=base", "method.teacher=2"], "method.teacher=2 has no effect: method=base selects nothing."),
     (["method=base", "budget=5"], "budget.size=5 has no effect: method=base selects nothing."),
     (["method=base", "budget.tokens=2k"], "budget.tokens=2k has no effect: method=base selects nothing."),

@@ -1,0 +1,323 @@
+"""`make compare`: which selection method should this student be trained with? A tournament on a part of the pool.
+
+    python -m experiments run compare pool=files pool.path=my_pool.jsonl student=own student.path=my/student …
+
+The sweep's trials are the entrants: methods, budgets, or anything else that is swept over. docs/compare.md explains the design.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.harness import results, verdict
+from experiments.harness.contest import Entrant, contest_of
+from experiments.harness.fitting import Schedule
+from experiments.harness.game import Game, decide_schedule, replay, stored_schedule
+from experiments.harness.paired import Comparison
+from experiments.harness.planning import describe as describe_sweep
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep, Trial, counted
+from lark.errors import LarkError
+from lark.planner.report import duration
+from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, METHOD_COLOURS, panels, plain_label, styled
+from lark.report.tables import MISSING, Cell
+from lark.runtime.launch import follow
+from lark.runtime.pipeline import Pipeline, check_machine
+from lark.runtime.store import Store
+
+log = logging.getLogger(__name__)
+TITLE = "Which method for this student?"
+
+
+def conduct(sweep: Sweep) -> list[str]:
+    """Run the tournament. Return the errors of entrants that failed."""
+    contest = contest_of(sweep)
+    decided = decide_schedule(contest)
+    contest = contest_of(sweep, decided.questions, decided.entrants)
+    split = contest.prepare()
+    log.info("%s\n%s", announcement(decided), _on(len(split.training), len(split.held_out), contest.named))
+    game = Game(contest, decided)
+    made = 0
+
+    def perform(entrant: Entrant, seed: int, trial: Trial) -> str | None:
+        nonlocal made
+        made += 1
+        started = time.time()
+        try:
+            _carry_out(trial)
+        except LarkError as error:
+            log.info("%d. %s, seed %d: failed: %s", made, entrant.name, seed, error)
+            return str(error)
+        log.info("%d. %s, seed %d: %s (%s)", made, entrant.name, seed, _shown(sweep, trial), duration(time.time() - started))
+        return None
+
+    game.play(perform, told=lambda number, judged: log.info("%s", verdict.told(game, number, judged)))
+    log.info("\n%s\n", verdict.sentence(game))
+    if game.rounds:
+        log.info("The full run with %s:\n  %s\n", game.rounds[-1].leader, verdict.next_command(game))
+    return [f"{sweep.title}: {name}: {error}" for name, error in game.failed.items()]
+
+
+def _carry_out(trial: Trial) -> None:
+    """Make a run's artifacts, in this process and its workers. The other nodes of a cluster follow the first."""
+    machine = check_machine(trial.config)
+    if machine.node > 0:
+        follow(machine)
+        return
+    folder = Store(trial.config.outputs_path).root / "runs" / "compare" / "-".join([*_words(trial)])
+    folder.mkdir(parents=True, exist_ok=True)
+    logger = logging.getLogger("lark.runtime.pipeline")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        Pipeline(trial.config, folder).run()
+    finally:
+        logger.setLevel(before)
+
+
+def _words(trial: Trial) -> list[str]:
+    config = trial.config
+    return [config.student.name, config.method.key, config.budget.name, f"seed{config.training.seed}"]
+
+
+def _shown(sweep: Sweep, trial: Trial) -> str:
+    found, loss = results.accuracies(sweep, trial) if _evaluates(trial) else None, results.losses(sweep, trial)
+    k = trial.config.benchmark.decoding.samples
+    parts = [f"Acc@{k} {100 * found.mean():.1f}%"] if found is not None else []
+    parts += [f"held-out loss {loss.mean():.3f}"] if loss is not None else []
+    return ", ".join(parts)
+
+
+def _evaluates(trial: Trial) -> bool:
+    return "evaluate" in trial.config.stages
+
+
+def announcement(decided: Schedule) -> str:
+    """What is about to happen, and what was trimmed."""
+    time_ = "" if decided.hours is None else f", at most {duration(decided.hours * 3600)} by the planner's estimate"
+    sizes = " → ".join(map(str, decided.design.entrants(len(decided.entrants))))
+    rounds = counted(len(decided.seeds), "round")
+    said = (
+        f"Comparing {', '.join(decided.entrants)}: {rounds} with at most {sizes} entrants and "
+        f"{' → '.join(map(str, decided.seeds))} training seeds each, {decided.runs} training runs{time_}."
+    )
+    return said + (f" To fit compare.budget_hours: {'; '.join(decided.trimmed)}." if decided.trimmed else "")
+
+
+def _on(training: int, held_out: int, named: bool) -> str:
+    use = "whose loss is measured" if named else "which are the benchmark"
+    return f"Training on {training} questions of the pool; {held_out} are held out, {use}."
+
+
+def describe(sweep: Sweep) -> str:
+    """The plan: what would be run, and its cost."""
+    contest = contest_of(sweep)
+    decided = stored_schedule(contest)
+    if decided is None:
+        from experiments.harness.fitting import schedule  # noqa: PLC0415
+
+        decided = schedule(contest)
+    return f"{announcement(decided)}\n\nEach entrant once, on the whole pool:\n\n{describe_sweep(sweep)}"
+
+
+def render(sweep: Sweep) -> Report:
+    game = replay(sweep)
+    if game is None or not game.found:
+        names = [entrant.name for entrant in contest_of(sweep).entrants]
+        table = Table(["entrant", "verdict"], [[Cell(name), MISSING] for name in names])
+        return Report(TITLE, CAPTION, pd.DataFrame(), [table], found=False, scope=_scope(sweep))
+    found = verdict.latest(game)
+    notes = [f"**{verdict.sentence(game)}**"]
+    if game.rounds:
+        notes.append(f"The full run with {game.rounds[-1].leader}: `{verdict.next_command(game)}`")
+    agreed = verdict.agreement(game)
+    notes += [verdict.agreement_words(agreed)] if agreed else []
+    notes += _notes(game, found)
+    tables = [_table(game, found, agreed)] + ([_pairs(game, found)] if found else [])
+    return Report(
+        TITLE, CAPTION, _data(game, found), tables, _figure(game, found, agreed) if found else None, notes, scope=_scope(sweep)
+    )
+
+
+CAPTION = (
+    "Each entrant is trained with several seeds on the same questions and answers the same problems. Intervals are over problems "
+    "and training seeds. A difference is called real if chance would produce any such difference among all entrants in at most 5% "
+    "of comparisons; other differences are ties as far as this comparison can tell. It says which method suits this student, this "
+    "pool and this recipe, at this size; not which is best elsewhere."
+)
+
+
+def _scope(sweep: Sweep) -> str:
+    config = sweep.trials[0].config
+    if config.student.name == "demo":
+        return "These are the demo's numbers (a 1M-parameter student on generated arithmetic), not the paper's."
+    return f"Student: {config.student.name}. Pool: {config.pool.name}."
+
+
+def _notes(game: Game, found: Comparison | None) -> list[str]:
+    contest, decided = game.contest, game.schedule
+    split = contest.split
+    notes = [announcement(decided), _on(len(split.training), len(split.held_out), contest.named)]
+    near = contest.near_duplicates(split)
+    if near:
+        notes.append(
+            f"{len(near)} of the {len(split.training)} training questions are nearly the same as a problem of the benchmark "
+            f"(similarity at least {contest.config.pool.similarity}); pool.decontaminate=true leaves them out."
+        )
+    if found is not None and found.seed_deviation is not None:
+        scale = verdict.Scale.of(contest.config.compare.criterion)
+        spread = f"±{abs(scale.factor) * found.seed_deviation:.{scale.digits}f} {scale.unit}"
+        spread = spread if found.seed_deviation else "less than single answers do: too little to measure"
+        notes.append(
+            f"Training with another seed changes an entrant's mean by {spread} (standard deviation, pooled over entrants)."
+        )
+    notes += [f"{name} failed: {error}" for name, error in game.failed.items()]
+    return notes
+
+
+def _base(game: Game) -> float | None:
+    """Mean accuracy of the untrained student."""
+    trials = [trial for each in game.trials.values() for trial in each]
+    if not game.contest.evaluates or not trials:
+        return None
+    single = game.contest.config.compare.criterion == "samples"
+    found = results.accuracies(game.contest.sweep, trials[0], single=single, trained=False)
+    return None if found is None else float(found.mean())
+
+
+def _table(game: Game, found: Comparison | None, agreed: verdict.Agreement | None) -> Table:
+    scale, criterion = verdict.Scale.of(game.contest.config.compare.criterion), game.contest.config.compare.criterion
+    header = ["rank", "entrant", "seeds", verdict.criterion_words(game), "minus the leader", "95% interval", "verdict"]
+    header += ["held-out loss"] if agreed else []
+    rows = []
+    order = [found.names[k] for k in found.order] if found else list(game.scores)
+    leader = game.rounds[-1].leader if game.rounds else order[0]
+    order = [leader, *(name for name in order if name != leader)]
+    for rank, name in enumerate(order, 1):
+        k, lead = (found.names.index(name), found.names.index(leader)) if found else (0, 0)
+        mean = scale.value(found.means[k]) if found else "–"
+        gap = [MISSING, MISSING]
+        if found and name != leader:
+            gap = [
+                Cell(scale.difference(found.difference[k, lead])),
+                Cell(scale.interval(found.low[k, lead], found.high[k, lead])),
+            ]
+        row = [Cell(str(rank)), Cell(name), Cell(str(len(game.scores[name]))), Cell(mean, name == leader), *gap]
+        row.append(Cell(verdict.status(game, name)))
+        rows.append([*row, *([Cell(f"{agreed.losses[name]:.3f}")] if agreed else [])])
+    for name in game.failed:
+        rows.append(
+            [MISSING, Cell(name), *[MISSING] * (len(header) - 3 - bool(agreed)), Cell("failed"), *[MISSING] * bool(agreed)]
+        )
+    base = _base(game) if criterion != "loss" else None
+    if base is not None:
+        rows.append([MISSING, Cell("Base model"), MISSING, Cell(scale.value(base)), *[MISSING] * (len(header) - 4)])
+    return Table(header, rows, labels=2)
+
+
+def _pairs(game: Game, found: Comparison) -> Table:
+    scale, real = verdict.Scale.of(game.contest.config.compare.criterion), _real(game, found)
+    rows = []
+    for place, i in enumerate(found.order):
+        for j in found.order[place + 1 :]:
+            difference, interval = scale.difference(found.difference[i, j]), scale.interval(found.low[i, j], found.high[i, j])
+            word = "real" if real[i][j] or real[j][i] else "not clear"
+            rows.append([Cell(found.names[i]), Cell(found.names[j]), Cell(difference), Cell(interval), Cell(word)])
+    return Table(["entrant", "minus", "difference", "95% interval", "difference is"], rows, "All pairs.", labels=2)
+
+
+def _real(game: Game, found: Comparison) -> list[list[bool]]:
+    rounds = game.rounds and game.rounds[-1].comparison.names == found.names
+    return (game.rounds[-1].real if rounds else found.real).tolist()
+
+
+def _data(game: Game, found: Comparison | None) -> pd.DataFrame:
+    """Runs first, then pairs."""
+    sweep, rows = game.contest.sweep, list[Mapping[str, object]]()
+    for name, trials in game.trials.items():
+        for trial in trials:
+            accuracy = results.accuracies(sweep, trial) if _evaluates(trial) else None
+            single = results.accuracies(sweep, trial, single=True) if _evaluates(trial) else None
+            loss = results.losses(sweep, trial)
+            numbers = {"accuracy": accuracy, "samples": single, "loss": loss}
+            means = {key: None if value is None else float(value.mean()) for key, value in numbers.items()}
+            rows.append({"row": "run", "entrant": name, "seed": trial.config.training.seed, **means})
+    if found is not None:
+        real = _real(game, found)
+        rows += [
+            {"row": "pair", "entrant": found.names[i], "minus": found.names[j], "difference": found.difference[i, j],
+             "low": found.low[i, j], "high": found.high[i, j], "real": real[i][j] or real[j][i]}
+            for place, i in enumerate(found.order)
+            for j in found.order[place + 1 :]
+        ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@styled
+def _figure(game: Game, found: Comparison, agreed: verdict.Agreement | None) -> Figure:
+    """Left: runs and means. Middle: differences to the leader. Right: accuracy and loss."""
+    scale = verdict.Scale.of(game.contest.config.compare.criterion)
+    figure, axes = panels(3 if agreed else 2, width=4.2, height=0.7 + 0.32 * max(6, len(found.names)))
+    leader = game.rounds[-1].leader if game.rounds else found.names[found.order[0]]
+    order = [leader, *(found.names[k] for k in found.order if found.names[k] != leader)]
+    _runs(axes[0], game, found, order, scale)
+    _gaps(axes[1], game, found, order, scale)
+    if agreed:
+        _scatter(axes[2], game, found, agreed, scale)
+    return figure
+
+
+def _colour(game: Game, name: str) -> str:
+    method = game.entrant(name).config.method
+    return METHOD_COLOURS.get(method.name, BLUE)
+
+
+def _runs(axes: Axes, game: Game, found: Comparison, order: list[str], scale: verdict.Scale) -> None:
+    for place, name in enumerate(order):
+        values = [float(score.mean()) * scale.factor for score in game.scores[name]]
+        mean = found.means[found.names.index(name)] * scale.factor
+        axes.plot(values, [place] * len(values), "o", color=_colour(game, name), alpha=0.45, markersize=4)
+        axes.plot([mean], [place], "|", color=_colour(game, name), markersize=16, markeredgewidth=2.5)
+    base = _base(game)
+    if base is not None and scale.factor > 0:
+        axes.axvline(base * scale.factor, color=GREY, linestyle="--", linewidth=0.9)
+        axes.annotate("base model", (base * scale.factor, -0.75), fontsize=7, color=GREY, ha="center")
+    axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
+    axes.set_ylim(len(order) - 0.4, -1.0)
+    axes.set_xlabel(verdict.criterion_words(game) + (" (%)" if scale.factor > 0 else ""))
+    axes.set_title("training runs and their means")
+
+
+def _gaps(axes: Axes, game: Game, found: Comparison, order: list[str], scale: verdict.Scale) -> None:
+    lead, real = found.names.index(order[0]), _real(game, found)
+    for place, name in enumerate(order[1:], 1):
+        k = found.names.index(name)
+        middle, *ends = (table[k, lead] * scale.factor for table in (found.difference, found.low, found.high))
+        low, high = sorted(ends)
+        sure = real[lead][k] or real[k][lead]
+        axes.errorbar(
+            [middle], [place], xerr=[[middle - low], [high - middle]], fmt="o" if sure else "s", capsize=3,
+            color=LARK_COLOUR if sure else GREY, markerfacecolor=LARK_COLOUR if sure else "white",
+        )  # fmt: skip
+        axes.annotate("real" if sure else "not clear", (high, place), (4, -3), textcoords="offset points", fontsize=7)
+    axes.axvline(0, color=BLACK, linewidth=0.8)
+    axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
+    axes.set_ylim(len(order) - 0.4, -1.0)
+    axes.margins(x=0.18)
+    axes.set_xlabel(f"minus {plain_label(order[0])} ({scale.unit}), 95% intervals")
+    axes.set_title("differences to the leader")
+
+
+def _scatter(axes: Axes, game: Game, found: Comparison, agreed: verdict.Agreement, scale: verdict.Scale) -> None:
+    for name, loss in agreed.losses.items():
+        mean = found.means[found.names.index(name)] * scale.factor
+        axes.plot([loss], [mean], "o", color=_colour(game, name))
+        axes.annotate(plain_label(name), (loss, mean), (4, 3), textcoords="offset points", fontsize=7)
+    axes.margins(x=0.2, y=0.15)
+    axes.set_xlabel("loss of held-out correct trajectories (nats per token)")
+    axes.set_ylabel(verdict.criterion_words(game) + " (%)")
+    axes.set_title("the cheaper criterion" + ("" if agreed.tau != agreed.tau else f", τ = {agreed.tau:.2f}"))
