@@ -72,7 +72,7 @@ def _run(settings: config.Config, folder: Path) -> None:
     else:
         pipeline = Pipeline(settings, folder)
         _check_typed(pipeline)
-        pipeline.run(summarise=run_summary)
+        pipeline.run(run_summary, HydraConfig.get().overrides.task)
 
 
 def _check_typed(pipeline: "Pipeline") -> None:

@@ -51,7 +51,8 @@ def _serve(words: list[str]) -> None:
     sys.stdout.write(f"\n  {url}\n\n")  # not logged: the log redacts tokens, and this one is for the user
     sys.stdout.flush()
     if not options.no_browser and _has_display():
-        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+        own = f"{url.partition('=')[0]}={access.single_use()}"
+        threading.Thread(target=webbrowser.open, args=(own,), daemon=True).start()
     context = Context(root)
     threading.Thread(target=warm, args=(context,), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):

@@ -102,7 +102,7 @@ def _model(listing: Listing, generations: Entry) -> Model:
     details = selected_by(selection, listing)
     method = str(listing.config(selection)["depends"].get("method"))
     student = checkpoint.name.split(f"-{method}", 1)[0]
-    kept = {key: details[key] for key in ("ranking", "weighting", "budget", "limit")}
+    kept = {key: details[key] for key in ("ranking", "weighting", "budget", "amount")}
     return Model(checkpoint, selection, student, details["label"], kept)
 
 

@@ -113,7 +113,7 @@ def _store(writer: Writer) -> None:
     """The overview: without logs, which name paths of this machine, and without runs in progress."""
     overview = writer.get("overview")
     if overview is not None:
-        writer.put("overview", {**overview, "running": []})
+        writer.put("overview", {**overview, "runs": [], "running": []})
     writer.copy("results")
     for curve in (writer.copy("curves") or {"curves": []})["curves"]:
         writer.copy(f"curve/{curve['fingerprint']}")
@@ -121,7 +121,7 @@ def _store(writer: Writer) -> None:
     for entry in writer.context.listing():
         values = writer.get(f"artifact/{entry.kind}/{entry.fingerprint}")
         if values is not None:
-            writer.put(f"artifact/{entry.kind}/{entry.fingerprint}", {**values, "log": "", "last": ""})
+            writer.put(f"artifact/{entry.kind}/{entry.fingerprint}", {**values, "runs": [], "log": "", "last": ""})
 
 
 def _pool(writer: Writer, pool: dict[str, Any], count: int, ids: list[str] | None) -> int:
@@ -135,7 +135,8 @@ def _pool(writer: Writer, pool: dict[str, Any], count: int, ids: list[str] | Non
     numbers = _chosen(rows, count, ids)
     for view in pool["views"]:
         where = f"{pool['fingerprint']}/{view['id']}"
-        writer.copy(f"pool/{where}")
+        for budget in (writer.copy(f"pool/{where}") or {"budgets": []})["budgets"]:
+            writer.copy(f"shares/{where}/{budget['key']}")
         writer.rows(f"questions/{where}", lambda row: row["n"] in numbers)
         _methods(writer, where, numbers)
         for i, n in enumerate(numbers):

@@ -4,6 +4,7 @@ no model code."""
 import contextlib
 import logging
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lark.runtime.machine import Machine, resolve
 from lark.runtime.nodes import Leader
 from lark.runtime.operation import Counts, Job, Step
 from lark.runtime.plan import make_plan, wanted
+from lark.runtime.record import Record
 from lark.runtime.store import CARD, Artifact, Checksums, Store, write_text
 from lark.runtime.tracking import Tracker
 from lark.runtime.warm import WARMTH, Coming
@@ -53,13 +55,15 @@ class Pipeline:
         self._report_idle_force()
         self.tracker = Tracker(config, folder)
         self.folder = folder
+        self.record = Record(folder)
         self.outcomes: list[Outcome] = []
         self.rebuilt: set[Path] = set()
         """Folders of damaged artifacts that this run has made again."""
         self.leader: Leader | None = None
 
-    def run(self, summarise: Callable[["Pipeline"], None] | None = None) -> None:
-        """Run every step in order, then write the summary if the stage `report` is requested."""
+    def run(self, summarise: Callable[["Pipeline"], None] | None = None, typed: Sequence[str] = ()) -> None:
+        """Run every step in order, then write the summary if the stage `report` is requested. `typed` is what the user typed."""
+        self.record.start(typed, self.steps)
         if self.machine.nodes > 1:
             self.leader = Leader(self.machine)
         done = False
@@ -75,6 +79,7 @@ class Pipeline:
                 self._intact(lambda: summarise(self))
             done = True
         finally:
+            self.record.end(sys.exception())
             self.tracker.finish()
             if self.leader is not None:
                 self.leader.close(failed=not done)
@@ -149,6 +154,7 @@ class Pipeline:
         made = self.store.ensure(step.artifacts, lambda folders: self._build(step, folders), force=self._forced(step))
         seconds = time.time() - started
         self.outcomes.append(Outcome(step, tuple(made), seconds))
+        self.record.step(step, made, seconds)
         first, several = step.artifacts[0], len(step.artifacts)
         name = first.folder if several == 1 else f"{several} artifacts of {first.kind.name}"
         width = max(len(other.title) for other in self.steps)

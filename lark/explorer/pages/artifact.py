@@ -6,6 +6,7 @@ from lark.errors import LarkError
 from lark.explorer.context import Context
 from lark.explorer.listing import Entry, Listing
 from lark.explorer.pages.overview import row
+from lark.explorer.pages.runs import runs_with
 from lark.explorer.problems import PageError
 from lark.explorer.progress import LOG, curve, progress, tail
 from lark.selection.write import SELECTION
@@ -27,6 +28,7 @@ def artifact(context: Context, kind: str, fingerprint: str) -> dict[str, Any]:
         "counts": entry.counts,
         "inputs": [{"label": label, **_link(listing, *key)} for label, key in entry.inputs.items()],
         "used_by": [_link(listing, *user.key) for user in users[:MANY]],
+        "runs": runs_with(context, entry.key),
         "files": _files(entry),
         "config": _config(listing, entry),
         "log": tail(entry.file(LOG)),

@@ -48,6 +48,17 @@ export function responsive(draw, props = {}) {
   return box;
 }
 
+// A table that can be wider than its place. The side behind which there is more fades out.
+export function scroller(...content) {
+  const box = h("div", { class: "table-scroll" }, ...content);
+  const mark = () => {
+    box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+  };
+  box.addEventListener("scroll", mark, { passive: true });
+  new ResizeObserver(mark).observe(box);
+  return box;
+}
+
 // A colour of the style sheet as a canvas takes it. Custom properties hold light-dark(), which only a real property resolves.
 const probe = h("span", { class: "sr" });
 let known = new Map();

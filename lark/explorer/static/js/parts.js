@@ -29,6 +29,9 @@ export function stateTag(state) {
   return h("span", { class: `tag ${kind}` }, h("span", { class: `dot${state === "running" ? " pulse" : ""}` }), label);
 }
 
+// Labels of the paper's table say which direction is better ("RSR min"); elsewhere the page says it in words.
+export const methodName = (label) => visible(label).replace(/ (max|min)$/, "");
+
 export const tag = (kind, ...text) => h("span", { class: `tag ${kind}` }, ...text);
 export const fingerprint = (value) => h("code", { class: "faint" }, value.slice(0, 8));
 export const artifactLink = (kind, print, name) => h("a", { href: address("artifact", [kind, print]) }, name ?? print);
