@@ -22,6 +22,7 @@ from experiments.harness.planning import describe as describe_sweep
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial, counted
 from lark.errors import LarkError
+from lark.evaluation.grade import METRICS
 from lark.planner.report import duration
 from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, METHOD_COLOURS, panels, plain_label, styled
 from lark.report.tables import MISSING, Cell
@@ -93,7 +94,7 @@ def _shown(sweep: Sweep, trial: Trial) -> str:
 
 
 def _evaluates(trial: Trial) -> bool:
-    return "evaluate" in trial.config.stages
+    return any(step.makes(METRICS) for step in trial.steps)
 
 
 def announcement(decided: Schedule) -> str:
