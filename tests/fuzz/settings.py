@@ -1,18 +1,25 @@
 """Random settings on the command line and damaged configuration files: a plan or a sentence, and no file outside of `outputs`."""
 
 import random
+import resource
 import shutil
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from lark.config import Config
 from lark.config.cli import CONF, options_of
+from lark.runtime import pipeline as pipelines
+from tests.conftest import SMALL, work_here
 from tests.fuzz.case import DIFFERENT, Case, Result, judged
 from tests.fuzz.mutations import HOSTILE, change_bytes
 from tests.hostile import forked, program
 
 SECONDS = 60.0
+WHOLE = 150.0
+"""Seconds of a whole run, which takes about five."""
+MEMORY = 12 << 30
 NUMBERS = ["0", "-1", "1", "2", "1.5", "1e9", "1e300", "9" * 30, "9" * 2000, "nan", "inf", "-inf", "1e-300", "0x10", "1_000", "-0.0"]
 TEXTS = [
     "null", "''", "[]", "{}", "[1]", "[a,b]", "{a:1}", "true", "maybe", "a,b", "${oc.env:HOME}", "${nope}", "${student.name}", "../../evil",
@@ -71,6 +78,51 @@ class Settings:
         return confined(judged(forked(lambda: program(tuple(arguments)), SECONDS), what), folder, outputs)
 
 
+EXTREMES = {
+    int: ["0", "1", "2", "3", "-1", str(2**31 - 1), str(2**31), str(2**32 - 1), str(2**62), str(2**63 - 1)],
+    float: ["0", "1e-300", "1e-9", "0.5", "0.999", "1", "2", "1e6", "1e9", "1e300", "-1", "nan"],
+    bool: ["true", "false"],
+}
+OTHERS = ("hardware.processes", "hardware.nodes", "hardware.node", "hardware.device", "hardware.threads", "hardware.warm",
+          "hardware.sequence_parallel", "tracking.", "engine.kv_cache_gib", "experiment", "analysis.", "hardware.silence")  # fmt: skip
+"""Settings that start other processes, or that this run does not use."""
+METHODS = ("lark", "lark", "rsr", "grape", "local_naturalness", "random", "rule_quality", "entropy", "token_length", "inverse_loss")
+
+
+def typed(schema: Any = Config, prefix: str = "") -> dict[str, list[str]]:
+    """Settings that are numbers or switches, and extreme values of each."""
+    found: dict[str, list[str]] = {}
+    for field in fields(schema):
+        kinds = get_args(field.type) or (field.type,)
+        if is_dataclass(field.type):
+            found |= typed(field.type, f"{prefix}{field.name}.")
+        elif values := [value for kind in kinds for value in EXTREMES.get(kind, [])]:
+            found[prefix + field.name] = values + (["null"] if NoneType in kinds else [])
+    return {key: values for key, values in found.items() if not key.startswith(OTHERS)}
+
+
+class Extremes:
+    """Whole runs with extreme values of one or two settings."""
+
+    name = "extremes"
+    share = 2.0
+
+    def prepare(self, shared: Path) -> None:
+        self.values = typed()
+
+    def run(self, case: Case, folder: Path) -> Result:
+        rng = case.rng
+        chosen = [f"{key}={rng.choice(self.values[key])}" for key in rng.sample(sorted(self.values), rng.choice([1, 1, 2]))]
+        chosen += [f"method={rng.choice(METHODS)}"] if rng.random() < 0.5 else []
+        arguments = (f"outputs={folder / 'outputs'}", *SMALL, "hardware.warm=false", *chosen)
+
+        def prepare() -> None:
+            pipelines.run_worker = work_here  # type: ignore[assignment]
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+        return judged(forked(lambda: program(arguments, prepare=prepare), WHOLE), " ".join(chosen))
+
+
 class Files:
     """Damaged files of `conf/`, from a folder that is given with --config-dir."""
 
@@ -109,4 +161,4 @@ def confined(result: Result, folder: Path, outputs: Path) -> Result:
     return Result(DIFFERENT, result.what, f"files outside of the outputs: {strays[:3]}") if strays and not result.failed else result
 
 
-KINDS = (Settings(), Files())
+KINDS = (Settings(), Extremes(), Files())
