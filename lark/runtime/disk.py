@@ -8,6 +8,8 @@ from pathlib import Path
 
 from lark.errors import LarkError
 
+LONGEST_SHOWN = 400
+"""Characters of a path in a message."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OTHERWISE = "or choose another folder with outputs=<folder>"
 SENTENCES = {
@@ -45,6 +47,7 @@ def disk_error(error: BaseException, folder: Path) -> str | None:
     where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
     if not folder.exists() and Path(where).is_relative_to(folder):
         return removed(folder)
+    where = where if len(where) <= LONGEST_SHOWN else f"{where[:LONGEST_SHOWN]}…"
     what = next((what for numbers, what in SENTENCES.items() if error.errno in numbers), error.strerror or str(error))
     return f"{where}: {what}."
 

@@ -149,7 +149,9 @@ class Snapshots(TrainerCallback):
 
 
 def snapshot_steps(count: int, steps: int) -> list[int]:
-    """`count` evenly spaced steps from 0 to `steps`, both included; fewer if there are not enough steps."""
+    """`count` evenly spaced steps from 0 to `steps`, both included; all of them if there are not enough."""
+    if count > steps:
+        return list(range(steps + 1))
     return sorted({round(k * steps / (count - 1)) for k in range(count)}) if count else []
 
 

@@ -153,7 +153,8 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     work = f"{chosen:,} trajectories x {training.epochs} epochs"
     low, high = (f"{hours * chosen / 5000:g}" for hours in PAPER_TRAIN_HOURS)
     paper = f"{low}-{high} h" if planner.is_papers else ""
-    kept = costs.kept_bytes(shape, precision_bytes(config.student.dtype), training.snapshots)
+    steps = training.epochs * ceil(chosen / training.global_batch)
+    kept = costs.kept_bytes(shape, precision_bytes(config.student.dtype), min(training.snapshots, steps + 1))
     made = planner.made(step, work, flops, seconds, memory, state, paper)
     return replace(made, kept_gib=kept / GIB, resume_gib=costs.resume_bytes(shape, setup) / GIB)
 
