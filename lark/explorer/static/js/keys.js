@@ -30,7 +30,7 @@ export function start() {
     }
     if (key === "g") {
       prefix = "g";
-      setTimeout(() => { prefix = ""; }, 900);
+      setTimeout(() => { prefix = ""; }, 2000);
       return;
     }
     // Enter and Space belong to the control that has the focus; arrows belong to a slider.

@@ -41,6 +41,7 @@ export function list({ path, columns, open, filters = [], prefix = "", placehold
 
   async function refresh() {
     const mine = ++turn;
+    element.setAttribute("aria-busy", "true");
     try {
       const found = await loadList(path, { ...asked, size });
       if (mine !== turn) return;
@@ -49,6 +50,8 @@ export function list({ path, columns, open, filters = [], prefix = "", placehold
       draw();
     } catch (error) {
       if (mine === turn) replace(notice, problemCard(error, refresh));
+    } finally {
+      if (mine === turn) element.removeAttribute("aria-busy");
     }
   }
 
