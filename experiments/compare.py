@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness import results, verdict
+from experiments.harness.carrying import carry_out
 from experiments.harness.contest import Entrant, contest_of
 from experiments.harness.fitting import Schedule
 from experiments.harness.game import Game, decide_schedule, replay, stored_schedule
@@ -26,9 +27,6 @@ from lark.evaluation.grade import METRICS
 from lark.planner.report import duration
 from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, METHOD_COLOURS, panels, plain_label, styled
 from lark.report.tables import MISSING, Cell
-from lark.runtime.launch import follow
-from lark.runtime.pipeline import Pipeline, check_machine
-from lark.runtime.store import Store
 
 log = logging.getLogger(__name__)
 TITLE = "Which method for this student?"
@@ -49,7 +47,7 @@ def conduct(sweep: Sweep) -> list[str]:
         made += 1
         started = time.time()
         try:
-            _carry_out(trial)
+            carry_out(trial, f"compare/{trial.config.student.name}/{entrant.name}-seed{seed}")
         except LarkError as error:
             log.info("%d. %s, seed %d: failed: %s", made, entrant.name, seed, error)
             return str(error)
@@ -61,28 +59,6 @@ def conduct(sweep: Sweep) -> list[str]:
     if game.rounds:
         log.info("The full run with %s:\n  %s\n", game.rounds[-1].leader, verdict.next_command(game))
     return [f"{sweep.title}: {name}: {error}" for name, error in game.failed.items()]
-
-
-def _carry_out(trial: Trial) -> None:
-    """Make a run's artifacts, in this process and its workers. The other nodes of a cluster follow the first."""
-    machine = check_machine(trial.config)
-    if machine.node > 0:
-        follow(machine)
-        return
-    folder = Store(trial.config.outputs_path).root / "runs" / "compare" / "-".join([*_words(trial)])
-    folder.mkdir(parents=True, exist_ok=True)
-    logger = logging.getLogger("lark.runtime.pipeline")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        Pipeline(trial.config, folder).run()
-    finally:
-        logger.setLevel(before)
-
-
-def _words(trial: Trial) -> list[str]:
-    config = trial.config
-    return [config.student.name, config.method.key, config.budget.name, f"seed{config.training.seed}"]
 
 
 def _shown(sweep: Sweep, trial: Trial) -> str:

@@ -98,9 +98,9 @@ def _analysis(config: Config, typed: Sequence[str]) -> Iterator[str]:
 def _compare(config: Config, typed: Sequence[str]) -> Iterator[str]:
     """Settings of the comparison of methods, which is not a single run."""
     given = [key for key in typed if key.startswith("compare.")]
-    if given and config.experiment.name != "compare":
+    if given:
         what = f"{given[0]} has" if len(given) == 1 else f"{', '.join(given)} have"
-        yield f"{what} no effect in a single run: use `python -m experiments run compare {given[0]}=...`."
+        yield f"{what} no effect in a run of its own: use `python -m experiments run compare {given[0]}=...`."
 
 
 def _stages(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
