@@ -46,10 +46,17 @@ class Job:
     """Settings of PyTorch's GPU memory allocator (`Operation.allocator`)."""
     rank: int = 0
     world: int = 1
+    actor: str = ""
+    """Name of this process among the actors of a Ray cluster. Empty: it is not one of them."""
+
+    @property
+    def writer(self) -> str:
+        """A part of file names that no other process of this job uses."""
+        return self.actor or f"{self.rank:05d}"
 
     @property
     def is_main(self) -> bool:
-        return self.rank == 0
+        return self.rank == 0 and not self.actor
 
     @property
     def device(self) -> str:
