@@ -75,7 +75,13 @@ GENERATE = Operation(
     collect=grade.collect, check=_check_generate, cost=_cost, remedies=_remedies,
 )  # fmt: skip
 GRADE = Operation(
-    "grade", "evaluate", "lark.evaluation.grade:grade_all", processes="one", collect=grade.collect_grades, check=_check_grade
+    "grade",
+    "evaluate",
+    "lark.evaluation.grade:grade_all",
+    processes="one",
+    on_cpu=True,
+    collect=grade.collect_grades,
+    check=_check_grade,
 )
 
 OPERATIONS = (GENERATE, GRADE)

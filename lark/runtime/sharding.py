@@ -138,3 +138,19 @@ def batched(shards: Sequence[Shard], size: int) -> Iterator[Sequence[Shard]]:
     """Up to `size` shards at a time."""
     for start in range(0, len(shards), size):
         yield shards[start : start + size]
+
+
+class Together:
+    """A function whose processes need each other, as in training: if one is lost, all of them start again."""
+
+    def __init__(self, function: Callable[[Job], Counts]) -> None:
+        self.function = function
+        update_wrapper(self, function)
+
+    def __call__(self, job: Job) -> dict[str, Any]:
+        return dict(self.function(job))
+
+
+def together(function: Callable[[Job], Counts]) -> Together:
+    """Declare a function whose processes need each other. It resumes from what it finds in the job's folder."""
+    return Together(function)

@@ -126,7 +126,7 @@ def _judge_remedies(config: Config, machine: Machine, longest: int) -> Iterator[
 
 
 LENGTHS = Operation(
-    "lengths", "score", "lark.scoring.worker:lengths", processes="one", collect=shards.collect_lengths,
+    "lengths", "score", "lark.scoring.worker:lengths", processes="one", on_cpu=True, collect=shards.collect_lengths,
     notice=_report_truncation, cost=_lengths_cost,
 )  # fmt: skip
 SCORE = Operation(
