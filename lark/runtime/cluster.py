@@ -128,9 +128,9 @@ def machine_of(cluster: Cluster, device: str, processes: int, threads: int, work
     """
     if device == "auto":
         device = "cuda" if any(node.gpus for node in cluster.nodes) else "cpu"
-    nodes = [node for node in cluster.nodes if node.gpus or device == "cpu"]
+    nodes = [node for node in cluster.nodes if (node.gpus if device == "cuda" else node.cpus)]
     if not nodes:
-        raise LarkError(f"hardware.device={device}: no node of the Ray cluster at {cluster.address} has a GPU.")
+        raise LarkError(f"hardware.device={device}: no node of the Ray cluster at {cluster.address} has one.")
     cpus = min(node.cpus for node in nodes)
     if device == "cpu":
         threads = threads or max(1, cpus // (processes or 1))
