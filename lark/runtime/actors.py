@@ -52,12 +52,9 @@ Outcome = dict[str, Any]
 def run_on_cluster(function: Callable[[Job], Counts], job: Job, target: str) -> Counts:
     """Do the work of a job's function on the cluster. Called in the worker process of the step."""
     ray = connect(job.machine.cluster)
-    try:
-        if isinstance(function, Together):
-            return run_together(ray, job, target)
-        return _Crew(ray, job, target, work_of(function, job)).run()
-    finally:
-        ray.shutdown()
+    if isinstance(function, Together):
+        return run_together(ray, job, target)
+    return _Crew(ray, job, target, work_of(function, job)).run()
 
 
 def work_of(function: Callable[[Job], Counts], job: Job) -> Work:

@@ -142,7 +142,7 @@ def machine_of(cluster: Cluster, device: str, processes: int, threads: int, work
 
 
 def connect(address: str) -> Any:
-    """Connect this process to a cluster; return the module `ray`."""
+    """Connect this process to a cluster; return the module `ray`. The connection lasts until the process ends."""
     os.environ.update(settings(address))
     import ray  # noqa: PLC0415  # an optional package
 
@@ -150,6 +150,8 @@ def connect(address: str) -> Any:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
     except Exception as error:  # of several types, and RuntimeError if the token is refused
         raise LarkError(_refusal(address, first_line(error))) from error
+    # Its threads abort the process if one of them is busy then. The cluster ends what a process has started when that ends.
+    atexit.unregister(ray.shutdown)
     return ray
 
 

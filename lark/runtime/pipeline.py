@@ -16,6 +16,7 @@ from lark.models.students import check_student
 from lark.planner.lengths import PoolLengths, lengths_of
 from lark.planner.report import check_memory, relief
 from lark.report.tables import text_table
+from lark.runtime import slurm
 from lark.runtime.cluster import ADDRESS, machine_of, reach
 from lark.runtime.integrity import verify
 from lark.runtime.launch import command, environment, run_worker
@@ -234,12 +235,15 @@ class Pipeline:
 
 def check_machine(config: Config) -> Machine:
     """Resolve the hardware settings; refuse what this machine does not have or the student's context does not allow."""
-    hardware = config.hardware
+    hardware, cluster = config.hardware, None
     if hardware.cluster == "ray" and not config.dry_run:
         cluster = reach(hardware.address or os.environ.get(ADDRESS) or None)
-        machine = machine_of(cluster, hardware.device, hardware.processes, hardware.threads, hardware.workers)
-    else:
+    elif hardware.cluster == "slurm" and not config.dry_run and slurm.several_nodes():
+        cluster = slurm.lead(config.outputs_path)
+    if cluster is None:
         machine = resolve(hardware, here=not config.dry_run)
+    else:
+        machine = machine_of(cluster, hardware.device, hardware.processes, hardware.threads, hardware.workers)
     if machine.elsewhere:
         log.warning("This machine has no GPU: the plan is for hardware=%s on another machine.", config.hardware.name)
     check_student(config.student, machine)
