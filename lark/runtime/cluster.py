@@ -42,7 +42,6 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
-    "RAY_DEDUP_LOGS": "0",
 }
 
 
@@ -62,12 +61,14 @@ class Cluster:
     nodes: tuple[Node, ...]
 
 
-def settings(address: str | None) -> dict[str, str]:
+LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Lets Ray use a loopback address. Otherwise it replaces the address by the machine's own, at which a local cluster does not
+listen."""
+
+
+def settings() -> dict[str, str]:
     """Environment variables of processes that use Ray: authentication is on, unless the user has turned it off."""
-    local = address is None or address.rpartition(":")[0].strip("[]") in (LOOPBACK, "localhost", "::1")
-    # Otherwise Ray replaces a loopback address by the machine's own, at which a local cluster does not listen.
-    own = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if local else {}
-    return {**QUIET, **own, MODE: os.environ.get(MODE, "token")}
+    return {**QUIET, MODE: os.environ.get(MODE, "token")}
 
 
 def require_ray() -> None:
@@ -80,9 +81,9 @@ def reach(address: str | None) -> Cluster:
     """Connect to a cluster. None: start one on this machine, which ends with this process."""
     require_ray()
     if address is None:
-        os.environ[MODE], os.environ[TOKEN] = "token", secrets.token_hex(32)  # workers inherit it
+        os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
         log.info("cluster   starting Ray on this machine")
-    env = {**os.environ, **settings(address)}
+    env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, *([address] if address else [])], env=env, cwd=ROOT, text=True,
@@ -143,7 +144,7 @@ def machine_of(cluster: Cluster, device: str, processes: int, threads: int, work
 
 def connect(address: str) -> Any:
     """Connect this process to a cluster; return the module `ray`. The connection lasts until the process ends."""
-    os.environ.update(settings(address))
+    os.environ.update(settings())
     import ray  # noqa: PLC0415  # an optional package
 
     try:
@@ -164,7 +165,7 @@ def alive(nodes: list[Mapping[str, Any]]) -> list[Node]:
 def main(address: str | None) -> int:
     """Report on a cluster; a local one runs until the input ends."""
     die_with_parent()
-    os.environ.update(settings(address))
+    os.environ.update(settings())
     import ray  # noqa: PLC0415
 
     try:

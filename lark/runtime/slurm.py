@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from lark.errors import LarkError
-from lark.runtime.cluster import MODE, STORE_BYTES, TOKEN, Cluster, require_ray, settings, wait_for
+from lark.runtime.cluster import LOCAL, MODE, STORE_BYTES, TOKEN, Cluster, require_ray, settings, wait_for
 from lark.runtime.machine import job_nodes, usable_cores, visible_gpus
 from lark.runtime.process import ROOT, die_with_parent
 
@@ -94,7 +94,9 @@ def follow(outputs: Path) -> None:
 def _start(*arguments: str) -> "subprocess.Popen[bytes]":
     """Start Ray's processes on this node. They end with the process that is returned."""
     limits = [f"--num-cpus={usable_cores()}", f"--num-gpus={visible_gpus()}", f"--object-store-memory={STORE_BYTES}"]
-    env = {**os.environ, **settings(_address()[0] + ":0")}
+    if _address()[0].startswith("127."):
+        os.environ |= LOCAL
+    env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *limits, *arguments]
     return subprocess.Popen(
