@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from lark.runtime.operation import Job
 from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 
+COUNT = 60
+
 
 @in_shards
 def work(job: Job) -> Work:
-    """Files in the job's folder say what happens: `slow` (each shard takes two seconds), `bad-<name>`, `deadly-<name>`."""
+    """Files in the job's folder say what happens: `slow` (each shard takes a second), `bad-<name>`, `deadly-<name>`."""
 
     @contextlib.contextmanager
     def load() -> Iterator[Do]:
@@ -32,7 +34,7 @@ def work(job: Job) -> Work:
                     (job.folder / f"deadly-{shard.name}").unlink()
                     os.kill(os.getpid(), signal.SIGKILL)
                 if (job.folder / "slow").exists():
-                    time.sleep(2)
+                    time.sleep(1)
                 (job.folder / f"{shard.name}.done").write_text(node)
 
         yield do
@@ -40,7 +42,7 @@ def work(job: Job) -> Work:
     def missing(shards: Sequence[Shard]) -> list[Shard]:
         return [shard for shard in shards if not (job.folder / f"{shard.name}.done").exists()]
 
-    listed = [Shard(f"s{number:02d}", cost=number) for number in range(12)]
+    listed = [Shard(f"s{number:02d}", cost=number) for number in range(COUNT)]
     return Work(
         listed, missing, load, lambda done: {"done": done.size}, lambda shard: f"trajectory {shard.name}", "working", "s"
     )
