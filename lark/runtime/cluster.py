@@ -190,15 +190,23 @@ def main(address: str | None) -> int:
 
 
 def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cluster:
-    """Wait until a cluster has this many nodes."""
+    """Wait until a cluster answers and has this many nodes."""
     deadline = time.monotonic() + patience
     while True:
+        late = time.monotonic() > deadline
+        try:
+            cluster = reach(address)
+        except LarkError:
+            if late:
+                raise
+        else:
+            if len(cluster.nodes) >= nodes:
+                return cluster
+            if late:
+                raise LarkError(
+                    f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after {patience:.0f} s."
+                )
         reach.cache_clear()
-        cluster = reach(address)
-        if len(cluster.nodes) >= nodes:
-            return cluster
-        if time.monotonic() > deadline:
-            raise LarkError(f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after {patience:.0f} s.")
         time.sleep(2)
 
 

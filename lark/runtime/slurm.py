@@ -6,9 +6,9 @@ the outputs folder, which only its owner can read; when node 0 removes the file,
 
 import atexit
 import contextlib
+import json
 import logging
 import os
-import re
 import secrets
 import socket
 import subprocess
@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 
 from lark.errors import LarkError
-from lark.runtime.cluster import LOCAL, MODE, STORE_BYTES, TOKEN, Cluster, require_ray, settings, wait_for
+from lark.reading.untrusted import readable_object
+from lark.runtime.cluster import MODE, STORE_BYTES, TOKEN, Cluster, require_ray, settings, wait_for
 from lark.runtime.machine import job_nodes, usable_cores, visible_gpus
 from lark.runtime.process import ROOT, die_with_parent
 
@@ -51,17 +52,17 @@ def _node() -> int:
 def lead(outputs: Path) -> Cluster:
     """Start Ray on node 0 and wait for the other nodes. It ends with this process."""
     require_ray()
-    file, nodes = _token_file(outputs), job_nodes() or 1
+    file, nodes = _file(outputs), job_nodes() or 1
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
     os.environ[MODE], os.environ[TOKEN] = "token", secrets.token_hex(32)
-    host, port = _address()
+    host, port = _own_address(), 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10000
     ray = _start("--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false")
+    atexit.register(_end, ray, file)
     draft = file.with_suffix(".part")
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as handle:
-        handle.write(os.environ[TOKEN])
+        handle.write(json.dumps({"address": f"{host}:{port}", "token": os.environ[TOKEN]}))
     draft.replace(file)
-    atexit.register(_end, ray, file)
     log.info("cluster   Ray on %d nodes of SLURM job %s", nodes, os.environ.get("SLURM_JOB_ID", "?"))
     return wait_for(f"{host}:{port}", nodes, PATIENCE_SECONDS)
 
@@ -69,22 +70,23 @@ def lead(outputs: Path) -> Cluster:
 def follow(outputs: Path) -> None:
     """Join the cluster of node 0, and stay until it has finished."""
     require_ray()
-    file, (host, port) = _token_file(outputs), _address()
-    deadline, ray, joined = time.monotonic() + PATIENCE_SECONDS, None, False
-    own = [f"--node-ip-address={host}"] if host.startswith("127.") else []
+    file, ray, deadline = _file(outputs), None, time.monotonic() + PATIENCE_SECONDS
     try:
         while True:
-            if file.is_file() and ray is None:
-                os.environ[MODE], os.environ[TOKEN] = "token", file.read_text(encoding="utf-8")
-                ray = _start(f"--address={host}:{port}", *own)
+            head = readable_object(file)
+            if ray is None and head is not None:
+                os.environ[MODE], os.environ[TOKEN] = "token", str(head["token"])
+                host = str(head["address"]).rpartition(":")[0]
+                own = [f"--node-ip-address={host}"] if host.startswith("127.") else []
+                ray = _start(f"--address={head['address']}", *own)
             elif ray is not None and not file.exists():
                 return
             elif ray is not None and ray.poll() is not None:  # node 0 is not ready yet, or was lost
                 ray = None
-            elif ray is not None and not joined:
-                joined, deadline = True, time.monotonic() + PATIENCE_SECONDS
-            if ray is None and time.monotonic() > deadline:
-                raise LarkError(f"Node 0 of this SLURM job ({host}:{port}) does not answer: see its log.")
+            elif ray is not None:
+                deadline = time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() > deadline:
+                raise LarkError("Node 0 of this SLURM job does not answer: see its log.")
             time.sleep(1)
     finally:
         if ray is not None:
@@ -94,8 +96,6 @@ def follow(outputs: Path) -> None:
 def _start(*arguments: str) -> "subprocess.Popen[bytes]":
     """Start Ray's processes on this node. They end with the process that is returned."""
     limits = [f"--num-cpus={usable_cores()}", f"--num-gpus={visible_gpus()}", f"--object-store-memory={STORE_BYTES}"]
-    if _address()[0].startswith("127."):
-        os.environ |= LOCAL
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *limits, *arguments]
@@ -120,26 +120,20 @@ def _stop(ray: "subprocess.Popen[bytes]") -> None:
         ray.wait()
 
 
-def _token_file(outputs: Path) -> Path:
+def _file(outputs: Path) -> Path:
     """A file of this start of this job: a job that is submitted again after its time limit gets another token."""
     job, start = os.environ.get("SLURM_JOB_ID", "0"), os.environ.get("SLURM_RESTART_COUNT", "0")
     return outputs / ".locks" / f"ray-{job}-{start}.token"
 
 
-def _address() -> tuple[str, int]:
-    """The first node of this job, and a port that differs between jobs."""
-    listed = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST") or "localhost"
-    port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10000
-    try:
-        return socket.gethostbyname(first_host(listed)), port
-    except OSError as error:
-        raise LarkError(
-            f"SLURM's node list is {listed}, but {first_host(listed)} has no address ({error.strerror})."
-        ) from error
-
-
-def first_host(nodelist: str) -> str:
-    """`gpu[03-07,12],big1` -> `gpu03`: the first of SLURM's compressed list of nodes."""
-    match = re.match(r"([^,\[]*)(?:\[([^\]\-,]+)[^\]]*\])?([^,\[]*)", nodelist)
-    assert match is not None  # the pattern matches the empty string
-    return "".join(part or "" for part in match.groups())
+def _own_address() -> str:
+    """The address at which other nodes reach this one. Its own name may lead to loopback, so the routing table is asked."""
+    listed = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST") or ""
+    if listed.startswith("127."):  # several nodes on one machine
+        return listed
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("8.8.8.8", 53))  # sends nothing
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostbyname(socket.gethostname())

@@ -10,26 +10,11 @@ from lark.planner.throughput import throughput
 from lark.runtime import slurm
 from lark.runtime.cluster import Cluster, Node, machine_of
 from lark.runtime.machine import resolve
-from lark.runtime.slurm import first_host
 from tests.conftest import composed, run_program, start_program
 
 
-@pytest.mark.parametrize(
-    ("nodelist", "first"),
-    [
-        ("gpu[03-07,12],big1", "gpu03"),
-        ("node7", "node7"),
-        ("a1,a2", "a1"),
-        ("rack2-n[1,4]", "rack2-n1"),
-        ("n[001-128]-ib", "n001-ib"),
-    ],
-)
-def test_the_first_node_of_a_slurm_job_is_found(nodelist: str, first: str) -> None:
-    assert first_host(nodelist) == first
-
-
 def test_two_nodes_of_a_job_form_a_cluster_and_leave_it_at_the_end(tmp_path: Path) -> None:
-    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "localhost"}
+    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "127.0.0.2"}
     arguments = ["hardware=slurm", "hardware.device=cpu", "hardware.processes=1", "hardware.threads=1", "pool.questions=2",
                  "method=token_length", "stages=[select]", "tracking=none"]  # fmt: skip
     processes = []
