@@ -1,7 +1,7 @@
 """A Ray cluster: reach one that exists, or start one on this machine. Only hardware=ray and SLURM jobs of several nodes use it.
 
 The run itself does not import Ray. A process of its own (this module) connects to the cluster and prints what it consists of; for
-a local cluster, it starts Ray and ends it when the run ends. Each step's worker connects separately (lark/runtime/actors.py).
+a local cluster, it starts Ray and ends it when the run ends. Each step's worker connects separately (lark/runtime/crew.py).
 
 Ray executes code that it receives, so its ports must not be open to others: authentication by a token is on, the dashboard is
 off, and a local cluster listens on loopback only. Nothing is read from the network except through Ray.

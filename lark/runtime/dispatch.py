@@ -1,4 +1,4 @@
-"""Which shard goes to which worker next. Pure: actors.py asks it on a real cluster, and a simulation asks it for many GPUs.
+"""Which shard goes to which worker next. Pure: crew.py asks it on a real cluster, and a simulation asks it for many GPUs.
 
 Workers take shards from one queue, the costliest first, so that a slow worker or one that joins late takes fewer, and the last
 ones are small. A shard of a lost worker goes back to the front of the queue.

@@ -104,7 +104,7 @@ def command(folder: Path, machine: Machine, processes: int | None = None) -> lis
     """The command line of a worker, as `dry_run=true` shows it."""
     worker = ["-m", "lark.runtime.worker", str(folder / JOB)]
     count = processes or machine.processes
-    if count == 1 or machine.cluster:  # on a cluster, the worker starts the processes that do the work (lark/runtime/actors.py)
+    if count == 1 or machine.cluster:  # on a cluster, the worker starts the processes that do the work (lark/runtime/crew.py)
         return [sys.executable, *worker]
     return [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={count}", "--standalone", *worker]
 

@@ -2,7 +2,7 @@
 
 A function that is declared with `in_shards` describes its work: the shards, which of them are missing, and how a process that
 has loaded what it needs does some of them. On one machine, every process does the shards that `deal` assigns to it. On a
-cluster, actors take them from a queue (lark/runtime/actors.py). Both run the same code on the same shards, so they write the
+cluster, actors take them from a queue (lark/runtime/crew.py). Both run the same code on the same shards, so they write the
 same files, and a run that was started in one way can continue in the other.
 """
 

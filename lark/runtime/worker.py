@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from lark.printing import log_to
 from lark.runtime import heartbeat
-from lark.runtime.actors import run_on_cluster
+from lark.runtime.crew import run_on_cluster
 from lark.runtime.devices import for_allocator, leave_group, narrow
 from lark.runtime.disk import is_disk_full
 from lark.runtime.entry import prepare
