@@ -93,7 +93,7 @@ $(VENV)/.run: pyproject.toml $(CONSTRAINTS)
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(INSTALL) --group test --group engine-$(ENGINE)
+	$(INSTALL) --group test --group engine-$(ENGINE) --group ray
 	$(INSTALL) --no-deps --group student
 	$(if $(filter cpu,$(ENGINE)),$(PIP) uninstall --quiet --yes $(UNUSED))
 	touch $@

@@ -4,17 +4,12 @@ import logging
 
 from experiments.harness.sweep import Trial
 from lark.names import file_name
-from lark.runtime.launch import follow
-from lark.runtime.pipeline import Pipeline, check_machine
+from lark.runtime.pipeline import Pipeline
 
 
 def carry_out(trial: Trial, name: str) -> None:
-    """Make a trial's artifacts, in this process and its workers. The other nodes of a cluster follow the first. Steps are not
-    logged; `name` is the trial's folder below outputs/runs."""
-    machine = check_machine(trial.config)
-    if machine.node > 0:
-        follow(machine)
-        return
+    """Make a trial's artifacts, in this process and its workers. Steps are not logged; `name` is the trial's folder below
+    outputs/runs."""
     folder = trial.config.outputs_path.joinpath("runs", *map(file_name, name.split("/")))
     folder.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger(Pipeline.__module__)

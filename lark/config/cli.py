@@ -54,6 +54,11 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
 PLACES = ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir", "hydra.runtime.", "hydra.job_logging", "hydra.hydra_logging",
           "hydra/job_logging", "hydra/hydra_logging", "hydra/output")  # fmt: skip
 """Settings of Hydra that name files or folders."""
+REMOVED = frozenset({"hardware.nodes", "hardware.node", "hardware.rendezvous"})
+SEVERAL_NODES = (
+    "several nodes work together through Ray. Use hardware=ray with hardware.address=<host:port>, or hardware=slurm in a SLURM "
+    "job; hardware.workers=<number> plans for a number of processes on all nodes (docs/cluster.md)."
+)
 LONGEST_ARGUMENT, DEEPEST = 100_000, 40
 """Characters of an argument, and brackets within brackets. Hydra's parser fails beyond that."""
 
@@ -69,6 +74,8 @@ def _refuse_unreadable(argument: str) -> None:
     depths = accumulate((c in "[{(") - (c in ")}]") for c in value)
     if max(depths, default=0) > DEEPEST:
         raise LarkError(f"{said}: brackets are nested more than {DEEPEST} deep. Use a simpler value.")
+    if key.lstrip("+~") in REMOVED:
+        raise LarkError(f"{said} has been removed: {SEVERAL_NODES}")
     if any(c != "\n" and not c.isprintable() for c in key) or "\0" in value:
         raise LarkError(f"{said}: contains characters that cannot be typed. Check the command.")
     leaves = key.lstrip("+") == "hydra.sweep.subdir" and re.search(r"\.\.|^['\"]?/", value)

@@ -42,6 +42,11 @@ def _check(config: Config, machine: Machine) -> None:
         )
     _check_sharing(config, machine)
     _check_batch(config, machine)
+    if config.hardware.elastic and zero:
+        raise LarkError(
+            f"hardware.elastic=true: the checkpoints of hardware.zero={zero} can only be resumed by as many processes as wrote "
+            "them. Set hardware.zero=0, or hardware.elastic=false."
+        )
     if zero and machine.lacks("deepspeed"):
         raise LarkError(
             f"hardware.zero={zero}, but DeepSpeed is not installed: pip install {pinned('deepspeed')}, or hardware.zero=0."

@@ -23,6 +23,7 @@ from lark.models.load import load_chat, load_model
 from lark.reading.untrusted import readable_object
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
+from lark.runtime.sharding import together
 from lark.runtime.store import write_text
 from lark.selection.write import TRAINING_SET
 from lark.training.batches import Example, GlobalBatches
@@ -48,6 +49,7 @@ IDLE = (
 )
 
 
+@together
 def train(job: Job) -> dict[str, Any]:
     """Fine-tune the student on `train.jsonl`, resuming from the newest intact checkpoint, and export it."""
     checkpoints = job.folder / "checkpoints"
