@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.models.load import load_chat, load_model, load_tokenizer
+from lark.models.load import load_chat, load_tokenizer
 from lark.models.pieces import vocabulary_pieces
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
@@ -119,7 +119,7 @@ def _run_shards(
     total, left = (sum(map(cut.tokens_in, some)) for some in (mine, missing))
     config, device = job.config.student, start_torch(job)
     chat = load_chat(job.weights, config, job.config.pool.turns == "last")
-    score_shard = scorer(Student.of(load_model(job.weights, config, device)))
+    score_shard = scorer(Student.load(job.weights, config, device))
     label = label if job.world == 1 else f"{label} (process 1 of {job.world})"
     with tqdm(total=total, initial=total - left, desc=label, unit="tok", unit_scale=True, disable=not job.is_main) as bar:
         for where in sorted(missing, key=lambda rows: rows.start):
