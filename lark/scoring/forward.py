@@ -1,21 +1,35 @@
 """The student's forward pass over trajectories: hidden states at response positions, and from them every statistic.
 
-Batches hold trajectories of similar length. On CPU they are padded on the right without a mask: attention is causal, so
-no real token sees the padding. On a GPU they are packed into one row, in which attention keeps them apart.
+Trajectories are packed into one row, in which attention keeps them apart (lark/models/varlen.py). If the model cannot do
+this, they are padded on the right without a mask: attention is causal, so no real token sees the padding.
+
+A GPU runs a whole batch at once. A CPU runs it in several passes (`CPU_TOKENS`), and trajectories that have the same prompt
+share it: the layers run on its tokens once per pass. The statistics of a batch are computed at once on every device.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from math import inf
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from lark.models.attention import separates, supports_packing
+from lark import config
+from lark.models.attention import separate_segments, separates, supports_packing, supports_prefixes
 from lark.models.chat import Encoded
+from lark.models.cpu_linear import pack_linears
 from lark.models.head import Head, last_hidden_state, predicting
+from lark.models.load import load_model
 from lark.models.padding import right_padded
-from lark.models.varlen import Segments
+from lark.models.varlen import Prefix, Segments
 from lark.scoring.statistics import TokenStatistics, detailed_statistics, token_statistics
+
+CPU_TOKENS = 2048
+"""Tokens of one forward pass on CPU."""
+CPU_PADDING = 32
+"""Tokens of padding that cost as much as one more forward pass on CPU."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +40,70 @@ class Student:
     head: Head
     packs: bool
     """Whether trajectories are scored in packs. If not, in padded batches."""
+    shares: bool = False
+    """Whether trajectories of a pack share their prompt."""
+
+    @classmethod
+    def load(cls, path: str, student: config.Student, device: str) -> "Student":
+        """The model at `path`, for scoring only: on CPU its layers have no gradients."""
+        model = load_model(path, student, device)
+        if device == "cpu":
+            pack_linears(model.base_model)
+        return cls.of(model)
 
     @classmethod
     @torch.no_grad()
     def of(cls, model: PreTrainedModel) -> "Student":
-        return cls(model, Head.of(model), packs=separates(model) and supports_packing(model, doing="Scoring"))
+        implementation = model.config._attn_implementation
+        if model.device.type == "cpu":
+            separate_segments(model)
+        packs = separates(model) and supports_packing(model, doing="Scoring")
+        if not packs:
+            model.set_attn_implementation(implementation)
+        return cls(model, Head.of(model), packs, shares=packs and supports_prefixes(model))
 
 
-def batches(lengths: Sequence[int], budget: int, padded: bool) -> list[list[int]]:
-    """Indices of trajectories, longest first, in batches of at most `budget` tokens with padding (at least one trajectory)."""
+def batches(lengths: Sequence[int], budget: int, padded: bool, padding: float = inf) -> list[list[int]]:
+    """Indices of trajectories in batches of at most `budget` tokens (at least one trajectory).
+
+    Packed, they keep their order, in which those with the same prompt are neighbours. Padded, the longest are first, and
+    padding counts as tokens; no trajectory needs more than `padding` tokens of it.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)) if padded else range(len(lengths))
     result: list[list[int]] = []
     tokens = longest = 0
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+    for index in order:
         size = longest if padded else lengths[index]
-        if result and tokens + size <= budget:
+        if result and tokens + size <= budget and size - lengths[index] <= padding:
             result[-1].append(index)
         else:
             result.append([index])
             tokens, longest = 0, lengths[index]
             size = lengths[index]
         tokens += size
+    return result
+
+
+def packs(batch: Sequence[Encoded], budget: int, shares: bool) -> list[list[int]]:
+    """Indices of trajectories in packs of at most `budget` tokens (at least one trajectory), those with the same prompt together.
+
+    `shares`: a prompt is in a pack once.
+    """
+    groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index, encoded in enumerate(batch):
+        groups[_prompt(encoded)].append(index)
+    result: list[list[int]] = []
+    tokens = 0
+    for prompt, members in groups.items():
+        shared = 0
+        for index in members:
+            size = len(batch[index].ids)
+            if not result or tokens + size - shared > budget:
+                result.append([])
+                tokens = shared = 0
+            result[-1].append(index)
+            tokens += size - shared
+            shared = len(prompt) if shares else 0
     return result
 
 
@@ -58,7 +116,7 @@ def response_statistics(
     `n_alternatives`: also the entropies and this number of most likely tokens (`DetailedStatistics`). None: neither.
     """
     device = student.head.weight.device
-    hidden = _packed(student, batch) if student.packs else _padded(student, batch)
+    hidden = torch.cat(_hidden(student, batch))
     targets = torch.tensor([token for e in batch for token in e.response], device=device)
     statistics = (
         token_statistics(hidden, targets, student.head)
@@ -72,23 +130,53 @@ def response_statistics(
         start = stop
 
 
-def _padded(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
-    """[T, d] the hidden states that predict the response tokens, one trajectory after the other."""
+def _hidden(student: Student, batch: Sequence[Encoded]) -> list[Tensor]:
+    """[T, d] for each trajectory: the hidden states that predict its response tokens."""
+    if student.head.weight.device.type != "cpu":
+        passes = [list(range(len(batch)))]
+    elif student.packs:
+        passes = packs(batch, CPU_TOKENS, student.shares)
+    else:
+        passes = batches([len(encoded.ids) for encoded in batch], CPU_TOKENS, padded=True, padding=CPU_PADDING)
+    run = _packed if student.packs else _padded
+    found = {
+        index: states
+        for chosen in passes
+        for index, states in zip(chosen, run(student, [batch[i] for i in chosen]), strict=True)
+    }
+    return [found[index] for index in range(len(batch))]
+
+
+def _padded(student: Student, batch: Sequence[Encoded]) -> Iterator[Tensor]:
+    """The hidden states of trajectories in rows of the same length."""
     ids = right_padded([encoded.ids for encoded in batch])
     hidden = last_hidden_state(student.model, ids.to(student.head.weight.device))
-    rows = [predicting(hidden[row], e) for row, e in enumerate(batch)]
-    return torch.cat(rows)
+    return (predicting(hidden[row], encoded) for row, encoded in enumerate(batch))
 
 
-def _packed(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
+def _packed(student: Student, batch: Sequence[Encoded]) -> Iterator[Tensor]:
     """The same states from one row in which attention separates the trajectories."""
     device = student.head.weight.device
-    ids = torch.tensor([token for encoded in batch for token in encoded.ids], device=device)[None]
-    positions = torch.cat([torch.arange(len(encoded.ids)) for encoded in batch]).to(device)[None]
-    segments = Segments.of([len(encoded.ids) for encoded in batch]).to(device).arguments(student.model.base_model)
-    hidden = last_hidden_state(student.model, ids, position_ids=positions, **segments)[0]
-    rows, start = [], 0
+    ids: list[int] = []
+    positions: list[int] = []
+    sizes: list[int] = []
+    prefixes: list[Prefix] = []
+    starts: dict[tuple[int, ...], int] = {}
     for encoded in batch:
-        rows.append(predicting(hidden[start:], encoded))
-        start += len(encoded.ids)
-    return torch.cat(rows)
+        start = starts.setdefault(_prompt(encoded), len(ids)) if student.shares else len(ids)
+        before = encoded.prompt_length if start < len(ids) else 0
+        prefixes.append((start, before))
+        ids += encoded.ids[before:]
+        positions += range(before, len(encoded.ids))
+        sizes.append(len(encoded.ids) - before)
+    segments = Segments.of(sizes, prefixes if any(before for _, before in prefixes) else None).to(device)
+    hidden = last_hidden_state(
+        student.model, torch.tensor(ids, device=device)[None], position_ids=torch.tensor(positions, device=device)[None],
+        **segments.arguments(student.model.base_model),
+    )[0]  # fmt: skip
+    for encoded, own, (start, before) in zip(batch, hidden.split(sizes), prefixes, strict=True):
+        yield predicting(torch.cat([hidden[start : start + before], own]) if before else own, encoded)
+
+
+def _prompt(encoded: Encoded) -> tuple[int, ...]:
+    return tuple(encoded.ids[: encoded.prompt_length])

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.models.load import load_chat, load_model, load_tokenizer
+from lark.models.load import load_chat, load_tokenizer
 from lark.models.pieces import vocabulary_pieces
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
@@ -170,7 +170,7 @@ def _pass(
     def load() -> Iterator[Do]:
         config, device = job.config.student, start_torch(job)
         chat = load_chat(job.weights, config, job.config.pool.turns == "last")
-        score_shard = scorer(Student.of(load_model(job.weights, config, device)))
+        score_shard = scorer(Student.load(job.weights, config, device))
 
         def do(wanted: Sequence[Shard], progress: Progress) -> None:
             for where, files in sorted(lacking([ranges[s.name] for s in wanted]).items(), key=lambda item: item[0].start):
