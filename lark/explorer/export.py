@@ -73,7 +73,10 @@ def export(context: Context, target: Path, questions: int, ids: list[str] | None
     _check(target, questions)
     draft = target.with_name(f".{target.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    try:
+        draft.mkdir(parents=True)
+    except OSError as error:
+        raise LarkError(f"--to {target}: the folder cannot be written ({error.strerror}). Give another one.") from error
     try:
         writer = Writer(context, draft)
         _page(writer)
@@ -81,7 +84,11 @@ def export(context: Context, target: Path, questions: int, ids: list[str] | None
         found = sum(_pool(writer, pool, questions, ids) for pool in (writer.get("overview") or {}).get("pools", []))
         if ids and not found:
             raise LarkError(f"--ids {','.join(ids)}: no pool of this store has such a question.")
-        _answers(writer, questions)
+        answered = _answers(writer, questions)
+        if not found and not answered:
+            raise LarkError(
+                "This store has no finished pool and no graded answers yet: there is nothing to export. `make run` makes them."
+            )
         writer.write(draft / MARK, json.dumps({"questions": found}).encode() + b"\n")
         if target.exists():
             shutil.rmtree(target)
@@ -206,8 +213,9 @@ def _methods(writer: Writer, where: str, numbers: list[int]) -> None:
                 writer.rows(f"disagreement/{where}/{first}/{second}/{budget}", lambda row: row["n"] in numbers)
 
 
-def _answers(writer: Writer, count: int) -> None:
-    """Evenly spread problems of each benchmark: the base student beside each student that was trained from it."""
+def _answers(writer: Writer, count: int) -> int:
+    """Evenly spread problems of each benchmark: the base student beside each student that was trained from it. Returns the number
+    of benchmarks."""
     values = writer.copy("benchmarks") or {"benchmarks": [], "graders": []}
     for benchmark in values["benchmarks"]:
         models = benchmark["models"]
@@ -220,6 +228,7 @@ def _answers(writer: Writer, count: int) -> None:
         ]
         for base, trained in pairs:
             _problems(writer, f"{benchmark['group']}/{base}/{trained}", values["graders"], count)
+    return len(values["benchmarks"])
 
 
 def _problems(writer: Writer, where: str, graders: list[str], count: int) -> None:

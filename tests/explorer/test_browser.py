@@ -342,7 +342,7 @@ def test_a_row_says_why_it_was_chosen(at: Tab, server: Server, context: Context,
     expect(why).to_contain_text("It is the best one left out")
     page.locator(".chart .pick[data-c] rect").last.hover()  # the best one
     expect(page.locator(".tooltip")).to_contain_text(f"{names[0]}: score")
-    page.get_by_label("Method").select_option("rsr")
+    page.get_by_label("Method", exact=True).select_option("rsr")
     expect(why).to_contain_text("rank-surprisal ratio")
 
 

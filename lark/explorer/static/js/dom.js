@@ -78,6 +78,9 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160
 export const visible = (text) => text.replace(HIDDEN, (c) => `⟨${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 export const oneLine = (text) => visible(text.replace(/\s+/g, " "));
 
+// A sentence of ours, with commands between backticks as code.
+export const said = (text) => visible(text).split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+
 export function announce(text) {
   document.getElementById("live").textContent = text;
 }

@@ -81,6 +81,7 @@ export function list({ path, columns, open, filters = [], prefix = "", placehold
     const first = values.page * values.size + 1;
     const shown = values.found ? `${count(first)}–${count(first + values.rows.length - 1)} of ${count(values.found)}` : "0";
     const filtered = values.found < values.total ? ` (${count(values.total)} in all)` : "";
+    foot.hidden = !values.total;
     replace(foot, h("span", {}, shown, filtered, more ?? ""), values.pages > 1 ? h("span", { class: "row" },
       h("button", { class: "button", disabled: values.page === 0, on: { click: () => turnPage(-1) } }, "Previous"),
       h("span", {}, `${values.page + 1} / ${values.pages}`),

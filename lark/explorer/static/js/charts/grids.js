@@ -1,6 +1,6 @@
 // Grids of colours: matrices of pairs, and how many candidates have which length and score.
 
-import { colour, h, s } from "../dom.js";
+import { colour, h, s, scroller } from "../dom.js";
 import { count, fixed } from "../format.js";
 import { hideTip, showTip, tipped } from "../parts.js";
 import { axisX, axisY, chart, line, linear, log } from "./base.js";
@@ -25,7 +25,8 @@ export function matrix(width, { rows, columns, values, low, high, label, form = 
   const isSmall = cell < 30;
   const text = isSmall ? short : form;
   const height = top + tall * rows.length + 8;
-  return chart(width, height, label,
+  const full = Math.max(width, left + cell * columns.length + 12 + most * 4.2);
+  const node = chart(full, height, label,
     columns.map((name, j) => s("text", { class: "label", transform: `translate(${left + cell * (j + 0.5) + 4},${top - 8}) rotate(-45)` }, shorten(name, 16))),
     rows.map((name, i) => s("text", { class: "label", x: left - 8, y: top + tall * (i + 0.5) + 4, "text-anchor": "end" }, shorten(name, left / 6.6))),
     values.map((row, i) => row.map((v, j) => {
@@ -45,6 +46,9 @@ export function matrix(width, { rows, columns, values, low, high, label, form = 
       }
       return tipped(box, tip(i, j));
     })));
+  if (full <= width) return node;
+  node.style.width = `${full}px`; // more columns than fit
+  return scroller(node);
 }
 
 // What the colours of a density mean, at its upper right corner.

@@ -64,7 +64,7 @@ export function strips(width, { rows, label, title, isLog = false, colour = "var
     x.ticks(6).map((v) => s("line", { class: "tick-line", x1: x(v), x2: x(v), y1: top, y2: height - 38 })),
     rows.map((row, i) => {
       const y = top + step * i + step / 2;
-      const text = s("text", { class: "label", x: left - 10, y: y + 4, "text-anchor": "end" }, shorten(row.name, left / 7));
+      const text = s("text", { class: "label", x: left - 10, y: y + 4, "text-anchor": "end" }, shorten(row.name, left / 7.6));
       if (!row.quantiles) return text;
       const [q5, q25, q50, q75, q95] = row.quantiles.map((v) => x(v));
       return tipped(s("g", { tabindex: 0, class: row.pick ? "pick" : null, on: row.pick ? { click: row.pick } : null },

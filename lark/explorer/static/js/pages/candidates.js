@@ -30,7 +30,7 @@ export function candidateTable(values, state, found, { change, mark, compare }) 
   };
   const plainHead = (title, props) => h("th", { scope: "col", ...props }, title);
   const about = [
-    { head: plainHead("Correct", { title: "by the rule of the pool stage" }), cell: (c) => h("td", { class: "middle" }, verdict(c.correct)) },
+    { head: plainHead("Correct", { class: "middle", title: "by the rule of the pool stage" }), cell: (c) => h("td", { class: "middle" }, verdict(c.correct)) },
     { head: plainHead("Answer", { title: "in the last \\boxed{}" }), cell: (c) => h("td", {}, c.boxed === null ? h("span", { class: "faint" }, "–") : h("span", { class: "answer-box", title: visible(c.boxed) }, answerText(c.boxed))) },
     { head: head("tokens", "Tokens", null, { class: "num" }), cell: (c) => h("td", { class: "num nowrap" }, count(c.tokens), c.truncated ? h("span", { class: "faint", title: "cut at the student's maximum length" }, " ✂") : null) },
     ...(values.candidates.some((c) => c.loss !== null) ? [
@@ -50,13 +50,13 @@ export function candidateTable(values, state, found, { change, mark, compare }) 
     const q = weight.get(i);
     const line = h("tr", { class: `link${state.at === i ? " at" : ""}`, data: { c: i } },
       whoCell(c, state, mark, compare),
-      h("td", { class: "weight-cell" }, q === undefined ? null : h("div", { class: "weight", title: `weight q = ${q}` }, h("div", { class: "meter" }, h("i", { style: { width: `${(100 * q) / most}%` } })), h("span", { class: "num small weight-number" }, fixed(q, 3)))),
+      found && h("td", { class: "weight-cell" }, q === undefined ? null : h("div", { class: "weight", title: `weight q = ${q}` }, h("div", { class: "meter" }, h("i", { style: { width: `${(100 * q) / most}%` } })), h("span", { class: "num small weight-number" }, fixed(q, 3)))),
       columns.map((column) => column.cell(c)));
     line.addEventListener("click", (event) => { if (!event.target.closest("a, button") && !String(getSelection())) change({ at: i }); });
     return line;
   });
   const table = h("table", { class: "candidates", "aria-label": "Candidates and methods" },
-    h("thead", {}, h("tr", {}, head("candidate", "Candidate", null, { class: "who" }), plainHead("Weight q", { title: "of the method, budget and weights above" }), columns.map((column) => column.head))),
+    h("thead", {}, h("tr", {}, head("candidate", "Candidate", null, { class: "who" }), found && plainHead("Weight q", { title: "of the method, budget and weights above" }), columns.map((column) => column.head))),
     h("tbody", {}, rows));
   const box = scroller(table);
   table.order = order;

@@ -7,7 +7,7 @@ import { count, fixed } from "../format.js";
 import { load, Problem } from "../load.js";
 import { mathText, plainText } from "../math/text.js";
 import { choice, methodName, problemCard, segments, tag } from "../parts.js";
-import { address, go, remember } from "../route.js";
+import { address, follow, go, remember } from "../route.js";
 import { isNamed } from "./candidates.js";
 import { opinions } from "./opinions.js";
 import { MEASURES, prepare, scale } from "../tokens/measures.js";
@@ -15,9 +15,10 @@ import { tokenTip } from "../tokens/tip.js";
 import { tokenView } from "../tokens/view.js";
 
 export async function open(route) {
-  const [pool, view, number, first, second] = route.parts;
+  const [pool, asked, number, first, second] = route.parts;
   const n = Number(number);
-  const question = await load(`question/${pool}/${view}/${n}`);
+  const question = await load(`question/${pool}/${asked}/${n}`);
+  const view = follow(asked, question.view.id);
   const sides = [first, second].map(Number);
   for (const c of sides) if (!question.candidates[c]) throw new Problem(`Question ${question.id} has ${question.candidates.length} candidates; there is no number ${c}.`);
   const state = {

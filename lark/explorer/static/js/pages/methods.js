@@ -7,12 +7,13 @@ import { h, oneLine, replace, responsive, visible } from "../dom.js";
 import { fixed, percent, plural } from "../format.js";
 import { list } from "../list.js";
 import { load } from "../load.js";
-import { card, choice, later, methodName, poolChoice, segments } from "../parts.js";
-import { address, remember } from "../route.js";
+import { card, choice, later, methodName, poolChoice, segments, teacherName } from "../parts.js";
+import { address, follow, remember } from "../route.js";
 
 export async function open(route) {
-  const [pool, view] = route.parts;
-  const [values, { pools }] = await Promise.all([load(`methods/${pool}/${view}`), load("overview")]);
+  const [pool, asked] = route.parts;
+  const [values, { pools }] = await Promise.all([load(`methods/${pool}/${asked}`), load("overview")]);
+  const view = follow(asked, values.view.id);
   const keys = values.rankings.map((r) => r.key);
   if (!keys.length) return { title: "Methods", body: nothing(values) };
   const pick = (key, otherwise) => (keys.includes(key) ? key : otherwise);
@@ -41,7 +42,7 @@ export async function open(route) {
       open: (row) => address("question", [pool, view, row.n], { m: state.x, B: state.B }),
       columns: [
         { title: "Question", isMain: true, cell: (row, target) => h("div", { class: "tight question-cell" }, h("a", { href: target, class: "fill two-lines" }, oneLine(row.text)), h("code", { class: "faint small" }, visible(row.id))) },
-        ...[0, 1].map((side) => ({ title: `${label(pair[side])} chooses`, class: "picks", cell: (row) => row.picks[side].map((name) => h("span", { class: `tag${row.picks[1 - side].includes(name) ? " accent" : ""}` }, visible(name))) })),
+        ...[0, 1].map((side) => ({ title: `${label(pair[side])} chooses`, class: "picks", cell: (row) => row.picks[side].map((name) => h("span", { class: `tag${row.picks[1 - side].includes(name) ? " accent" : ""}`, title: visible(name) }, visible(name))) })),
         { title: "Rank correlation", key: "spearman", num: true, cell: (row) => fixed(row.spearman, 3) },
         { title: `Common at B=${state.B}`, key: "overlap", num: true, cell: (row) => percent(row.overlap) },
       ],
@@ -85,7 +86,7 @@ function distribution(values) {
   const teachers = [...values.teachers].sort((a, b) => ((b.quantiles?.[2] ?? -Infinity) - (a.quantiles?.[2] ?? -Infinity)) * (values.higher ? 1 : -1));
   return h("div", { class: "grid two" },
     h("div", { class: "grid" },
-      card("Scores by teacher", "median, middle half, 5–95%", responsive((width) => strips(width, { rows: teachers.map((t) => ({ name: visible(t.teacher), quantiles: t.quantiles })), label: "Scores by teacher", title, colour }))),
+      card("Scores by teacher", "median, middle half, 5–95%", h("div", { class: "tall" }, responsive((width) => strips(width, { rows: teachers.map((t) => ({ name: teacherName(t.teacher), quantiles: t.quantiles })), label: "Scores by teacher", title, colour })))),
       card("All candidates", plural(values.scored, "score"), responsive((width) => histogram(width, { edges: values.edges, counts: values.histogram, label: "Scores of all candidates", title, titleY: "candidates", colour })))),
     values.length ? card("Scores by length", "colour: number of candidates; line: median score", responsive((width) => density(width, { ...values.length, label: "Scores by length", titleX: "response tokens", titleY: "score", height: Math.min(560, Math.max(300, width * 0.9)) }))) : null);
 }
@@ -107,8 +108,8 @@ function agreement(values, state, pick) {
         tip: (i, j) => `${names[i]} and ${names[j]} have ${percent(values.overlap[i][j], 1)} in common`, pick: (i, j) => pick(keys[i], keys[j]),
       })))),
     card(`Teachers' shares at B = ${values.budget}`, `of what each method selects; ${percent(1 / Math.max(1, values.teachers.length), 1)} would be equal shares`, responsive((width) => matrix(width, {
-      rows: names, columns: values.teachers.map(visible), values: shares, low: 0, high: most, label: "Shares of teachers", form: (v) => percent(v),
-      tip: (i, j) => `${names[i]}: ${percent(shares[i][j], 1)} from ${visible(values.teachers[j])}`,
+      rows: names, columns: values.teachers.map(teacherName), values: shares, low: 0, high: most, label: "Shares of teachers", form: (v) => percent(v),
+      tip: (i, j) => `${names[i]}: ${percent(shares[i][j], 1)} from ${teacherName(values.teachers[j])}`,
     }))));
 }
 

@@ -5,6 +5,7 @@ import { count, fixed, number, percent } from "../format.js";
 import { card, methodName, tag } from "../parts.js";
 
 export function opinions(question, sides, tokens) {
+  if (!question.rankings.length && tokens.every((side) => side instanceof Error)) return null; // no student has seen them
   return h("div", { class: "grid wide-left" }, methodsCard(question, sides), statisticsCard(question, sides, tokens));
 }
 

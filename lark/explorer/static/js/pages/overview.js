@@ -1,6 +1,6 @@
 // The overview: what is being made, results, training curves, runs and artifacts.
 
-import { h, replace, visible } from "../dom.js";
+import { h, replace, said, visible } from "../dom.js";
 import { count, duration, plural, when } from "../format.js";
 import { list } from "../list.js";
 import { isStatic, load, Problem } from "../load.js";
@@ -14,7 +14,7 @@ const STAGES = [["pool", "Pool", "trajectories of teachers"], ["scores", "Scores
 
 export async function open() {
   let values = await load("overview");
-  const [status, flow, said] = [h("div", { class: "stack" }), h("div"), h("p", { class: "muted" })];
+  const [status, flow, line] = [h("div", { class: "stack" }), h("div"), h("p", { class: "muted" })];
   const runs = isStatic ? null : runList();
   const artifacts = list({
     path: "artifacts", prefix: "a", label: "Artifacts", placeholder: "Search artifacts", empty: "This store is empty.",
@@ -36,7 +36,7 @@ export async function open() {
   function draw() {
     replace(status, values.runs.length || values.running.length ? runningCard(values) : null, values.failed.length ? failedCard(values.failed) : null);
     replace(flow, flowCard(values));
-    said.textContent = summary(values);
+    replace(line, said(summary(values)));
   }
   draw();
   const [results, curves] = [h("div"), h("div")];
@@ -60,12 +60,12 @@ export async function open() {
       runs.refresh();
     }
     return pace(values);
-  }, pace(values), (error) => { said.textContent = `This page is not up to date. ${error instanceof Problem ? error.message : ""}`; });
+  }, pace(values), (error) => replace(line, said(`This page is not up to date. ${error instanceof Problem ? error.message : ""}`)));
 
   const body = h("div", { class: "stack" },
     h("div", { class: "page-head" },
       h("h1", {}, visible(values.store)),
-      said),
+      line),
     status, flow,
     results, curves,
     runs && h("section", { class: "card flush" }, h("header", {}, h("h2", {}, "Runs"), h("p", {}, "commands that wrote to this store")), runs.element),

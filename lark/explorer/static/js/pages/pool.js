@@ -5,12 +5,13 @@ import { count, percent } from "../format.js";
 import { list } from "../list.js";
 import { isStatic, load } from "../load.js";
 import { poolChoice, stateTag, tag } from "../parts.js";
-import { address } from "../route.js";
+import { address, follow } from "../route.js";
 import { teachersCard } from "./teachers.js";
 
 export async function open(route) {
-  const [print, view] = route.parts;
-  const [values, { pools }] = await Promise.all([load(`pool/${print}/${view}`), load("overview")]);
+  const [print, asked] = route.parts;
+  const [values, { pools }] = await Promise.all([load(`pool/${print}/${asked}`), load("overview")]);
+  const view = follow(asked, values.view.id);
   const questions = list({
     path: `questions/${print}/${view}`, label: "Questions", placeholder: "Search questions",
     more: isStatic ? ` questions of this export (the pool has ${count(values.questions)})` : "",

@@ -6,15 +6,16 @@ import { plural } from "../format.js";
 import { load } from "../load.js";
 import { answerText, mathText } from "../math/text.js";
 import { choice, methodName, segments, stateTag, studentChoice } from "../parts.js";
-import { address, go, remember } from "../route.js";
+import { address, follow, go, remember } from "../route.js";
 import { select, WEIGHTINGS } from "../select.js";
 import { why } from "../why.js";
 import { candidateTable } from "./candidates.js";
 
 export async function open(route) {
-  const [pool, view, number] = route.parts;
+  const [pool, asked, number] = route.parts;
   const n = Number(number);
-  const values = await load(`question/${pool}/${view}/${n}`);
+  const values = await load(`question/${pool}/${asked}/${n}`);
+  const view = follow(asked, values.view.id);
   const state = startState(values, route.query);
   const [table, reasons, bar] = [h("div"), h("div", { "aria-live": "polite" }), h("div")];
   const note = h("p", { class: "muted small" });
@@ -100,7 +101,7 @@ export async function open(route) {
       h("div", { class: "toolbar" }, method, h("div", { class: "slider" }, h("label", { for: "budget", class: "field" }, "Budget B"), slider, output), h("div", { class: "field" }, "Weights", weightings)),
       plot, note, reasons) : h("section", { class: "card" }, h("p", { class: "muted" }, "No student has been run on this pool yet: there are no scores to compare. ", values.view.id === "-" ? null : stateTag("running"))),
     values.notes.map((text) => h("p", { class: "small muted" }, visible(text))),
-    h("section", { class: "card flush" }, h("header", {}, h("h2", {}, plural(values.candidates.length, "candidate")), h("p", {}, "● selected · #1 rank · mark two to compare them token by token")), table),
+    h("section", { class: "card flush" }, h("header", {}, h("h2", {}, plural(values.candidates.length, "candidate")), h("p", {}, values.rankings.length ? "● selected · #1 rank · mark two to compare them token by token" : "mark two to compare them")), table),
     bar);
   return {
     title: `Question ${values.id}`, body, shown: draw,
@@ -142,6 +143,7 @@ function selectionsMenu(values, change) {
 }
 
 function sentence(found, used) {
+  if (!found.K) return "No candidate of this question has a score of this method (yet).";
   const parts = [`K = ${found.K} candidates with a score, B = ${found.size}.`];
   if (found.threshold === null) parts.push("The budget takes every candidate: there is no threshold, and all weights are equal.");
   else if (found.isTied) parts.push("The scores just inside and just outside the budget are equal: the candidate's id decided.");

@@ -5,7 +5,7 @@ import { histogram, strips } from "../charts/plots.js";
 import { h, replace, responsive, scroller, visible } from "../dom.js";
 import { count, percent } from "../format.js";
 import { load } from "../load.js";
-import { methodName, segments } from "../parts.js";
+import { methodName, segments, teacherName } from "../parts.js";
 
 export function teachersCard(values, where) {
   const state = { teacher: null, budget: values.budgets.find((b) => b.key === "B-3")?.key ?? values.budgets[0]?.key ?? null };
@@ -39,7 +39,7 @@ export function teachersCard(values, where) {
   return h("section", { class: "card" },
     h("header", {}, h("h2", {}, "Teachers"), values.budgets.length ? h("div", { class: "field" }, "Selected at",
       segments("Budget", values.budgets.map((b) => [b.key, visible(b.label)]), state.budget, (budget) => { state.budget = budget; loadShares(); })) : null),
-    h("div", { class: "stack teachers" }, h("div", { class: "tight" }, table,
+    h("div", { class: "stack teachers" }, h("div", { class: "tight" }, h("div", { class: "tall" }, table),
       values.budgets.length ? h("p", { class: "small muted" }, "Right: each teacher's share of the trajectories that a method selected. The mark is its share of the pool.") : null, note), plots?.element ?? null));
 }
 
@@ -51,7 +51,7 @@ function teacherTable(values, state, selections, pick) {
       values.bins ? h("th", { class: "num", title: "cut at the student's maximum length" }, "Truncated") : null,
       selections.map((s) => h("th", { title: visible(s.name) }, methodName(s.label))))),
     h("tbody", {}, values.teachers.map((teacher, i) => h("tr", { class: `link${teacher.teacher === state.teacher ? " at" : ""}`, on: { click: () => pick(teacher.teacher) } },
-      h("td", { class: "stick" }, h("button", { class: "plain-button", "aria-pressed": String(teacher.teacher === state.teacher), title: "Show its lengths" }, visible(teacher.teacher))),
+      h("td", { class: "stick" }, h("button", { class: "plain-button teacher-name", "aria-pressed": String(teacher.teacher === state.teacher), title: `${teacherName(teacher.teacher)}: show its lengths` }, teacherName(teacher.teacher))),
       h("td", { class: "num" }, count(teacher.trajectories)),
       h("td", { class: "num" }, length(teacher)),
       h("td", { class: "num" }, percent(teacher.correct, 1)),
@@ -68,21 +68,21 @@ function shareCell(part, usual, most, colour) {
 function lengthPlots(values, state, pick) {
   const chosen = () => values.teachers.find((t) => t.teacher === state.teacher);
   const all = responsive((width) => histogram(width, {
-    edges: values.bins, counts: values.all.histogram, marked: chosen()?.histogram, isLog: true, height: Math.max(220, 24 * values.teachers.length + 46),
+    edges: values.bins, counts: values.all.histogram, marked: chosen()?.histogram, isLog: true, height: Math.min(420, Math.max(220, 24 * values.teachers.length + 46)),
     label: "Lengths", title: "response tokens", titleY: "trajectories", colour: chosen() ? "var(--accent)" : "var(--series)",
   }));
   const each = responsive((width) => strips(width, {
-    rows: values.teachers.map((t) => ({ name: visible(t.teacher), quantiles: t.tokens?.quantiles, colour: t.teacher === state.teacher ? "var(--accent)" : null, pick: () => pick(t.teacher) })),
+    rows: values.teachers.map((t) => ({ name: teacherName(t.teacher), quantiles: t.tokens?.quantiles, colour: t.teacher === state.teacher ? "var(--accent)" : null, pick: () => pick(t.teacher) })),
     label: "Lengths by teacher", title: "response tokens", isLog: true,
   }));
   const caption = h("p", { class: "small muted" });
   const redraw = () => {
-    caption.textContent = state.teacher ? `In front: ${visible(state.teacher)}; behind: all trajectories.` : "All trajectories. Choose a teacher to see its own.";
+    caption.textContent = state.teacher ? `In front: ${teacherName(state.teacher)}; behind: all trajectories.` : "All trajectories. Choose a teacher to see its own.";
     all.redraw();
     each.redraw();
   };
   const element = h("div", { class: "grid two" },
     h("div", { class: "tight" }, h("h3", {}, "Lengths"), all, caption),
-    h("div", { class: "tight" }, h("h3", {}, "Lengths by teacher"), each, h("p", { class: "small muted" }, "Line: 5–95%; bar: middle half; mark: median.")));
+    h("div", { class: "tight" }, h("h3", {}, "Lengths by teacher"), h("div", { class: "tall" }, each), h("p", { class: "small muted" }, "Line: 5–95%; bar: middle half; mark: median.")));
   return { element, redraw };
 }
