@@ -8,10 +8,10 @@ Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run 
 
 import importlib
 import logging
-import subprocess
 import sys
 from collections.abc import Sequence
 
+from experiments.harness import lanes
 from experiments.harness import report as reports
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
@@ -20,7 +20,6 @@ from lark.config.cli import outputs_typed
 from lark.errors import LarkError, first_line
 from lark.printing import log_to
 from lark.runtime.entry import run_main
-from lark.runtime.launch import die_with_parent
 
 log = logging.getLogger("experiments")
 
@@ -49,9 +48,9 @@ def run(name: str, arguments: list[str]) -> list[str]:
     """Run the whole sweep, even if trials fail, and then write its report. Return the failures."""
     sweep = compose_sweep(name, arguments)
     draw(sweep)  # with partial or no results: a sweep that cannot be drawn fails before hours of work
-    log.info("%s at scale %s: %s", sweep.title, sweep.scale, counted(len(sweep.trials), "trial"))
-    command = [sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments]
-    code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
+    number = lanes.lanes(sweep)
+    log.info("%s at scale %s: %s%s", sweep.title, sweep.scale, counted(len(sweep.trials), "trial"), lanes.described(number))
+    code = lanes.run([sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments], number)
     _write(sweep)
     failed = [f"{sweep.title}: trial {' '.join(trial.overrides)}: {why}" for trial, why in reports.unfinished(sweep)]
     if code < 0 or (code and not failed):

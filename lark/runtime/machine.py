@@ -18,6 +18,8 @@ from lark.config import Hardware
 from lark.errors import LarkError
 
 ENVIRONMENT = Path(__file__).parents[2] / "environment.yml"
+SHARE = "LARK_SHARE"
+"""Environment variable of a process that runs some trials of a sweep while others run the rest: `0/2` is the first of two."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,19 @@ def memory_gib(device: str) -> float:
         # A GPU that shares the host's memory reports "[N/A]".
         reported = [float(mib) for mib in query_gpus("memory.total") if re.fullmatch(r"[\d.]+", mib)]
         return min(reported, default=80.0 * 1024) / 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 / share()[1]
 
 
 def usable_cores() -> int:
     """Number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // share()[1])
+
+
+def share() -> tuple[int, int]:
+    """This process's number among those that share a sweep and this machine, and how many they are."""
+    number, _, count = os.environ.get(SHARE, "0/1").partition("/")
+    return int(number), int(count)
 
 
 def resolve(hardware: Hardware, here: bool = True) -> Machine:

@@ -31,6 +31,7 @@ def main(path: Path) -> int:
     prepare()
     job, target = read_job(path)
     log_to(level=logging.INFO if job.is_main else logging.WARNING)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on CPU, its import warns about a kernel that is not used
     beating = heartbeat.start(job.folder, job.rank, job.config.hardware.silence)
     if job.machine.device == "cuda" and not job.machine.cluster:  # before the import below, which may query CUDA
         if job.gpus:
