@@ -81,7 +81,9 @@ class _Crew:
                     if any(member.loaded for member in [*self.idle, *self.calls.values()]):
                         waited = time.monotonic()
                     elif time.monotonic() - waited > WAITING_SECONDS:
-                        self._say(f"Waiting for {self._room()} in the Ray cluster.")
+                        self._say(
+                            f"No process on the cluster is ready yet. Each needs {self._room()}; `ray status` shows what is free."
+                        )
                     ready, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=POLL_SECONDS)
                     for call in ready:
                         bar.update(sum(sizes[shard.name] for shard in self._heard(call)))
@@ -90,7 +92,7 @@ class _Crew:
             self._close()
 
     def _room(self) -> str:
-        return f"{self.gpus} GPUs and {self.cpus} CPUs" if self.gpus else f"{self.cpus} CPUs"
+        return f"{self.gpus} GPU and {self.cpus} CPU" if self.gpus else f"{self.cpus} CPU"
 
     def _fill(self) -> None:
         """Give shards to idle actors, and start actors if there is room and work for more."""
