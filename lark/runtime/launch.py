@@ -26,7 +26,7 @@ from lark.runtime.machine import Machine
 from lark.runtime.nodes import Leader, Line, join
 from lark.runtime.operation import Job
 from lark.runtime.store import write_text
-from lark.secrets import redact_bytes
+from lark.secrets import Redactor
 
 ROOT = Path(__file__).parents[2]
 JOB, RESULT, ERROR, LOG = "job.json", ".result.json", ".error.json", "log.txt"
@@ -217,7 +217,7 @@ def _run(
     `lines` are connections to other nodes: the worker is ended if a message arrives on one and `heard` returns False for it.
     `watch`: also if one of its processes shows no sign of life.
     """
-    process = start(arguments, env)
+    process, output = start(arguments, env), Redactor()
     assert process.stdout is not None
     try:
         with (folder / log_name).open("ab") as log_file, selectors.DefaultSelector() as selector:
@@ -234,15 +234,16 @@ def _run(
                         return 1
                 if None not in ready:
                     continue
-                if not (chunk := os.read(process.stdout.fileno(), 65536)):
-                    break
-                chunk = redact_bytes(chunk)
-                log_file.write(chunk)
+                chunk = os.read(process.stdout.fileno(), 65536)
+                shown = output.feed(chunk)
+                log_file.write(shown)
                 log_file.flush()
                 # After a worker has written its error, all further output is torchrun's report of the failure.
                 if not (folder / ERROR).exists():
-                    sys.stderr.buffer.write(chunk)
+                    sys.stderr.buffer.write(shown)
                     sys.stderr.buffer.flush()
+                if not chunk:
+                    break
         return process.wait()
     finally:
         _end(process)
