@@ -98,9 +98,16 @@ def _check_options(key: str, task: Task) -> None:
     """Refuse options that would not be one right and several wrong ones."""
     wrong = task.distractor_fields
     is_choice = not wrong or task.answer_format == "choice"
-    require(is_choice, f"{key}.answer_format", task.answer_format, "distractor_fields are wrong options: use answer_format=choice")
+    require(
+        is_choice, f"{key}.answer_format", task.answer_format, "distractor_fields are wrong options: use answer_format=choice"
+    )
     once = len({*wrong, task.answer_field, task.question_field}) == len(wrong) + 2
-    require(not wrong or once, f"{key}.distractor_fields", wrong, "name columns other than the question's and the answer's, once each")
+    require(
+        not wrong or once,
+        f"{key}.distractor_fields",
+        wrong,
+        "name columns other than the question's and the answer's, once each",
+    )
 
 
 VLLM_MEMORY = 0.9

@@ -24,7 +24,7 @@ from lark.runtime.machine import Machine
 from lark.runtime.operation import Job
 from lark.runtime.process import ROOT, die_with_parent, environment
 from lark.runtime.store import write_text
-from lark.secrets import redact_bytes
+from lark.secrets import Redactor
 
 JOB, RESULT, ERROR, LOG = "job.json", ".result.json", ".error.json", "log.txt"
 GRACE_SECONDS = 15
@@ -116,7 +116,7 @@ def _run(
 
     `watch`: also end it if one of its processes shows no sign of life.
     """
-    process = start(arguments, env)
+    process, output = start(arguments, env), Redactor()
     assert process.stdout is not None
     try:
         with (folder / LOG).open("ab") as log_file, selectors.DefaultSelector() as selector:
@@ -127,15 +127,16 @@ def _run(
                     watch.check()
                 if not ready:
                     continue
-                if not (chunk := os.read(process.stdout.fileno(), 65536)):
-                    break
-                chunk = redact_bytes(chunk)
-                log_file.write(chunk)
+                chunk = os.read(process.stdout.fileno(), 65536)
+                shown = output.feed(chunk)
+                log_file.write(shown)
                 log_file.flush()
                 # After a worker has written its error, all further output is torchrun's report of the failure.
                 if not (folder / ERROR).exists():
-                    sys.stderr.buffer.write(chunk)
+                    sys.stderr.buffer.write(shown)
                     sys.stderr.buffer.flush()
+                if not chunk:
+                    break
         return process.wait()
     finally:
         _end(process)

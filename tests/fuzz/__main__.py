@@ -30,7 +30,7 @@ KINDS: dict[str, Kind] = {
 
 def import_workers() -> None:
     """Import what workers need, so that each case, a fork of this process, need not."""
-    import lark.evaluation.generate  # noqa: PLC0415
+    import lark.evaluation.generate
     import lark.evaluation.grade
     import lark.generation.hf
     import lark.scoring.worker

@@ -28,10 +28,14 @@ def latex(value: Fraction, rng: random.Random) -> str:
     top, bottom = abs(value.numerator), value.denominator
     sign = "-" if value < 0 else ""
     if bottom == 1:
-        return sign + rng.choice([f"{top}", f"{top}", f"{top}.0", f"{top}.", f"{{{top}}}", f"{top:,}", rf"\frac{{{2 * top}}}{{2}}", f"0{top}"])
+        return sign + rng.choice(
+            [f"{top}", f"{top}", f"{top}.0", f"{top}.", f"{{{top}}}", f"{top:,}", rf"\frac{{{2 * top}}}{{2}}", f"0{top}"]
+        )
     decimal = [f"{top / bottom:g}"] if bottom in (2, 4, 5, 8, 10) and len(f"{top / bottom:g}") < 6 else []
     mixed = [rf"{top // bottom}\frac{{{top % bottom}}}{{{bottom}}}"] if top > bottom else []
-    return sign + rng.choice([rf"\frac{{{top}}}{{{bottom}}}", rf"\dfrac{{{top}}}{{{bottom}}}", f"{top}/{bottom}", *decimal, *mixed])
+    return sign + rng.choice(
+        [rf"\frac{{{top}}}{{{bottom}}}", rf"\dfrac{{{top}}}{{{bottom}}}", f"{top}/{bottom}", *decimal, *mixed]
+    )
 
 
 def plain(value: Fraction) -> str:
@@ -40,7 +44,21 @@ def plain(value: Fraction) -> str:
     return rf"{'-' if value < 0 else ''}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
 
 
-SYMBOLS = ["x+1", "2x", r"\frac{x}{y}", "3R^2", r"2\sqrt{3}", r"\pi r^2", "x^2-4x+4", r"\frac{\pi}{6}", "ab+c", r"e^{2x}", r"\sin x", "n!", "a_1+d"]
+SYMBOLS = [
+    "x+1",
+    "2x",
+    r"\frac{x}{y}",
+    "3R^2",
+    r"2\sqrt{3}",
+    r"\pi r^2",
+    "x^2-4x+4",
+    r"\frac{\pi}{6}",
+    "ab+c",
+    r"e^{2x}",
+    r"\sin x",
+    "n!",
+    "a_1+d",
+]
 WORDS = [r"\text{Evelyn}", r"\text{even}", r"\text{Tuesday}", r"\text{north}"]
 
 
@@ -91,7 +109,15 @@ BEFORE = [
     r"\text{not } ", r"\neq ", r"\neg ", r"777=", r"777, ", r"777 \text{ or } ", r"\text{anything but } ", r"\approx ", ">", r"\geq ", "\u2260",
     r"\text{maybe } ", "777/", r"777 \to ", r"\sim ", r"-777+", r"\text{It was } ", r"\text{ not equal to } ", r"1-", r"\text{less than }", "~",
 ]  # fmt: skip
-AROUND = [r"\cancel{%s}", r"\sout{%s}", r"\not{%s}", r"\overline{%s}777", r"\text{strike }%s", r"\xcancel{%s}", r"\underline{%s} 777"]
+AROUND = [
+    r"\cancel{%s}",
+    r"\sout{%s}",
+    r"\not{%s}",
+    r"\overline{%s}777",
+    r"\text{strike }%s",
+    r"\xcancel{%s}",
+    r"\underline{%s} 777",
+]
 
 
 def cheat(given: Gold, values: list[Fraction], rng: random.Random) -> str:
@@ -111,7 +137,24 @@ def cheat(given: Gold, values: list[Fraction], rng: random.Random) -> str:
     return text + rng.choice(["1", "x", "+1", "'", r"\cdot 2", r"\text{x}"])
 
 
-PIECES = [*"\\{}()[]^_=,.|5xB) ", r"\boxed{", r"\frac", r"\text{", r"\sqrt", "boxed{", r"\fbox", "\n", "and", "or", "1/", "9^", "\x00", "\u202e", "∞", "½"]
+PIECES = [
+    *"\\{}()[]^_=,.|5xB) ",
+    r"\boxed{",
+    r"\frac",
+    r"\text{",
+    r"\sqrt",
+    "boxed{",
+    r"\fbox",
+    "\n",
+    "and",
+    "or",
+    "1/",
+    "9^",
+    "\x00",
+    "\u202e",
+    "∞",
+    "½",
+]
 
 
 def soup(rng: random.Random) -> str:
@@ -121,7 +164,22 @@ def soup(rng: random.Random) -> str:
 
 def choices(rng: random.Random) -> tuple[str, bool]:
     """An answer to a multiple-choice problem whose right letter is B, and whether it is right."""
-    right = rng.choice(["B", "b", "(B)", "B.", "B)", r"\text{B}", "B) 5 cm", "**B**", "B: the second law", r"\textbf{(B)}", "[B]", "The answer is B"])
+    right = rng.choice(
+        [
+            "B",
+            "b",
+            "(B)",
+            "B.",
+            "B)",
+            r"\text{B}",
+            "B) 5 cm",
+            "**B**",
+            "B: the second law",
+            r"\textbf{(B)}",
+            "[B]",
+            "The answer is B",
+        ]
+    )
     wrong = rng.choice([
         "B{0}", "{0}B", "B or {0}", "B/{0}", "B, {0}", "B) {0})", "B: maybe {0}", "B? {0}", "not B", "B is wrong", "{0} (not B)", "B -> {0}", "{0}) B",
         "B and {0}", "B; {0}", "B\n{0}", "B ({0})", "B|{0}", "B = {0}", "B \\to {0}", "B, no, {0}", "either B or {0}", "B (or {0})", "B. {0}.",
@@ -154,7 +212,11 @@ class Answers:
         grades = self.verifier.grade_many([(prediction, right, form) for prediction, right, form, _ in asked])
         if time.monotonic() - started > 120:
             return Result(HANG, "a batch of answers", f"{time.monotonic() - started:.0f} s")
-        wrong = [f"{p!r:.100} for {g!r}: {grade}" for (p, g, _, expected), grade in zip(asked, grades, strict=True) if grade is not expected]
+        wrong = [
+            f"{p!r:.100} for {g!r}: {grade}"
+            for (p, g, _, expected), grade in zip(asked, grades, strict=True)
+            if grade is not expected
+        ]
         wrong += self._paper(rng)
         return Result(DIFFERENT, f"{len(wrong)} answers", "\n".join(wrong)) if wrong else Result(SAME, f"{len(asked)} answers")
 

@@ -100,6 +100,8 @@ class Outcome:
         lines = [f"{'kind':<16}{'cases':>8}" + "".join(f"{outcome:>19}" for outcome in outcomes) + f"{'seconds':>10}"]
         for kind in kinds:
             cells = [self.counts[kind, outcome] for outcome in outcomes]
-            lines.append(f"{kind:<16}{sum(cells):>8}" + "".join(f"{cell:>19}" for cell in cells) + f"{self.seconds[kind]:>10.0f}")
+            lines.append(
+                f"{kind:<16}{sum(cells):>8}" + "".join(f"{cell:>19}" for cell in cells) + f"{self.seconds[kind]:>10.0f}"
+            )
         state = f"{len(self.failures)} FAILED" if self.failures else "every case ended with a sentence or the same result"
         return "\n".join([*lines, f"seed {self.seed}: {self.counts.total()} cases, {state}"])

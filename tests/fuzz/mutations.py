@@ -56,7 +56,21 @@ def change_value(values: Any, rng: random.Random) -> tuple[Any, str]:
     return values, f"{how} {where}"
 
 
-GARBAGE = [b"\x00" * 20, b"\xff\xfe", b"\xef\xbb\xbf", b"\n", b"\r", b"{", b"}]", b'"', b",", b"[" * 3000, b"9" * 5000, b"NaN", b"\xc3"]
+GARBAGE = [
+    b"\x00" * 20,
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\n",
+    b"\r",
+    b"{",
+    b"}]",
+    b'"',
+    b",",
+    b"[" * 3000,
+    b"9" * 5000,
+    b"NaN",
+    b"\xc3",
+]
 
 
 def change_bytes(data: bytes, rng: random.Random) -> tuple[bytes, str]:
@@ -89,7 +103,9 @@ def change_bytes(data: bytes, rng: random.Random) -> tuple[bytes, str]:
 def change_file(path: Path, others: list[Path], rng: random.Random) -> str:
     """Damage a file of a folder. `others`: files that may get into its place. Sometimes its time stays as it was."""
     stat = path.stat()
-    how = rng.choice(["bytes"] * 5 + ["json"] * 3 + ["missing", "empty", "folder", "full folder", "loop", "dangling", "other", "swap"])
+    how = rng.choice(
+        ["bytes"] * 5 + ["json"] * 3 + ["missing", "empty", "folder", "full folder", "loop", "dangling", "other", "swap"]
+    )
     if how == "json":
         how = _change_json(path, rng)
     if how == "bytes":

@@ -20,7 +20,24 @@ SECONDS = 60.0
 WHOLE = 150.0
 """Seconds of a whole run, which takes about five."""
 MEMORY = 12 << 30
-NUMBERS = ["0", "-1", "1", "2", "1.5", "1e9", "1e300", "9" * 30, "9" * 2000, "nan", "inf", "-inf", "1e-300", "0x10", "1_000", "-0.0"]
+NUMBERS = [
+    "0",
+    "-1",
+    "1",
+    "2",
+    "1.5",
+    "1e9",
+    "1e300",
+    "9" * 30,
+    "9" * 2000,
+    "nan",
+    "inf",
+    "-inf",
+    "1e-300",
+    "0x10",
+    "1_000",
+    "-0.0",
+]
 TEXTS = [
     "null", "''", "[]", "{}", "[1]", "[a,b]", "{a:1}", "true", "maybe", "a,b", "${oc.env:HOME}", "${nope}", "${student.name}", "../../evil",
     "/etc/passwd", "/dev/zero", "/dev/full", "/proc/self/mem", "~", "~nobody-here/x", ".", "..", "a b", "'a b'", '"', "\\", "=", "a=b",
@@ -47,7 +64,19 @@ FREE = [
     "+nope", "~student", "++a.b.c",
 ]  # fmt: skip
 """Keys that the schema does not list, and some that do not exist."""
-GROUPS = ("student", "pool", "method", "benchmark", "engine", "hardware", "tracking", "training", "experiment", "weighting", "scoring")
+GROUPS = (
+    "student",
+    "pool",
+    "method",
+    "benchmark",
+    "engine",
+    "hardware",
+    "tracking",
+    "training",
+    "experiment",
+    "weighting",
+    "scoring",
+)
 
 
 def setting(rng: random.Random) -> str:
@@ -57,7 +86,11 @@ def setting(rng: random.Random) -> str:
         return f"{group}={rng.choice([*options_of(group), 'nope'])}"
     key = rng.choice([*KEYS, *KEYS, *KEYS, *FREE])
     value = rng.choice([*NUMBERS, *TEXTS, *(item for item in HOSTILE if isinstance(item, str))])
-    return f"{key}={value}".replace("\0", "") if rng.random() < 0.97 else rng.choice([f"--{key}", f"-{key[:3]}", key, f"{key}=", f"~{key}"])
+    return (
+        f"{key}={value}".replace("\0", "")
+        if rng.random() < 0.97
+        else rng.choice([f"--{key}", f"-{key[:3]}", key, f"{key}=", f"~{key}"])
+    )
 
 
 class Settings:
@@ -86,7 +119,18 @@ EXTREMES = {
 OTHERS = ("hardware.processes", "hardware.nodes", "hardware.node", "hardware.device", "hardware.threads", "hardware.warm",
           "hardware.sequence_parallel", "tracking.", "engine.kv_cache_gib", "experiment", "analysis.", "hardware.silence")  # fmt: skip
 """Settings that start other processes, or that this run does not use."""
-METHODS = ("lark", "lark", "rsr", "grape", "local_naturalness", "random", "rule_quality", "entropy", "token_length", "inverse_loss")
+METHODS = (
+    "lark",
+    "lark",
+    "rsr",
+    "grape",
+    "local_naturalness",
+    "random",
+    "rule_quality",
+    "entropy",
+    "token_length",
+    "inverse_loss",
+)
 
 
 def typed(schema: Any = Config, prefix: str = "") -> dict[str, list[str]]:
@@ -146,7 +190,14 @@ class Files:
             data, what = "\n".join(lines).encode("utf-8", "surrogatepass"), f"line {at + 1}: {lines[at]!r:.80}"
         (folder / "conf" / group / "mine.yaml").write_bytes(data)
         outputs = folder / "outputs"
-        arguments = [f"outputs={outputs}", "dry_run=true", "tracking=none", f"{group}=mine", "--config-dir", str(folder / "conf")]
+        arguments = [
+            f"outputs={outputs}",
+            "dry_run=true",
+            "tracking=none",
+            f"{group}=mine",
+            "--config-dir",
+            str(folder / "conf"),
+        ]
         if group == "pool":
             shutil.copy(source, folder / "pool.jsonl")
             arguments.append(f"pool.path={folder / 'pool.jsonl'}")
@@ -158,7 +209,11 @@ def confined(result: Result, folder: Path, outputs: Path) -> Result:
     """The result, or a failure if there are files next to the outputs."""
     allowed = {outputs, *outputs.parents, *folder.glob("conf/**/*"), folder / "conf", folder / "pool.jsonl"}
     strays = [path for path in folder.rglob("*") if path not in allowed and not path.is_relative_to(outputs)]
-    return Result(DIFFERENT, result.what, f"files outside of the outputs: {strays[:3]}") if strays and not result.failed else result
+    return (
+        Result(DIFFERENT, result.what, f"files outside of the outputs: {strays[:3]}")
+        if strays and not result.failed
+        else result
+    )
 
 
 KINDS = (Settings(), Extremes(), Files())

@@ -47,7 +47,9 @@ def damage(folder: Path, rng: random.Random) -> str:
         else:
             said.append(change_file(path, [other for other in paths if other != path], rng))
     if rng.random() < 0.15:
-        name = rng.choice(["adapter_config.json", "extra.safetensors", "pytorch_model.bin", "model.safetensors.index.json", "merges.txt"])
+        name = rng.choice(
+            ["adapter_config.json", "extra.safetensors", "pytorch_model.bin", "model.safetensors.index.json", "merges.txt"]
+        )
         (folder / name).write_bytes(rng.choice([b"{}", b"[]", b"", b"\x80\x04N.", b'{"weight_map": {"x": "../x"}}']))
         said.append(f"a file {name}")
     return "; ".join(said)
@@ -92,7 +94,11 @@ class Students:
         """The content of the same artifact's file, whatever the artifact is called."""
         kind, folder, *rest = Path(name).parts + ("",)
         mark = folder.rsplit("-", 1)[-1]
-        same = [key for key in self.expected if key.startswith(f"{kind}/") and f"-{mark}/" in key and key.endswith("/".join(rest[:-1]))]
+        same = [
+            key
+            for key in self.expected
+            if key.startswith(f"{kind}/") and f"-{mark}/" in key and key.endswith("/".join(rest[:-1]))
+        ]
         return self.expected[same[0]] if same and kind not in ("runs", "") and rest[:-1] else otherwise
 
 

@@ -72,11 +72,16 @@ def as_parquet(rows: list[Row]) -> bytes:
 
 def from_json(data: bytes) -> list[Row]:
     text = data.decode("utf-8-sig")
-    return json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.split("\n") if line.strip()]
+    return (
+        json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.split("\n") if line.strip()]
+    )
 
 
 def from_csv(data: bytes) -> list[Row]:
-    return [{key: value for key, value in row.items() if key} for row in csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))]
+    return [
+        {key: value for key, value in row.items() if key}
+        for row in csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+    ]
 
 
 def from_parquet(data: bytes) -> list[Row]:
@@ -214,7 +219,9 @@ def same_pool(rows: list[Row], found: list[Row]) -> str | None:
         for name in ("question_id", "candidate_id"):
             if row.get(name) is not None and str(row[name]) != got[name]:
                 return f"row {number}: {name} is {row[name]!r:.80}, but {got[name]!r:.80} is stored"
-        lost = [name for name, value in row.items() if name not in KNOWN and name not in summary["unused"] and not is_missing(value)]
+        lost = [
+            name for name, value in row.items() if name not in KNOWN and name not in summary["unused"] and not is_missing(value)
+        ]
         if lost:
             return f"row {number}: the column {lost[0]!r} is not used, and not reported"
     return None
@@ -293,7 +300,8 @@ def training_rows() -> list[Row]:
 
 def read_training_set(path: Path, found: Path) -> None:
     save(
-        [{"messages": list(row.dialogue.messages), "weight": row.weight, "ids": list(row.key)} for row in read_rows(path)], found
+        [{"messages": list(row.dialogue.messages), "weight": row.weight, "ids": list(row.key)} for row in read_rows(path)],
+        found,
     )
 
 

@@ -46,7 +46,9 @@ def test_a_file_of_the_weights_changes_their_fingerprint_only(name: str, folder:
     assert before[0] == after[0] and before[1] != after[1]
 
 
-@pytest.mark.parametrize("name", ["generation_config.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["generation_config.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"]
+)
 @pytest.mark.parametrize("kind", ["dangling", "loop", "folder"])
 def test_a_file_that_is_not_there_is_not_just_missing(kind: str, name: str, folder: Path) -> None:
     """Transformers would go on without the file: with fewer stop tokens, or another template."""

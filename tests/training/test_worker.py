@@ -368,7 +368,8 @@ def test_a_missing_held_out_file_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "steps", "expected"), [(0, 9, []), (2, 9, [0, 9]), (4, 9, [0, 3, 6, 9]), (5, 2, [0, 1, 2]), (3, 1, [0, 1]), (2**62, 2, [0, 1, 2])]
+    ("count", "steps", "expected"),
+    [(0, 9, []), (2, 9, [0, 9]), (4, 9, [0, 3, 6, 9]), (5, 2, [0, 1, 2]), (3, 1, [0, 1]), (2**62, 2, [0, 1, 2])],
 )
 def test_snapshots_are_evenly_spaced_from_the_first_to_the_last_step(count: int, steps: int, expected: list[int]) -> None:
     assert snapshot_steps(count, steps) == expected
