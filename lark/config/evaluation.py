@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from lark.config.checks import one_of, plain_name, require, sampling_temperature, seed
+from lark.config.checks import one_of, plain_name, require, sampling_temperature, seed, text_name
 from lark.config.pool import ANSWER_FORMATS
 
 GRADERS = ("paper", "verify")
+AVERAGE = "Avg"
+"""Name of the column with the average over benchmarks."""
 
 
 @dataclass
@@ -86,8 +88,13 @@ class Benchmark:
         plain_name("benchmark.name", self.name)
         one_of("benchmark.grader", self.grader, GRADERS)
         require(len(self.tasks) > 0, "benchmark.tasks", "{}", "name at least one benchmark")
+        labels = [AVERAGE]
         for name, task in self.tasks.items():
             plain_name("benchmark.tasks", name)
+            text_name(f"benchmark.tasks.{name}.label", task.label)
+            once = task.label not in labels and name != AVERAGE.lower()
+            require(once, f"benchmark.tasks.{name}.label", task.label, "another column of the tables has this name; choose another one")
+            labels.append(task.label)
             one_of(f"benchmark.tasks.{name}.answer_format", task.answer_format, ANSWER_FORMATS)
             _check_options(f"benchmark.tasks.{name}", task)
             for key, number in (("limit", task.limit), ("count", task.count)):
