@@ -3,7 +3,7 @@
 Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run the sweep, reusing finished trials; then render
         python -m experiments plan table1 [scale=paper] [key=value ...]     show what it would do and cost
         python -m experiments render table1 [scale=paper] [key=value ...]   render finished results, without running anything
-        python -m experiments run all                                       run every experiment of the paper
+        python -m experiments run all                       run every experiment of the paper, and export pages of the explorer
 """
 
 import importlib
@@ -14,6 +14,7 @@ from typing import Any
 
 from experiments.harness import lanes
 from experiments.harness import report as reports
+from experiments.harness.pages import write_pages
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
 from experiments.harness.sweep import BEYOND, ROOT, Sweep, available, compose_sweep, counted, dashed, find
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str]) -> str | None:
             if len(names) == 1:
                 raise
             problems.append(f"{dashed(name)}: {error}")  # continue with the others
+    if arguments[0] == "run" and arguments[1] == "all":
+        problems += write_pages(outputs_typed(list(arguments[2:])))
     return "\n".join(problems) or None
 
 

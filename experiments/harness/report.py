@@ -23,6 +23,9 @@ from lark.runtime.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
+PAGES = "explorer"
+"""Folder of the explorer's pages (experiments/harness/pages.py)."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -125,9 +128,7 @@ def write_index(folder: Path) -> None:
     scales = [
         f"- at scale {path.parent.name}: [index]({path.parent.name}/index.md)" for path in sorted(folder.glob("*/index.md"))
     ]
-    explorer = ["- [pages of single questions](explorer/index.html) (serve this folder to open them)"]
-    explorer = explorer if (folder / "explorer" / "index.html").exists() else []
-    parts = ["# The paper's tables and figures", "\n".join([*contents, *scales, *explorer])]
+    parts = ["# The paper's tables and figures", "\n".join([*contents, *scales, *_link_to_pages(folder)])]
     for name, page in pages:
         files = [
             path for path in sorted(folder.glob(f"{page.stem}.*")) if path.suffix in (".md", ".csv", ".tex", ".png", ".pdf")
@@ -139,6 +140,14 @@ def write_index(folder: Path) -> None:
     path = folder / "index.md"
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
+
+
+def _link_to_pages(folder: Path) -> list[str]:
+    """A link to the explorer's pages, which are beside the index or, for another scale, one folder above."""
+    for where in (PAGES, f"../{PAGES}"):
+        if (folder / where / "index.html").exists():
+            return [f"- [single questions in the browser]({where}/index.html) (serve the folder to open them)"]
+    return []
 
 
 def _markdown(sweep: Sweep, report: Report) -> str:

@@ -64,6 +64,12 @@ class Evaluation:
 
 def evaluations(listing: Listing) -> list[Evaluation]:
     """All evaluations whose grades are finished; a base model's first, then the newest."""
+    if "evaluations" not in listing.derived:
+        listing.derived["evaluations"] = _evaluations(listing)
+    return list(listing.derived["evaluations"])
+
+
+def _evaluations(listing: Listing) -> list[Evaluation]:
     found = []
     for metrics in listing.of(METRICS.name):
         generations = listing.input(metrics, GENERATIONS.name)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from lark.errors import LarkError
 from lark.explorer.api import answer
 from lark.explorer.context import Context
+from lark.explorer.listing import Listing
 from lark.explorer.lists import Rows
 from lark.explorer.problems import PageError
 from lark.explorer.security import POLICY
@@ -22,6 +24,21 @@ MARK = "explorer.json"
 TOKENS_PER_QUESTION = 150_000
 """Tokens of a question that are written; a question with longer trajectories gets those of the selected ones first."""
 MODE = '<meta name="lark-mode" content="server">'
+
+
+class NothingToExportError(LarkError):
+    """The store has no pool and no answers."""
+
+
+class Snapshot(Context):
+    """A store as it was when the export started: its folders are listed once, not for every address."""
+
+    @cached_property
+    def _listing(self) -> Listing:
+        return Listing(self.root, self.cache)
+
+    def listing(self) -> Listing:
+        return self._listing
 
 
 class Writer:
@@ -78,7 +95,7 @@ def export(context: Context, target: Path, questions: int, ids: list[str] | None
     except OSError as error:
         raise LarkError(f"--to {target}: the folder cannot be written ({error.strerror}). Give another one.") from error
     try:
-        writer = Writer(context, draft)
+        writer = Writer(Snapshot(context.root, context.cache), draft)
         _page(writer)
         _store(writer)
         found = sum(_pool(writer, pool, questions, ids) for pool in (writer.get("overview") or {}).get("pools", []))
@@ -86,8 +103,8 @@ def export(context: Context, target: Path, questions: int, ids: list[str] | None
             raise LarkError(f"--ids {','.join(ids)}: no pool of this store has such a question.")
         answered = _answers(writer, questions)
         if not found and not answered:
-            raise LarkError(
-                "This store has no finished pool and no graded answers yet: there is nothing to export. `make run` makes them."
+            raise NothingToExportError(
+                f"{context.root}: there is no finished pool and no graded answer to export yet. `make run` makes them."
             )
         writer.write(draft / MARK, json.dumps({"questions": found}).encode() + b"\n")
         if target.exists():

@@ -197,6 +197,22 @@ def test_a_run_without_an_end_is_running_or_was_interrupted(tmp_path: Path) -> N
     assert (runs_of(root)[0]["state"], runs_of(root)[0]["error"]) == ("failed", "The GPU is out of memory.")
 
 
+def test_artifacts_of_one_step_share_the_progress_of_its_log(tmp_path: Path) -> None:
+    scores = artifact(tmp_path, "scores", "student-pool", SCORES, {}, {}, status="started")
+    artifact(tmp_path, "tokens", "student-pool", "7" * 12, {}, {}, status="started")
+    artifact(tmp_path, "judge", "pool", "6" * 12, {}, {}, status="started", started="2026-01-03T00:00:00")
+    (scores / "log.txt").write_text("scoring:  34%|███▍      | 4/12 [00:03<00:06,  1.3tok/s]")
+    rows = {row["kind"]: row["bar"] for row in respond(Context(tmp_path), "overview", {})[1]["running"]}
+    assert rows["scores"]["percent"] == rows["tokens"]["percent"] == 34 and rows["judge"] is None
+
+
+def test_a_page_that_was_opened_before_there_were_scores_gets_them(whole: Path) -> None:
+    """Its address has the fingerprint of the token counts, or none."""
+    for early in (LENGTHS, "-"):
+        status, values = respond(Context(whole), f"question/{POOL}/{early}/1", {})
+        assert status == 200 and values["view"]["id"] == SCORES and values["scores"]["lark"]
+
+
 def test_runs_that_share_a_folder_are_kept_apart(tmp_path: Path) -> None:
     root = tmp_path / "outputs"
     record(root, START, {"event": "end", "error": None})

@@ -159,8 +159,11 @@ def test_tokens_are_those_of_the_artifact(context: Context, store: Path, pool: s
         assert "".join(tokens["pieces"][i] for i in tokens["piece"]) == pieces.text(kept.token)
         for name in ("surprisal", "residual", "entropy"):
             np.testing.assert_array_equal(np.float16(tokens[name]), np.float16(getattr(kept, name)))
-        found = get(context, f"alternatives/{pool}/{view}/1/{candidate['c']}/0")["rows"]
-        assert [[row["id"] for row in position] for position in found] == kept.alternatives[: len(found)].tolist()
+        found = get(context, f"alternatives/{pool}/{view}/1/{candidate['c']}/0")
+        n = len(found["ids"])
+        assert found["ids"] == kept.alternatives[:n].tolist()
+        np.testing.assert_allclose(found["p"], kept.alternative_p[:n], rtol=6e-4)
+        assert found["texts"] == {str(token): pieces.text([token]) for token in np.unique(kept.alternatives[:n]).tolist()}
         assert tokens["special"] == [i for i, token in enumerate(tokens["id"]) if pieces.special[token]]
 
 

@@ -7,8 +7,7 @@ from lark.explorer.context import Context
 from lark.explorer.listing import Entry, Listing
 from lark.explorer.pages.overview import row
 from lark.explorer.pages.runs import runs_with
-from lark.explorer.problems import PageError
-from lark.explorer.progress import LOG, curve, progress, tail
+from lark.explorer.progress import LOG, curve, last_point, progress, tail
 from lark.selection.write import SELECTION
 from lark.training.checkpoints import CHECKPOINT
 
@@ -67,13 +66,9 @@ def curves(context: Context) -> dict[str, Any]:
     listing = context.listing()
     found = []
     for entry in listing.of(CHECKPOINT.name)[:MANY]:
-        try:
-            last = curve(entry)
-        except PageError:
-            continue
-        losses = [value for value in last["loss"] if value is not None]
-        more = {"steps": len(last["step"]), "loss": losses[-1] if losses else None, "method": _method(listing, entry)}
-        found.append({**row(listing, entry), **more})
+        last = last_point(entry)
+        if last is not None:
+            found.append({**row(listing, entry), **last, "method": _method(listing, entry)})
     return {"curves": found}
 
 

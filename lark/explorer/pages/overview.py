@@ -15,7 +15,7 @@ from lark.explorer.listing import Entry, Listing, started
 from lark.explorer.lists import Rows
 from lark.explorer.pages.runs import running
 from lark.explorer.problems import PageError, reading
-from lark.explorer.progress import progress
+from lark.explorer.progress import LOG, progress
 from lark.explorer.values import moment
 from lark.explorer.views import views_of
 from lark.pool.trajectories import POOL
@@ -41,10 +41,19 @@ def overview(context: Context) -> dict[str, Any]:
         "now": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "kinds": counts,
         "runs": running(context, listing),
-        "running": [{**row(listing, e), **progress(e), "worker": listing.worker(e)} for e in active[:SHOWN_RUNNING]],
+        "running": [
+            {**row(listing, e), **progress(e, _together(e, active)), "worker": listing.worker(e)}
+            for e in active[:SHOWN_RUNNING]
+        ],
         "failed": [row(listing, entry) for entry in wrong[:SHOWN_RUNNING]],
         "pools": pools(listing),
     }
+
+
+def _together(entry: Entry, active: list[Entry]) -> Entry:
+    """The artifact whose log reports the progress: several artifacts of one step share a log, and the time of their start."""
+    sharing = [other for other in active if started(other) == started(entry) and other.file(LOG).exists()]
+    return entry if entry in sharing or not sharing else sharing[0]
 
 
 def pools(listing: Listing) -> list[dict[str, Any]]:

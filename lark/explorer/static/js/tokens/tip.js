@@ -19,7 +19,8 @@ export function tokenTip(tokens, path) {
     if (!tokens.alternatives) return;
     try {
       const found = await load(`${path}/${part}`);
-      draw(found.rows[i - found.start], null);
+      const at = i - found.start;
+      draw(found.ids[at].map((id, j) => ({ id, text: found.texts[id], p: found.p[at][j] })), null);
     } catch (error) {
       draw(null, error.message);
     }
