@@ -16,16 +16,16 @@ from matplotlib.figure import Figure
 from experiments.harness import results, verdict
 from experiments.harness.carrying import carry_out
 from experiments.harness.contest import Entrant, contest_of
-from experiments.harness.fitting import Schedule
+from experiments.harness.fitting import Schedule, costs, schedule, whole_pool
 from experiments.harness.game import Game, decide_schedule, replay, stored_schedule
 from experiments.harness.paired import Comparison
-from experiments.harness.planning import describe as describe_sweep
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial, counted
 from lark.errors import LarkError
-from lark.planner.report import duration
+from lark.planner.report import duration, size
+from lark.planner.throughput import throughput
 from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, METHOD_COLOURS, panels, plain_label, styled
-from lark.report.tables import MISSING, Cell
+from lark.report.tables import MISSING, Cell, text_table
 
 log = logging.getLogger(__name__)
 TITLE = "Which method for this student?"
@@ -92,12 +92,14 @@ def _on(training: int, held_out: int, named: bool) -> str:
 def describe(sweep: Sweep) -> str:
     """The plan: what would be run, and its cost."""
     contest = contest_of(sweep)
-    decided = stored_schedule(contest)
-    if decided is None:
-        from experiments.harness.fitting import schedule  # noqa: PLC0415
-
-        decided = schedule(contest)
-    return f"{announcement(decided)}\n\nEach entrant once, on the whole pool:\n\n{describe_sweep(sweep)}"
+    decided = stored_schedule(contest) or schedule(contest)
+    if decided.hours is None:
+        return announcement(decided)
+    found = costs(contest, decided.questions, whole_pool(contest), throughput(contest.config))
+    rows = [[name, duration(sum(found.shared[name].values())), duration(found.run[name])] for name in decided.entrants]
+    table = text_table(["entrant", "once (scoring, base model)", "each run (training, evaluation)"], rows)
+    disk = f"On disk: {size(found.disk_gib * decided.runs)} of trained students."
+    return f"{announcement(decided)}\n\n{table}\n\nEntrants share what they do once. {disk}"
 
 
 def render(sweep: Sweep) -> Report:
