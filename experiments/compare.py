@@ -10,23 +10,21 @@ import time
 from collections.abc import Mapping
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from experiments.harness import results, verdict
 from experiments.harness.carrying import carry_out
+from experiments.harness.comparison_figure import comparison_figure
 from experiments.harness.contest import Entrant, contest_of
-from experiments.harness.fitting import Schedule
+from experiments.harness.fitting import Schedule, costs, schedule, whole_pool
 from experiments.harness.game import Game, decide_schedule, replay, stored_schedule
 from experiments.harness.paired import Comparison
-from experiments.harness.planning import describe as describe_sweep
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial, counted
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
-from lark.planner.report import duration
-from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, METHOD_COLOURS, panels, plain_label, styled
-from lark.report.tables import MISSING, Cell
+from lark.planner.report import duration, size
+from lark.planner.throughput import throughput
+from lark.report.tables import MISSING, Cell, text_table
 
 log = logging.getLogger(__name__)
 TITLE = "Which method for this student?"
@@ -93,12 +91,14 @@ def _on(training: int, held_out: int, named: bool) -> str:
 def describe(sweep: Sweep) -> str:
     """The plan: what would be run, and its cost."""
     contest = contest_of(sweep)
-    decided = stored_schedule(contest)
-    if decided is None:
-        from experiments.harness.fitting import schedule  # noqa: PLC0415
-
-        decided = schedule(contest)
-    return f"{announcement(decided)}\n\nEach entrant once, on the whole pool:\n\n{describe_sweep(sweep)}"
+    decided = stored_schedule(contest) or schedule(contest)
+    if decided.hours is None:
+        return announcement(decided)
+    found = costs(contest, decided.questions, whole_pool(contest), throughput(contest.config))
+    rows = [[name, duration(sum(found.shared[name].values())), duration(found.run[name])] for name in decided.entrants]
+    table = text_table(["entrant", "once (scoring, base model)", "each run (training, evaluation)"], rows)
+    disk = f"On disk: {size(found.disk_gib * decided.runs)} of trained students."
+    return f"{announcement(decided)}\n\n{table}\n\nEntrants share what they do once. {disk}"
 
 
 def render(sweep: Sweep) -> Report:
@@ -116,7 +116,13 @@ def render(sweep: Sweep) -> Report:
     notes += _notes(game, found)
     tables = [_table(game, found, agreed)] + ([_pairs(game, found)] if found else [])
     return Report(
-        TITLE, CAPTION, _data(game, found), tables, _figure(game, found, agreed) if found else None, notes, scope=_scope(sweep)
+        TITLE,
+        CAPTION,
+        _data(game, found),
+        tables,
+        comparison_figure(game, found, agreed, _base(game)) if found else None,
+        notes,
+        scope=_scope(sweep),
     )
 
 
@@ -197,7 +203,7 @@ def _table(game: Game, found: Comparison | None, agreed: verdict.Agreement | Non
 
 
 def _pairs(game: Game, found: Comparison) -> Table:
-    scale, real = verdict.Scale.of(game.contest.config.compare.criterion), _real(game, found)
+    scale, real = verdict.Scale.of(game.contest.config.compare.criterion), verdict.real_pairs(game, found)
     rows = []
     for place, i in enumerate(found.order):
         for j in found.order[place + 1 :]:
@@ -205,11 +211,6 @@ def _pairs(game: Game, found: Comparison) -> Table:
             word = "real" if real[i][j] or real[j][i] else "not clear"
             rows.append([Cell(found.names[i]), Cell(found.names[j]), Cell(difference), Cell(interval), Cell(word)])
     return Table(["entrant", "minus", "difference", "95% interval", "difference is"], rows, "All pairs.", labels=2)
-
-
-def _real(game: Game, found: Comparison) -> list[list[bool]]:
-    rounds = game.rounds and game.rounds[-1].comparison.names == found.names
-    return (game.rounds[-1].real if rounds else found.real).tolist()
 
 
 def _data(game: Game, found: Comparison | None) -> pd.DataFrame:
@@ -224,7 +225,7 @@ def _data(game: Game, found: Comparison | None) -> pd.DataFrame:
             means = {key: None if value is None else float(value.mean()) for key, value in numbers.items()}
             rows.append({"row": "run", "entrant": name, "seed": trial.config.training.seed, **means})
     if found is not None:
-        real = _real(game, found)
+        real = verdict.real_pairs(game, found)
         rows += [
             {"row": "pair", "entrant": found.names[i], "minus": found.names[j], "difference": found.difference[i, j],
              "low": found.low[i, j], "high": found.high[i, j], "real": real[i][j] or real[j][i]}
@@ -232,69 +233,3 @@ def _data(game: Game, found: Comparison | None) -> pd.DataFrame:
             for j in found.order[place + 1 :]
         ]  # fmt: skip
     return pd.DataFrame(rows)
-
-
-@styled
-def _figure(game: Game, found: Comparison, agreed: verdict.Agreement | None) -> Figure:
-    """Left: runs and means. Middle: differences to the leader. Right: accuracy and loss."""
-    scale = verdict.Scale.of(game.contest.config.compare.criterion)
-    figure, axes = panels(3 if agreed else 2, width=4.2, height=0.7 + 0.32 * max(6, len(found.names)))
-    leader = game.rounds[-1].leader if game.rounds else found.names[found.order[0]]
-    order = [leader, *(found.names[k] for k in found.order if found.names[k] != leader)]
-    _runs(axes[0], game, found, order, scale)
-    _gaps(axes[1], game, found, order, scale)
-    if agreed:
-        _scatter(axes[2], game, found, agreed, scale)
-    return figure
-
-
-def _colour(game: Game, name: str) -> str:
-    method = game.entrant(name).config.method
-    return METHOD_COLOURS.get(method.name, BLUE)
-
-
-def _runs(axes: Axes, game: Game, found: Comparison, order: list[str], scale: verdict.Scale) -> None:
-    for place, name in enumerate(order):
-        values = [float(score.mean()) * scale.factor for score in game.scores[name]]
-        mean = found.means[found.names.index(name)] * scale.factor
-        axes.plot(values, [place] * len(values), "o", color=_colour(game, name), alpha=0.45, markersize=4)
-        axes.plot([mean], [place], "|", color=_colour(game, name), markersize=16, markeredgewidth=2.5)
-    base = _base(game)
-    if base is not None and scale.factor > 0:
-        axes.axvline(base * scale.factor, color=GREY, linestyle="--", linewidth=0.9)
-        axes.annotate("base model", (base * scale.factor, -0.75), fontsize=7, color=GREY, ha="center")
-    axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
-    axes.set_ylim(len(order) - 0.4, -1.0)
-    axes.set_xlabel(verdict.criterion_words(game) + (" (%)" if scale.factor > 0 else ""))
-    axes.set_title("training runs and their means")
-
-
-def _gaps(axes: Axes, game: Game, found: Comparison, order: list[str], scale: verdict.Scale) -> None:
-    lead, real = found.names.index(order[0]), _real(game, found)
-    for place, name in enumerate(order[1:], 1):
-        k = found.names.index(name)
-        middle, *ends = (table[k, lead] * scale.factor for table in (found.difference, found.low, found.high))
-        low, high = sorted(ends)
-        sure = real[lead][k] or real[k][lead]
-        axes.errorbar(
-            [middle], [place], xerr=[[middle - low], [high - middle]], fmt="o" if sure else "s", capsize=3,
-            color=LARK_COLOUR if sure else GREY, markerfacecolor=LARK_COLOUR if sure else "white",
-        )  # fmt: skip
-        axes.annotate("real" if sure else "not clear", (high, place), (4, -3), textcoords="offset points", fontsize=7)
-    axes.axvline(0, color=BLACK, linewidth=0.8)
-    axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
-    axes.set_ylim(len(order) - 0.4, -1.0)
-    axes.margins(x=0.18)
-    axes.set_xlabel(f"minus {plain_label(order[0])} ({scale.unit}), 95% intervals")
-    axes.set_title("differences to the leader")
-
-
-def _scatter(axes: Axes, game: Game, found: Comparison, agreed: verdict.Agreement, scale: verdict.Scale) -> None:
-    for name, loss in agreed.losses.items():
-        mean = found.means[found.names.index(name)] * scale.factor
-        axes.plot([loss], [mean], "o", color=_colour(game, name))
-        axes.annotate(plain_label(name), (loss, mean), (4, 3), textcoords="offset points", fontsize=7)
-    axes.margins(x=0.2, y=0.15)
-    axes.set_xlabel("loss of held-out correct trajectories (nats per token)")
-    axes.set_ylabel(verdict.criterion_words(game) + " (%)")
-    axes.set_title("the cheaper criterion" + ("" if agreed.tau != agreed.tau else f", τ = {agreed.tau:.2f}"))

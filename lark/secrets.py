@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 NAME = re.compile(
@@ -102,4 +103,11 @@ def _known(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
 def _is_path(name: str, value: str) -> bool:
     """Whether a variable names a file. A key may start with a slash too: those of Amazon are random characters of base64."""
     named = name.upper().endswith(("_PATH", "_FILE", "_DIR"))
-    return named or (value.startswith(("/", "~", ".")) and os.path.exists(os.path.expanduser(value)))
+    return named or (value.startswith(("/", "~", ".")) and _exists(value))
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, or the home of an unknown user
+        return False

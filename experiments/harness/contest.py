@@ -130,7 +130,9 @@ class Contest:
         typed = [argument for argument in self.sweep.arguments if _key(argument).split(".")[0] not in ELSEWHERE]
         swept = {_key(override) for override in entrant.trial.overrides}
         once = [argument for argument in typed if _key(argument) not in swept]
-        return shlex.join(["python", "run.py", *once, *entrant.trial.overrides])
+        pool = self.config.pool
+        fewer = pool.format != "demo" and pool.questions is not None and pool.questions < self.questions  # student=smollm2
+        return shlex.join(["python", "run.py", *once, *entrant.trial.overrides, *(["pool.questions=null"] if fewer else [])])
 
 
 def keys(sweep: Sweep) -> list[str]:
@@ -151,6 +153,8 @@ def _seeded(method: Method, seed: int) -> Method:
 
 def contest_of(sweep: Sweep, questions: int | None = None, only: Sequence[str] | None = None) -> Contest:
     """The contest of a sweep's trials, on `questions` of the pool. `only`: names of the entrants that take part."""
+    if "pool.questions" in keys(sweep):
+        raise LarkError("pool.questions has no effect on a comparison: set compare.questions instead.")
     students = {trial.config.student.name for trial in sweep.trials}
     if len(students) > 1:
         raise LarkError(f"student={','.join(sorted(students))}: methods are compared for one student at a time; choose one.")

@@ -52,6 +52,8 @@ class Costs:
     """Of steps that all seeds of an entrant share, such as scoring; by their key, because entrants share them too."""
     run: Mapping[str, float]
     """Of one run of each entrant: training and evaluating."""
+    disk_gib: float = 0.0
+    """What one trained student keeps on disk."""
 
     def hours(self, entrants: Sequence[str], design: Design) -> float:
         """The longest that a design takes: the costliest entrants stay in it."""
@@ -67,18 +69,23 @@ class Costs:
 def schedule(contest: Contest) -> Schedule:
     """The schedule of a contest, trimmed to compare.budget_hours. Raises an error if nothing fits."""
     asked = contest.config.compare
-    full = Schedule(
-        asked.questions, tuple(e.name for e in contest.entrants), tuple(asked.seeds), halve=asked.design == "halving"
-    )
+    names, halve = tuple(entrant.name for entrant in contest.entrants), asked.design == "halving"
+    full = Schedule(asked.questions, names, tuple(asked.seeds), halve)
+    lengths = whole_pool(contest)
+    full = replace(full, questions=min(full.questions, _available(contest.config, lengths)))
     try:
-        whole = replace(contest.config, pool=source(contest.config.pool, asked.questions))
-        lengths, hardware = pool_lengths(whole), throughput(contest.config)
-        full = replace(full, questions=min(full.questions, _available(contest.config, lengths)))
+        hardware = throughput(contest.config)
         return fit(full, lambda questions: costs(contest, questions, lengths, hardware), asked.budget_hours)
     except LarkError:
         if asked.budget_hours:
             raise
         return full  # the student's size is unknown; without a limit, that is no reason to stop
+
+
+def whole_pool(contest: Contest) -> PoolLengths:
+    """Lengths of all trajectories that can be used."""
+    pool = source(contest.config.pool, contest.config.compare.questions)
+    return pool_lengths(replace(contest.config, pool=pool))
 
 
 def _available(config: Config, lengths: PoolLengths) -> int:
@@ -119,6 +126,7 @@ def costs(contest: Contest, questions: int, lengths: PoolLengths, hardware: Thro
     """Estimates for all entrants on this many questions."""
     shared: dict[str, dict[tuple[str, ...], float]] = {}
     run: dict[str, float] = {}
+    disk = 0.0
     held = max(1, round(questions * contest.config.compare.held_out))
     for entrant in contest.entrants:
         config = _sized(contest, entrant, held)
@@ -126,7 +134,8 @@ def costs(contest: Contest, questions: int, lengths: PoolLengths, hardware: Thro
         found = estimate(config, steps, replace(lengths, questions=max(1, questions - held)), hardware)
         shared[entrant.name] = {e.step.key: e.seconds for e in found if not _per_run(e.step)}
         run[entrant.name] = sum(e.seconds for e in found if _per_run(e.step))
-    return Costs(shared, run)
+        disk = max(disk, *(e.kept_gib for e in found))
+    return Costs(shared, run, disk)
 
 
 def _sized(contest: Contest, entrant: Entrant, problems: int) -> Config:

@@ -108,7 +108,7 @@ def compare(
     )
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _resampled_weights(problems: int, resamples: int, seed: int) -> Floats:
     """[R, P] How much each problem counts in a resample, scaled so that the variance is not biased for few problems."""
     drawn = np.random.default_rng([seed, 0]).multinomial(problems, np.full(problems, 1 / problems), size=resamples)

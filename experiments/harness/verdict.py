@@ -52,6 +52,12 @@ def latest(game: Game) -> Comparison | None:
     return compare(game.tables) if len(game.scores) > 1 else None
 
 
+def real_pairs(game: Game, found: Comparison) -> list[list[bool]]:
+    """Whether i is better than j, by the last round or, if it is not complete, by all results so far."""
+    rounds = game.rounds and game.rounds[-1].comparison.names == found.names
+    return (game.rounds[-1].real if rounds else found.real).tolist()
+
+
 def sentence(game: Game) -> str:
     """The outcome in a few sentences."""
     if not game.rounds:

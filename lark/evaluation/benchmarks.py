@@ -125,7 +125,7 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
             )
         if task.answer_format == "numeric" and canonical_number(answer) is None:
             raise LarkError(
-                f"{where}: the answer {answer.strip()[:40]!r} is not a number, so no number would be right. Fix the row, name another "
+                f"{where}: the answer {answer.strip()[:40]!r} is not a number, so no number is right. Fix the row, name another "
                 f"column with benchmark.tasks.{name}.answer_field, or set answer_format=free_form."
             )
         return Problem(identity, question, answer, level)

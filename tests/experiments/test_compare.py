@@ -178,6 +178,7 @@ def test_a_pool_without_answers_says_what_to_do_and_a_named_benchmark_is_enough(
     ("arguments", "said"),
     [
         (["method=lark"], "only one entrant"),
+        (["pool.questions=9"], "set compare.questions instead"),
         (["student=demo,smollm2"], "one student at a time"),
         (["method=lark,base"], "method=base trains nothing"),
         (["compare.reverse=[rho]"], "compare.reverse: rho is not among the methods"),
