@@ -133,8 +133,8 @@ def _csv(path: Path) -> pd.DataFrame:
     numbers = pd.to_numeric(said, errors="coerce").astype(np.float64)
     wrong = numbers.isna() & ~said.str.lower().isin(NO_SCORE)
     if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise LarkError(f"{path}: the column `score` must contain numbers; for {_name(table[row:])} it is {said[row]!r}.")
+        first = int(np.flatnonzero(wrong)[0])
+        raise LarkError(f"{path}: the column `score` must contain numbers; for {_name(table[first:])} it is {said[first]!r}.")
     return table[KEY].assign(**{SCORE: numbers})
 
 
