@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import time
@@ -34,11 +35,12 @@ STOPS = {
 """Where runs are interrupted: when there are this many such files."""
 
 
-def run(outputs: Path, seconds: float = SECONDS) -> Ended:
-    """A whole run in one process: its workers are calls of functions."""
+def run(outputs: Path, seconds: float = SECONDS, largest: int = resource.RLIM_INFINITY) -> Ended:
+    """A whole run in one process: its workers are calls of functions. `largest`: bytes that a file may have."""
 
     def here() -> None:
         pipelines.run_worker = work_here  # type: ignore[assignment]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
 
     return forked(lambda: program((f"outputs={outputs}", *SETTINGS, "hardware.warm=false"), prepare=here), seconds)
 
@@ -176,6 +178,26 @@ class Kills:
         return judged(run(outputs), f"killed after {said}", lambda: difference(outputs, self.expected))
 
 
+class FullDisks:
+    """Runs on a disk that is full: no file can be larger than some number of bytes. With enough space, they resume."""
+
+    name = "full disks"
+    share = 1.0
+
+    def prepare(self, shared: Path) -> None:
+        self.expected = data(undisturbed(shared))
+
+    def run(self, case: Case, folder: Path) -> Result:
+        rng, outputs, said = case.rng, folder / "outputs", []
+        for _ in range(rng.choice([1, 1, 2])):
+            largest = int(10 ** rng.uniform(1.5, 7.3))
+            said.append(f"{largest:,} bytes")
+            first = judged(run(outputs, largest=largest), f"a disk with {said}")
+            if first.failed:
+                return first
+        return judged(run(outputs), f"resumed after {said}", lambda: difference(outputs, self.expected))
+
+
 def undisturbed(shared: Path) -> Path:
     """A finished run, made once."""
     outputs = shared / "finished"
@@ -195,4 +217,4 @@ def stopped(shared: Path, name: str) -> Path:
     return outputs
 
 
-KINDS = (Damage("finished run", 3.0), Damage("stopped run", 3.0, stop="all"), Kills())
+KINDS = (Damage("finished run", 3.0), Damage("stopped run", 3.0, stop="all"), Kills(), FullDisks())
