@@ -22,9 +22,10 @@ from lark.errors import LarkError
 from lark.limits import time_limit
 from lark.names import LONGEST, file_name
 from lark.pool.read import box_answer, read
+from lark.runtime.entry import run_main
 from lark.runtime.store import Artifact, Checksums, Kind, Store, checksum, write_text
 from tests.conftest import ROOT, composed
-from tests.hostile import command, small
+from tests.hostile import command, forked, small
 
 LONG = "x" * 300
 ROW = {"question_id": "q", "question": "2+3?", "response": "It is \\boxed{5}.", "answer": "5", "teacher": "t"}
@@ -376,6 +377,18 @@ def test_what_the_disk_refuses_is_a_sentence(number: int, tmp_path: Path, monkey
     monkeypatch.setattr("lark.runtime.store.write_text", fails)
     with pytest.raises(LarkError, match=str(tmp_path)):
         make(tmp_path)
+
+
+def test_a_disk_that_fills_while_pytorch_writes_is_a_sentence(tmp_path: Path) -> None:
+    """PyTorch reports a position in the file, not the disk."""
+    import torch
+
+    def save() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        torch.save({"state": torch.zeros(200_000)}, tmp_path / "optimizer.pt")
+
+    ended = forked(lambda: run_main(save, tmp_path), 60)
+    assert f"No space left on the disk while writing {tmp_path}" in ended.sentence
 
 
 @pytest.mark.parametrize("more", [[], ["dry_run=true"]])

@@ -1,8 +1,10 @@
 """Damaged outputs of finished and of interrupted runs, and runs that are killed: the same command ends with the same files."""
 
+import errno
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import time
@@ -11,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lark.errors import DamagedError
+from lark.runtime import locks
 from lark.runtime import pipeline as pipelines
 from lark.runtime.integrity import verify
 from lark.runtime.manifest import MANIFEST
 from lark.runtime.store import CARD
 from tests.conftest import work_here
-from tests.fuzz.case import Case, Result, judged
+from tests.fuzz.case import DIFFERENT, Case, Result, judged
 from tests.fuzz.kills import SETTINGS, data
 from tests.fuzz.mutations import change_file, replace
 from tests.hostile import Ended, forked, program
@@ -34,11 +37,18 @@ STOPS = {
 """Where runs are interrupted: when there are this many such files."""
 
 
-def run(outputs: Path, seconds: float = SECONDS) -> Ended:
-    """A whole run in one process: its workers are calls of functions."""
+def run(
+    outputs: Path,
+    seconds: float = SECONDS,
+    largest: int = resource.RLIM_INFINITY,
+    prepare: Callable[[], object] = lambda: None,
+) -> Ended:
+    """A whole run in one process: its workers are calls of functions. `largest`: bytes that a file may have."""
 
     def here() -> None:
+        prepare()
         pipelines.run_worker = work_here  # type: ignore[assignment]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
 
     return forked(lambda: program((f"outputs={outputs}", *SETTINGS, "hardware.warm=false"), prepare=here), seconds)
 
@@ -176,6 +186,66 @@ class Kills:
         return judged(run(outputs), f"killed after {said}", lambda: difference(outputs, self.expected))
 
 
+def without_locks() -> None:
+    """Let `flock` fail as on some network file systems."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    locks.fcntl.flock = fails  # type: ignore[assignment]
+
+
+class Together:
+    """Two runs of the same command at once, with the kernel's locks or without, one of which may be killed."""
+
+    name = "two runs"
+    share = 1.0
+
+    def prepare(self, shared: Path) -> None:
+        self.expected = data(undisturbed(shared))
+        self.seconds = float((shared / TIME).read_text())
+
+    def run(self, case: Case, folder: Path) -> Result:
+        rng, outputs = case.rng, folder / "outputs"
+        prepare = rng.choice([without_locks, lambda: None])
+        wait, is_killed = rng.choice([0.0, rng.uniform(0, self.seconds)]), rng.random() < 0.4
+        what = f"{wait:.1f} s apart, {'without' if prepare is without_locks else 'with'} locks{', one killed' * is_killed}"
+        other = os.fork()
+        if other == 0:
+            os.setsid()
+            prepare()
+            os._exit(run_silently(outputs))
+        time.sleep(wait)
+        if is_killed:
+            time.sleep(rng.uniform(0, self.seconds))
+            os.killpg(other, signal.SIGKILL)
+        result = judged(run(outputs, prepare=prepare), what, lambda: difference(outputs, self.expected))
+        code = os.waitstatus_to_exitcode(os.waitpid(other, 0)[1])
+        if not result.failed and code not in (0, -signal.SIGKILL):
+            return Result(DIFFERENT, what, f"the other run ended with {code}")
+        return result
+
+
+class FullDisks:
+    """Runs on a disk that is full: no file can be larger than some number of bytes. With enough space, they resume."""
+
+    name = "full disks"
+    share = 1.0
+
+    def prepare(self, shared: Path) -> None:
+        self.expected = data(undisturbed(shared))
+
+    def run(self, case: Case, folder: Path) -> Result:
+        rng, outputs, said = case.rng, folder / "outputs", []
+        for _ in range(rng.choice([1, 1, 2])):
+            largest = int(10 ** rng.uniform(1.5, 7.3))
+            said.append(f"{largest:,} bytes")
+            first = judged(run(outputs, largest=largest), f"a disk with {said}")
+            if first.failed:
+                return first
+        return judged(run(outputs), f"resumed after {said}", lambda: difference(outputs, self.expected))
+
+
 def undisturbed(shared: Path) -> Path:
     """A finished run, made once."""
     outputs = shared / "finished"
@@ -195,4 +265,4 @@ def stopped(shared: Path, name: str) -> Path:
     return outputs
 
 
-KINDS = (Damage("finished run", 3.0), Damage("stopped run", 3.0, stop="all"), Kills())
+KINDS = (Damage("finished run", 3.0), Damage("stopped run", 3.0, stop="all"), Kills(), Together(), FullDisks())
