@@ -192,7 +192,7 @@ def _table(game: Game, found: Comparison | None, agreed: verdict.Agreement | Non
         row = [Cell(str(rank)), Cell(name), Cell(str(len(game.scores[name]))), Cell(mean, name == leader), *gap]
         row.append(Cell(verdict.status(game, name)))
         rows.append([*row, *([Cell(f"{agreed.losses[name]:.3f}")] if agreed else [])])
-    for name in game.failed:
+    for name in game.failed.keys() - game.scores.keys():
         rows.append(
             [MISSING, Cell(name), *[MISSING] * (len(header) - 3 - bool(agreed)), Cell("failed"), *[MISSING] * bool(agreed)]
         )

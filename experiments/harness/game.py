@@ -96,8 +96,7 @@ class Game:
         if error is None and score is None:
             self.missing += 1
         elif score is None:
-            self.failed[name] = str(error)
-            self.scores.pop(name, None)
+            self.failed[name] = str(error)  # its earlier runs stay: rounds compare the same entrants
         else:
             self.scores.setdefault(name, []).append(score)
             self.trials.setdefault(name, []).append(trial)

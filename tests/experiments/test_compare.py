@@ -18,6 +18,7 @@ from experiments.harness.sweep import Sweep, compose_sweep
 from lark.errors import LarkError
 from lark.reading.rows import jsonl_rows
 from lark.selection.held_out import PROBLEMS, TRAJECTORIES, Split
+from lark.training.checkpoints import CHECKPOINT
 from lark.training.training_set import read_rows
 from tests.conftest import ROOT
 from tests.experiments.planted import Ability, build
@@ -91,6 +92,20 @@ def test_a_killed_comparison_resumes_with_the_same_schedule_and_reports_what_the
     assert whole.finished and whole.schedule == partial.schedule
     after = replay(sweep)
     assert after is not None and verdict.sentence(after) == verdict.sentence(whole)
+
+
+def test_an_entrant_that_fails_in_a_later_round_keeps_its_earlier_runs_and_the_report_is_written(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    whole = played(sweep, lambda trial: 0.0)
+    leader = whole.rounds[-1].leader
+    broken = Game(whole.contest, whole.schedule)
+    last = whole.trials[leader][-1].artifact(CHECKPOINT)
+    assert last is not None
+    sweep.store.fail([last], LarkError("out of memory"))
+    broken.play(lambda entrant, seed, trial: "out of memory" if (entrant.name, seed) == (leader, 8) else None)
+    assert broken.failed == {leader: "out of memory"} and len(broken.scores[leader]) == 7
+    assert verdict.status(broken, leader) == "failed"
+    assert "failed: out of memory" in "".join(compare.render(sweep).notes)
 
 
 def test_the_criterion_may_be_the_loss_which_needs_no_answers_and_no_generation(tmp_path: Path) -> None:
