@@ -81,7 +81,8 @@ def find_view(listing: Listing, pool: str, fingerprint: str) -> View:
         if view.id == fingerprint:
             return view
     for view in found:
-        if LENGTHS in view.sources and view.sources[LENGTHS].fingerprint == fingerprint:
+        lengths = view.sources.get(LENGTHS)
+        if lengths is not None and lengths.fingerprint == fingerprint:
             return view
     raise PageError(f"There are no scores {fingerprint} of the pool {entry.name} in this store (any more).")
 

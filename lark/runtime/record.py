@@ -50,7 +50,8 @@ class Record:
     def _write(self, **values: Any) -> None:
         line = json.dumps({"run": self.run, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values})
         with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if values["event"] == "start":  # later, a folder that is gone was removed on purpose
+                self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as handle:
                 handle.write(f"{line}\n")
 
