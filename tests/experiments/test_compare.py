@@ -16,9 +16,9 @@ from experiments.harness.fitting import Costs, Schedule, fit
 from experiments.harness.game import Game, decide_schedule, replay
 from experiments.harness.sweep import Sweep, compose_sweep
 from lark.errors import LarkError
+from lark.evaluation.grade import METRICS
 from lark.reading.rows import jsonl_rows
 from lark.selection.held_out import PROBLEMS, TRAJECTORIES, Split
-from lark.training.checkpoints import CHECKPOINT
 from lark.training.training_set import read_rows
 from tests.conftest import ROOT
 from tests.experiments.planted import Ability, build
@@ -99,11 +99,12 @@ def test_an_entrant_that_fails_in_a_later_round_keeps_its_earlier_runs_and_the_r
     whole = played(sweep, lambda trial: 0.0)
     leader = whole.rounds[-1].leader
     broken = Game(whole.contest, whole.schedule)
-    last = whole.trials[leader][-1].artifact(CHECKPOINT)
-    assert last is not None
-    sweep.store.fail([last], LarkError("out of memory"))
-    broken.play(lambda entrant, seed, trial: "out of memory" if (entrant.name, seed) == (leader, 8) else None)
-    assert broken.failed == {leader: "out of memory"} and len(broken.scores[leader]) == 7
+    last, number = whole.trials[leader][-1], len(whole.scores[leader])
+    evaluated = next(step for step in last.plan if step.makes(METRICS) and step.model == "trained")
+    sweep.store.fail(evaluated.artifacts, LarkError("out of memory"))
+    lost = (leader, last.config.training.seed)
+    broken.play(lambda entrant, seed, trial: "out of memory" if (entrant.name, seed) == lost else None)
+    assert broken.failed == {leader: "out of memory"} and len(broken.scores[leader]) == number - 1
     assert verdict.status(broken, leader) == "failed"
     assert "failed: out of memory" in "".join(compare.render(sweep).notes)
 

@@ -146,6 +146,7 @@ def stamps(folder: Path, pattern: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.skipif("LARK_CLUSTER_TESTS" not in os.environ, reason="takes minutes: set LARK_CLUSTER_TESTS=1")
 def test_a_run_survives_the_loss_of_its_driver_and_of_nodes_and_makes_the_files_of_one_machine(
     one: Path, started: Nodes, tmp_path: Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_nodes_and_makes_the_files_
     assert [json.loads(line)["step"] for line in curve] == list(range(1, len(curve) + 1))
 
 
+@pytest.mark.skipif("LARK_CLUSTER_TESTS" not in os.environ, reason="takes minutes: set LARK_CLUSTER_TESTS=1")
 def test_a_node_that_is_lost_while_generating_changes_no_answer(started: Nodes, tmp_path: Path) -> None:
     started.add(2 - len(started.nodes))
     config = composed(
