@@ -21,7 +21,8 @@ class DamagedError(LarkError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error message, with the next one if it ends in a colon; the error's type if it is empty."""
+    """The first line of another library's error message, with the next one if it ends in a colon. Without a message, the error's
+    type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 NAME = re.compile(
@@ -101,5 +102,9 @@ def _known(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
 
 def _is_path(name: str, value: str) -> bool:
     """Whether a variable names a file. A key may start with a slash too: those of Amazon are random characters of base64."""
-    named = name.upper().endswith(("_PATH", "_FILE", "_DIR"))
-    return named or (value.startswith(("/", "~", ".")) and os.path.exists(os.path.expanduser(value)))
+    if name.upper().endswith(("_PATH", "_FILE", "_DIR")):
+        return True
+    try:
+        return value.startswith(("/", "~", ".")) and Path(value).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long, of an unknown user, or with characters that no path has
+        return False

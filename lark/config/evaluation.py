@@ -93,7 +93,8 @@ class Benchmark:
             plain_name("benchmark.tasks", name)
             text_name(f"benchmark.tasks.{name}.label", task.label)
             once = task.label not in labels and name != AVERAGE.lower()
-            require(once, f"benchmark.tasks.{name}.label", task.label, "another column of the tables has this name; choose another one")
+            unique = "another column of the tables has this name; choose another one"
+            require(once, f"benchmark.tasks.{name}.label", task.label, unique)
             labels.append(task.label)
             one_of(f"benchmark.tasks.{name}.answer_format", task.answer_format, ANSWER_FORMATS)
             _check_options(f"benchmark.tasks.{name}", task)

@@ -125,8 +125,8 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
             )
         if task.answer_format == "numeric" and canonical_number(answer) is None:
             raise LarkError(
-                f"{where}: the answer {answer.strip()[:40]!r} is not a number, so no number would be right. Fix the row, name another "
-                f"column with benchmark.tasks.{name}.answer_field, or set answer_format=free_form."
+                f"{where}: the answer {answer.strip()[:40]!r} is not a number, so no number would be right. Fix the row, "
+                f"name another column with benchmark.tasks.{name}.answer_field, or set answer_format=free_form."
             )
         return Problem(identity, question, answer, level)
     wrong = [get(field) for field in task.distractor_fields]

@@ -21,7 +21,7 @@ from lark.runtime.store import Kind, write_text
 if TYPE_CHECKING:
     from lark.runtime.operation import Counts, Job
 
-METRICS = Kind("metrics", 4, "metrics.json")
+METRICS = Kind("metrics", 5, "metrics.json")
 
 
 def collect(job: "Job", counts: "Counts") -> "Counts":

@@ -92,7 +92,7 @@ class Students:
 
     def _expected(self, name: str, otherwise: bytes) -> bytes:
         """The content of the same artifact's file, whatever the artifact is called."""
-        kind, folder, *rest = Path(name).parts + ("",)
+        kind, folder, *rest = (*Path(name).parts, "")
         mark = folder.rsplit("-", 1)[-1]
         same = [
             key

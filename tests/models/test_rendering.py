@@ -339,7 +339,8 @@ def attacked(hostile: str) -> list[tuple[list[dict[str, Any]], list[dict[str, An
     keys, values = {hostile: 3}, {"a": {"type": hostile, "role": hostile, "list": [hostile]}}
     kinds = {"type": "object", "properties": {hostile: {"type": hostile}}}
     return [
-        (call(name=hostile), TOOLS), (call(arguments=keys), TOOLS), (call(arguments={"a": keys}), TOOLS), (call(arguments=values), TOOLS),
+        (call(name=hostile), TOOLS), (call(arguments=keys), TOOLS), (call(arguments={"a": keys}), TOOLS), (call(arguments=values),
+        TOOLS),
         (AGENT, tool(name=hostile)), (AGENT, tool(description=hostile)), (AGENT, tool(parameters=kinds)),
         (AGENT, [{**TOOLS[0], "type": hostile, hostile: 1}]),
     ]  # fmt: skip
