@@ -29,7 +29,7 @@ from lark import config
 from lark.config.cli import as_hydra_reads, outputs_typed, sentence
 from lark.errors import LarkError
 from lark.runtime.entry import INTERRUPTED, explain, run_main
-from lark.runtime.machine import share
+from lark.runtime.machine import claim
 
 if TYPE_CHECKING:
     from lark.runtime.pipeline import Pipeline
@@ -44,7 +44,7 @@ failures: list[str] = []
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(composed: DictConfig) -> None:
     hydra_config = HydraConfig.get()
-    if hydra_config.mode == RunMode.MULTIRUN and hydra_config.job.num % share()[1] != share()[0]:
+    if hydra_config.mode == RunMode.MULTIRUN and not claim(hydra_config.job.num):
         return  # a trial of another process (experiments/harness/lanes.py)
     folder, outputs = Path(hydra_config.runtime.output_dir), Path(str(composed.outputs))
     try:

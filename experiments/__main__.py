@@ -57,7 +57,7 @@ def run(name: str, arguments: list[str]) -> list[str]:
         errors: list[str] = conduct(sweep)
         _write(sweep)
         return errors
-    number = lanes.lanes(sweep)
+    number = lanes.lanes(trial.config for trial in sweep.trials)
     log.info("%s at scale %s: %s%s", sweep.title, sweep.scale, counted(len(sweep.trials), "trial"), lanes.described(number))
     code = lanes.run([sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments], number)
     _write(sweep)

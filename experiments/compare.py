@@ -8,15 +8,16 @@ The sweep's trials are the entrants: methods, budgets, or anything else that is 
 import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 
 import pandas as pd
 
-from experiments.harness import results, verdict
+from experiments.harness import lanes, results, verdict
 from experiments.harness.carrying import carry_out
 from experiments.harness.comparison_figure import comparison_figure
 from experiments.harness.contest import Entrant, contest_of
 from experiments.harness.fitting import Schedule, costs, schedule, whole_pool
-from experiments.harness.game import Game, decide_schedule, replay, stored_schedule
+from experiments.harness.game import Game, Run, decide_schedule, replay, score_of, stored_schedule
 from experiments.harness.paired import Comparison
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial, counted
@@ -37,22 +38,30 @@ def conduct(sweep: Sweep) -> list[str]:
     contest = contest_of(sweep, decided.questions, decided.entrants)
     split = contest.prepare()
     log.info("%s\n%s", announcement(decided), _on(len(split.training), len(split.held_out), contest.named))
-    game = Game(contest, decided)
-    made = 0
+    game = Game(contest, decided, lanes=lanes.lanes(entrant.config for entrant in contest.entrants))
+    shown: set[tuple[str, int]] = set()
 
     def perform(entrant: Entrant, seed: int, trial: Trial) -> str | None:
-        nonlocal made
-        made += 1
         started = time.time()
         try:
             carry_out(trial, f"compare/{trial.config.student.name}/{entrant.name}-seed{seed}")
         except LarkError as error:
-            log.info("%d. %s, seed %d: failed: %s", made, entrant.name, seed, error)
+            log.info("%s, seed %d: failed: %s", entrant.name, seed, error)
             return str(error)
-        log.info("%d. %s, seed %d: %s (%s)", made, entrant.name, seed, _shown(sweep, trial), duration(time.time() - started))
+        if (entrant.name, seed) not in shown:
+            took = duration(time.time() - started)
+            log.info("%s, seed %d: %s (%s)", entrant.name, seed, _shown(sweep, trial), took)
         return None
 
-    game.play(perform, told=lambda number, judged: log.info("%s", verdict.told(game, number, judged)))
+    def side_by_side(runs: list[Run]) -> None:
+        """Make the runs of a round in lanes. `perform` then finds them; what a lane could not make, it makes again, or says why."""
+        left = [run for run in runs if score_of(contest, run[2]) is None]
+        if game.lanes == 1 or len(left) < 2:
+            return
+        lanes.fork([partial(perform, *run) for run in left], game.lanes)
+        shown.update((entrant.name, seed) for entrant, seed, trial in left if score_of(contest, trial) is not None)
+
+    game.play(perform, lambda number, judged: log.info("%s", verdict.told(game, number, judged)), side_by_side)
     log.info("\n%s\n", verdict.sentence(game))
     if game.rounds:
         log.info("The full run with %s:\n  %s\n", game.rounds[-1].leader, verdict.next_command(game))

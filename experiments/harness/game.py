@@ -26,6 +26,7 @@ SCHEDULE = Kind("compare", 1, "schedule.json")
 """What a comparison does, decided once: the planner's measurement of this machine may differ the next time."""
 Perform = Callable[[Entrant, int, Trial], str | None]
 """Makes a run and returns the error that stopped it, or None."""
+Run = tuple[Entrant, int, Trial]
 
 
 @dataclass
@@ -44,6 +45,8 @@ class Game:
     """Runs of the current round that do not exist yet."""
     stopped: str = ""
     """Why the last rounds were left out."""
+    lanes: int = 1
+    """Runs that are made at once."""
 
     @property
     def found(self) -> bool:
@@ -66,16 +69,24 @@ class Game:
     def entrant(self, name: str) -> Entrant:
         return next(entrant for entrant in self.contest.entrants if entrant.name == name)
 
-    def play(self, perform: Perform, told: Callable[[int, Round], None] | None = None) -> "Game":
-        """Go through the rounds. `told` hears of each round when it is judged."""
+    def play(
+        self,
+        perform: Perform,
+        told: Callable[[int, Round], None] | None = None,
+        ahead: Callable[[list[Run]], None] | None = None,
+    ) -> "Game":
+        """Go through the rounds. `ahead` may make the runs of a round before they are asked for one by one, in any order; `told` is
+        called with each round when it is judged."""
         running, done, design = self.schedule.entrants, 0, self.schedule.design
         for number, seeds in enumerate(design.seeds):
             if number and self._out_of_time(len(running) * (seeds - done), number):
                 break
-            for name in running:
-                for seed in range(done + 1, seeds + 1):
-                    if name not in self.failed:
-                        self._run(name, seed, perform)
+            runs = [self._planned(name, seed) for name in running for seed in range(done + 1, seeds + 1)]
+            if ahead is not None:
+                ahead(runs)
+            for entrant, seed, trial in runs:
+                if entrant.name not in self.failed:
+                    self._run(entrant, seed, trial, perform)
             running, done = tuple(name for name in running if name not in self.failed), seeds
             if self.missing or len(self.scores) < 2 or not running:
                 break
@@ -88,10 +99,12 @@ class Game:
                 break
         return self
 
-    def _run(self, name: str, seed: int, perform: Perform) -> None:
+    def _planned(self, name: str, seed: int) -> Run:
         entrant = self.entrant(name)
-        trial = self.contest.run(entrant, seed)
-        error = perform(entrant, seed, trial)
+        return entrant, seed, self.contest.run(entrant, seed)
+
+    def _run(self, entrant: Entrant, seed: int, trial: Trial, perform: Perform) -> None:
+        name, error = entrant.name, perform(entrant, seed, trial)
         score = score_of(self.contest, trial)
         if error is None and score is None:
             self.missing += 1
@@ -104,7 +117,7 @@ class Game:
     def _out_of_time(self, runs: int, number: int) -> bool:
         """Whether the next round would exceed compare.budget_hours, by the time that the runs so far took."""
         limit, done = self.contest.config.compare.budget_hours, sum(map(len, self.trials.values()))
-        needed = self.seconds / 3600 * (1 + runs / done)
+        needed = self.seconds / 3600 / self.lanes * (1 + runs / done)
         if not limit or needed <= limit:
             return False
         self.stopped = (

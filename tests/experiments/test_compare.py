@@ -51,7 +51,7 @@ def played(sweep: Sweep, ability: Ability, most: int | None = None) -> Game:
 
 def test_a_planted_winner_is_named_with_its_lead_its_cost_and_the_full_run(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, "weighting=uniform")
-    game = played(sweep, lambda trial: 1.5 if trial.config.method.name == "rsr" else -1.0)
+    game = played(sweep, lambda trial: 3.0 if trial.config.method.name == "rsr" else -2.0)
     said = verdict.sentence(game)
     assert re.match(r"RSR min \(\d+\.\d%\) is the best by Acc@5: its lead over every other entrant is real, by \+\d", said)
     assert "training runs and their evaluation" in said
