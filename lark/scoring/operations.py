@@ -18,6 +18,7 @@ from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_b
 from lark.runtime.machine import Machine
 from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
+from lark.scoring.constants import CPU_TOKENS
 from lark.scoring.methods import TOKENS
 from lark.scoring.text import write_indicators
 
@@ -46,11 +47,13 @@ def _lengths_cost(planner: Planner, step: Step) -> Estimate:
 
 
 def _score_cost(planner: Planner, step: Step) -> Estimate:
-    lengths = planner.lengths
-    flops = costs.forward_flops(planner.shape, lengths.total, lengths.response)
+    lengths, on_cpu = planner.lengths, planner.hardware.machine.device == "cpu"
+    share = lengths.shared(CPU_TOKENS) if on_cpu else 1.0
+    flops = costs.forward_flops(planner.shape, lengths.total, lengths.response, share)
     own = flops.forward * lengths.repeat / lengths.trajectories / planner.hardware.rate("forward", planner.shape, 1)
     paper = f"{PAPER_SCORE_SECONDS} s per sample (ours {own:.2f} s of one GPU)" if planner.is_papers else ""
-    return replace(_pass_cost(planner, step, flops, paper), kept_gib=_token_bytes(planner, step) / GIB)
+    tokens = CPU_TOKENS if on_cpu else None
+    return replace(_pass_cost(planner, step, flops, paper, tokens), kept_gib=_token_bytes(planner, step) / GIB)
 
 
 def _token_bytes(planner: Planner, step: Step) -> float:
@@ -67,14 +70,15 @@ def _local_cost(planner: Planner, step: Step) -> Estimate:
     return _pass_cost(planner, step, costs.local_flops(planner.shape, lengths.total, lengths.response, context))
 
 
-def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "") -> Estimate:
-    """Cost of one pass of the student over the pool."""
+def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "", tokens: int | None = None) -> Estimate:
+    """Cost of one pass of the student over the pool. `tokens`: of one forward pass, if a batch is run in several."""
     lengths, shape = planner.lengths, planner.shape
     flops = operations.forward * lengths.repeat
     element = precision_bytes(planner.config.student.dtype)
     weights = shape.parameters * element
-    batch = max(planner.config.hardware.score_tokens, int(lengths.total.max()))
-    memory = (weights + costs.forward_bytes(shape, batch, element)) / GIB
+    batch, longest = planner.config.hardware.score_tokens, int(lengths.total.max())
+    hidden = 2.0 * max(batch, longest) * shape.hidden * element if tokens is not None else 0.0
+    memory = (weights + hidden + costs.forward_bytes(shape, max(tokens or batch, longest), element)) / GIB
     work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens"
     return planner.made(step, work, flops, planner.seconds("forward", flops, weights), memory, weights / GIB, paper)
 

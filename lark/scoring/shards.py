@@ -23,6 +23,7 @@ from lark.runtime.operation import Counts, Job
 from lark.runtime.part_files import intact
 from lark.runtime.store import atomic
 from lark.scoring import tokens
+from lark.scoring.constants import CPU_TOKENS
 from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
 
 ROWS = {**dict.fromkeys(KEY, pa.string()), "n_tokens": pa.int64()}
@@ -41,8 +42,9 @@ def cost(length: np.ndarray) -> np.ndarray:
 
 
 def cut(costs: np.ndarray, shard_tokens: int) -> list[range]:
-    """Ranges of rows of about equal cost: at least LEAST_SHARDS (or as many as there are rows)."""
-    wanted = min(len(costs), max(LEAST_SHARDS, int(np.ceil(costs.sum() / shard_tokens))))
+    """Ranges of rows of about equal cost: at least LEAST_SHARDS, unless they would be smaller than one forward pass on CPU."""
+    least = min(LEAST_SHARDS, int(np.ceil(costs.sum() / CPU_TOKENS)))
+    wanted = min(len(costs), max(least, int(np.ceil(costs.sum() / shard_tokens))))
     edges = np.searchsorted(np.cumsum(costs), np.arange(1, wanted) * costs.sum() / max(wanted, 1), side="right")
     bounds = [0, *np.unique(edges).tolist(), len(costs)]
     return [range(a, b) for a, b in pairwise(bounds) if a < b]
