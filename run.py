@@ -62,17 +62,17 @@ def main(composed: DictConfig) -> None:
 
 def _run(settings: config.Config, folder: Path) -> None:
     from lark.report.run_summary import run_summary  # noqa: PLC0415  # not needed for --help and --cfg
-    from lark.runtime.launch import follow  # noqa: PLC0415
-    from lark.runtime.pipeline import Pipeline, check_machine  # noqa: PLC0415
+    from lark.runtime import slurm  # noqa: PLC0415
+    from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
 
     if settings.dry_run:
         _plan(settings, folder)
-    elif (machine := check_machine(settings)).node > 0:
-        follow(machine)
+    elif settings.hardware.cluster == "slurm" and slurm.is_follower():
+        slurm.follow(settings.outputs_path)
     else:
         pipeline = Pipeline(settings, folder)
         _check_typed(pipeline)
-        pipeline.run(summarise=run_summary)
+        pipeline.run(run_summary, HydraConfig.get().overrides.task)
 
 
 def _check_typed(pipeline: "Pipeline") -> None:

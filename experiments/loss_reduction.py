@@ -12,7 +12,7 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
 from lark.config import Training
 from lark.pool.trajectories import KEY
-from lark.report.style import METHOD_COLOURS, panels
+from lark.report.style import METHOD_COLOURS, panels, plain_label
 from lark.report.tables import MISSING, Cell
 from lark.runtime.integrity import verify
 from lark.training.checkpoints import CHECKPOINT, CURVE
@@ -70,7 +70,7 @@ def curve(sweep: Sweep, trial: Trial, losses: pd.DataFrame | None) -> pd.DataFra
     verify(folder, CURVE)
     table = read_curve(folder / CURVE, batches_at_start(chosen, losses, trial.config.training))
     share = table["step"] / table["step"].max()
-    return table.assign(method=trial.config.method.name, share=share, initial_loss=initial_loss(chosen, losses))[columns]
+    return table.assign(method=trial.config.method.key, share=share, initial_loss=initial_loss(chosen, losses))[columns]
 
 
 def batches_at_start(chosen: pd.DataFrame, losses: pd.DataFrame, training: Training) -> pd.DataFrame:
@@ -112,11 +112,11 @@ def read_curve(path: Path, at_start: pd.DataFrame) -> pd.DataFrame:
 
 def _row(trial: Trial, part: pd.DataFrame) -> list[Cell]:
     if part.empty:
-        return [Cell(trial.config.method.label), *[MISSING] * (1 + len(POINTS))]
+        return [Cell(trial.config.method.title), *[MISSING] * (1 + len(POINTS))]
     at = np.searchsorted(part["share"].to_numpy(dtype=float), POINTS).clip(max=len(part) - 1)
     reductions = part["reduction"].to_numpy(dtype=float)[at]
     return [
-        Cell(trial.config.method.label),
+        Cell(trial.config.method.title),
         Cell(f"{part['initial_loss'].iloc[0]:.3f}"),
         *(Cell(f"{round(value, 3) + 0.0:+.3f}".replace("-", "−")) for value in reductions),  # + 0.0: no −0
     ]
@@ -126,12 +126,12 @@ def _figure(sweep: Sweep, curves: list[pd.DataFrame]) -> Figure:
     figure, (axes,) = panels(width=6.8, height=3.8)
     for trial, part in zip(sweep.trials, curves, strict=True):
         if not part.empty:
-            name = trial.config.method.name
+            name = trial.config.method.key
             colour, ours = METHOD_COLOURS.get(name, "#000000"), name == "lark"
             style = "-" if ours else ("--", "-.", ":")[list(METHOD_COLOURS).index(name) % 3] if name in METHOD_COLOURS else "-"
             axes.plot(
                 part["step"], part["reduction"], color=colour, linestyle=style, linewidth=2.2 if ours else 1.3,
-                label=trial.config.method.label,
+                label=plain_label(trial.config.method.title),
             )  # fmt: skip
     axes.axhline(0, color="#000000", linewidth=0.6)
     axes.set_xlabel("Optimisation step t")

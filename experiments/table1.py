@@ -52,7 +52,7 @@ def undecided(sweep: Sweep) -> list[str]:
         counts = sweep.store.manifest(selection).counts if selection else {}
         if counts.get("tied", 0) > counts.get("questions", 0) / 2:
             config = trial.config
-            name = f"{method_label(config.method.name)} at B={config.budget.per_question} on {config.student.name}"
+            name = f"{method_label(config.method.key)} at B={config.budget.per_question} on {config.student.name}"
             notes.append(f"{name}: for {counts['tied']} of {counts['questions']} questions {UNDECIDED}.")
     return notes
 

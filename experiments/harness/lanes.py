@@ -33,7 +33,7 @@ def lanes(sweep: Sweep) -> int:
         return 1  # an analysis may measure time
     if any(resolve(config.hardware, here=False).device != "cpu" or config.hardware.threads for config in configs):
         return 1
-    if any(config.hardware.processes > 1 for config in configs):
+    if any(config.hardware.processes > 1 or config.hardware.cluster != "none" for config in configs):
         return 1
     shapes = [shape_of(config.student) for config in configs]
     small = all(shape is not None and shape.parameters <= SMALL for shape in shapes)

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lark import config as conf
 from lark.config import Config
 from lark.config.cli import as_hydra_reads, sentence
+from lark.config.method import REVERSED
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
@@ -37,6 +38,8 @@ ORDER = (
     "kappa", "theory", "surrogate", "contamination", "cost", "budget_scaling", "case_study",
 )  # fmt: skip
 """Order of the experiments in the paper, in `make reports` and in the index."""
+BEYOND = ("compare", "seeds", "noise", "regime")
+"""Experiments that are not in the paper. `make reports` leaves them out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +72,8 @@ class Sweep:
     """Settings that the user changed."""
     trials: tuple[Trial, ...]
     store: Store
+    arguments: tuple[str, ...] = ()
+    """Everything that the user typed after the experiment's name, as Hydra reads it."""
 
     @property
     def title(self) -> str:
@@ -123,9 +128,9 @@ def dashed(name: str) -> str:
 
 
 def available() -> list[str]:
-    """All experiments, in the paper's order."""
+    """All experiments: the paper's in its order, then those that go beyond it, then others."""
     found = {path.stem for path in (CONF / "experiment").glob("*.yaml")}
-    return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
+    return [name for name in (*ORDER, *BEYOND) if name in found] + sorted(found - {*ORDER, *BEYOND})
 
 
 def find(name: str) -> str:
@@ -169,7 +174,7 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
     # Settings that cannot change a result do not count as changes.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
     changed = tuple(a for a in arguments if _key(a) in said and _key(a).split(".")[0] not in same)
-    return Sweep(name, whole.scale, changed, tuple(trials), Store(configs[0].outputs_path))
+    return Sweep(name, whole.scale, changed, tuple(trials), Store(configs[0].outputs_path), tuple(arguments[1:]))
 
 
 def published(name: str) -> pd.DataFrame:
@@ -184,8 +189,9 @@ def published_value(experiment: str, quantity: str) -> float:
 
 
 def method_label(name: str) -> str:
-    """The method's name in the paper's tables."""
-    return str(OmegaConf.load(CONF / "method" / f"{name}.yaml").label)
+    """The method's name in tables, from its name in folders: `LARK`, or `LARK (reversed)` for lark-reversed."""
+    label = str(OmegaConf.load(CONF / "method" / f"{name.removesuffix(REVERSED)}.yaml").label)
+    return f"{label} (reversed)" if name.endswith(REVERSED) else label
 
 
 def values(trial: Trial) -> dict[str, Any]:
@@ -193,7 +199,7 @@ def values(trial: Trial) -> dict[str, Any]:
     config = trial.config
     return {
         "student": config.student.name,
-        "method": config.method.name,
+        "method": config.method.key,
         "weighting": config.weighting_name,
         "budget": config.budget.per_question,
     }

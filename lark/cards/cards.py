@@ -171,8 +171,18 @@ def _settings(facts: Facts) -> list[str]:
         f"method={depends.get('method')}",
         f"weighting={depends.get('weighting')}",
         *(f"budget.{key}={value}" for key, value in sizes.items()),
-        *(f"method.{'teacher' if key == 'teacher' else f'options.{key}'}={value}" for key, value in options.items()),
+        *(f"{_key(name)}={_said(value)}" for name, value in options.items()),
     ]
+
+
+def _key(name: str) -> str:
+    """The setting behind a part of a selection's fingerprint."""
+    own = {"teacher": "method.teacher", "reverse": "method.reverse", "share_weights": "share_weights"}
+    return own.get(name, f"method.options.{name}")
+
+
+def _said(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def _typed(group: str, values: Mapping[str, Any]) -> list[str]:

@@ -74,6 +74,8 @@ class Method:
     """Accept scores of method=external that cover less than 95% of the candidates. The others cannot be selected."""
     higher_is_better: bool = True
     """Direction of the scores of method=external. The other methods define their own."""
+    reverse: bool = False
+    """Select the other end: what the method puts last. Tables and folders then name it so: LARK (reversed)."""
     teacher: str | None = None
     """Select only among this teacher's candidates. Given by name, or by number (1 is the first in alphabetical order). Scores
     are still those of the whole pool. None: all teachers."""
@@ -85,6 +87,24 @@ class Method:
         plain_name("method.name", self.name)
         text_name("method.teacher", self.teacher)
         seed("method.seed", self.seed)
+
+    @property
+    def key(self) -> str:
+        """Its name in folders and data: `lark`, `lark-reversed`."""
+        return method_key(self.name, self.reverse)
+
+    @property
+    def title(self) -> str:
+        """Its name in tables: `LARK`, `LARK (reversed)`."""
+        return f"{self.label} (reversed)" if self.reverse else self.label
+
+
+def method_key(name: str, reverse: bool) -> str:
+    """The name of a method and its direction in folders, also before the configuration is loaded."""
+    return f"{name}{REVERSED}" if reverse else name
+
+
+REVERSED = "-reversed"
 
 
 DEFAULT_SIZE = 3
@@ -193,6 +213,8 @@ class Scoring:
     def __post_init__(self) -> None:
         for key in ("rank_clip", "local_context", "shard_tokens"):
             require(getattr(self, key) >= 1, f"scoring.{key}", getattr(self, key), "must be at least 1")
+        for key in ("rank_clip", "local_context"):
+            require(getattr(self, key) < 2**31, f"scoring.{key}", getattr(self, key), "is too large")
         number = self.token_questions
         require(
             number is None or number >= 1, "scoring.tokens", number, "give true, false or a number of questions, at least 1"

@@ -13,9 +13,10 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from lark.config.analysis import Analysis
 from lark.config.checks import check_values, one_of, require, user_path
+from lark.config.compare import Compare
 from lark.config.evaluation import Benchmark, Engine
 from lark.config.hardware import Experiment, Hardware, Tracking
-from lark.config.method import Budget, Method, Scoring, budget_name
+from lark.config.method import Budget, Method, Scoring, budget_name, method_key
 from lark.config.pool import Pool
 from lark.config.student import Student
 from lark.config.training import Training
@@ -44,6 +45,7 @@ class Config:
     tracking: Tracking = MISSING
     analysis: Analysis = field(default_factory=Analysis)
     experiment: Experiment = field(default_factory=Experiment)
+    compare: Compare = field(default_factory=Compare)
     scale: str = "demo"
     """Scale of an experiment: demo (minutes on this machine), paper, or another one that the experiment defines."""
     stages: list[str] = field(default_factory=lambda: list(STAGES))
@@ -85,8 +87,8 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=Config)
 
 
-SAID = frozenset({"student", "method", "budget", "budget.size", "budget.total", "budget.tokens", "experiment", "scale", "outputs",
-                  "stages", "force", "dry_run"})  # fmt: skip
+SAID = frozenset({"student", "method", "method.reverse", "budget", "budget.size", "budget.total", "budget.tokens", "experiment",
+                  "scale", "outputs", "stages", "force", "dry_run"})  # fmt: skip
 """Overrides that are already in the run folder's name, or that do not change the run."""
 
 
@@ -111,6 +113,7 @@ OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
 OmegaConf.register_new_resolver("others", others, replace=True)
 OmegaConf.register_new_resolver("folder_or", folder_or, replace=True)
 OmegaConf.register_new_resolver("budget_name", budget_name, replace=True)
+OmegaConf.register_new_resolver("method_key", method_key, replace=True)
 
 
 def load(composed: DictConfig, run_folder: Path | None = None) -> Config:

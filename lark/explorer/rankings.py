@@ -3,16 +3,18 @@
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache as once
-from inspect import signature
+from inspect import getdoc, signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from lark.config.method import method_key
 from lark.errors import LarkError
 from lark.explorer.cache import Cache, stamp
 from lark.explorer.listing import Entry, Listing
@@ -41,7 +43,13 @@ class Ranking:
         return {"n_tokens", *(column for source in self.method.needs for column in SOURCES[source].columns)}
 
     def describe(self) -> dict[str, Any]:
-        return {"key": self.key, "label": self.label, "method": self.method.name, "higher": self.method.higher_is_better}
+        return {
+            "key": self.key,
+            "label": self.label,
+            "method": self.method.name,
+            "higher": self.method.higher_is_better,
+            "about": about(self.method),
+        }
 
 
 @once
@@ -52,6 +60,12 @@ def label_of(name: str) -> str:
         return str(values["label"])
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return name
+
+
+@once
+def about(method: Method) -> str:
+    """What a method computes: the first paragraph of its function's docstring."""
+    return " ".join((getdoc(method.function) or "").split("\n\n")[0].split())
 
 
 def rankings_of(listing: Listing, view: View, pool: PoolTable, cache: Cache) -> list[Ranking]:
@@ -76,16 +90,18 @@ def rankings_of(listing: Listing, view: View, pool: PoolTable, cache: Cache) -> 
 def ranking_of(depends: Mapping[str, Any]) -> Ranking:
     """The ranking that a selection used, from its configuration."""
     name = str(depends.get("method"))
-    method = find_method(name, bool(depends.get("higher_is_better", True)))
+    reverse = bool(depends.get("reverse", False))
+    method = find_method(name, bool(depends.get("higher_is_better", True)), reverse)
     options = method.check({key: value for key, value in depends.items() if key not in RESERVED})
     teacher = depends.get("teacher")
     own = {key: value for key, value in options.items() if value != _defaults(method).get(key)}
     own |= {key: depends[key] for key in ("teacher", "scores") if key in depends}
+    name, label = method_key(name, reverse), f"{label_of(name)} (reversed)" if reverse else label_of(name)
     if not own:
-        return Ranking(name, label_of(name), method)
+        return Ranking(name, label, method)
     said = ", ".join(f"{key} {str(value)[:12]}" for key, value in own.items())
     digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return Ranking(f"{name}-{digest}", f"{label_of(name)} ({said})", method, options, None if teacher is None else str(teacher))
+    return Ranking(f"{name}-{digest}", f"{label} ({said})", method, options, None if teacher is None else str(teacher))
 
 
 def _defaults(method: Method) -> dict[str, Any]:
@@ -215,5 +231,14 @@ def selected_by(entry: Entry, listing: Listing) -> dict[str, Any]:
         "label": ranking.label,
         "weighting": str(depends.get("weighting")),
         "budget": budget if isinstance(budget, int) else None,
-        "limit": budget if isinstance(budget, dict) else None,
+        "amount": amount(budget),
+        "amount_key": re.sub(r"[^A-Za-z0-9_.-]+", "-", amount(budget)).strip("-")[:80],
     }
+
+
+def amount(budget: Any) -> str:
+    """A selection's budget in words: "B = 3" per question, or "450 trajectories in all" across questions."""
+    if not isinstance(budget, dict):
+        return f"B = {budget}"
+    words = {"total": "{:,} trajectories in all", "tokens": "{:,} tokens in all", "size": "at most {:,} per question"}
+    return ", ".join(words.get(key, f"{key} {{}}").format(value) for key, value in budget.items())

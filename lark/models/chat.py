@@ -105,6 +105,14 @@ class ChatFormat:
         """`prompt_text` as token ids. The template writes the beginning-of-text token itself, if there is one."""
         return self.literal.tokenise(self._prompt(question, system))
 
+    def opening(self) -> list[int]:
+        """The tokens before a response that answers nothing: the beginning of text, if the template writes it, and the
+        generation prompt. Without a generation prompt, the last token of a prompt."""
+        prompt = self.prompt("How many?")
+        own = self.literal.tokenise(self.renderer.generation_prompt) or prompt[-1:]
+        begins = prompt[0] == self.tokenizer.bos_token_id and own[0] != prompt[0]
+        return [*prompt[: int(begins)], *own]
+
     def encode(self, question: str, response: str, max_length: int, system: str | None = None) -> Encoded:
         """Prompt and response as one sequence of at most `max_length` tokens, cut from the right."""
         return self.encode_many([{"question": question, "response": response, "system": system}], max_length)[0]

@@ -128,6 +128,13 @@ class Renderer:
             self._last = (key, self._render(messages, tools, add_generation_prompt=True))
         return self._last[1]
 
+    @cached_property
+    def generation_prompt(self) -> str:
+        """What the template appends to a conversation to ask for an answer; empty if that is nothing, or cannot be told."""
+        user = [{"role": "user", "content": QUESTION}]
+        before, prompt = self._render(user), self.prompt(user)
+        return prompt[len(before) :] if prompt.startswith(before) else ""
+
     def segments(self, dialogue: Dialogue) -> list[Segment]:
         """The rendered conversation, cut into context and assistant turns. The last turn has no end-of-turn token."""
         shielded = Dialogue(

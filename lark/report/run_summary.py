@@ -155,7 +155,7 @@ def _evaluated(
             name: {grader: metrics_of(store, artifact, grader) for grader in GRADERS} for name, artifact in finished.items()
         }
         if metrics:
-            trained = [config.method.label, config.budget.name.removeprefix("B")]
+            trained = [config.method.title, config.budget.name.removeprefix("B")]
             found.append((trained if step.model == "trained" else ["Base model", "–"], metrics))
     return found
 

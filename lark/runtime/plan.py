@@ -32,6 +32,7 @@ from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
 from lark.scoring.external_scores import scores_file
 from lark.scoring.methods import (
+    CORRECTNESS_TABLE,
     ENTROPY_TABLE,
     JUDGE_TABLE,
     LENGTHS_TABLE,
@@ -41,8 +42,9 @@ from lark.scoring.methods import (
     SOURCES,
     TEXT_TABLE,
     TOKENS,
+    UNPROMPTED_TABLE,
 )
-from lark.scoring.operations import JUDGE, LENGTHS, LOCAL, SCORE, TEXT
+from lark.scoring.operations import CORRECTNESS, JUDGE, LENGTHS, LOCAL, SCORE, TEXT, UNPROMPTED
 from lark.selection.operations import SELECT
 from lark.selection.rules import WEIGHTINGS
 from lark.selection.write import SELECTION
@@ -175,6 +177,14 @@ class _Plan:
         local = Artifact(LOCAL_TABLE, self.name, part, self.pool_and_lengths())
         return Step(LOCAL, (local,), self.weights, (local.kind.name,))
 
+    def unprompted(self) -> Step:
+        table = Artifact(UNPROMPTED_TABLE, self.name, self.identity, self.pool_and_lengths())
+        return Step(UNPROMPTED, (table,), self.weights, (table.kind.name,))
+
+    def correctness(self) -> Step:
+        part = {"verdicts": VERDICTS, "answer_format": self.config.pool.answer_format}
+        return Step(CORRECTNESS, (Artifact(CORRECTNESS_TABLE, self.config.pool.name, part, {"pool": self.pool}),))
+
     def text(self) -> Step:
         return Step(TEXT, (Artifact(TEXT_TABLE, self.config.pool.name, {}, {"pool": self.pool}),))
 
@@ -190,6 +200,8 @@ class _Plan:
         method, budget, weighting = self.config.method, self.config.budget, self.config.weighting_name
         options = METHODS[method.name].check(method.options)
         part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget.identity, **options}
+        if method.reverse:
+            part["reverse"] = True
         if method.teacher is not None:
             part["teacher"] = method.teacher
         needs = METHODS[method.name].needs
@@ -198,7 +210,7 @@ class _Plan:
         known = [artifact for step in scoring for artifact in step.artifacts]
         kinds = {LENGTHS_TABLE, *(SOURCES[source].kind for source in needs)}  # not those of scoring.tokens alone
         inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
-        return Artifact(SELECTION, f"{self.name}-{method.name}-{weighting}{self.teacher_name()}-{budget.name}", part, inputs)
+        return Artifact(SELECTION, f"{self.name}-{method.key}-{weighting}{self.teacher_name()}-{budget.name}", part, inputs)
 
     def evaluation(self, checkpoint: Artifact | None) -> list[Step]:
         """Generation and grading are separate steps, so that a fix to a grader or a gold answer costs no GPU time."""
@@ -289,7 +301,7 @@ class _Plan:
 
     def model_name(self) -> str:
         weighting = "" if self.config.weighting == "auto" else f"-{self.config.weighting}"
-        method = self.config.method.name
+        method = self.config.method.key
         return f"{self.config.student.name}-{method}{weighting}{self.teacher_name()}-{self.config.budget.name}"
 
     def teacher_name(self) -> str:
@@ -297,8 +309,10 @@ class _Plan:
 
 
 SCORING: dict[str, Callable[[_Plan], Step]] = {
+    "correctness": _Plan.correctness,
     "statistics": _Plan.score,
     "entropy": _Plan.score,
+    "unprompted": _Plan.unprompted,
     "local": _Plan.local,
     "text": _Plan.text,
     "judge": _Plan.judge,
@@ -345,7 +359,15 @@ def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
     held_out = training.held_out.path
     if training.lora.bits is None:
         del part["lora"]["bits"]
-    asked = {"lora": training.lora.rank > 0, "snapshots": training.snapshots > 0, "held_out": held_out is not None}
+    asked = {
+        "lora": training.lora.rank > 0,
+        "snapshots": training.snapshots > 0,
+        "held_out": held_out is not None,
+        "objective": training.objective != "nll",
+        "token_weights": training.token_weights is not None,
+    }
     if held_out not in (None, "selection"):
         part["held_out"]["path"] = checksums(Path(str(held_out)).expanduser())
+    if training.token_weights is not None:
+        part["token_weights"] = checksums(Path(training.token_weights).expanduser())
     return {key: value for key, value in part.items() if asked.get(key, True)}

@@ -14,6 +14,8 @@ only candidates with at least one response token, in any order:
     local_naturalness           the score of App. C.2                             local
     judge                       overall_score of the judge model                  judge
     external                    the score of another tool                         external
+    unprompted_nll              sum_t -log p_t without the prompt                 unprompted
+    correct                     1, 0, or NaN where nobody knows                   correctness
     words, self_verification, exploration, granularity                            text (lark/scoring/text.py)
 """
 
@@ -35,6 +37,8 @@ SCORES_TABLE = Kind("scores", 1, "scores.parquet")
 LOCAL_TABLE = Kind("local", 1, "local.parquet")
 TEXT_TABLE = Kind("text", 1, "text.parquet")
 JUDGE_TABLE = Kind("judge", 3, "judge.parquet")
+UNPROMPTED_TABLE = Kind("unprompted", 1, "unprompted.parquet")
+CORRECTNESS_TABLE = Kind("correctness", 1, "correctness.parquet")
 ENTROPY_TABLE = Kind("entropy", 1, "entropy.parquet")
 """Mean entropies of the student's distribution, which the scoring pass writes for methods that need them."""
 TOKENS = Kind("tokens", 2)
@@ -54,13 +58,15 @@ SOURCES: dict[str, Source] = {
     "lengths": Source(LENGTHS_TABLE, ("n_tokens",)),
     "statistics": Source(SCORES_TABLE, ("n_tokens", "nll", "brier", "rank_sum")),
     "entropy": Source(ENTROPY_TABLE, ("entropy", "renyi2")),
+    "unprompted": Source(UNPROMPTED_TABLE, ("unprompted_nll",)),
+    "correctness": Source(CORRECTNESS_TABLE, ("correct",)),
     "local": Source(LOCAL_TABLE, ("local_naturalness",)),
     "judge": Source(JUDGE_TABLE, ("judge",)),
     "external": Source(None, ("external",)),
     "text": Source(TEXT_TABLE, TEXT_COLUMNS),
 }
 """The possible values of `Method.needs`."""
-RESERVED = frozenset({"method", "weighting", "budget", "teacher", "scores", "higher_is_better"})
+RESERVED = frozenset({"method", "weighting", "budget", "teacher", "scores", "higher_is_better", "reverse", "share_weights"})
 """Names in a selection's fingerprint, which an option must not take."""
 
 
@@ -149,6 +155,42 @@ def token_length(trajectories: pd.DataFrame) -> Floats:
     return _column(trajectories, "n_tokens")
 
 
+def shortest(trajectories: pd.DataFrame) -> Floats:
+    """|a_k|; lower is better. The plainest rule, to compare others with: many scores follow the length."""
+    return _column(trajectories, "n_tokens")
+
+
+def medium_loss(trajectories: pd.DataFrame) -> Floats:
+    """|l_k - median_i l_i| over the candidates of the question; lower is better.
+
+    Neither what the student already writes nor what is far from it. Marion et al. (2023, arXiv:2309.04564) find the middle of the
+    perplexity distribution best for pruning pretraining data; here the middle is that of the question's candidates.
+    """
+    losses = loss(trajectories)
+    median = pd.Series(losses).groupby(np.asarray(trajectories["question_id"])).transform("median")
+    return np.asarray(np.abs(losses - median), dtype=np.float64)
+
+
+def correct_then_likely(trajectories: pd.DataFrame) -> Floats:
+    """c_k + exp(-l_k) with c_k = 1 for a correct trajectory, else 0: correct ones first, each group by its likelihood.
+
+    Rejection sampling by the answer, as in STaR (Zelikman et al., 2022, arXiv:2203.14465), with GRAPE's order among what it keeps.
+    exp(-l_k), the geometric mean of the tokens' probabilities, is at most 1, so it never outweighs the answer. A trajectory that
+    nobody has judged counts as not correct.
+    """
+    return (_column(trajectories, "correct") == 1) + np.exp(-loss(trajectories))
+
+
+def ifd(trajectories: pd.DataFrame) -> Floats:
+    """IFD_k = l_k / l_k(without the prompt), Instruction-Following Difficulty (Li et al., 2024, arXiv:2308.12032).
+
+    High: the prompt hardly helps the student to write the response. From 1 on it does not help at all, and the source removes
+    these responses; here they rank after all others, the smallest excess first, with the score 1 - IFD.
+    """
+    ratio = _column(trajectories, "nll") / _column(trajectories, "unprompted_nll")
+    return np.where(ratio < 1, ratio, 1 - ratio)
+
+
 def rule_quality(trajectories: pd.DataFrame) -> Floats:
     """0.30 z(words) + 0.20 z(self-verification) + 0.25 z(exploration) + 0.25 z(granularity), LIMO-style (App. C.2)."""
     length, check, explore, granularity = (
@@ -224,11 +266,15 @@ METHODS: dict[str, Method] = {
         Method("lark", frozenset({"statistics"}), lark),
         Method("random", frozenset({"lengths"}), random),
         Method("token_length", frozenset({"lengths"}), token_length),
+        Method("shortest", frozenset({"lengths"}), shortest, higher_is_better=False),
         Method("rule_quality", frozenset({"text"}), rule_quality),
         Method("llm_judge", frozenset({"judge"}), llm_judge),
         Method("grape", frozenset({"statistics"}), grape),
         Method("local_naturalness", frozenset({"local"}), local_naturalness),
         Method("rsr", frozenset({"statistics"}), rsr, higher_is_better=False),
+        Method("medium_loss", frozenset({"statistics"}), medium_loss, higher_is_better=False),
+        Method("correct_then_likely", frozenset({"statistics", "correctness"}), correct_then_likely),
+        Method("ifd", frozenset({"statistics", "unprompted"}), ifd),
         Method("entropy", frozenset({"entropy"}), entropy),
         Method("renyi2", frozenset({"entropy"}), renyi2),
         Method("external", frozenset({"external"}), external),
@@ -239,8 +285,13 @@ METHODS: dict[str, Method] = {
 }
 
 
-def find_method(name: str, higher_is_better: bool = True) -> Method:
-    """The method called `name`. `higher_is_better` applies only to `external`; the direction of the others is fixed."""
+def find_method(name: str, higher_is_better: bool = True, reverse: bool = False) -> Method:
+    """The method called `name`. `higher_is_better` applies only to `external`; the direction of the others is fixed.
+
+    `reverse`: the opposite direction (method.reverse=true).
+    """
     if name not in METHODS:
         raise LarkError(f"method={name}: choose one of {', '.join(METHODS)}.")
-    return replace(METHODS[name], higher_is_better=higher_is_better) if name == "external" else METHODS[name]
+    found = METHODS[name]
+    upwards = higher_is_better if name == "external" else found.higher_is_better
+    return replace(found, higher_is_better=upwards != reverse)

@@ -1,5 +1,5 @@
 """The operations that compute what methods need to know about a trajectory: its length, its statistics under the student,
-indicators of its text, a judge's verdict."""
+indicators of its text, whether it is correct, a judge's opinion."""
 
 import logging
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from lark.runtime.machine import Machine
 from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
 from lark.scoring.constants import CPU_TOKENS
+from lark.scoring.correctness import write_correctness
 from lark.scoring.methods import TOKENS
 from lark.scoring.text import write_indicators
 
@@ -68,6 +69,11 @@ def _token_bytes(planner: Planner, step: Step) -> float:
 def _local_cost(planner: Planner, step: Step) -> Estimate:
     lengths, context = planner.lengths, planner.config.scoring.local_context
     return _pass_cost(planner, step, costs.local_flops(planner.shape, lengths.total, lengths.response, context))
+
+
+def _unprompted_cost(planner: Planner, step: Step) -> Estimate:
+    response = planner.lengths.response
+    return _pass_cost(planner, step, costs.forward_flops(planner.shape, response, response))
 
 
 def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "", tokens: int | None = None) -> Estimate:
@@ -130,8 +136,9 @@ def _judge_remedies(config: Config, machine: Machine, longest: int) -> Iterator[
 
 
 LENGTHS = Operation(
-    "lengths", "score", "lark.scoring.worker:lengths", processes="one", notice=_report_truncation, cost=_lengths_cost
-)
+    "lengths", "score", "lark.scoring.worker:lengths", processes="one", on_cpu=True, collect=shards.collect_lengths,
+    notice=_report_truncation, cost=_lengths_cost,
+)  # fmt: skip
 SCORE = Operation(
     "score", "score", "lark.scoring.worker:score", allocator=EXPANDABLE, collect=shards.collect, cost=_score_cost,
     remedies=_pass_remedies,
@@ -140,11 +147,16 @@ LOCAL = Operation(
     "local", "score", "lark.scoring.worker:local", allocator=EXPANDABLE, collect=shards.collect, cost=_local_cost,
     remedies=_pass_remedies,
 )  # fmt: skip
+UNPROMPTED = Operation(
+    "unprompted", "score", "lark.scoring.worker:unprompted", allocator=EXPANDABLE, collect=shards.collect,
+    cost=_unprompted_cost, remedies=_pass_remedies,
+)  # fmt: skip
 TEXT = Operation("text", "score", write_indicators)
+CORRECTNESS = Operation("correctness", "score", write_correctness)
 JUDGE = Operation(
     "judge", "score", "lark.scoring.judge_worker:judge_pool", processes="sharing", gpus=_judge_gpus,
     collect=judge.collect, check=_check_judge, forget=judge.forget, cost=_judge_cost, remedies=_judge_remedies,
     model="judge", asks_judge=True,
 )  # fmt: skip
 
-OPERATIONS = (LENGTHS, SCORE, LOCAL, TEXT, JUDGE)
+OPERATIONS = (LENGTHS, SCORE, UNPROMPTED, LOCAL, TEXT, CORRECTNESS, JUDGE)

@@ -1,7 +1,8 @@
-"""The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once and `local` over blocks.
+"""The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once, `unprompted` over responses
+without their prompts and `local` over blocks.
 
-The passes differ only in what they do with a shard's rows. Shards are assigned to processes, those that an earlier run
-finished are skipped, and each is written when it is complete. The pipeline merges them (lark/scoring/shards.py).
+The passes differ only in what they do with a shard's rows. Shards that an earlier run finished are skipped, and each is written
+when it is complete (lark/runtime/sharding.py). The pipeline merges them (lark/scoring/shards.py).
 
 The scoring pass has up to three outputs: the scores, the entropies if the method needs them, and the statistics of each token if
 `scoring.tokens` is set. It computes what the missing ones need, on the rows that they need.
@@ -17,8 +18,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
@@ -28,12 +27,12 @@ from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
-from lark.runtime.part_files import write_part
-from lark.runtime.store import atomic
+from lark.runtime.part_files import intact, write_part
+from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 from lark.scoring import shards
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.local import LocalScorer, local_naturalness, steps_of
-from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS
+from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS, UNPROMPTED_TABLE
 from lark.scoring.shards import Shards
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
 from lark.scoring.tokens import ALTERNATIVES, PIECES, TrajectoryTokens, write_pieces, write_shard
@@ -48,44 +47,89 @@ ShardScorer = Callable[[Rows, Sequence[Encoded], Advance], Mapping[str, Content]
 """Maps a shard's rows and their tokens to the content of one file per output."""
 
 
-def lengths(job: Job) -> dict[str, Any]:
-    """Tokens of every trajectory under the student's tokenizer and chat template: `lengths.parquet`, in the pool's order."""
-    chat = load_chat(job.weights, job.config.student, job.config.pool.turns == "last")
-    path = job.inputs["pool"] / pools.FILE
-    parts = []
-    with tqdm(total=pq.read_metadata(path).num_rows, desc="tokenising", unit="traj") as bar:
-        for rows in pools.row_groups(path, pools.TEXT):
-            encoded = chat.encode_many(rows, job.config.student.max_length)
-            parts.append(_table(rows, encoded, n_prompt=[len(e.ids) - e.n_response for e in encoded]))
-            bar.update(len(rows))
-    table = pd.concat(parts, ignore_index=True)
-    with atomic(job.folder / LENGTHS_TABLE.file) as draft:
-        table.to_parquet(draft, index=False)
-    return {
-        "trajectories": len(table),
-        "tokens": int((table["n_prompt"] + table["n_tokens"]).sum()),
-        "truncated": int(table["truncated"].sum()),
-        "without_response": int((table["n_tokens"] == 0).sum()),
-    }
+@in_shards
+def lengths(job: Job) -> Work:
+    """Tokens of every trajectory under the student's tokenizer and chat template. `shards.collect_lengths` merges them."""
+    path, config = job.inputs["pool"] / pools.FILE, job.config
+    groups = {shards.name(LENGTHS_TABLE.name, rows): rows for rows in pools.group_rows(path)}
+
+    def missing(some: Sequence[Shard]) -> list[Shard]:
+        total = sum(map(len, groups.values()))
+        if intact(job.folder / LENGTHS_TABLE.file, lambda table: len(table) == total):
+            return []
+        return [shard for shard in some if not intact(job.folder / shard.name, has_rows(shard))]
+
+    def has_rows(shard: Shard) -> Callable[[pa.Table], bool]:
+        return lambda table: len(table) == len(groups[shard.name])
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        chat = load_chat(job.weights, config.student, config.pool.turns == "last")
+
+        def do(some: Sequence[Shard], progress: Progress) -> None:
+            for shard in some:
+                rows = shards.read_rows(path, groups[shard.name], pools.TEXT)
+                encoded = chat.encode_many(rows, config.student.max_length)
+                table = _table(rows, encoded, n_prompt=[len(e.ids) - e.n_response for e in encoded])
+                write_part(pa.Table.from_pandas(table, preserve_index=False), job.folder / shard.name)
+                progress.update(len(rows))
+
+        yield do
+
+    return Work(
+        [Shard(name, len(rows), len(rows)) for name, rows in groups.items()], missing, load,
+        lambda done: {"shards": [(rows.start, rows.stop) for rows in groups.values()]},
+        lambda shard: shards.named(shards.read_rows(path, groups[shard.name], KEY)), "tokenising", "traj",
+    )  # fmt: skip
 
 
-def score(job: Job) -> dict[str, Any]:
+@in_shards
+def score(job: Job) -> Work:
     """Every statistic of every trajectory, and of every token if `scoring.tokens` is set (paper, Alg. 1 lines 1-5)."""
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
     if TOKENS.name not in job.outputs:
-        return _run_shards(job, cut, "scoring", lambda student: _Pass(student, job))
+        return _pass(job, cut, "scoring", lambda student: _Pass(student, job))
     if job.is_main:
         _write_vocabulary(job)
     questions = cut.first_questions(job.config.scoring.token_questions)
     with_tokens = cut.only(questions)
     alone = len(job.outputs) == 1
-    return _run_shards(
+    return _pass(
         job, with_tokens if alone else cut, "scoring", lambda student: _Pass(student, job, questions),
         some={TOKENS.name: with_tokens},
     )  # fmt: skip
 
 
-def local(job: Job) -> dict[str, Any]:
+@in_shards
+def unprompted(job: Job) -> Work:
+    """Σ_t -log p_t of every response without its prompt, for method=ifd: the same tokens, after the generation prompt alone."""
+    cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens, prompts=False)
+    chat = load_chat(job.weights, job.config.student, job.config.pool.turns == "last")
+    opening, longest = chat.opening(), job.config.student.max_length
+
+    def scorer(student: Student) -> ShardScorer:
+        def score_shard(rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, Content]:
+            alone = [without_prompt(e, opening, longest) for e in encoded]
+            found = _each_batch(student, rows, alone, job.config.hardware.score_tokens, advance)
+            sums = {index: float(statistics.surprisal.double().sum()) for index, statistics in found}
+            table = _table(rows, encoded, unprompted_nll=[sums.get(index, np.nan) for index in range(len(rows))])
+            return {UNPROMPTED_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
+
+        return score_shard
+
+    return _pass(job, cut, "scoring without prompts", scorer)
+
+
+def without_prompt(encoded: Encoded, opening: Sequence[int], longest: int) -> Encoded:
+    """The same response after `opening` in place of its prompt. Turns that follow keep their context."""
+    opening = opening[: max(1, longest - len(encoded.ids) + encoded.prompt_length)]
+    shift = len(opening) - encoded.prompt_length
+    context = tuple((start + shift, stop + shift) for start, stop in encoded.context)
+    return Encoded([*opening, *encoded.ids[encoded.prompt_length :]], len(opening), encoded.truncated, context)
+
+
+@in_shards
+def local(job: Job) -> Work:
     """Local Naturalness of every trajectory (lark/scoring/local.py)."""
     # Every step is run once for itself and as context of m others. These sequences are short.
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens, blocks=job.config.scoring.local_context + 1)
@@ -94,42 +138,55 @@ def local(job: Job) -> dict[str, Any]:
         blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
         return lambda rows, encoded, advance: _score_locally(blocks, rows, encoded, advance)
 
-    return _run_shards(job, cut, "scoring steps", scorer, offsets=True)
+    return _pass(job, cut, "scoring steps", scorer, offsets=True)
 
 
-def _run_shards(
+def _pass(
     job: Job,
     cut: Shards,
     label: str,
     scorer: Callable[[Student], ShardScorer],
     offsets: bool = False,
     some: Mapping[str, Shards] | None = None,
-) -> dict[str, Any]:
-    """Score this process's shards of the pool, except those that already exist. `some`: the shards of outputs that lack others."""
+) -> Work:
+    """One pass of the student over the pool. `some`: the shards of outputs that lack others."""
     parts = {output: (some or {}).get(output, cut) for output in job.outputs}
     bounds = {output: [(rows.start, rows.stop) for rows in part.rows] for output, part in parts.items()}
-    mine = cut.deal(job.world)[job.rank]
-    missing: defaultdict[range, dict[str, Path]] = defaultdict(dict)
-    """The files that each shard lacks, by output."""
-    for output, folder in job.outputs.items():
-        for rows in parts[output].missing(output, folder, set(mine) & set(parts[output].rows)):
-            missing[rows][output] = folder / shards.name(output, rows)
-    if not missing:
-        return {"shards": bounds, "tokens_per_second": None}
-    total, left = (sum(map(cut.tokens_in, some)) for some in (mine, missing))
-    config, device = job.config.student, start_torch(job)
-    chat = load_chat(job.weights, config, job.config.pool.turns == "last")
-    score_shard = scorer(Student.load(job.weights, config, device))
-    label = label if job.world == 1 else f"{label} (process 1 of {job.world})"
-    with tqdm(total=total, initial=total - left, desc=label, unit="tok", unit_scale=True, disable=not job.is_main) as bar:
-        for where in sorted(missing, key=lambda rows: rows.start):
-            read = shards.read_rows(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
-            chosen = [read[row] for row in cut.with_work(where)]
-            contents = score_shard(chosen, chat.encode_many(chosen, config.max_length, offsets), bar.update)
-            for output, path in missing[where].items():
-                _write(path, contents[output])
-        rate = bar.format_dict["rate"]
-    return {"shards": bounds, "tokens_per_second": rate}
+    ranges = {f"{rows.start}-{rows.stop}": rows for rows in cut.rows}
+
+    def lacking(wanted: Sequence[range]) -> dict[range, dict[str, Path]]:
+        """The files that each of these shards lacks, by output."""
+        found: defaultdict[range, dict[str, Path]] = defaultdict(dict)
+        for output, folder in job.outputs.items():
+            for rows in parts[output].missing(output, folder, set(wanted) & set(parts[output].rows)):
+                found[rows][output] = folder / shards.name(output, rows)
+        return found
+
+    def missing(wanted: Sequence[Shard]) -> list[Shard]:
+        found = lacking([ranges[shard.name] for shard in wanted])
+        return [shard for shard in wanted if ranges[shard.name] in found]
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        config, device = job.config.student, start_torch(job)
+        chat = load_chat(job.weights, config, job.config.pool.turns == "last")
+        score_shard = scorer(Student.load(job.weights, config, device))
+
+        def do(wanted: Sequence[Shard], progress: Progress) -> None:
+            for where, files in sorted(lacking([ranges[s.name] for s in wanted]).items(), key=lambda item: item[0].start):
+                read = shards.read_rows(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
+                chosen = [read[row] for row in cut.with_work(where)]
+                contents = score_shard(chosen, chat.encode_many(chosen, config.max_length, offsets), progress.update)
+                for output, path in files.items():
+                    _write(path, contents[output])
+
+        yield do
+
+    def describe(shard: Shard) -> str:
+        return shards.named(shards.read_rows(job.inputs["pool"] / pools.FILE, ranges[shard.name], KEY))
+
+    listed = [Shard(name, cut.tokens_in(rows), cut.cost_of(rows)) for name, rows in ranges.items()]
+    return Work(listed, missing, load, lambda done: {"shards": bounds, "tokens_per_second": done.rate}, describe, label, "tok")
 
 
 def _write(path: Path, content: Content) -> None:
@@ -164,19 +221,17 @@ class _Pass:
             for index, row in enumerate(rows)
             if row["question_id"] in self.questions
         }
-        usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
-        budget, padded = self.config.hardware.score_tokens, not self.student.packs
-        for batch in batches([len(encoded[i].ids) for i in usable], budget, padded):
-            chosen = [usable[i] for i in batch]
-            with _naming(rows, chosen):
-                found = response_statistics(self.student, [encoded[i] for i in chosen], self._detail(tokens.keys() & chosen))
-                for index, statistics in zip(chosen, found, strict=True):
-                    summaries[index] = summarise(statistics, self.config.scoring.rank_clip)
-                    if isinstance(statistics, DetailedStatistics):
-                        entropies[index] = {name: float(getattr(statistics, name).double().mean()) for name in ENTROPIES}
-                        if index in tokens:
-                            tokens[index] = trajectory_tokens(rows[index], encoded[index], statistics)
-            advance(sum(len(encoded[i].ids) for i in chosen))
+        budget = self.config.hardware.score_tokens
+
+        def detail(chosen: Sequence[int]) -> int | None:
+            return self._detail(tokens.keys() & chosen)
+
+        for index, statistics in _each_batch(self.student, rows, encoded, budget, advance, detail):
+            summaries[index] = summarise(statistics, self.config.scoring.rank_clip)
+            if isinstance(statistics, DetailedStatistics):
+                entropies[index] = {name: float(getattr(statistics, name).double().mean()) for name in ENTROPIES}
+                if index in tokens:
+                    tokens[index] = trajectory_tokens(rows[index], encoded[index], statistics)
         ids = _table(rows, encoded)
         return {
             SCORES_TABLE.name: _joined(ids, summaries, SUMMARY),
@@ -187,6 +242,24 @@ class _Pass:
     def _detail(self, with_tokens: set[int]) -> int | None:
         """What a batch needs beyond the scores (`response_statistics`)."""
         return ALTERNATIVES if with_tokens else 0 if ENTROPY_TABLE.name in self.outputs else None
+
+
+def _each_batch(
+    student: Student,
+    rows: Rows,
+    encoded: Sequence[Encoded],
+    budget: int,
+    advance: Advance,
+    detail: Callable[[Sequence[int]], int | None] = lambda chosen: None,
+) -> Iterator[tuple[int, TokenStatistics]]:
+    """The statistics of each trajectory that has a response, with its index, batch by batch. `detail`: see
+    `response_statistics`, for the indices of a batch."""
+    usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
+    for batch in batches([len(encoded[i].ids) for i in usable], budget, padded=not student.packs):
+        chosen = [usable[i] for i in batch]
+        with _naming(rows, chosen):
+            yield from zip(chosen, response_statistics(student, [encoded[i] for i in chosen], detail(chosen)), strict=True)
+        advance(sum(len(encoded[i].ids) for i in chosen))
 
 
 def _joined(ids: pd.DataFrame, results: list[dict[str, float]], columns: Sequence[str]) -> pa.Table:

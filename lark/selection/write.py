@@ -41,7 +41,7 @@ CUT = (
 def write_selection(job: Job) -> dict[str, Any]:
     """Choose, weight, and write both files. Returns counts for the manifest."""
     config, folder = job.config, job.folder
-    method = find_method(config.method.name, config.method.higher_is_better)
+    method = find_method(config.method.name, config.method.higher_is_better, config.method.reverse)
     table, matched = candidates(job.inputs), {}
     if "external" in method.needs:
         path = scores_file(config.method)

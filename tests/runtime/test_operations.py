@@ -7,11 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from experiments.harness.sweep import method_label
 from lark.analysis.kinds import CONVERTED_JUDGE
 from lark.analysis.operations import TIMING
 from lark.config import STAGES, Judge
 from lark.config.cli import as_hydra_reads
 from lark.errors import LarkError
+from lark.explorer.rankings import ranking_of
 from lark.generation import engine
 from lark.models.operations import CONVERT
 from lark.models.shapes import DEMO
@@ -263,3 +265,18 @@ def test_benchmarks_are_parsed_once_in_a_plan(tmp_path: Path, monkeypatch: pytes
 
 def test_the_demos_student_is_where_students_are_looked_up() -> None:
     assert (DEMO / "config.json").is_file()
+
+
+def test_a_reversed_method_is_named_so_everywhere_and_has_its_own_selection(tmp_path: Path) -> None:
+    plain, backwards = (steps(tmp_path, "method=rsr", f"method.reverse={value}") for value in ("false", "true"))
+    for one, other in zip(plain, backwards, strict=True):
+        same = [a.fingerprint for a in one.artifacts] == [a.fingerprint for a in other.artifacts]
+        depends = one.stage in ("select", "train") or one.model == "trained"
+        assert same != depends
+        assert all(("rsr-reversed" in artifact.folder.name) == depends for artifact in other.artifacts)
+    config = composed("method=rsr", "method.reverse=true")
+    assert (config.method.key, config.method.title) == ("rsr-reversed", "RSR min (reversed)")
+    assert method_label("rsr-reversed") == "RSR min (reversed)"
+    described = ranking_of({"method": "rsr", "reverse": True}).describe()
+    expected = {"key": "rsr-reversed", "label": "RSR min (reversed)", "method": "rsr", "higher": True}
+    assert expected.items() <= described.items()

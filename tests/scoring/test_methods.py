@@ -2,6 +2,7 @@
 
 import math
 import re
+import statistics
 import subprocess
 import sys
 from collections import Counter
@@ -35,6 +36,8 @@ def trajectories(questions: int = 4, candidates: int = 5, seed: int = 0) -> pd.D
             "brier": nll * rng.uniform(0.2, 0.7, rows),
             "rank_sum": n_tokens * rng.integers(1, 20, rows),
             "local_naturalness": -rng.gamma(4, 0.1, rows),
+            "unprompted_nll": nll * rng.uniform(0.8, 3, rows),
+            "correct": rng.choice([0.0, 1.0, np.nan], rows),
             "judge": rng.integers(0, 11, rows) / 10,
             "external": rng.normal(size=rows),
             **described([" ".join(rng.choice(WORDS, rng.integers(1, 60))) for _ in range(rows)]),
@@ -74,6 +77,23 @@ def naive_lark(rows: pd.DataFrame) -> list[float]:
     return [ell / total * (2 * r - mean) for ell, r in zip(loss, rho, strict=True)]
 
 
+def naive_medium_loss(rows: pd.DataFrame) -> list[float]:
+    losses = [nll / n for nll, n in zip(rows.nll, rows.n_tokens, strict=True)]
+    return [abs(loss - statistics.median(losses)) for loss in losses]
+
+
+def naive_correct_then_likely(rows: pd.DataFrame) -> list[float]:
+    likely = [math.exp(-nll / n) for nll, n in zip(rows.nll, rows.n_tokens, strict=True)]
+    return [(1.0 if correct == 1 else 0.0) + p for correct, p in zip(rows.correct, likely, strict=True)]
+
+
+def naive_ifd(rows: pd.DataFrame) -> list[float]:
+    with_prompt = [nll / n for nll, n in zip(rows.nll, rows.n_tokens, strict=True)]
+    without = [nll / n for nll, n in zip(rows.unprompted_nll, rows.n_tokens, strict=True)]
+    ratios = [a / b for a, b in zip(with_prompt, without, strict=True)]
+    return [ratio if ratio < 1 else 1 - ratio for ratio in ratios]
+
+
 DIRECT = {
     "lark": naive_lark,
     "token_length": lambda rows: list(rows.n_tokens),
@@ -84,12 +104,16 @@ DIRECT = {
     "entropy": lambda rows: list(rows.entropy),
     "renyi2": lambda rows: list(rows.renyi2),
     "rsr": lambda rows: [ranks / nll for ranks, nll in zip(rows.rank_sum, rows.nll, strict=True)],
+    "shortest": lambda rows: list(rows.n_tokens),
+    "medium_loss": naive_medium_loss,
+    "correct_then_likely": naive_correct_then_likely,
+    "ifd": naive_ifd,
     "external": lambda rows: list(rows.external),
     "inverse_loss": lambda rows: [n / nll for nll, n in zip(rows.nll, rows.n_tokens, strict=True)],
     "brier": lambda rows: list(rows.brier),
     "rho": lambda rows: [brier / nll for brier, nll in zip(rows.brier, rows.nll, strict=True)],
 }
-"""Scores of one question's candidates, for every method of the paper but random, which has tests of its own."""
+"""Scores of one question's candidates, for every method but random and those of gradients, which have tests of their own."""
 
 
 @pytest.mark.parametrize("name", sorted(DIRECT))
@@ -157,14 +181,38 @@ def test_an_empty_pool_has_no_scores(name):
     assert METHODS[name].score(trajectories().iloc[:0]).shape == (0,)
 
 
-def test_of_the_papers_methods_only_rsr_prefers_low_scores():
-    assert [name for name in DIRECT if not METHODS[name].higher_is_better] == ["rsr"]
+def test_methods_that_prefer_low_scores():
+    assert {name for name in DIRECT if not METHODS[name].higher_is_better} == {"rsr", "shortest", "medium_loss"}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_reversed_it_selects_what_it_puts_last(name):
+    pool = trajectories()
+    forward, backward = find_method(name), find_method(name, reverse=True)
+    score = forward.score(pool)
+    np.testing.assert_array_equal(backward.score(pool), score)
+    both = [
+        select(score, pool.question_id, pool.candidate_id, 5, "uniform", higher_is_better=method.higher_is_better)
+        for method in (forward, backward)
+    ]
+    first, last = ([score[row] for row in chosen.row] for chosen in both)
+    assert first[:5] == last[:5][::-1]
+
+
+def test_a_correct_trajectory_comes_before_every_other_and_responses_that_need_no_prompt_come_last():
+    pool = trajectories(questions=200)
+    score = METHODS["correct_then_likely"].score(pool)
+    assert score[pool.correct == 1].min() > score[pool.correct != 1].max()
+    score, ratio = METHODS["ifd"].score(pool), pool.nll / pool.unprompted_nll
+    assert score[ratio >= 1].max() < score[ratio < 1].min()
+    np.testing.assert_array_equal(np.argsort(-score[ratio >= 1]), np.argsort(ratio[ratio >= 1]))
 
 
 def test_external_takes_its_direction_from_the_configuration():
     assert not find_method("external", higher_is_better=False).higher_is_better
     assert not find_method("rsr", higher_is_better=True).higher_is_better
     assert find_method("lark", higher_is_better=False).higher_is_better
+    assert find_method("external", higher_is_better=False, reverse=True).higher_is_better
     with pytest.raises(LarkError, match="method=larc: choose one of lark, random"):
         find_method("larc")
 

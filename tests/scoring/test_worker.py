@@ -15,6 +15,7 @@ import torch
 
 from lark.config import Config
 from lark.demo.pool import trajectories
+from lark.models.chat import Encoded
 from lark.models.load import load_chat, load_model
 from lark.models.shapes import DEMO
 from lark.pool import trajectories as pools
@@ -40,8 +41,13 @@ def prepare(folder: Path, shuffled: bool = False) -> dict[str, Path]:
         random.Random(0).shuffle(rows)
     config = settings()
     pools.write(iter(rows), folder / pools.FILE, config.pool)
-    worker.lengths(job_of(config, folder, inputs={"pool": folder}))
+    write_lengths(config, folder, {"pool": folder})
     return {"pool": folder, "lengths": folder}
+
+
+def write_lengths(config: Config, folder: Path, inputs: dict[str, Path]) -> None:
+    job = job_of(config, folder, inputs=inputs)
+    shards.collect_lengths(job, worker.lengths(job))
 
 
 def cut(lengths: Path, config: Config) -> list[range]:
@@ -77,7 +83,8 @@ def scored(pool: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> d
     """The outputs of one uninterrupted process."""
     folder = tmp_path_factory.mktemp("scored")
     passed = run_here("score", pool, folder, "scores", "entropy", "tokens", tokens=True)
-    return {**passed, **run_here("local", pool, folder, "local")}
+    alone = run_here("unprompted", pool, folder, "unprompted")
+    return {**passed, **run_here("local", pool, folder, "local"), **alone}
 
 
 STATISTICS = ("token", "surprisal", "residual", "rank", "entropy")
@@ -100,12 +107,37 @@ def read(scored: dict[str, Path], output: str) -> pd.DataFrame:
 
 def test_every_trajectory_has_a_row_in_the_pools_order(pool, scored):
     ids = pd.read_parquet(pool["pool"] / pools.FILE, columns=KEY)
-    for output in ("scores", "local"):
+    for output in ("scores", "local", "unprompted"):
         table = read(scored, output)
         pd.testing.assert_frame_equal(table[KEY], ids)
         assert table["truncated"].any()
         assert not table.select_dtypes("number").isna().any().any()
     assert not list(scored["scores"].glob("shard-*"))
+
+
+def test_the_loss_without_a_prompt_is_that_of_the_response_after_the_generation_prompt(pool, scored):
+    """Naively: the end of the prompt that the template writes, and the response's tokens, one trajectory at a time."""
+    config = settings().student
+    chat, model = load_chat(str(DEMO), config), load_model(str(DEMO), config, "cpu")
+    (assistant,) = chat.tokenizer("<|assistant|>", add_special_tokens=False)["input_ids"]
+    table = read(scored, "unprompted").set_index(KEY)
+    rows = list(pools.iterate(pool["pool"] / pools.FILE))[::7]
+    for row, encoded in zip(rows, chat.encode_many(rows, config.max_length), strict=True):
+        ids = torch.tensor([[assistant, *encoded.ids[encoded.prompt_length :]]])
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, :-1].double()
+        expected = torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
+        found = table.loc[(row["question_id"], row["candidate_id"])]
+        assert found["unprompted_nll"] == pytest.approx(expected, rel=1e-5)
+        assert found["n_tokens"] == encoded.n_response
+
+
+def test_a_response_of_several_turns_keeps_the_context_of_the_later_ones():
+    encoded = Encoded([*range(20)], 6, truncated=False, context=((9, 13),))
+    alone = worker.without_prompt(encoded, [91, 92], 20)
+    assert alone.response == encoded.response
+    assert list(alone.ids) == [91, 92, *range(6, 20)]
+    assert [list(alone.ids[slice(*span)]) for span in alone.context] == [[9, 10, 11, 12]]
 
 
 def test_tokens_add_up_to_their_trajectory(pool, scored):
@@ -206,7 +238,7 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
     config = settings()
     config = replace(config, student=replace(config.student, max_length=5))  # less than any prompt
     inputs = {**pool, "lengths": tmp_path}
-    worker.lengths(job_of(config, tmp_path, inputs=inputs))
+    write_lengths(config, tmp_path, inputs)
     (tmp_path / "tokens").mkdir()
     worker.score(job_of(config, tmp_path, inputs=inputs, outputs={"tokens": tmp_path / "tokens"}))
     assert [
