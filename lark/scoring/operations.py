@@ -48,12 +48,11 @@ def _lengths_cost(planner: Planner, step: Step) -> Estimate:
 
 
 def _score_cost(planner: Planner, step: Step) -> Estimate:
-    lengths, on_cpu = planner.lengths, planner.hardware.machine.device == "cpu"
-    share = lengths.shared(CPU_TOKENS) if on_cpu else 1.0
+    lengths, tokens = planner.lengths, _pass_tokens(planner)
+    share = 1.0 if tokens is None else lengths.shared(tokens)
     flops = costs.forward_flops(planner.shape, lengths.total, lengths.response, share)
     own = flops.forward * lengths.repeat / lengths.trajectories / planner.hardware.rate("forward", planner.shape, 1)
     paper = f"{PAPER_SCORE_SECONDS} s per sample (ours {own:.2f} s of one GPU)" if planner.is_papers else ""
-    tokens = CPU_TOKENS if on_cpu else None
     return replace(_pass_cost(planner, step, flops, paper, tokens), kept_gib=_token_bytes(planner, step) / GIB)
 
 
@@ -73,16 +72,22 @@ def _local_cost(planner: Planner, step: Step) -> Estimate:
 
 def _unprompted_cost(planner: Planner, step: Step) -> Estimate:
     response = planner.lengths.response
-    return _pass_cost(planner, step, costs.forward_flops(planner.shape, response, response))
+    return _pass_cost(planner, step, costs.forward_flops(planner.shape, response, response), tokens=_pass_tokens(planner))
+
+
+def _pass_tokens(planner: Planner) -> int | None:
+    """Tokens of one forward pass, if a batch is run in several (lark/scoring/forward.py)."""
+    return CPU_TOKENS if planner.hardware.machine.device == "cpu" else None
 
 
 def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "", tokens: int | None = None) -> Estimate:
-    """Cost of one pass of the student over the pool. `tokens`: of one forward pass, if a batch is run in several."""
+    """Cost of one pass of the student over the pool. `tokens`: see `_pass_tokens`."""
     lengths, shape = planner.lengths, planner.shape
     flops = operations.forward * lengths.repeat
     element = precision_bytes(planner.config.student.dtype)
     weights = shape.parameters * element
     batch, longest = planner.config.hardware.score_tokens, int(lengths.total.max())
+    # The hidden states of a batch that is run in several passes are kept, and then joined.
     hidden = 2.0 * max(batch, longest) * shape.hidden * element if tokens is not None else 0.0
     memory = (weights + hidden + costs.forward_bytes(shape, max(tokens or batch, longest), element)) / GIB
     work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens"
