@@ -1,6 +1,7 @@
 """Scoring of trajectories of mixed lengths, beside vLLM's `prompt_logprobs`.
 
-Run as: python -m experiments.bench.mixed_lengths [--quick] [--threads 1] [--pool <jsonl>] [--student <folder>]
+Run as: python -m experiments.bench.mixed_lengths [--quick] [--rounds 3] [--only "different questions"] [--threads 1]
+            [--pool <jsonl>] [--student <folder>]
 Time: about 12 minutes on 2 idle cores, 2 minutes with --quick. On a busy machine use --threads 1: it then measures processor
 time.
 Expect: `ours` at least 1.1 times as fast as vLLM on trajectories of different questions, and at least 1.5 times on all candidates

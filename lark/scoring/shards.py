@@ -196,6 +196,11 @@ def _present(parts: list[Path]) -> list[Path]:
 
 
 def _merge(parts: list[Path], path: Path) -> None:
-    table = pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
+    tables = [pd.read_parquet(part) for part in parts]
+    for part, table in zip(parts, tables, strict=True):
+        # Checksums cover the pages of a file, not the names of its columns. Joined, a damaged name would leave NaN.
+        if list(table.columns) != list(tables[-1].columns):
+            raise LarkError(f"{part} or {parts[-1].name} is damaged: their columns differ. Remove both and run again.")
+    whole = pd.concat(tables, ignore_index=True)
     with atomic(path) as draft:
-        table.to_parquet(draft, index=False, write_page_checksum=True)
+        whole.to_parquet(draft, index=False, write_page_checksum=True)
