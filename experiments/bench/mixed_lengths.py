@@ -10,8 +10,8 @@ Writes outputs/bench/mixed_lengths.csv.
 
 Student: SmolLM2-135M in float32, converted once from its package to outputs/bench/smollm2, in one process with vLLM's engine.
 Trajectories: 36 of a real pool (--pool: chats with a `problem_id`), from the shortest to the longest at equal steps of rank, with
-24 different prompts; and two questions with all their candidates, one of them the question with the longest trajectory. Without a pool, random tokens:
-prompts of 120 tokens, and lengths at the quantiles of a log-normal distribution like the real pool's.
+24 different prompts; and two questions with all their candidates, one of them the question with the longest trajectory. Without
+a pool, random tokens: prompts of 120 tokens, and lengths at the quantiles of a log-normal distribution like the real pool's.
 Ways: every way gets the same tokens, in rounds whose order rotates. Ratios are within a round, and their median is reported.
     vLLM            `prompt_logprobs=0`: surprisal and rank of every token, prompts included.
     ours            all statistics of the response tokens, as `run.py` computes them.
