@@ -24,7 +24,7 @@ from lark.models.head import Head, last_hidden_state, predicting
 from lark.models.load import load_model
 from lark.models.padding import right_padded
 from lark.models.varlen import Segments
-from lark.scoring.constants import CPU_PADDING, CPU_TOKENS
+from lark.scoring.pass_sizes import CPU_PADDING, CPU_TOKENS
 from lark.scoring.statistics import TokenStatistics, detailed_statistics, token_statistics
 
 

@@ -18,9 +18,9 @@ from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_b
 from lark.runtime.machine import Machine
 from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
-from lark.scoring.constants import CPU_TOKENS
 from lark.scoring.correctness import write_correctness
 from lark.scoring.methods import TOKENS
+from lark.scoring.pass_sizes import CPU_TOKENS
 from lark.scoring.text import write_indicators
 
 log = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from lark.runtime.operation import Counts, Job
 from lark.runtime.part_files import intact
 from lark.runtime.store import atomic
 from lark.scoring import tokens
-from lark.scoring.constants import CPU_TOKENS
 from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS, UNPROMPTED_TABLE
+from lark.scoring.pass_sizes import CPU_TOKENS
 
 ROWS = {**dict.fromkeys(KEY, pa.string()), "n_tokens": pa.int64()}
 """Columns that all results have in common with the lengths. Files of other origin have other types of text."""

@@ -138,9 +138,9 @@ def test_a_shared_prefix_is_what_transformers_computes_for_each_trajectory(famil
     assert not supports_prefixes(model)  # sdpa itself cannot
     sizes = [9, 3, 8, 6, 2]
     ids, _ = pack_of(sizes)
-    prefixes = [
-        torch.tensor(where, dtype=torch.long) for where in ([], [0, 1, 2, 3, 4, 5], [], [12, 13, 14], [0, 1, 2, 3, 9, 10])
-    ]
+    # The last prefix is the second segment's, and two tokens of that segment itself.
+    places = ([], [0, 1, 2, 3, 4, 5], [], [12, 13, 14], [0, 1, 2, 3, 4, 5, 9, 10])
+    prefixes = [torch.tensor(where, dtype=torch.long) for where in places]
     rows = ids.split(sizes, dim=1)
     whole = [torch.cat([ids[:, prefix], row], dim=1) for row, prefix in zip(rows, prefixes, strict=True)]
     expected = [model(input_ids=each, use_cache=False).logits[:, -size:] for each, size in zip(whole, sizes, strict=True)]
@@ -148,11 +148,9 @@ def test_a_shared_prefix_is_what_transformers_computes_for_each_trajectory(famil
     assert supports_packing(model)
     possible = "do not pass" not in family
     assert supports_prefixes(model) == possible
-    positions = torch.cat([torch.arange(len(where), len(where) + own) for where, own in zip(prefixes, sizes, strict=True)])[
-        None
-    ]
+    positions = torch.cat([torch.arange(len(where), len(where) + own) for where, own in zip(places, sizes, strict=True)])[None]
     segments = Segments.of(sizes, prefixes)
-    assert segments.longest == 9
+    assert segments.longest == 10
     found = model(input_ids=ids, position_ids=positions, use_cache=False, **segments.arguments(model)).logits
     close = torch.allclose(found, torch.cat(expected, dim=1), rtol=1e-8, atol=1e-9)
     assert close == possible

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lark.errors import LarkError
 from lark.runtime.sharding import Shard, deal
 from lark.scoring import shards
-from lark.scoring.constants import CPU_TOKENS
+from lark.scoring.pass_sizes import CPU_TOKENS
 from lark.scoring.shards import LEAST_SHARDS, Shards, cost, cut
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_shard
 
