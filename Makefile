@@ -48,7 +48,7 @@ check-environment: $(VENV)/.test ## Resolve environment.yml and environment-sgla
 gpu-check: $(VENV)/.test ## Check this machine's GPUs and packages, for a first run or a bug report (without GPUs: what runs on CPU; ARGS="--only kernel,loss")
 	$(PY) -m lark.gpu_check $(ARGS)
 
-bench: $(VENV)/.test ## Compare time and memory with common implementations, in outputs/bench (half an hour; ARGS=--quick: two minutes)
+bench: $(VENV)/.test ## Compare time and memory with common implementations and vLLM, in outputs/bench (45 minutes; ARGS=--quick: four minutes)
 	set -e; for script in $(basename $(notdir $(wildcard experiments/bench/[a-z]*.py))); do $(PY) -m experiments.bench.$$script $(ARGS); done
 
 demo-student: $(VENV)/.run ## Pretrain the bundled demo student again (half an hour on two cores)

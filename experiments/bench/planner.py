@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from lark.config import Student as StudentConfig
 from lark.models.chat import Encoded
 from lark.models.shapes import Shape
 from lark.models.students import DEMO
@@ -59,8 +60,11 @@ def main() -> None:
     batch = [Encoded(row, PROMPT, False) for row in ids]
     flops = costs.forward_flops(shape, np.full(count, length), np.full(count, length - PROMPT))
 
+    config = StudentConfig(name="student", path=str(arguments.folder), dtype="float32", max_length=length)
+    scorer = Student.load(str(arguments.folder), config, "cpu")
+
     def score() -> None:
-        list(response_statistics(Student.of(model.eval()), batch))
+        list(response_statistics(scorer, batch))
 
     def train() -> None:
         tokens = torch.tensor(ids)

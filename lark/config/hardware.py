@@ -33,7 +33,7 @@ class Hardware:
     warm: bool = True
     """Import the code of later steps while earlier ones run (lark/runtime/warm.py). False: each worker imports its own."""
     score_tokens: int = 16384
-    """Tokens in one scoring batch."""
+    """Tokens in one scoring batch. A CPU runs it in several forward passes (lark/scoring/pass_sizes.py)."""
     train_tokens: int = 4096
     """Tokens in one packed forward pass of training; never less than student.max_length."""
     micro_batch: int = 1

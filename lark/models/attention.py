@@ -112,7 +112,7 @@ def supports_prefixes(model: "PreTrainedModel") -> bool:
     vocabulary = int(model.config.get_text_config().vocab_size)
     ids = torch.arange(prompt + first + second, device=model.device)[None] * 7919 % vocabulary
     positions = torch.tensor([[*range(prompt + first), *range(prompt, prompt + second)]], device=model.device)
-    segments = Segments.of([prompt + first, second], [(0, 0), (0, prompt)]).to(model.device)
+    segments = Segments.of([prompt + first, second], [torch.arange(0), torch.arange(prompt)]).to(model.device)
     own = torch.cat([ids[:, :prompt], ids[:, -second:]], dim=1)
 
     def hidden(tokens: Tensor, **inputs: Any) -> Tensor:

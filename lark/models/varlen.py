@@ -9,18 +9,18 @@ The functions here are registered with transformers under two names (`student.at
     varlen         (varlen)  the GPU kernel where it applies, else `sdpa_per_segment`.
     sdpa_segments  (sdpa)    `sdpa_per_segment` on every device.
 
-In a pack for sdpa_segments, trajectories that begin alike can share their beginning: the row holds it once, and every later
+In a pack for sdpa_segments, trajectories that begin alike can share their beginning: the row holds it once, and a later
 trajectory is a segment with a prefix (`Segments.prefixes`).
 """
 
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import accumulate, pairwise
 from operator import add
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,9 +42,6 @@ LARGEST_HEAD = 256
 SMALLEST_BLOCK = 256
 """Queries that share a call of the sdpa kernel if there is a sliding window."""
 
-Prefix: TypeAlias = tuple[int, int]
-"""Where tokens that precede a segment are in the row, as start and length; length 0: nothing precedes it."""
-
 _passes_window: set[type] = set()
 """Configs of model families whose layers pass their sliding window to the attention function."""
 
@@ -61,18 +58,20 @@ class Segments:
     """[S + 1] int32: 0, t_1, t_1 + t_2, …"""
     longest: int
     """Tokens of the longest segment, with its prefix."""
-    prefixes: tuple[Prefix, ...] | None = None
-    """The prefix of each segment. None: there are no prefixes. Only sdpa_segments computes them."""
+    prefixes: tuple[Tensor, ...] | None = None
+    """For each segment, where in the row the tokens before its first are: [0 … length of its prefix] int64. None: no segment
+    has a prefix. Only sdpa_segments computes them."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int], prefixes: Sequence[Prefix] | None = None) -> "Segments":
+    def of(cls, lengths: Sequence[int], prefixes: Sequence[Tensor] | None = None) -> "Segments":
         """Segments of `lengths` tokens, one after the other."""
-        longest = max(lengths) if prefixes is None else max(map(add, lengths, (size for _, size in prefixes)))
+        longest = max(lengths) if prefixes is None else max(map(add, lengths, map(len, prefixes)))
         bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
         return cls(bounds, longest, None if prefixes is None else tuple(prefixes))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Segments":
-        return replace(self, boundaries=self.boundaries.to(device, non_blocking=non_blocking))
+        prefixes = None if self.prefixes is None else tuple(x.to(device, non_blocking=non_blocking) for x in self.prefixes)
+        return Segments(self.boundaries.to(device, non_blocking=non_blocking), self.longest, prefixes)
 
     def arguments(self, model: nn.Module) -> dict[str, Any]:
         """Arguments for a model or its backbone, under the names that flash attention in transformers reads too.
@@ -166,7 +165,7 @@ def sdpa_per_segment(
     window_size: tuple[int, int] = CAUSAL,
     enable_gqa: bool = False,
     dropout: float = 0.0,
-    prefixes: Sequence[Prefix] | None = None,
+    prefixes: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """`varlen_attn` on any device and in any precision: query [T, heads, d], key and value [T, kv_heads, d] -> [T, heads, d].
 
@@ -177,10 +176,12 @@ def sdpa_per_segment(
     as keys. That is cheap compared with the layers' matrix products, which run on a shared prefix once.
     """
     edges = list(pairwise(cu_seq_q.tolist()))
+    nothing = torch.arange(0, device=query.device)
     outputs = []
-    for (start, stop), (first, before) in zip(edges, prefixes or [(0, 0)] * len(edges), strict=True):
-        own, prefix, size = slice(start, stop), slice(first, first + before), before + stop - start
-        packed = (torch.cat([x[prefix], x[own]]) if before else x[own] for x in (query, key, value))
+    for (start, stop), prefix in zip(edges, prefixes or [nothing] * len(edges), strict=True):
+        before = len(prefix)
+        size = before + stop - start
+        packed = (torch.cat([x[prefix], x[start:stop]]) if before else x[start:stop] for x in (query, key, value))
         q, k, v = (x.transpose(0, 1)[None] for x in packed)
         if 0 <= window_size[0] < size - 1:
             attended = _windowed_sdpa(q, k, v, window_size[0] + 1, scale, enable_gqa, dropout)

@@ -34,10 +34,13 @@ class Flops:
         return self.backbone * (1 + backward + recompute) + self.head * (1 + backward)
 
 
-def forward_flops(shape: Shape, lengths: Floats, projected: Floats) -> Flops:
-    """FLOPs of all sequences together: `lengths` tokens each, of which `projected` go through the head (paper, App. D.1)."""
+def forward_flops(shape: Shape, lengths: Floats, projected: Floats, share: float = 1.0) -> Flops:
+    """FLOPs of all sequences together: `lengths` tokens each, of which `projected` go through the head (paper, App. D.1).
+
+    `share`: of the tokens, those that the layers' matrices are run on. Sequences that begin alike can share tokens.
+    """
     n = np.asarray(lengths, dtype=np.float64)
-    matrices = 2.0 * shape.backbone_matrices * n.sum()
+    matrices = 2.0 * shape.backbone_matrices * n.sum() * share
     attention = 2.0 * shape.layers * shape.attention_width * np.square(n).sum()
     return Flops(float(matrices + attention), float(2.0 * shape.head * np.asarray(projected, dtype=np.float64).sum()))
 

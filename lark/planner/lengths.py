@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from statistics import NormalDist
 
@@ -54,6 +55,13 @@ class PoolLengths:
     @property
     def tokens(self) -> float:
         return float(self.total.sum()) * self.repeat
+
+    def shared(self, tokens: int) -> float:
+        """The share of the pool's tokens that is left if candidates share their prompt in forward passes of `tokens` tokens."""
+        prompt, response = float((self.total - self.response).mean()), float(self.response.mean())
+        passes = ceil(self.candidates * response / max(1.0, tokens - prompt))
+        copies = min(self.candidates, max(1, passes)) / self.candidates
+        return (copies * prompt + response) / (prompt + response)
 
     def cut(self, longest: int) -> "PoolLengths":
         """The same pool with trajectories of at most `longest` tokens."""

@@ -3,11 +3,11 @@
 Trajectories are packed into one row, in which attention keeps them apart (lark/models/varlen.py). If the model cannot do
 this, they are padded on the right without a mask: attention is causal, so no real token sees the padding.
 
-A GPU runs a whole batch at once. A CPU runs it in several passes (`CPU_TOKENS`), and trajectories that have the same prompt
-share it: the layers run on its tokens once per pass. The statistics of a batch are computed at once on every device.
+A GPU runs a whole batch at once. A CPU runs it in several passes (`CPU_TOKENS`), and trajectories that begin alike, such as the
+candidates of a question, share their beginning: the layers run on it once per pass. The statistics of a batch are computed at
+once on every device.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from math import inf
@@ -23,13 +23,9 @@ from lark.models.cpu_linear import pack_linears
 from lark.models.head import Head, last_hidden_state, predicting
 from lark.models.load import load_model
 from lark.models.padding import right_padded
-from lark.models.varlen import Prefix, Segments
+from lark.models.varlen import Segments
+from lark.scoring.pass_sizes import CPU_PADDING, CPU_TOKENS
 from lark.scoring.statistics import TokenStatistics, detailed_statistics, token_statistics
-
-CPU_TOKENS = 2048
-"""Tokens of one forward pass on CPU."""
-CPU_PADDING = 32
-"""Tokens of padding that cost as much as one more forward pass on CPU."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Student:
     packs: bool
     """Whether trajectories are scored in packs. If not, in padded batches."""
     shares: bool = False
-    """Whether trajectories of a pack share their prompt."""
+    """Whether trajectories of a pack share a common beginning."""
 
     @classmethod
     def load(cls, path: str, student: config.Student, device: str) -> "Student":
@@ -66,7 +62,7 @@ class Student:
 def batches(lengths: Sequence[int], budget: int, padded: bool, padding: float = inf) -> list[list[int]]:
     """Indices of trajectories in batches of at most `budget` tokens (at least one trajectory).
 
-    Packed, they keep their order, in which those with the same prompt are neighbours. Padded, the longest are first, and
+    Packed, they keep their order, in which candidates of a question are neighbours. Padded, the longest are first, and
     padding counts as tokens; no trajectory needs more than `padding` tokens of it.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)) if padded else range(len(lengths))
@@ -85,26 +81,27 @@ def batches(lengths: Sequence[int], budget: int, padded: bool, padding: float = 
 
 
 def packs(batch: Sequence[Encoded], budget: int, shares: bool) -> list[list[int]]:
-    """Indices of trajectories in packs of at most `budget` tokens (at least one trajectory), those with the same prompt together.
+    """Indices of trajectories in packs of at most `budget` tokens (at least one trajectory).
 
-    `shares`: a prompt is in a pack once.
+    `shares`: those that begin alike are neighbours, and their common beginning counts once.
     """
-    groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-    for index, encoded in enumerate(batch):
-        groups[_prompt(encoded)].append(index)
     result: list[list[int]] = []
     tokens = 0
-    for prompt, members in groups.items():
-        shared = 0
-        for index in members:
-            size = len(batch[index].ids)
-            if not result or tokens + size - shared > budget:
-                result.append([])
-                tokens = shared = 0
-            result[-1].append(index)
-            tokens += size - shared
-            shared = len(prompt) if shares else 0
+    for index in sorted(range(len(batch)), key=lambda i: list(batch[i].ids)) if shares else range(len(batch)):
+        ids = batch[index].ids
+        shared = _common(batch[result[-1][-1]].ids, ids) if result and shares else 0
+        if not result or tokens + len(ids) - shared > budget:
+            result.append([])
+            tokens = shared = 0
+        result[-1].append(index)
+        tokens += len(ids) - shared
     return result
+
+
+def _common(before: Sequence[int], ids: Sequence[int]) -> int:
+    """Length of the common beginning, without the last of `ids`."""
+    pairs = zip(before, ids[:-1], strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(ids) - 1))
 
 
 @torch.no_grad()
@@ -160,23 +157,19 @@ def _packed(student: Student, batch: Sequence[Encoded]) -> Iterator[Tensor]:
     ids: list[int] = []
     positions: list[int] = []
     sizes: list[int] = []
-    prefixes: list[Prefix] = []
-    starts: dict[tuple[int, ...], int] = {}
-    for encoded in batch:
-        start = starts.setdefault(_prompt(encoded), len(ids)) if student.shares else len(ids)
-        before = encoded.prompt_length if start < len(ids) else 0
-        prefixes.append((start, before))
-        ids += encoded.ids[before:]
-        positions += range(before, len(encoded.ids))
-        sizes.append(len(encoded.ids) - before)
-    segments = Segments.of(sizes, prefixes if any(before for _, before in prefixes) else None).to(device)
+    prefixes: list[Tensor] = []
+    where = torch.arange(0)  # of a trajectory's tokens in the row
+    for index, encoded in enumerate(batch):
+        shared = _common(batch[index - 1].ids, encoded.ids) if index and student.shares else 0
+        prefixes.append(where[:shared])
+        where = torch.cat([where[:shared], torch.arange(len(ids), len(ids) + len(encoded.ids) - shared)])
+        ids += encoded.ids[shared:]
+        positions += range(shared, len(encoded.ids))
+        sizes.append(len(encoded.ids) - shared)
+    segments = Segments.of(sizes, prefixes if student.shares else None).to(device)
     hidden = last_hidden_state(
         student.model, torch.tensor(ids, device=device)[None], position_ids=torch.tensor(positions, device=device)[None],
         **segments.arguments(student.model.base_model),
     )[0]  # fmt: skip
-    for encoded, own, (start, before) in zip(batch, hidden.split(sizes), prefixes, strict=True):
-        yield predicting(torch.cat([hidden[start : start + before], own]) if before else own, encoded)
-
-
-def _prompt(encoded: Encoded) -> tuple[int, ...]:
-    return tuple(encoded.ids[: encoded.prompt_length])
+    for encoded, own, prefix in zip(batch, hidden.split(sizes), prefixes, strict=True):
+        yield predicting(torch.cat([hidden[prefix], own]) if len(prefix) else own, encoded)

@@ -20,6 +20,7 @@ from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
 from lark.scoring.correctness import write_correctness
 from lark.scoring.methods import TOKENS
+from lark.scoring.pass_sizes import CPU_TOKENS
 from lark.scoring.text import write_indicators
 
 log = logging.getLogger(__name__)
@@ -47,11 +48,12 @@ def _lengths_cost(planner: Planner, step: Step) -> Estimate:
 
 
 def _score_cost(planner: Planner, step: Step) -> Estimate:
-    lengths = planner.lengths
-    flops = costs.forward_flops(planner.shape, lengths.total, lengths.response)
+    lengths, tokens = planner.lengths, _pass_tokens(planner)
+    share = 1.0 if tokens is None else lengths.shared(tokens)
+    flops = costs.forward_flops(planner.shape, lengths.total, lengths.response, share)
     own = flops.forward * lengths.repeat / lengths.trajectories / planner.hardware.rate("forward", planner.shape, 1)
     paper = f"{PAPER_SCORE_SECONDS} s per sample (ours {own:.2f} s of one GPU)" if planner.is_papers else ""
-    return replace(_pass_cost(planner, step, flops, paper), kept_gib=_token_bytes(planner, step) / GIB)
+    return replace(_pass_cost(planner, step, flops, paper, tokens), kept_gib=_token_bytes(planner, step) / GIB)
 
 
 def _token_bytes(planner: Planner, step: Step) -> float:
@@ -70,17 +72,24 @@ def _local_cost(planner: Planner, step: Step) -> Estimate:
 
 def _unprompted_cost(planner: Planner, step: Step) -> Estimate:
     response = planner.lengths.response
-    return _pass_cost(planner, step, costs.forward_flops(planner.shape, response, response))
+    return _pass_cost(planner, step, costs.forward_flops(planner.shape, response, response), tokens=_pass_tokens(planner))
 
 
-def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "") -> Estimate:
-    """Cost of one pass of the student over the pool."""
+def _pass_tokens(planner: Planner) -> int | None:
+    """Tokens of one forward pass, if a batch is run in several (lark/scoring/forward.py)."""
+    return CPU_TOKENS if planner.hardware.machine.device == "cpu" else None
+
+
+def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "", tokens: int | None = None) -> Estimate:
+    """Cost of one pass of the student over the pool. `tokens`: see `_pass_tokens`."""
     lengths, shape = planner.lengths, planner.shape
     flops = operations.forward * lengths.repeat
     element = precision_bytes(planner.config.student.dtype)
     weights = shape.parameters * element
-    batch = max(planner.config.hardware.score_tokens, int(lengths.total.max()))
-    memory = (weights + costs.forward_bytes(shape, batch, element)) / GIB
+    batch, longest = planner.config.hardware.score_tokens, int(lengths.total.max())
+    # The hidden states of a batch that is run in several passes are kept, and then joined.
+    hidden = 2.0 * max(batch, longest) * shape.hidden * element if tokens is not None else 0.0
+    memory = (weights + hidden + costs.forward_bytes(shape, max(tokens or batch, longest), element)) / GIB
     work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens"
     return planner.made(step, work, flops, planner.seconds("forward", flops, weights), memory, weights / GIB, paper)
 

@@ -25,6 +25,7 @@ from lark.runtime.part_files import intact
 from lark.runtime.store import atomic
 from lark.scoring import tokens
 from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS, UNPROMPTED_TABLE
+from lark.scoring.pass_sizes import CPU_TOKENS
 
 ROWS = {**dict.fromkeys(KEY, pa.string()), "n_tokens": pa.int64()}
 """Columns that all results have in common with the lengths. Files of other origin have other types of text."""
@@ -42,8 +43,9 @@ def cost(length: np.ndarray) -> np.ndarray:
 
 
 def cut(costs: np.ndarray, shard_tokens: int) -> list[range]:
-    """Ranges of rows of about equal cost: at least LEAST_SHARDS (or as many as there are rows)."""
-    wanted = min(len(costs), max(LEAST_SHARDS, int(np.ceil(costs.sum() / shard_tokens))))
+    """Ranges of rows of about equal cost: at least LEAST_SHARDS, unless they would be smaller than one forward pass on CPU."""
+    least = min(LEAST_SHARDS, int(np.ceil(costs.sum() / CPU_TOKENS)))
+    wanted = min(len(costs), max(least, int(np.ceil(costs.sum() / shard_tokens))))
     edges = np.searchsorted(np.cumsum(costs), np.arange(1, wanted) * costs.sum() / max(wanted, 1), side="right")
     bounds = [0, *np.unique(edges).tolist(), len(costs)]
     return [range(a, b) for a, b in pairwise(bounds) if a < b]
@@ -194,6 +196,11 @@ def _present(parts: list[Path]) -> list[Path]:
 
 
 def _merge(parts: list[Path], path: Path) -> None:
-    table = pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
+    tables = [pd.read_parquet(part) for part in parts]
+    for part, table in zip(parts, tables, strict=True):
+        # Checksums cover the pages of a file, not the names of its columns. Joined, a damaged name would leave NaN.
+        if list(table.columns) != list(tables[-1].columns):
+            raise LarkError(f"{part} or {parts[-1].name} is damaged: their columns differ. Remove both and run again.")
+    whole = pd.concat(tables, ignore_index=True)
     with atomic(path) as draft:
-        table.to_parquet(draft, index=False, write_page_checksum=True)
+        whole.to_parquet(draft, index=False, write_page_checksum=True)

@@ -132,22 +132,25 @@ def test_packs_of_every_architecture_are_what_transformers_computes_for_each_tra
 @torch.no_grad()
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_a_shared_prefix_is_what_transformers_computes_for_each_trajectory(family: str) -> None:
-    """Two prefixes, one shared by two segments and longer than the windows of 4 tokens. A model that cannot do it says so."""
+    """Prefixes in one piece and in two, some longer than the windows of 4 tokens. A model that cannot do it is recognised."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(ARCHITECTURES[family], attn_implementation="sdpa", dtype=torch.float64).eval()
     assert not supports_prefixes(model)  # sdpa itself cannot
-    ids, _ = pack_of([9, 3, 8, 6, 2])
-    prefixes = [(0, 0), (0, 6), (0, 0), (12, 5), (0, 6)]
-    rows, sizes = list(ids.split([9, 3, 8, 6, 2], dim=1)), [9, 3, 8, 6, 2]
-    whole = [torch.cat([ids[:, start : start + size], row], dim=1) for row, (start, size) in zip(rows, prefixes, strict=True)]
+    sizes = [9, 3, 8, 6, 2]
+    ids, _ = pack_of(sizes)
+    # The last prefix is the second segment's, and two tokens of that segment itself.
+    places = ([], [0, 1, 2, 3, 4, 5], [], [12, 13, 14], [0, 1, 2, 3, 4, 5, 9, 10])
+    prefixes = [torch.tensor(where, dtype=torch.long) for where in places]
+    rows = ids.split(sizes, dim=1)
+    whole = [torch.cat([ids[:, prefix], row], dim=1) for row, prefix in zip(rows, prefixes, strict=True)]
     expected = [model(input_ids=each, use_cache=False).logits[:, -size:] for each, size in zip(whole, sizes, strict=True)]
     separate_segments(model)
     assert supports_packing(model)
     possible = "do not pass" not in family
     assert supports_prefixes(model) == possible
-    positions = torch.cat([torch.arange(size, size + own) for (_, size), own in zip(prefixes, sizes, strict=True)])[None]
+    positions = torch.cat([torch.arange(len(where), len(where) + own) for where, own in zip(places, sizes, strict=True)])[None]
     segments = Segments.of(sizes, prefixes)
-    assert segments.longest == 11
+    assert segments.longest == 10
     found = model(input_ids=ids, position_ids=positions, use_cache=False, **segments.arguments(model)).logits
     close = torch.allclose(found, torch.cat(expected, dim=1), rtol=1e-8, atol=1e-9)
     assert close == possible

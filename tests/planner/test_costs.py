@@ -16,6 +16,7 @@ from lark.config import Lora
 from lark.models.shapes import ARCHITECTURES, Shape
 from lark.planner import costs
 from lark.planner.costs import TrainingSetup
+from lark.planner.lengths import PoolLengths
 from lark.runtime.machine import Machine
 from lark.training.lora import add_adapters
 from lark.training.operations import training_setup
@@ -47,6 +48,16 @@ def test_local_naturalness_reads_every_token_m_plus_1_times_and_projects_it_once
     once, local = costs.forward_flops(SHAPE, lengths, projected), costs.local_flops(SHAPE, lengths, projected, context=4)
     assert local.head == once.head
     assert local.backbone == pytest.approx(5 * 2 * SHAPE.backbone_matrices * 70)
+
+
+def test_a_shared_prompt_is_read_once_per_pass() -> None:
+    pool = PoolLengths(10, 4, np.full(40, 150.0), np.full(40, 100.0), "")
+    assert pool.shared(450) == pytest.approx((50 / 4 + 100) / 150)  # 400 tokens of responses and one prompt fit
+    assert pool.shared(449) == pytest.approx((2 * 50 / 4 + 100) / 150)
+    assert pool.shared(20) == pool.shared(150) == 1.0
+    whole, part = (costs.forward_flops(SHAPE, pool.total, pool.response, share) for share in (1.0, 0.75))
+    assert part.head == whole.head
+    assert whole.backbone - part.backbone == pytest.approx(0.25 * 2 * SHAPE.backbone_matrices * 40 * 150)
 
 
 def test_a_training_step_costs_three_forwards_or_four_with_recomputation() -> None:

@@ -175,15 +175,14 @@ def test_batches_take_everything_once_and_keep_to_the_budget():
     assert batches([], 300, padded=True) == []
 
 
-def test_packs_hold_each_prompt_once():
-    batch = [
-        Encoded([question] * 10 + [9] * size, 10, False)
-        for question, size in ((1, 5), (2, 5), (1, 5), (1, 40), (2, 5), (3, 99))
-    ]
-    assert packs(batch, 100, shares=True) == [[0, 2, 3, 1, 4], [5]]  # 15 + 5 + 40, 15 + 5
-    assert packs(batch, 60, shares=True) == [[0, 2, 3], [1, 4], [5]]
-    assert packs(batch, 59, shares=True) == [[0, 2], [3], [1, 4], [5]]
-    assert packs(batch, 60, shares=False) == [[0, 2], [3], [1, 4], [5]]
+def test_packs_hold_a_common_beginning_once():
+    shapes = ((1, 5), (2, 5), (1, 4), (1, 40), (2, 6), (3, 99))
+    batch = [Encoded([question] * 10 + [10 + size] * size, 10, False) for question, size in shapes]
+    assert packs(batch, 100, shares=True) == [[2, 0, 3, 1, 4], [5]]  # 14 + 5 + 40, 15 + 6
+    assert packs(batch, 59, shares=True) == [[2, 0, 3], [1, 4], [5]]
+    assert packs(batch, 58, shares=True) == [[2, 0], [3], [1, 4], [5]]
+    assert packs(batch, 58, shares=False) == [[0, 1, 2], [3], [4], [5]]
+    assert packs(batch[:1] * 3, 17, shares=True) == [[0, 1, 2]]  # a trajectory has at least one token of its own
     assert packs([], 60, shares=True) == []
 
 

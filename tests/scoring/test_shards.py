@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lark.config import Scoring
 from lark.errors import LarkError
 from lark.runtime.sharding import Shard, deal
 from lark.scoring import shards
+from lark.scoring.pass_sizes import CPU_TOKENS
 from lark.scoring.shards import LEAST_SHARDS, Shards, cost, cut
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_shard
 
@@ -28,8 +28,16 @@ def test_shards_cover_every_row_once_and_none_costs_much_more_than_its_share(cos
     assert parts[0].start == 0
     assert parts[-1].stop == len(costs)
     assert all(a.stop == b.start for a, b in pairwise(parts))
-    share = costs.sum() / min(len(costs), max(LEAST_SHARDS, costs.sum() / shard_tokens))
+    least = min(LEAST_SHARDS, costs.sum() / CPU_TOKENS)
+    share = costs.sum() / min(len(costs), max(least, costs.sum() / shard_tokens))
     assert all(costs[part.start : part.stop].sum() <= share + costs.max() + 1e-6 for part in parts)
+
+
+def test_shards_of_a_small_pool_are_not_smaller_than_a_forward_pass():
+    lengths = cost(np.full(40, 300))
+    assert [len(part) for part in cut(lengths, 2_000_000)] == [6, 7, 7, 6, 7, 7]  # 12,180 tokens
+    assert len(cut(lengths, 1000)) == 13
+    assert len(cut(cost(np.full(4000, 300)), 2_000_000)) == LEAST_SHARDS
 
 
 @given(COSTS, st.integers(1, 9))
@@ -112,7 +120,7 @@ def test_shards_of_another_size_are_ignored_and_removed(tmp_path):
 
 def test_a_run_killed_after_the_merge_computes_nothing_again(tmp_path):
     write_lengths(tmp_path)
-    whole = Shards.of(tmp_path, Scoring().shard_tokens)
+    whole = Shards.of(tmp_path, 80)
     write_shards(tmp_path, whole, value=1.0)
     shards.finish("local", tmp_path, whole.rows)
     assert whole.missing("local", tmp_path, whole.rows) == set()
@@ -156,7 +164,7 @@ HARM = [
 @pytest.mark.parametrize("harm", HARM)
 def test_a_shard_or_a_merged_table_with_other_rows_is_computed_again(harm, merged, tmp_path, caplog):
     write_lengths(tmp_path)
-    whole = Shards.of(tmp_path, Scoring().shard_tokens)
+    whole = Shards.of(tmp_path, 80)
     write_shards(tmp_path, whole, value=1.0)
     victim, other = (tmp_path / shards.name("local", rows) for rows in whole.rows[:2])
     if merged:
@@ -171,7 +179,7 @@ def test_a_shard_or_a_merged_table_with_other_rows_is_computed_again(harm, merge
 @pytest.mark.parametrize("harm", [*(name for name in HARM if name != "other lengths"), "a token too few"])
 def test_statistics_of_the_wrong_tokens_are_computed_again(harm, tmp_path):
     write_lengths(tmp_path)
-    whole = Shards.of(tmp_path, Scoring().shard_tokens)
+    whole = Shards.of(tmp_path, 80)
     kept = whole.only(whole.first_questions(4))
     assert 0 < len(kept.rows) < len(whole.rows)
     for rows in kept.rows:
@@ -197,6 +205,17 @@ def some_tokens(question_id: str, candidate_id: str, n_tokens: int) -> Trajector
 @pytest.mark.parametrize("output", ["local", "tokens"])
 def test_a_missing_shard_is_an_error_not_a_gap(output, tmp_path):
     write_lengths(tmp_path)
-    whole = Shards.of(tmp_path, Scoring().shard_tokens)
+    whole = Shards.of(tmp_path, 80)
     with pytest.raises(LarkError, match=f"{len(whole.rows)} of {len(whole.rows)} shards are missing"):
         shards.finish(output, tmp_path, whole.rows)
+
+
+def test_a_shard_with_a_damaged_column_name_is_not_merged(tmp_path):
+    """Page checksums do not cover names of columns. Joined with the others, the shard would have no scores."""
+    write_lengths(tmp_path)
+    whole = Shards.of(tmp_path, 80)
+    write_shards(tmp_path, whole, value=1.0)
+    victim = tmp_path / shards.name("local", whole.rows[1])
+    pd.read_parquet(victim).rename(columns={"local_naturalness": "local_naturalnesr"}).to_parquet(victim, index=False)
+    with pytest.raises(LarkError, match=f"{victim.name} or .* is damaged: their columns differ"):
+        shards.finish("local", tmp_path, whole.rows)

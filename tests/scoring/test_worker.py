@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -262,7 +263,8 @@ def test_a_damaged_shard_is_reported_and_computed_again(harm, pool, scored, tmp_
     worker.score(job_of(config, tmp_path, inputs=pool, outputs=tasks))
     victim, *others = sorted(tmp_path.glob("shard-*"))
     content = bytearray(victim.read_bytes())
-    content[len(content) // 4] ^= 1
+    nll = pq.ParquetFile(victim).metadata.row_group(0).column(pq.read_schema(victim).get_field_index("nll"))
+    content[nll.dictionary_page_offset + nll.total_compressed_size - 1] ^= 1  # the last byte of its data
     victim.write_bytes(content[: len(content) // 2] if harm == "torn" else content)
     before = [path.stat().st_mtime_ns for path in others]
     worker.score(job_of(config, tmp_path, inputs=pool, outputs=tasks))
