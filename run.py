@@ -26,7 +26,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from lark import config
-from lark.config.cli import as_hydra_reads, outputs_typed, sentence
+from lark.config.cli import as_hydra_reads, outputs_typed, raised_by_hydra, sentence
 from lark.errors import LarkError
 from lark.runtime.entry import INTERRUPTED, explain, run_main
 from lark.runtime.machine import claim
@@ -117,6 +117,9 @@ def command_line() -> str | None:
     except (OSError, ValueError) as failure:
         # Of Hydra itself, which creates the run's folder and its log before it calls `main`.
         cause = failure if isinstance(failure, OSError) else failure.__cause__
+        if raised_by_hydra(failure) and not isinstance(cause, OSError):
+            failures.append(f"error: {sentence(failure)}")
+            return "\n".join(failures)
         if not isinstance(cause, OSError) or cause.filename is None:
             raise
         why = f"{cause.filename} cannot be written ({cause.strerror})"

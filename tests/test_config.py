@@ -68,6 +68,11 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
     [
         (["student=own"], "student.path has no value: add student.path=<value>"),
         (["method=larkk"], "method=larkk: there is no such option; choose one of"),
+        (["~student=1_000"], "~student=1_000: leave it out, or choose one of demo,"),
+        (["~method=[1]"], "~method=[1]: leave it out, or choose one of"),
+        (["method=[1]"], "method=[1]: leave it out, or choose one of"),
+        (["student={a: 1}"], "student={a: 1}: leave it out, or choose one of demo,"),
+        (["method=3"], "method=3: leave it out, or choose one of"),
         (["budgt.size=3"], "did you mean budget.size?"),
         (["training.epochs=many"], "training.epochs=many: must be a whole number."),
         (["budget.size=0"], "budget=0: select at least 1"),

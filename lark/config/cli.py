@@ -119,6 +119,10 @@ def _brought(student: Path) -> str:
     return next((str(item["override /benchmark"]) for item in defaults if "override /benchmark" in item), "demo")
 
 
+NO_NAME = re.compile(r"null|true|false|[+-]?(inf|nan|[\d_.]+(e[+-]?\d+)?)|[[{].*", re.IGNORECASE | re.DOTALL)
+"""Values that Hydra does not read as the name of an option."""
+
+
 def _as_hydra_reads(argument: str) -> str:
     key, _, value = argument.partition("=")
     if key == "weighting.name":
@@ -127,8 +131,9 @@ def _as_hydra_reads(argument: str) -> str:
         return "budget.size=" + value.replace("'", "")
     if key in ("force", "stages") and re.fullmatch(r"\w+(,\w+)*", value) and value != "null":
         return f"{key}=[{value}]"
-    if value == "null" and key and (CONF / key).is_dir():
-        raise LarkError(f"{key}=null: leave it out, or choose one of {', '.join(options_of(key))}.")
+    group = key.lstrip("+~")
+    if NO_NAME.fullmatch(value) and group and (CONF / group).is_dir():
+        raise LarkError(f"{argument}: leave it out, or choose one of {', '.join(options_of(group))}.")
     if key.split(".")[:2] in (["pool", "fields"], ["pool", "mix"], ["method", "options"], ["student", "template_options"]):
         return f"++{argument}"
     if key == "outputs" and not value.strip("'\" "):
@@ -172,6 +177,14 @@ def _refuse_dashes(argument: str, following: str = "") -> None:
         given = following if following and not following.startswith("-") and "=" not in following else "<value>"
         value = "true" if keys[near[0]] is bool else given
     raise LarkError(f"{argument}: settings are typed without dashes: {near[0]}={value}.")
+
+
+def raised_by_hydra(error: Exception) -> bool:
+    """Whether an error comes from Hydra's own code, which checks some values with Python's errors."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "hydra"
 
 
 def sentence(error: Exception) -> str:
@@ -246,6 +259,10 @@ RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
     (
         r"Interpolation key 'experiment\.scales\.([^.']+)",
         lambda match: f"scale={match[1]}: this experiment has no such scale; its file in conf/experiment lists its scales.",
+    ),
+    (
+        r"Config group override (?:deletion value )?must be a string.*?(?:key_or_group='(\S+?)'|$)",
+        lambda match: f"{match[1] or 'a group of settings'}: the value must be the name of one of its options.",
     ),
     (r"Missing mandatory value: (\S+)", lambda match: f"{match[1]} has no value: add {match[1]}=<value>."),
 ]
