@@ -8,7 +8,7 @@ the YAML files give the sources of their values.
 from lark.config.analysis import Analysis
 from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
 from lark.config.hardware import Experiment, Hardware, Tracking
-from lark.config.method import Budget, Judge, Method, Scoring
+from lark.config.method import Budget, Judge, Method, Scoring, Sketch, Validation
 from lark.config.pool import ANSWER_FORMATS, Mixed, Pool, Source
 from lark.config.schema import STAGES, Config, from_dict, load, register
 from lark.config.student import Student
@@ -16,6 +16,6 @@ from lark.config.training import HeldOut, Lora, Training
 
 __all__ = [
     "ANSWER_FORMATS", "GRADERS", "STAGES", "Analysis", "Benchmark", "Budget", "Config", "Decoding", "Engine", "Experiment",
-    "Hardware", "HeldOut", "Judge", "Lora", "Method", "Mixed", "Pool", "Scoring", "Source", "Student", "Task", "Tracking",
-    "Training", "from_dict", "load", "register",
+    "Hardware", "HeldOut", "Judge", "Lora", "Method", "Mixed", "Pool", "Scoring", "Sketch", "Source", "Student", "Task", "Tracking",
+    "Training", "Validation", "from_dict", "load", "register",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from lark.config.analysis import Analysis
 from lark.config.checks import check_values, one_of, require, user_path
 from lark.config.evaluation import Benchmark, Engine
 from lark.config.hardware import Experiment, Hardware, Tracking
-from lark.config.method import Budget, Method, Scoring, budget_name, method_key
+from lark.config.method import Budget, Method, Scoring, Sketch, budget_name, method_key
 from lark.config.pool import Pool
 from lark.config.student import Student
 from lark.config.training import Training
@@ -37,6 +37,7 @@ class Config:
     """How weight is distributed over the selected trajectories of a question. auto: the method's default."""
     budget: Budget = field(default_factory=Budget)
     scoring: Scoring = field(default_factory=Scoring)
+    sketch: Sketch = field(default_factory=Sketch)
     training: Training = MISSING
     benchmark: Benchmark = MISSING
     engine: Engine = MISSING

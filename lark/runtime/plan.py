@@ -31,9 +31,14 @@ from lark.runtime.operation import Step
 from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
 from lark.scoring.external_scores import scores_file
+from lark.scoring.influence import validation_file
 from lark.scoring.methods import (
     CORRECTNESS_TABLE,
     ENTROPY_TABLE,
+    EXACT_TABLE,
+    FEATURES_TABLE,
+    GRAM_TABLE,
+    INFLUENCE_TABLE,
     JUDGE_TABLE,
     LENGTHS_TABLE,
     LOCAL_TABLE,
@@ -44,7 +49,7 @@ from lark.scoring.methods import (
     TOKENS,
     UNPROMPTED_TABLE,
 )
-from lark.scoring.operations import CORRECTNESS, JUDGE, LENGTHS, LOCAL, SCORE, TEXT, UNPROMPTED
+from lark.scoring.operations import CORRECTNESS, EXACT, GRAM, INFLUENCE, JUDGE, LENGTHS, LOCAL, SCORE, TEXT, UNPROMPTED
 from lark.selection.operations import SELECT
 from lark.selection.rules import WEIGHTINGS
 from lark.selection.write import SELECTION
@@ -181,6 +186,33 @@ class _Plan:
         table = Artifact(UNPROMPTED_TABLE, self.name, self.identity, self.pool_and_lengths())
         return Step(UNPROMPTED, (table,), self.weights, (table.kind.name,))
 
+    def gram(self) -> Step:
+        part = {**self.identity, "sketch": self.sketch("gram")}
+        table = Artifact(GRAM_TABLE, self.name, part, self.pool_and_lengths())
+        return Step(GRAM, (table,), self.weights, (table.kind.name,))
+
+    def exact(self) -> Step:
+        part = {**self.identity, "sketch": self.sketch("exact")}
+        outputs = [Artifact(EXACT_TABLE, self.name, part, self.pool_and_lengths())]
+        if "influence" in METHODS[self.config.method.name].needs:
+            features = {**part, "features": self.config.sketch.features}
+            outputs.append(Artifact(FEATURES_TABLE, self.name, features, self.pool_and_lengths()))
+        return Step(EXACT, tuple(outputs), self.weights, tuple(output.kind.name for output in outputs))
+
+    def influence(self) -> Step:
+        asked = self.config.method.validation
+        part: dict[str, Any] = {"questions": asked.questions, "seed": asked.seed, "verdicts": VERDICTS}
+        if asked.path is not None:
+            part["validation"] = self.checksums(validation_file(asked))
+        features = next(a for a in self.exact().artifacts if a.kind == FEATURES_TABLE)
+        table = Artifact(INFLUENCE_TABLE, self.name, part, {"pool": self.pool, FEATURES_TABLE.name: features})
+        return Step(INFLUENCE, (table,), self.weights)
+
+    def sketch(self, size: str) -> dict[str, Any]:
+        """The settings of a sketch that can change its result."""
+        sketch = self.config.sketch
+        return {"size": getattr(sketch, size), "words": sketch.words, "states": sketch.states, "seed": sketch.seed}
+
     def correctness(self) -> Step:
         part = {"verdicts": VERDICTS, "answer_format": self.config.pool.answer_format}
         return Step(CORRECTNESS, (Artifact(CORRECTNESS_TABLE, self.config.pool.name, part, {"pool": self.pool}),))
@@ -313,6 +345,9 @@ SCORING: dict[str, Callable[[_Plan], Step]] = {
     "statistics": _Plan.score,
     "entropy": _Plan.score,
     "unprompted": _Plan.unprompted,
+    "gram": _Plan.gram,
+    "exact": _Plan.exact,
+    "influence": _Plan.influence,
     "local": _Plan.local,
     "text": _Plan.text,
     "judge": _Plan.judge,

@@ -6,6 +6,8 @@ no real token sees the padding. On a GPU they are packed into one row, in which 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -49,6 +51,48 @@ def batches(lengths: Sequence[int], budget: int, padded: bool) -> list[list[int]
     return result
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """A batch as one input of the model: padded on the right, or one row in which attention separates the trajectories."""
+
+    batch: Sequence[Encoded]
+    ids: torch.Tensor
+    """[b, t]"""
+    arguments: dict[str, Any]
+    starts: list[int]
+    """The first position of each trajectory, counted over all b · t positions."""
+
+    @classmethod
+    def of(cls, student: Student, batch: Sequence[Encoded]) -> "Inputs":
+        device, sizes = student.head.weight.device, [len(encoded.ids) for encoded in batch]
+        if not student.packs:
+            ids = right_padded([encoded.ids for encoded in batch]).to(device)
+            return cls(batch, ids, {}, [row * ids.shape[1] for row in range(len(batch))])
+        ids = torch.tensor([token for encoded in batch for token in encoded.ids], device=device)[None]
+        positions = torch.cat([torch.arange(size) for size in sizes]).to(device)[None]
+        segments = Segments.of(sizes).to(device).arguments(student.model.base_model)
+        return cls(batch, ids, {"position_ids": positions, **segments}, [0, *accumulate(sizes[:-1])])
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """[T] The response tokens, one trajectory after the other."""
+        return torch.tensor([token for encoded in self.batch for token in encoded.response], device=self.ids.device)
+
+    def run(self, student: Student) -> torch.Tensor:
+        """[b, t, d] The last hidden states."""
+        return last_hidden_state(student.model, self.ids, **self.arguments)
+
+    def predicting(self, states: torch.Tensor) -> torch.Tensor:
+        """[T, …] The rows of `states` [b, t, …] whose position predicts a response token, one trajectory after the other."""
+        flat = states.flatten(0, 1)
+        return torch.cat([predicting(flat[start:], e) for start, e in zip(self.starts, self.batch, strict=True)])
+
+    def each(self, states: torch.Tensor) -> list[torch.Tensor]:
+        """The rows of `states` [b, t, …] that belong to each trajectory, without padding."""
+        flat = states.flatten(0, 1)
+        return [flat[start : start + len(e.ids)] for start, e in zip(self.starts, self.batch, strict=True)]
+
+
 @torch.no_grad()
 def response_statistics(
     student: Student, batch: Sequence[Encoded], n_alternatives: int | None = None
@@ -57,9 +101,9 @@ def response_statistics(
 
     `n_alternatives`: also the entropies and this number of most likely tokens (`DetailedStatistics`). None: neither.
     """
-    device = student.head.weight.device
-    hidden = _packed(student, batch) if student.packs else _padded(student, batch)
-    targets = torch.tensor([token for e in batch for token in e.response], device=device)
+    inputs = Inputs.of(student, batch)
+    hidden = inputs.predicting(inputs.run(student))
+    targets = inputs.targets
     statistics = (
         token_statistics(hidden, targets, student.head)
         if n_alternatives is None
@@ -70,25 +114,3 @@ def response_statistics(
         stop = start + encoded.n_response
         yield type(statistics)(**{f.name: getattr(statistics, f.name)[start:stop] for f in fields(statistics)})
         start = stop
-
-
-def _padded(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
-    """[T, d] the hidden states that predict the response tokens, one trajectory after the other."""
-    ids = right_padded([encoded.ids for encoded in batch])
-    hidden = last_hidden_state(student.model, ids.to(student.head.weight.device))
-    rows = [predicting(hidden[row], e) for row, e in enumerate(batch)]
-    return torch.cat(rows)
-
-
-def _packed(student: Student, batch: Sequence[Encoded]) -> torch.Tensor:
-    """The same states from one row in which attention separates the trajectories."""
-    device = student.head.weight.device
-    ids = torch.tensor([token for encoded in batch for token in encoded.ids], device=device)[None]
-    positions = torch.cat([torch.arange(len(encoded.ids)) for encoded in batch]).to(device)[None]
-    segments = Segments.of([len(encoded.ids) for encoded in batch]).to(device).arguments(student.model.base_model)
-    hidden = last_hidden_state(student.model, ids, position_ids=positions, **segments)[0]
-    rows, start = [], 0
-    for encoded in batch:
-        rows.append(predicting(hidden[start:], encoded))
-        start += len(encoded.ids)
-    return torch.cat(rows)

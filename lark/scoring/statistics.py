@@ -8,7 +8,7 @@ Tiles. Tokens × vocabulary is processed in tiles that fit in cache. The outer l
 over tokens, so that each part of the head is read from memory once. A tile is one matrix product and one reduction, which
 keeps six numbers per token. The reduction has three implementations behind one signature, `Absorb`: plain PyTorch, the
 same compiled, and a CUDA kernel. Entropies and the most likely tokens are added to the sweep only where they are asked for
-(distribution.py).
+(distribution.py), and so is the gradient at the head (residuals.py).
 
 No cancellation. The sums run over the wrong tokens v != y only, relative to *their* running maximum m:
 
@@ -30,7 +30,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -39,6 +39,8 @@ from torch.nn import functional
 from lark.errors import LarkError, first_line
 from lark.models.head import Head
 from lark.scoring.distribution import Collector, Distribution, Weigh, weigh_tile
+from lark.scoring.residuals import Residual, ResidualReader
+from lark.scoring.sketches import Fold
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +117,16 @@ def _even(n: int, limit: int) -> int:
     return size if parts == 1 else min(limit, -(-size // 64) * 64)
 
 
+class TileReader(Protocol):
+    """Sees every tile of a sweep after its reduction (distribution.py, residuals.py)."""
+
+    def expect(self, state: Tensor) -> None:
+        """Called with a block's state before a tile is added to it."""
+
+    def absorb(self, block: int, start: int, part: Head, tile: Tensor, targets: Tensor, state: Tensor) -> None:
+        """Called when it has been added."""
+
+
 @torch.no_grad()
 def token_statistics(hidden: Tensor, targets: Tensor, head: Head, backend: Backend = "auto") -> TokenStatistics:
     """Statistics of the tokens `targets` [T] as predicted from the hidden states `hidden` [T, d] before them.
@@ -131,6 +143,18 @@ def detailed_statistics(
 ) -> DetailedStatistics:
     """The same with entropies and the `n_alternatives` most likely tokens (0: none), at most as many as the vocabulary has."""
     return tiled_details(hidden, targets, head, n_alternatives, _tiling(backend, hidden, head))
+
+
+@torch.no_grad()
+def residual_statistics(
+    hidden: Tensor, targets: Tensor, head: Head, fold: Fold, backend: Backend = "auto"
+) -> tuple[TokenStatistics, Residual]:
+    """The statistics, and the gradient of each token's loss at the head (residuals.py)."""
+    _check_inputs(hidden, targets, head)
+    tiling = _tiling(backend, hidden, head).fitted(len(targets), head.vocabulary)
+    reader = ResidualReader(-(-len(targets) // tiling.rows), tiling.rows, head, fold)
+    state = _swept(hidden, targets, head, tiling, reader)
+    return _statistics(state, head, tiling), reader.finish(state, targets)
 
 
 def tiled_statistics(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling) -> TokenStatistics:
@@ -150,7 +174,7 @@ def tiled_details(hidden: Tensor, targets: Tensor, head: Head, n_alternatives: i
     return DetailedStatistics(**vars(_statistics(state, head, tiling)), **vars(collector.finish(state, targets)))
 
 
-def _swept(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling, collector: Collector | None = None) -> Tensor:
+def _swept(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling, collector: TileReader | None = None) -> Tensor:
     """The state [6, T] of all tokens, compared with the tiles' own gold logits (module docstring)."""
     blocks = [slice(i, min(i + tiling.rows, len(targets))) for i in range(0, len(targets), tiling.rows)]
     gold = hidden.new_empty(len(targets), dtype=torch.float32)
@@ -262,7 +286,7 @@ def _new_states(n_blocks: int, rows: int, device: torch.device) -> Tensor:
 
 
 def _sweep(
-    hidden: Tensor, targets: Tensor, gold: Tensor, head: Head, tiling: Tiling, collector: Collector | None = None
+    hidden: Tensor, targets: Tensor, gold: Tensor, head: Head, tiling: Tiling, collector: TileReader | None = None
 ) -> Tensor:
     """The state [6, T] of all tokens after all tiles. `collector`: sees every tile too."""
     T, rows, columns = len(targets), tiling.rows, tiling.columns
@@ -281,7 +305,7 @@ def _sweep(
                 collector.expect(states[i])
             tiling.absorb(tile, targets[i] - start, gold[i], states[i])
             if collector is not None:
-                collector.absorb(i, start, tile, targets[i] - start, states[i])
+                collector.absorb(i, start, part, tile, targets[i] - start, states[i])
     return states.transpose(0, 1).reshape(6, -1)[:, :T]
 
 

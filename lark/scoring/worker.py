@@ -57,7 +57,7 @@ def lengths(job: Job) -> dict[str, Any]:
     with tqdm(total=pq.read_metadata(path).num_rows, desc="tokenising", unit="traj") as bar:
         for rows in pools.row_groups(path, pools.TEXT):
             encoded = chat.encode_many(rows, job.config.student.max_length)
-            parts.append(_table(rows, encoded, n_prompt=[len(e.ids) - e.n_response for e in encoded]))
+            parts.append(id_table(rows, encoded, n_prompt=[len(e.ids) - e.n_response for e in encoded]))
             bar.update(len(rows))
     table = pd.concat(parts, ignore_index=True)
     with atomic(job.folder / LENGTHS_TABLE.file) as draft:
@@ -74,13 +74,13 @@ def score(job: Job) -> dict[str, Any]:
     """Every statistic of every trajectory, and of every token if `scoring.tokens` is set (paper, Alg. 1 lines 1-5)."""
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
     if TOKENS.name not in job.outputs:
-        return _run_shards(job, cut, "scoring", lambda student: _Pass(student, job))
+        return run_shards(job, cut, "scoring", lambda student: _Pass(student, job))
     if job.is_main:
         _write_vocabulary(job)
     questions = cut.first_questions(job.config.scoring.token_questions)
     with_tokens = cut.only(questions)
     alone = len(job.outputs) == 1
-    return _run_shards(
+    return run_shards(
         job, with_tokens if alone else cut, "scoring", lambda student: _Pass(student, job, questions),
         some={TOKENS.name: with_tokens},
     )  # fmt: skip
@@ -97,12 +97,12 @@ def unprompted(job: Job) -> dict[str, Any]:
             alone = [without_prompt(e, opening, longest) for e in encoded]
             found = _each_batch(student, rows, alone, job.config.hardware.score_tokens, advance)
             sums = {index: float(statistics.surprisal.double().sum()) for index, statistics in found}
-            table = _table(rows, encoded, unprompted_nll=[sums.get(index, np.nan) for index in range(len(rows))])
+            table = id_table(rows, encoded, unprompted_nll=[sums.get(index, np.nan) for index in range(len(rows))])
             return {UNPROMPTED_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
 
         return score_shard
 
-    return _run_shards(job, cut, "scoring without prompts", scorer)
+    return run_shards(job, cut, "scoring without prompts", scorer)
 
 
 def without_prompt(encoded: Encoded, opening: Sequence[int], longest: int) -> Encoded:
@@ -122,10 +122,10 @@ def local(job: Job) -> dict[str, Any]:
         blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
         return lambda rows, encoded, advance: _score_locally(blocks, rows, encoded, advance)
 
-    return _run_shards(job, cut, "scoring steps", scorer, offsets=True)
+    return run_shards(job, cut, "scoring steps", scorer, offsets=True)
 
 
-def _run_shards(
+def run_shards(
     job: Job,
     cut: Shards,
     label: str,
@@ -151,7 +151,7 @@ def _run_shards(
     label = label if job.world == 1 else f"{label} (process 1 of {job.world})"
     with tqdm(total=total, initial=total - left, desc=label, unit="tok", unit_scale=True, disable=not job.is_main) as bar:
         for where in sorted(missing, key=lambda rows: rows.start):
-            read = shards.read_rows(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
+            read = cut.read(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
             chosen = [read[row] for row in cut.with_work(where)]
             contents = score_shard(chosen, chat.encode_many(chosen, config.max_length, offsets), bar.update)
             for output, path in missing[where].items():
@@ -203,7 +203,7 @@ class _Pass:
                 entropies[index] = {name: float(getattr(statistics, name).double().mean()) for name in ENTROPIES}
                 if index in tokens:
                     tokens[index] = trajectory_tokens(rows[index], encoded[index], statistics)
-        ids = _table(rows, encoded)
+        ids = id_table(rows, encoded)
         return {
             SCORES_TABLE.name: _joined(ids, summaries, SUMMARY),
             ENTROPY_TABLE.name: _joined(ids, entropies, ENTROPIES),
@@ -228,7 +228,7 @@ def _each_batch(
     usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
     for batch in batches([len(encoded[i].ids) for i in usable], budget, padded=not student.packs):
         chosen = [usable[i] for i in batch]
-        with _naming(rows, chosen):
+        with naming(rows, chosen):
             yield from zip(chosen, response_statistics(student, [encoded[i] for i in chosen], detail(chosen)), strict=True)
         advance(sum(len(encoded[i].ids) for i in chosen))
 
@@ -256,11 +256,11 @@ def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], 
         group = [encoded[i] for i in chosen]
         steps = [steps_of(encoded[i]) for i in chosen]
         work = sum(e.prompt_length + (scorer.m + 1) * e.n_response for e in group)
-        with _naming(rows, chosen):
+        with naming(rows, chosen):
             found = scorer.surprisals(group, steps, lambda share, work=work: advance(share * work))  # type: ignore[misc]
         for index, surprisal, numbers in zip(chosen, found, steps, strict=True):
             score[index], n_steps[index] = local_naturalness(surprisal, numbers), numbers[-1] + 1
-    table = _table(rows, encoded, n_steps=n_steps, local_naturalness=score)
+    table = id_table(rows, encoded, n_steps=n_steps, local_naturalness=score)
     return {LOCAL_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
 
 
@@ -287,7 +287,7 @@ def summarise(statistics: TokenStatistics, rank_clip: int) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _naming(rows: Rows, chosen: Sequence[int]) -> Iterator[None]:
+def naming(rows: Rows, chosen: Sequence[int]) -> Iterator[None]:
     """Add the names of the trajectories to an error."""
     try:
         yield
@@ -297,7 +297,8 @@ def _naming(rows: Rows, chosen: Sequence[int]) -> Iterator[None]:
         raise LarkError(f"{error} This occurred in a batch of {len(chosen)} trajectories: {named}{more}") from error
 
 
-def _table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:
+def id_table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:
+    """The columns that all tables of a pass have in common, and further ones."""
     ids = {name: [row[name] for row in rows] for name in KEY}
     counts = {"n_tokens": [e.n_response for e in encoded], "truncated": [e.truncated for e in encoded]}
     return pd.DataFrame({**ids, **counts, **columns})

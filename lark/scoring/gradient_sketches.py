@@ -1,0 +1,182 @@
+"""Sketches of the gradients of whole trajectories, from which the Gram matrix of a question's candidates follows.
+
+The paper's ĝ treats the gradients of different trajectories as orthogonal and their norms as Brier scores. Both sketches drop these
+assumptions. They cover the matrices that write to the residual stream (stream.py) and the head:
+
+    head   1/n Σ_t (π_t - e_y) ⊗ h_t            h_t: the last hidden state that predicts token t
+    layer  1/n Σ_t δ_t ⊗ a_t                    a_t: the input of o_proj or down_proj; δ_t: the gradient at its output
+
+`ForwardSketcher` (method=lark_gram) needs no backward pass: it takes e_t = (∂norm)ᵀ Wᵀ(π_t - e_y), the gradient behind the final
+norm, for δ_t in every layer, as if the layers above passed it on unchanged. `BackwardSketcher` (method=lark_exact) backpropagates to
+the hidden states and no further: δ_t is exact, at every position, and no gradient of a weight is ever formed.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lark.models.chat import Encoded
+from lark.scoring.forward import Inputs, Student
+from lark.scoring.sketches import Fold, Sizes, dense
+from lark.scoring.statistics import residual_statistics
+from lark.scoring.stream import final_norm, output_projections, watched
+
+HEAD = Sizes(512, 64)
+"""Sketch of the head's gradient: of the vocabulary, and of the hidden state."""
+
+
+@dataclass(frozen=True)
+class TrajectoryGradient:
+    """The sketched gradient of one trajectory's loss ℓ_k."""
+
+    nll: float
+    """Σ_t -log p_t."""
+    n_tokens: int
+    layers: Tensor
+    """[P] fp32, all output projections one after the other."""
+    head: Tensor
+    """[Q] fp32."""
+
+    @property
+    def loss(self) -> float:
+        return self.nll / self.n_tokens
+
+
+class Sketcher(ABC):
+    """Sketches the gradients of a batch of trajectories."""
+
+    method: str
+
+    def __init__(self, student: Student, sizes: Sizes, head: Sizes = HEAD, seed: int = 0) -> None:
+        self.student = student
+        self.writers = output_projections(student.model, self.method)
+        weight, device = student.head.weight, student.head.weight.device
+        self.fold = Fold.of(seed, "head, words", weight.shape[0], head.rows, device)
+        self.states = _on(dense(seed, "head, states", weight.shape[1], head.columns), weight)
+        self.inputs = {name: _side(seed, name, "in", part, sizes.columns) for name, part in self.writers.items()}
+        self.outputs = {name: _side(seed, name, "out", part, sizes.rows) for name, part in self.writers.items()}
+
+    @abstractmethod
+    def __call__(self, batch: Sequence[Encoded]) -> list[TrajectoryGradient]:
+        """One gradient per trajectory, in the batch's order. Each has at least one response token."""
+
+    @property
+    def numbers(self) -> int:
+        """Numbers in one sketched gradient."""
+        sides = [(self.outputs[name], self.inputs[name], part) for name, part in self.writers.items()]
+        kept = sum(_kept(out, part.out_features) * _kept(in_, part.in_features) for out, in_, part in sides)
+        return kept + self.fold.kept * _kept(self.states, self.student.head.weight.shape[1])
+
+    def at_head(self, inputs: Inputs, hidden: Tensor) -> tuple[Tensor, list[Tensor], list[float]]:
+        """From the last hidden states [T, d] that predict response tokens: the gradients of the tokens' losses there [T, d], and
+        the head's sketched gradient and Σ -log p of each trajectory."""
+        statistics, residual = residual_statistics(hidden, inputs.targets, self.student.head, self.fold)
+        sizes = [e.n_response for e in inputs.batch]
+        states = _times(hidden, self.states).float()
+        pairs = zip(residual.folded.split(sizes), states.split(sizes), sizes, strict=True)
+        heads = [(left.T @ right).flatten() / n for left, right, n in pairs]
+        return residual.pulled, heads, [float(part.double().sum()) for part in statistics.surprisal.split(sizes)]
+
+
+class ForwardSketcher(Sketcher):
+    """Forward only (method=lark_gram)."""
+
+    method = "lark_gram"
+
+    def __init__(self, student: Student, sizes: Sizes, head: Sizes = HEAD, seed: int = 0) -> None:
+        super().__init__(student, sizes, head, seed)
+        self.norm = final_norm(student.model, self.writers, self.method)
+
+    @torch.no_grad()
+    def __call__(self, batch: Sequence[Encoded]) -> list[TrajectoryGradient]:
+        inputs = Inputs.of(self.student, batch)
+        seen: dict[str, Tensor] = {}
+        last: list[Tensor] = []
+
+        def keep(name: str, entering: Tensor, _output: Tensor) -> None:
+            seen[name] = inputs.predicting(_times(entering, self.inputs[name])).float()
+
+        hook = self.norm.register_forward_hook(lambda _module, arguments, _output: last.append(inputs.predicting(arguments[0])))
+        try:
+            with watched(self.writers, keep):
+                hidden = inputs.predicting(inputs.run(self.student))
+        finally:
+            hook.remove()
+        pulled, heads, nll = self.at_head(inputs, hidden)
+        behind = pull_back(self.norm, last[0], pulled)
+        sizes = [e.n_response for e in batch]
+        shares = torch.cat([part / n for part, n in zip(behind.split(sizes), sizes, strict=True)])
+        layers = []
+        for name in self.writers:
+            pairs = zip(_times(shares, self.outputs[name]).split(sizes), seen[name].split(sizes), strict=True)
+            layers.append([delta.T @ entering for delta, entering in pairs])
+        return _gradients(nll, sizes, layers, heads)
+
+
+class BackwardSketcher(Sketcher):
+    """With a backward pass to the hidden states (method=lark_exact)."""
+
+    method = "lark_exact"
+
+    def __call__(self, batch: Sequence[Encoded]) -> list[TrajectoryGradient]:
+        self.student.model.requires_grad_(False)
+        inputs = Inputs.of(self.student, batch)
+        left: dict[str, list[Tensor]] = {}
+        layers: dict[str, list[Tensor]] = {}
+
+        def keep(name: str, entering: Tensor, output: Tensor) -> Tensor:
+            if not output.requires_grad:  # nothing below the first output projection needs a gradient
+                output = output.detach().requires_grad_()
+            if name not in left:  # otherwise activations are being recomputed
+                left[name] = inputs.each(_times(entering.detach(), self.inputs[name]))
+                output.register_hook(lambda delta: finish(name, delta))
+            return output
+
+        def finish(name: str, delta: Tensor) -> None:
+            right = inputs.each(_times(delta, self.outputs[name]))
+            layers[name] = [(gradient.T @ entering).float() for gradient, entering in zip(right, left[name], strict=True)]
+
+        with torch.enable_grad(), watched(self.writers, keep):
+            hidden = inputs.predicting(inputs.run(self.student))
+            pulled, heads, nll = self.at_head(inputs, hidden.detach())
+            sizes = [e.n_response for e in batch]
+            shares = [part / n for part, n in zip(pulled.split(sizes), sizes, strict=True)]
+            hidden.backward(torch.cat(shares).to(hidden.dtype))
+        return _gradients(nll, sizes, [layers[name] for name in self.writers], heads)
+
+
+def pull_back(norm: nn.Module, entering: Tensor, gradient: Tensor) -> Tensor:
+    """[T, d] (∂norm)ᵀ applied to gradients [T, d] at its output, for its inputs [T, d]. In fp32."""
+    with torch.enable_grad():
+        x = entering.detach().float().requires_grad_()
+        output = norm(x)
+        (found,) = torch.autograd.grad(output, x, gradient.to(output.dtype))
+    return found
+
+
+def _gradients(
+    nll: list[float], sizes: list[int], layers: list[list[Tensor]], heads: list[Tensor]
+) -> list[TrajectoryGradient]:
+    """`layers`: by projection, then by trajectory."""
+    wholes = [torch.cat([part.flatten().float() for part in parts]) for parts in zip(*layers, strict=True)]
+    return [TrajectoryGradient(*parts) for parts in zip(nll, sizes, wholes, heads, strict=True)]
+
+
+def _side(seed: int, name: str, side: str, part: nn.Linear, kept: int | None) -> Tensor | None:
+    size = part.in_features if side == "in" else part.out_features
+    return _on(dense(seed, f"{name}, {side}", size, kept), part.weight)
+
+
+def _on(matrix: Tensor | None, like: Tensor) -> Tensor | None:
+    return None if matrix is None else matrix.to(like.device, like.dtype)
+
+
+def _times(x: Tensor, matrix: Tensor | None) -> Tensor:
+    return x if matrix is None else x.to(matrix.dtype) @ matrix
+
+
+def _kept(matrix: Tensor | None, size: int) -> int:
+    return size if matrix is None else matrix.shape[1]
