@@ -6,7 +6,7 @@ There is one shard per question (or snapshot), dealt to the processes in turn: a
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from lark.analysis import parts
-from lark.analysis.gradients import Anchor, corpus_rate, gram_matrix, passes
+from lark.analysis import parts, sketched
+from lark.analysis.gradients import Anchor, Gram, corpus_rate, gram_matrix, passes
 from lark.analysis.jacobian import ANOTHER, head_norm, jacobian_norm2
 from lark.analysis.kinds import GRADIENTS_TABLE
 from lark.analysis.questions import Question
@@ -29,12 +29,15 @@ from lark.pool import trajectories as pools
 from lark.runtime.devices import start_torch
 from lark.runtime.integrity import verify
 from lark.runtime.operation import Job
+from lark.scoring.gradient_worker import backward_sketcher
 from lark.scoring.statistics import token_statistics
 from lark.selection.write import TRAINING_SET
 from lark.training.worker import read_examples
 
 log = logging.getLogger(__name__)
 
+Questions = dict[str, list[tuple[dict[str, Any], Encoded]]]
+"""Rows of the pool by question, with their tokens."""
 TEXT = [*pools.TEXT, "teacher"]
 SNAPSHOTS = "snapshots/step-*"
 """The student during training, in a checkpoint that was trained with training.snapshots."""
@@ -46,6 +49,9 @@ def gradients(job: Job) -> dict[str, Any]:
     missing = _mine(job, chosen, "question_id")
     if not missing:
         return {"questions": len(chosen)}
+    if job.config.analysis.quick:
+        _quick_gradients(job, chosen, missing)
+        return {"questions": len(chosen)}
     anchor = load_anchor(job, job.weights)
     memory = int(job.config.hardware.gradient_gib * 2**30)
     folder = job.config.hardware.gradient_scratch
@@ -56,6 +62,37 @@ def gradients(job: Job) -> dict[str, Any]:
         for number in missing:
             question = measure(anchor, chosen[number], rows[chosen[number]], memory, bar, scratch)
             parts.write(question.rows(), job.folder, number)
+    return {"questions": len(chosen)}
+
+
+def _quick_gradients(job: Job, chosen: Sequence[str], missing: Sequence[int]) -> None:
+    """The same from sketched gradients (`analysis.quick`): one pass for each trajectory, whatever the memory."""
+    student = sketched.load_student(job)
+    sketcher, anchor = backward_sketcher(student, job.config), Anchor(student.model)
+    rows = read_questions(job, [chosen[number] for number in missing])
+    with tqdm(total=len(missing), desc="sketched gradients", unit="question", disable=not job.is_main) as bar:
+        for number in missing:
+            name = chosen[number]
+            gram = sketched.quick_gram(sketcher, [encoded for _, encoded in rows[name]], job)
+            parts.write(_question(anchor, name, rows[name], gram).rows(), job.folder, number)
+            bar.update()
+
+
+def estimates(job: Job) -> dict[str, Any]:
+    """g* of the same questions from sketched gradients, to compare them with the exact ones: one shard per question."""
+    return _each_question(job, sketched.estimates)
+
+
+def teacher_gradients(job: Job) -> dict[str, Any]:
+    """Short vectors of gradients with their teachers, for GRACE: one shard per question."""
+    return _each_question(job, sketched.teacher_gradients)
+
+
+def _each_question(job: Job, work: Callable[[Job, Questions, dict[int, str]], None]) -> dict[str, Any]:
+    chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
+    missing = {number: chosen[number] for number in _mine(job, chosen, "question_id")}
+    if missing:
+        work(job, read_questions(job, list(missing.values())), missing)
     return {"questions": len(chosen)}
 
 
@@ -130,13 +167,13 @@ def sample(pool: Path, questions: int, seed: int) -> list[str]:
     return sorted(usable, key=lambda question: hashlib.sha256(f"{seed}\x1f{question}".encode()).digest())[:questions]
 
 
-def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[str, Any], Encoded]]]:
+def read_questions(job: Job, names: Sequence[str]) -> Questions:
     """The trajectories of some questions as the student sees them, by candidate_id, without those truncated to no response."""
     chat = load_chat(job.weights, job.config.student)
     wanted = set(names)
     rows = [row for row in pools.iterate(job.inputs["pool"] / pools.FILE, columns=TEXT) if row["question_id"] in wanted]
     rows.sort(key=lambda row: row["candidate_id"])
-    found: dict[str, list[tuple[dict[str, Any], Encoded]]] = {name: [] for name in names}
+    found: Questions = {name: [] for name in names}
     for row, encoded in zip(rows, chat.encode_many(rows, job.config.student.max_length), strict=True):
         if encoded.n_response > 0:
             found[row["question_id"]].append((row, encoded))
@@ -155,9 +192,11 @@ def measure(
     scratch: Path | None = None,
 ) -> Question:
     """All exact quantities of one question's trajectories."""
-    head = Head.of(anchor.model)
-    table = pd.DataFrame(_statistics(anchor, head, rows))
-    gram = gram_matrix(anchor, [encoded for _, encoded in rows], memory, bar.update, scratch)
+    return _question(anchor, name, rows, gram_matrix(anchor, [encoded for _, encoded in rows], memory, bar.update, scratch))
+
+
+def _question(anchor: Anchor, name: str, rows: Sequence[tuple[dict[str, Any], Encoded]], gram: Gram) -> Question:
+    table = pd.DataFrame(_statistics(anchor, Head.of(anchor.model), rows))
     if not all(np.isfinite(part).all() for part in (gram.rest, gram.head, gram.cross)):
         raise LarkError(f"A gradient of question {name} is not finite: check the student's weights.")
     return Question(name, table, gram, tied=anchor.tied is not None)

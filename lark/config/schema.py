@@ -35,6 +35,8 @@ class Config:
     method: Method = MISSING
     weighting: str = "auto"
     """How weight is distributed over the selected trajectories of a question. auto: the method's default."""
+    share_weights: bool = False
+    """Whether selected candidates of a question that are nearly identical share the weight of one, with any weighting."""
     budget: Budget = field(default_factory=Budget)
     scoring: Scoring = field(default_factory=Scoring)
     sketch: Sketch = field(default_factory=Sketch)

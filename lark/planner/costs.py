@@ -68,10 +68,10 @@ class SketchShape:
         return shape.layers * layers + min(self.words, shape.vocabulary) * min(self.states, shape.hidden)
 
     def flops(self, shape: Shape, tokens: float) -> float:
-        """FLOPs to sketch both sides of each output projection's gradient, and to multiply them."""
-        entering = shape.attention_width + shape.intermediate
-        layer = self.size * (entering + 2 * shape.hidden) + 2 * self.size**2
-        return 2.0 * tokens * (shape.layers * layer + self.states * (shape.hidden + self.words))
+        """FLOPs to fold both sides of each gradient, and to multiply them: for two matrices per layer, and the head."""
+        layer = shape.attention_width + shape.intermediate + 2 * shape.hidden + 2 * self.size**2
+        head = shape.vocabulary + shape.hidden + self.words * self.states
+        return 2.0 * tokens * (shape.layers * layer + head)
 
 
 def gram_flops(shape: Shape, lengths: Floats, projected: Floats, sketch: SketchShape) -> float:

@@ -11,8 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from lark.analysis.kinds import CONTAMINATION_TABLE, CONVERTED_JUDGE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TIMINGS
-from lark.analysis.operations import CONTAMINATION, GRADIENTS, JACOBIANS, KAPPA, TIMING
+from lark.analysis.kinds import (
+    CONTAMINATION_TABLE,
+    CONVERTED_JUDGE,
+    ESTIMATES_TABLE,
+    GRADIENTS_TABLE,
+    JACOBIANS_TABLE,
+    KAPPA_TABLE,
+    TEACHERS_TABLE,
+    TIMINGS,
+)
+from lark.analysis.operations import CONTAMINATION, ESTIMATES, GRADIENTS, JACOBIANS, KAPPA, TEACHERS, TIMING
 from lark.config import STAGES, Config, Student, Task, Training
 from lark.config.checks import one_of
 from lark.errors import LarkError
@@ -204,7 +213,7 @@ class _Plan:
         part: dict[str, Any] = {"questions": asked.questions, "seed": asked.seed, "verdicts": VERDICTS}
         if asked.path is not None:
             part["validation"] = self.checksums(validation_file(asked))
-        features = next(a for a in self.exact().artifacts if a.kind == FEATURES_TABLE)
+        *_, features = self.exact().artifacts
         table = Artifact(INFLUENCE_TABLE, self.name, part, {"pool": self.pool, FEATURES_TABLE.name: features})
         return Step(INFLUENCE, (table,), self.weights)
 
@@ -234,6 +243,8 @@ class _Plan:
         part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget.identity, **options}
         if method.reverse:
             part["reverse"] = True
+        if self.config.share_weights:
+            part["share_weights"] = True
         if method.teacher is not None:
             part["teacher"] = method.teacher
         needs = METHODS[method.name].needs
@@ -242,7 +253,8 @@ class _Plan:
         known = [artifact for step in scoring for artifact in step.artifacts]
         kinds = {LENGTHS_TABLE, *(SOURCES[source].kind for source in needs)}  # not those of scoring.tokens alone
         inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
-        return Artifact(SELECTION, f"{self.name}-{method.key}-{weighting}{self.teacher_name()}-{budget.name}", part, inputs)
+        name = f"{self.name}-{method.key}-{weighting}{self.shared_name()}{self.teacher_name()}-{budget.name}"
+        return Artifact(SELECTION, name, part, inputs)
 
     def evaluation(self, checkpoint: Artifact | None) -> list[Step]:
         """Generation and grading are separate steps, so that a fix to a grader or a gold answer costs no GPU time."""
@@ -299,21 +311,41 @@ class _Plan:
         part = {"analysis": "kappa", "dtype": self.config.analysis.dtype}
         return [Step(KAPPA, (Artifact(KAPPA_TABLE, f"kappa-{checkpoint.name}", part, inputs),), self.weights)]
 
-    def gradients(self, purpose: str = "gradients") -> list[Step]:
+    def gradients(self, purpose: str = "gradients", may_be_sketched: bool = True) -> list[Step]:
         """Exact gradients, shared by the surrogate, the landscape and the theory."""
+        quick = self.config.analysis.quick
+        if quick and not may_be_sketched:
+            raise LarkError(
+                f"analysis.quick=true sketches gradients, and analysis.name={purpose} needs exact ones: remove it, or choose "
+                "analysis.name=gradients."
+            )
+        part = {**self.sampled("gradients"), **({"quick": self.sketch("exact")} if quick else {})}
+        name = f"gradients-{'quick-' if quick else ''}{self.name}"
+        return [Step(GRADIENTS, (Artifact(GRADIENTS_TABLE, name, part, {"pool": self.pool}),), self.weights, purpose=purpose)]
+
+    def sampled(self, analysis: str) -> dict[str, Any]:
+        """What the gradients of a sample of questions depend on."""
         asked = self.config.analysis
-        part = {
-            "analysis": "gradients",
-            **self.identity,
-            "dtype": asked.dtype,
-            "questions": asked.questions,
-            "seed": asked.seed,
-        }
-        gradients = Artifact(GRADIENTS_TABLE, f"gradients-{self.name}", part, {"pool": self.pool})
-        return [Step(GRADIENTS, (gradients,), self.weights, purpose=purpose)]
+        return {
+            "analysis": analysis, **self.identity, "dtype": asked.dtype, "questions": asked.questions, "seed": asked.seed,
+        }  # fmt: skip
+
+    def surrogate(self) -> list[Step]:
+        """Exact gradients, and the scores that estimate the same from sketches."""
+        part = {**self.sampled("estimates"), "gram": self.sketch("gram"), "exact": self.sketch("exact")}
+        estimates = Artifact(ESTIMATES_TABLE, f"estimates-{self.name}", part, {"pool": self.pool})
+        return [
+            *self.gradients("surrogate", may_be_sketched=False),
+            Step(ESTIMATES, (estimates,), self.weights, purpose="surrogate"),
+        ]
+
+    def grace(self) -> list[Step]:
+        part = {**self.sampled("grace"), "sketch": self.sketch("exact")}
+        teachers = Artifact(TEACHERS_TABLE, f"grace-{self.name}", part, {"pool": self.pool})
+        return [Step(TEACHERS, (teachers,), self.weights, purpose="grace")]
 
     def theory(self) -> list[Step]:
-        asked, (gradients,) = self.config.analysis, self.gradients("theory")
+        asked, (gradients,) = self.config.analysis, self.gradients("theory", may_be_sketched=False)
         part = {"analysis": "jacobians", "questions": asked.jacobians, "iterations": asked.iterations, "seed": asked.seed}
         inputs = {"pool": self.pool, "gradients": gradients.artifacts[0]}
         jacobians = Artifact(JACOBIANS_TABLE, f"jacobians-{self.name}", part, inputs)
@@ -334,7 +366,12 @@ class _Plan:
     def model_name(self) -> str:
         weighting = "" if self.config.weighting == "auto" else f"-{self.config.weighting}"
         method = self.config.method.key
-        return f"{self.config.student.name}-{method}{weighting}{self.teacher_name()}-{self.config.budget.name}"
+        return (
+            f"{self.config.student.name}-{method}{weighting}{self.shared_name()}{self.teacher_name()}-{self.config.budget.name}"
+        )
+
+    def shared_name(self) -> str:
+        return "-shared" if self.config.share_weights else ""
 
     def teacher_name(self) -> str:
         return "" if self.config.method.teacher is None else f"-teacher-{self.config.method.teacher}"
@@ -356,7 +393,9 @@ SCORING: dict[str, Callable[[_Plan], Step]] = {
 
 ANALYSES: dict[str, Callable[[_Plan], list[Step]]] = {
     "gradients": _Plan.gradients,
+    "surrogate": _Plan.surrogate,
     "theory": _Plan.theory,
+    "grace": _Plan.grace,
     "kappa": _Plan.kappa,
     "contamination": _Plan.contamination,
     "cost": _Plan.timing,

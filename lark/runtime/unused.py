@@ -45,6 +45,7 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
     budget = [(key, getattr(config.budget, key.removeprefix("budget."))) for key in typed if key.startswith("budget.")]
     for key, value in (
         ("weighting", config.weighting), ("method.teacher", method.teacher), ("method.reverse", str(method.reverse).lower()),
+        ("share_weights", str(config.share_weights).lower()),
         *budget,
     ):  # fmt: skip
         if key in typed and config.weighting_name is None:

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lark.models.head import Head
-
 Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(logits [R, C] of the wrong tokens, m [R]): the tile's Σ exp(z - m) (z - m) and its largest logit, both [R]."""
 
@@ -78,9 +76,8 @@ class Collector:
         """Remember m and s1 of a block before a tile is added to its state."""
         self.before = state[:2].clone()
 
-    def absorb(self, block: int, start: int, part: Head, tile: Tensor, targets: Tensor, state: Tensor) -> None:
-        """Add a tile that has just been added to the state. `start`: the tile's first word, from which `targets` count. `part`: the
-        head of its words, which is not needed here."""
+    def absorb(self, block: int, start: int, tile: Tensor, targets: Tensor, state: Tensor) -> None:
+        """Add a tile that has just been added to the state. `start`: the tile's first word; `targets` count from it."""
         (old_m, old_s1), m = self.before, state[0]
         here = (targets >= 0) & (targets < tile.shape[1])
         column = targets.clamp(0, tile.shape[1] - 1)[:, None]

@@ -7,8 +7,8 @@ assumptions. They cover the matrices that write to the residual stream (stream.p
     layer  1/n Σ_t δ_t ⊗ a_t                    a_t: the input of o_proj or down_proj; δ_t: the gradient at its output
 
 `ForwardSketcher` (method=lark_gram) needs no backward pass: it takes e_t = (∂norm)ᵀ Wᵀ(π_t - e_y), the gradient behind the final
-norm, for δ_t in every layer, as if the layers above passed it on unchanged. `BackwardSketcher` (method=lark_exact) backpropagates to
-the hidden states and no further: δ_t is exact, at every position, and no gradient of a weight is ever formed.
+norm, for δ_t in every layer, as if the layers above passed it on unchanged. `BackwardSketcher` (method=lark_exact) backpropagates
+to the hidden states and no further: δ_t is exact, at every position, and no gradient of a weight is ever formed.
 """
 
 from abc import ABC, abstractmethod
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from lark.models.chat import Encoded
 from lark.scoring.forward import Inputs, Student
-from lark.scoring.sketches import Fold, Sizes, dense
-from lark.scoring.statistics import residual_statistics
+from lark.scoring.residuals import head_residuals
+from lark.scoring.sketches import Fold, Sizes
 from lark.scoring.stream import final_norm, output_projections, watched
 
 HEAD = Sizes(512, 64)
@@ -54,10 +54,12 @@ class Sketcher(ABC):
         self.student = student
         self.writers = output_projections(student.model, self.method)
         weight, device = student.head.weight, student.head.weight.device
-        self.fold = Fold.of(seed, "head, words", weight.shape[0], head.rows, device)
-        self.states = _on(dense(seed, "head, states", weight.shape[1], head.columns), weight)
-        self.inputs = {name: _side(seed, name, "in", part, sizes.columns) for name, part in self.writers.items()}
-        self.outputs = {name: _side(seed, name, "out", part, sizes.rows) for name, part in self.writers.items()}
+        self.words = Fold.of(seed, "head, words", weight.shape[0], head.rows, device)
+        self.states = Fold.of(seed, "head, states", weight.shape[1], head.columns, device)
+        self.inputs, self.outputs = {}, {}
+        for name, part in self.writers.items():
+            self.inputs[name] = Fold.of(seed, f"{name}, in", part.in_features, sizes.columns, device)
+            self.outputs[name] = Fold.of(seed, f"{name}, out", part.out_features, sizes.rows, device)
 
     @abstractmethod
     def __call__(self, batch: Sequence[Encoded]) -> list[TrajectoryGradient]:
@@ -66,19 +68,17 @@ class Sketcher(ABC):
     @property
     def numbers(self) -> int:
         """Numbers in one sketched gradient."""
-        sides = [(self.outputs[name], self.inputs[name], part) for name, part in self.writers.items()]
-        kept = sum(_kept(out, part.out_features) * _kept(in_, part.in_features) for out, in_, part in sides)
-        return kept + self.fold.kept * _kept(self.states, self.student.head.weight.shape[1])
+        layers = sum(self.outputs[name].kept * self.inputs[name].kept for name in self.writers)
+        return layers + self.words.kept * self.states.kept
 
     def at_head(self, inputs: Inputs, hidden: Tensor) -> tuple[Tensor, list[Tensor], list[float]]:
         """From the last hidden states [T, d] that predict response tokens: the gradients of the tokens' losses there [T, d], and
         the head's sketched gradient and Σ -log p of each trajectory."""
-        statistics, residual = residual_statistics(hidden, inputs.targets, self.student.head, self.fold)
+        residuals = head_residuals(hidden, inputs.targets, self.student.head, self.words)
         sizes = [e.n_response for e in inputs.batch]
-        states = _times(hidden, self.states).float()
-        pairs = zip(residual.folded.split(sizes), states.split(sizes), sizes, strict=True)
+        pairs = zip(residuals.folded.split(sizes), self.states(hidden).split(sizes), sizes, strict=True)
         heads = [(left.T @ right).flatten() / n for left, right, n in pairs]
-        return residual.pulled, heads, [float(part.double().sum()) for part in statistics.surprisal.split(sizes)]
+        return residuals.pulled, heads, [float(part.double().sum()) for part in residuals.surprisal.split(sizes)]
 
 
 class ForwardSketcher(Sketcher):
@@ -97,7 +97,7 @@ class ForwardSketcher(Sketcher):
         last: list[Tensor] = []
 
         def keep(name: str, entering: Tensor, _output: Tensor) -> None:
-            seen[name] = inputs.predicting(_times(entering, self.inputs[name])).float()
+            seen[name] = inputs.predicting(self.inputs[name](entering))
 
         hook = self.norm.register_forward_hook(lambda _module, arguments, _output: last.append(inputs.predicting(arguments[0])))
         try:
@@ -111,7 +111,7 @@ class ForwardSketcher(Sketcher):
         shares = torch.cat([part / n for part, n in zip(behind.split(sizes), sizes, strict=True)])
         layers = []
         for name in self.writers:
-            pairs = zip(_times(shares, self.outputs[name]).split(sizes), seen[name].split(sizes), strict=True)
+            pairs = zip(self.outputs[name](shares).split(sizes), seen[name].split(sizes), strict=True)
             layers.append([delta.T @ entering for delta, entering in pairs])
         return _gradients(nll, sizes, layers, heads)
 
@@ -131,13 +131,13 @@ class BackwardSketcher(Sketcher):
             if not output.requires_grad:  # nothing below the first output projection needs a gradient
                 output = output.detach().requires_grad_()
             if name not in left:  # otherwise activations are being recomputed
-                left[name] = inputs.each(_times(entering.detach(), self.inputs[name]))
+                left[name] = inputs.each(self.inputs[name](entering.detach()))
                 output.register_hook(lambda delta: finish(name, delta))
             return output
 
         def finish(name: str, delta: Tensor) -> None:
-            right = inputs.each(_times(delta, self.outputs[name]))
-            layers[name] = [(gradient.T @ entering).float() for gradient, entering in zip(right, left[name], strict=True)]
+            right = inputs.each(self.outputs[name](delta))
+            layers[name] = [gradient.T @ entering for gradient, entering in zip(right, left[name], strict=True)]
 
         with torch.enable_grad(), watched(self.writers, keep):
             hidden = inputs.predicting(inputs.run(self.student))
@@ -157,26 +157,7 @@ def pull_back(norm: nn.Module, entering: Tensor, gradient: Tensor) -> Tensor:
     return found
 
 
-def _gradients(
-    nll: list[float], sizes: list[int], layers: list[list[Tensor]], heads: list[Tensor]
-) -> list[TrajectoryGradient]:
+def _gradients(nll: list[float], sizes: list[int], layers: list[list[Tensor]], heads: list[Tensor]) -> list[TrajectoryGradient]:
     """`layers`: by projection, then by trajectory."""
-    wholes = [torch.cat([part.flatten().float() for part in parts]) for parts in zip(*layers, strict=True)]
+    wholes = [torch.cat([part.flatten() for part in parts]) for parts in zip(*layers, strict=True)]
     return [TrajectoryGradient(*parts) for parts in zip(nll, sizes, wholes, heads, strict=True)]
-
-
-def _side(seed: int, name: str, side: str, part: nn.Linear, kept: int | None) -> Tensor | None:
-    size = part.in_features if side == "in" else part.out_features
-    return _on(dense(seed, f"{name}, {side}", size, kept), part.weight)
-
-
-def _on(matrix: Tensor | None, like: Tensor) -> Tensor | None:
-    return None if matrix is None else matrix.to(like.device, like.dtype)
-
-
-def _times(x: Tensor, matrix: Tensor | None) -> Tensor:
-    return x if matrix is None else x.to(matrix.dtype) @ matrix
-
-
-def _kept(matrix: Tensor | None, size: int) -> int:
-    return size if matrix is None else matrix.shape[1]

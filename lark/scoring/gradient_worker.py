@@ -38,6 +38,7 @@ from lark.scoring.shards import SKETCH_BYTES, Shards
 from lark.scoring.sketches import Fold, Sizes
 from lark.scoring.worker import Advance, Content, Rows, ShardScorer, id_table, naming, run_shards
 
+
 def gram(job: Job) -> dict[str, Any]:
     """g* from sketches of a forward pass (method=lark_gram)."""
     return _run(job, "scoring", lambda student: GradientScorer(forward_sketcher(student, job.config), job))
@@ -77,7 +78,8 @@ class Candidates:
 
     @classmethod
     def of(cls, gradients: Sequence[TrajectoryGradient]) -> "Candidates":
-        return cls(*(_inner(gradients, part) for part in ("layers", "head")), np.array([g.loss for g in gradients]))
+        layers, head = (_inner(gradients, part) for part in ("layers", "head"))
+        return cls(layers, head, np.array([g.loss for g in gradients]))
 
     @property
     def gram(self) -> Floats:
@@ -168,10 +170,8 @@ def feature_fold(sketcher: Sketcher, config: Config) -> Fold:
 
 def feature(gradient: TrajectoryGradient, fold: Fold) -> bytes:
     """A short vector with the gradient's direction: length 1, in half precision. Inner products estimate cosines."""
-    vector = fold.whole(torch.cat([gradient.layers, gradient.head])[None])[0]
+    vector = fold(torch.cat([gradient.layers, gradient.head])[None])[0]
     return (vector / vector.norm().clamp_min(1e-30)).half().cpu().numpy().tobytes()
-
-
 
 
 def influence(job: Job) -> dict[str, Any]:
@@ -221,6 +221,6 @@ def _validation_gradient(job: Job) -> tuple[Floats, int]:
     with tqdm(total=len(encoded), desc="gradients of the validation set", unit="traj") as bar:
         for batch in batches([len(e.ids) for e in encoded], config.hardware.train_tokens, padded=not student.packs):
             for gradient in sketcher([encoded[i] for i in batch]):
-                total = total + fold.whole(torch.cat([gradient.layers, gradient.head])[None])[0].double().cpu().numpy()
+                total = total + fold(torch.cat([gradient.layers, gradient.head])[None])[0].double().cpu().numpy()
             bar.update(len(batch))
     return total / len(encoded), len(encoded)

@@ -47,7 +47,7 @@ def validation_file(asked: conf.Validation) -> Path:
 def validation_pool(config: conf.Config) -> conf.Pool:
     """The trajectories of that file, read as a pool is."""
     path = str(validation_file(config.method.validation))
-    return conf.Pool("validation", format="rows", path=path, answer_format=config.pool.answer_format)
+    return conf.Pool(name="validation", format="rows", path=path, answer_format=config.pool.answer_format)
 
 
 def directions(column: Iterable[bytes]) -> np.ndarray:

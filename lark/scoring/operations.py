@@ -110,11 +110,11 @@ def _group_bytes(planner: Planner, sketch: costs.SketchShape) -> float:
     return max(float(shards.SKETCH_BYTES), 4.0 * sketch.numbers(planner.shape) * planner.lengths.candidates)
 
 
-def _influence_cost(planner: Planner, step: Step) -> Estimate | None:
+def _influence_cost(planner: Planner, step: Step) -> Estimate:
     """Only a validation set of its own needs the student. Its trajectories are assumed to be like the pool's."""
     asked, lengths, cuda = planner.config.method.validation, planner.lengths, planner.hardware.machine.device == "cuda"
     if asked.path is None:
-        return None
+        return planner.made(step, f"{lengths.trajectories:,} cosines", 0.0, START_SECONDS["cpu"], 1.0, 1.0, devices=1)
     sketch = _sketch(planner, planner.config.sketch.exact)
     each = costs.exact_flops(planner.shape, lengths.total, lengths.response, sketch, cuda) / len(lengths.total)
     weights = planner.shape.parameters * precision_bytes(planner.config.student.dtype)

@@ -44,8 +44,7 @@ QUADRATIC = 1 / 20_000
 SKETCH_BYTES = 2**29
 """Memory for the sketched gradients of questions that are processed together (at least one question)."""
 BY_QUESTION = {kind.name: kind.file for kind in (GRAM_TABLE, EXACT_TABLE, FEATURES_TABLE)}
-"""Outputs of passes over whole questions. Their shards are not ranges of the pool's rows, and are named so that nobody takes them for
-such."""
+"""Outputs of passes over whole questions. Their shards are not ranges of the pool's rows, and are named differently."""
 FILES = {
     **{kind.name: kind.file for kind in (SCORES_TABLE, ENTROPY_TABLE, UNPROMPTED_TABLE, LOCAL_TABLE, TOKENS)},
     **BY_QUESTION,
@@ -108,7 +107,7 @@ class Shards:
         if self.order is None:
             return read_rows(path, rows, columns)
         wanted = self.order[rows.start : rows.stop]
-        found = {}
+        found: dict[int, dict[str, Any]] = {}
         for run in np.split(np.sort(wanted), np.flatnonzero(np.diff(np.sort(wanted)) > 1) + 1):
             found |= zip(run.tolist(), read_rows(path, range(run[0], run[-1] + 1), columns), strict=True)
         return [found[row] for row in wanted.tolist()]

@@ -8,7 +8,7 @@ Tiles. Tokens × vocabulary is processed in tiles that fit in cache. The outer l
 over tokens, so that each part of the head is read from memory once. A tile is one matrix product and one reduction, which
 keeps six numbers per token. The reduction has three implementations behind one signature, `Absorb`: plain PyTorch, the
 same compiled, and a CUDA kernel. Entropies and the most likely tokens are added to the sweep only where they are asked for
-(distribution.py), and so is the gradient at the head (residuals.py).
+(distribution.py).
 
 No cancellation. The sums run over the wrong tokens v != y only, relative to *their* running maximum m:
 
@@ -30,7 +30,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -39,8 +39,6 @@ from torch.nn import functional
 from lark.errors import LarkError, first_line
 from lark.models.head import Head
 from lark.scoring.distribution import Collector, Distribution, Weigh, weigh_tile
-from lark.scoring.residuals import Residual, ResidualReader
-from lark.scoring.sketches import Fold
 
 log = logging.getLogger(__name__)
 
@@ -117,16 +115,6 @@ def _even(n: int, limit: int) -> int:
     return size if parts == 1 else min(limit, -(-size // 64) * 64)
 
 
-class TileReader(Protocol):
-    """Sees every tile of a sweep after its reduction (distribution.py, residuals.py)."""
-
-    def expect(self, state: Tensor) -> None:
-        """Called with a block's state before a tile is added to it."""
-
-    def absorb(self, block: int, start: int, part: Head, tile: Tensor, targets: Tensor, state: Tensor) -> None:
-        """Called when it has been added."""
-
-
 @torch.no_grad()
 def token_statistics(hidden: Tensor, targets: Tensor, head: Head, backend: Backend = "auto") -> TokenStatistics:
     """Statistics of the tokens `targets` [T] as predicted from the hidden states `hidden` [T, d] before them.
@@ -145,28 +133,16 @@ def detailed_statistics(
     return tiled_details(hidden, targets, head, n_alternatives, _tiling(backend, hidden, head))
 
 
-@torch.no_grad()
-def residual_statistics(
-    hidden: Tensor, targets: Tensor, head: Head, fold: Fold, backend: Backend = "auto"
-) -> tuple[TokenStatistics, Residual]:
-    """The statistics, and the gradient of each token's loss at the head (residuals.py)."""
-    _check_inputs(hidden, targets, head)
-    tiling = _tiling(backend, hidden, head).fitted(len(targets), head.vocabulary)
-    reader = ResidualReader(-(-len(targets) // tiling.rows), tiling.rows, head, fold)
-    state = _swept(hidden, targets, head, tiling, reader)
-    return _statistics(state, head, tiling), reader.finish(state, targets)
-
-
 def tiled_statistics(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling) -> TokenStatistics:
     """`token_statistics` with a given tiling."""
-    _check_inputs(hidden, targets, head)
+    check_inputs(hidden, targets, head)
     tiling = tiling.fitted(len(targets), head.vocabulary)
     return _statistics(_swept(hidden, targets, head, tiling), head, tiling)
 
 
 def tiled_details(hidden: Tensor, targets: Tensor, head: Head, n_alternatives: int, tiling: Tiling) -> DetailedStatistics:
     """`detailed_statistics` with a given tiling."""
-    _check_inputs(hidden, targets, head)
+    check_inputs(hidden, targets, head)
     tiling = tiling.fitted(len(targets), head.vocabulary)
     n_blocks = -(-len(targets) // tiling.rows)
     collector = Collector(n_blocks, tiling.rows, min(n_alternatives, head.vocabulary), hidden.device, tiling.weigh)
@@ -174,7 +150,7 @@ def tiled_details(hidden: Tensor, targets: Tensor, head: Head, n_alternatives: i
     return DetailedStatistics(**vars(_statistics(state, head, tiling)), **vars(collector.finish(state, targets)))
 
 
-def _swept(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling, collector: TileReader | None = None) -> Tensor:
+def _swept(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling, collector: Collector | None = None) -> Tensor:
     """The state [6, T] of all tokens, compared with the tiles' own gold logits (module docstring)."""
     blocks = [slice(i, min(i + tiling.rows, len(targets))) for i in range(0, len(targets), tiling.rows)]
     gold = hidden.new_empty(len(targets), dtype=torch.float32)
@@ -271,10 +247,14 @@ def _compiled() -> Tiling | None:
     try:
         reduce(torch.zeros(CPU_TILE, CPU_TILE), torch.zeros(CPU_TILE), state[:5])
     except Exception as error:  # the compiler's failures have no common type
-        log.warning("Scoring runs uncompiled, a little slower: %s", str(error).strip().split("\n")[0][:200])
+        log_uncompiled(error)
         return None
     weigh = torch.compile(weigh_tile, fullgraph=True, dynamic=False)  # compiled when it is first used
     return Tiling(CPU_TILE, CPU_TILE, partial(_absorb, reduce), fixed=True, weigh=weigh)
+
+
+def log_uncompiled(error: Exception) -> None:
+    log.warning("Scoring runs uncompiled, a little slower: %s", str(error).strip().split("\n")[0][:200])
 
 
 def _new_states(n_blocks: int, rows: int, device: torch.device) -> Tensor:
@@ -286,7 +266,7 @@ def _new_states(n_blocks: int, rows: int, device: torch.device) -> Tensor:
 
 
 def _sweep(
-    hidden: Tensor, targets: Tensor, gold: Tensor, head: Head, tiling: Tiling, collector: TileReader | None = None
+    hidden: Tensor, targets: Tensor, gold: Tensor, head: Head, tiling: Tiling, collector: Collector | None = None
 ) -> Tensor:
     """The state [6, T] of all tokens after all tiles. `collector`: sees every tile too."""
     T, rows, columns = len(targets), tiling.rows, tiling.columns
@@ -305,7 +285,7 @@ def _sweep(
                 collector.expect(states[i])
             tiling.absorb(tile, targets[i] - start, gold[i], states[i])
             if collector is not None:
-                collector.absorb(i, start, part, tile, targets[i] - start, states[i])
+                collector.absorb(i, start, tile, targets[i] - start, states[i])
     return states.transpose(0, 1).reshape(6, -1)[:, :T]
 
 
@@ -327,7 +307,8 @@ def _finish(state: Tensor, n_masked: int) -> TokenStatistics:
     )
 
 
-def _check_inputs(hidden: Tensor, targets: Tensor, head: Head) -> None:
+def check_inputs(hidden: Tensor, targets: Tensor, head: Head) -> None:
+    """Raise an error for shapes that do not match and tokens that the head does not have."""
     T, d = hidden.shape
     if targets.shape != (T,) or d != head.weight.shape[1]:
         raise LarkError(
@@ -351,6 +332,11 @@ def _check_bounds(statistics: TokenStatistics, head: Head) -> None:
         & (statistics.rank >= 1)
         & (statistics.rank <= head.vocabulary)
     )
+    check_bounds(ok)
+
+
+def check_bounds(ok: Tensor) -> None:
+    """Raise an error for tokens whose statistics are not those of a finite prediction."""
     if not bool(ok.all()):
         bad = (~ok).nonzero()[:, 0]
         raise LarkError(

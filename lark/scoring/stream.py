@@ -1,8 +1,8 @@
 """The residual stream of a decoder: which matrices write to it, and the norm that reads it last.
 
-`method=lark_gram` takes the gradient behind the final norm as the gradient at every layer. That is an approximation of a model whose
-stream is the sum of what its layers write, x_L = x_0 + Σ_l (o_proj + down_proj), and the wrong number for any other. So the sum is
-checked on a few tokens before anything is scored.
+`method=lark_gram` takes the gradient behind the final norm as the gradient at every layer. That is an approximation of a model
+whose stream is the sum of what its layers write, x_L = x_0 + Σ_l (o_proj + down_proj), and the wrong number for any other. So the
+sum is checked on a few tokens before anything is scored.
 """
 
 from collections.abc import Callable, Iterator
