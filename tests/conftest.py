@@ -36,7 +36,7 @@ SMALL = [
 """Settings of a whole run that takes seconds."""
 
 
-LONGEST = ("test_pipeline", "test_gradients", "test_resume", "test_nodes", "test_vllm", "test_statistics")
+LONGEST = ("test_pipeline", "test_gradients", "test_resume", "test_ray", "test_vllm", "test_statistics")
 """Files that take longest. They run first, so that two processes finish at about the same time."""
 
 

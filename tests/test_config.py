@@ -110,9 +110,10 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["training.betas=[0.9,1]"], "must be two numbers from 0 to less than 1"),
         (["training.seed=-1"], "training.seed=-1: must be from 0 to 2^32 - 1"),
         (
-            ["hardware.rendezvous=a:99999"],
-            "hardware.rendezvous=a:99999: must be host:port of node 0, with a port from 1 to 65535",
+            ["hardware=ray", "hardware.address=a:99999"],
+            "hardware.address=a:99999: must be host:port of the Ray cluster, with a port from 1 to 65535",
         ),
+        (["hardware.address=a:99"], "hardware.address=a:99: belongs to hardware=ray"),
         (["hardware.threads=-1"], "hardware.threads=-1: must not be negative"),
         (["+training.epcohs=3"], "+training.epcohs: there is no such key"),
         (["+benchmark.tasks.demo_words.lmit=3"], "+benchmark.tasks.demo_words.lmit: there is no such key"),

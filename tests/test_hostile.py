@@ -22,9 +22,10 @@ from lark.errors import LarkError
 from lark.limits import time_limit
 from lark.names import LONGEST, file_name
 from lark.pool.read import box_answer, read
+from lark.runtime.entry import run_main
 from lark.runtime.store import Artifact, Checksums, Kind, Store, checksum, write_text
 from tests.conftest import ROOT, composed
-from tests.hostile import command, small
+from tests.hostile import command, forked, small
 
 LONG = "x" * 300
 ROW = {"question_id": "q", "question": "2+3?", "response": "It is \\boxed{5}.", "answer": "5", "teacher": "t"}
@@ -74,6 +75,17 @@ def refusal(setting: str, ordinary: Any) -> str:
         ("tracking.group='a\nb'", "must be text on one line"),
         ("hydra.run.dir=/tmp/elsewhere", "saved below `outputs`"),
         ("hydra.sweep.dir=../../x", "saved below `outputs`"),
+        ("hydra.sweep.subdir=../../x", "saved below `outputs`"),
+        ("hydra.job_logging.handlers.file.filename=/tmp/elsewhere", "saved below `outputs`"),
+        ("hydra.runtime.output_dir=/tmp/elsewhere", "saved below `outputs`"),
+        ("--experimental-rerun=run.pickle", "would load a pickle"),
+        ("student.template_options.messages=1", "is not a variable of chat templates"),
+        ("student.template_options.add_generation_prompt=false", "is not a variable of chat templates"),
+        (f"scoring.rank_clip={2**31}", "is too large"),
+        ("benchmark.tasks.demo_words.distractor_fields=[a]", "use answer_format=choice"),
+        ("benchmark.tasks.demo_words.label=Avg", "another column has this name"),
+        ("benchmark.tasks.demo_words.label=Algebra", "another column has this name"),
+        ("benchmark.tasks.demo_words.label='a\nb'", "must be text on one line"),
         (f"training.epochs={'9' * 5000}", "more than Hydra can parse"),
         (f"budget.total={'9' * 5000}", "more than Hydra can parse"),
         (f"student.template_options={{a:{'{a:' * 300}1{'}' * 300}}}", "nested more than 40 deep"),
@@ -88,8 +100,9 @@ def refusal(setting: str, ordinary: Any) -> str:
         ("training.weight_decay=inf", "must be a finite number"),
         ("benchmark.decoding.temperature=nan", "must"),
         ("hardware.processes=1000000", "at most 65,536"),
-        ("hardware.nodes=1000000000", "at most 65,536"),
-        ("hardware.rendezvous=a:99999999999", "a port from 1 to 65535"),
+        ("hardware.workers=1000000000", "at most 65,536"),
+        ("hardware.nodes=2", "hardware.nodes has been removed: several nodes work together through Ray"),
+        ("hardware.rendezvous=a:1", "hardware.rendezvous has been removed"),
         ("analysis.iterations=1000000000", "at most 100,000"),
         ("method.judge.retries=1000000000", "from 0 to 100"),
         ("student.path='~nobody-here/x'", "there is no such user"),
@@ -364,6 +377,18 @@ def test_what_the_disk_refuses_is_a_sentence(number: int, tmp_path: Path, monkey
     monkeypatch.setattr("lark.runtime.store.write_text", fails)
     with pytest.raises(LarkError, match=str(tmp_path)):
         make(tmp_path)
+
+
+def test_a_disk_that_fills_while_pytorch_writes_is_a_sentence(tmp_path: Path) -> None:
+    """PyTorch reports a position in the file, not the disk."""
+    import torch
+
+    def save() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        torch.save({"state": torch.zeros(200_000)}, tmp_path / "optimizer.pt")
+
+    ended = forked(lambda: run_main(save, tmp_path), 60)
+    assert f"No space left on the disk while writing {tmp_path}" in ended.sentence
 
 
 @pytest.mark.parametrize("more", [[], ["dry_run=true"]])

@@ -15,7 +15,7 @@ from lark.errors import LarkError
 from lark.printing import Formatter, visible
 from lark.report.style import panels, plain_label
 from lark.report.tables import Cell, csv_text, latex_table, markdown_table, text_table
-from lark.secrets import find, redact
+from lark.secrets import Redactor, find, redact
 from tests.conftest import ROOT, composed
 from tests.hostile import command, small
 
@@ -124,12 +124,33 @@ def test_credentials_are_recognised(text: str, monkeypatch: pytest.MonkeyPatch) 
     assert find(redact(text)) is None
 
 
+def test_a_key_that_starts_like_a_path_is_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE")
+    assert find("x=/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE") is not None
+
+
+def test_a_credential_in_pieces_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe may end anywhere in what a worker prints."""
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    text = f"loading {SECRET} from https://user:passw0rd@host/x\rstep 1\rstep 2\nhf_abcdefghijklmnopqrstuvwxyz\n".encode()
+    for size in (1, 2, 3, 7, 11, 500):
+        redactor = Redactor()
+        pieces = [redactor.feed(text[at : at + size]) for at in range(0, len(text), size)]
+        shown = b"".join([*pieces, redactor.feed(b"")])
+        assert shown == redact(text.decode()).encode() and SECRET.encode() not in shown and b"passw0rd" not in shown
+    redactor = Redactor()
+    assert redactor.feed(b"\rstep 1 \rstep 2\n") == b"\rstep 1 \rstep 2\n", "a complete line is not held back"
+    assert len(redactor.feed(b"x" * 200_000)) == 200_000, "what is held back is bounded"
+
+
 @pytest.mark.parametrize(
-    "text", ["Qwen/Qwen2.5-7B", "0123456789abcdef0123456789abcdef01234567", "data/pool.jsonl", "https://host/a@b", "hf_"]
+    "text",
+    [str(ROOT), "Qwen/Qwen2.5-7B", "0123456789abcdef0123456789abcdef01234567", "data/pool.jsonl", "https://host/a@b", "hf_"],
 )
 def test_ordinary_settings_are_no_credentials(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN_PATH", "/home/someone/token")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true-or-not")
+    monkeypatch.setenv("MY_SECRET", str(ROOT))
     assert find(text) is None and redact(text) == text
 
 

@@ -33,8 +33,9 @@ from lark.planner import costs
 from lark.printing import log_to
 from lark.report.tables import text_table
 from lark.runtime.entry import run_main
-from lark.scoring.forward import Inputs, Student, response_statistics
+from lark.scoring.forward import Student, response_statistics
 from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher
+from lark.scoring.inputs import Inputs
 from lark.scoring.sketches import Sizes
 
 log = logging.getLogger("bench.gradients")
@@ -87,7 +88,7 @@ def measure_batch(batch: Batch) -> list[Result]:
     def bare() -> object:
         inputs = Inputs.of(student, encoded)
         with torch.no_grad():
-            return inputs.predicting(inputs.run(student)) @ student.head.weight.T
+            return torch.cat(inputs.predicting(inputs.run(student))) @ student.head.weight.T
 
     work: dict[str, Callable[[], object]] = {
         BARE: bare,

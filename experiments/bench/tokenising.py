@@ -72,7 +72,9 @@ def main() -> None:
     log_to()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, default=DEMO, help="a folder with a tokenizer and a chat template")
-    parser.add_argument("--questions", type=int, default=QUESTIONS, help="questions of the demo pool, with 33 trajectories each")
+    parser.add_argument(
+        "--questions", type=int, default=QUESTIONS, help="questions of the demo pool, with 33 trajectories each"
+    )
     parser.add_argument("--quick", action="store_true", help="one round instead of three")
     parser.add_argument("--measure", choices=(OURS, CALL), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -92,7 +94,9 @@ def main() -> None:
         rows.append([name, str(count), f"{best[name, count][0]:.0f}", clock, path])
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "tokenising.csv").open("w", newline="", encoding="utf-8") as handle:
-        csv.writer(handle).writerows([["variant", "threads", "tokens_per_second", "ratio_to_one_thread", "ratio_by_processor_time"], *rows])
+        csv.writer(handle).writerows(
+            [["variant", "threads", "tokens_per_second", "ratio_to_one_thread", "ratio_by_processor_time"], *rows]
+        )
     log.info("%s", text_table(["tokenising", "threads", "tokens/s", "ratio to one thread", "by processor time"], rows))
 
 

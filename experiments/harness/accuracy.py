@@ -9,7 +9,7 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial, published, values
 from lark.evaluation.metrics import BenchmarkMetrics, Spread, average
 from lark.report.run_summary import spread
-from lark.report.style import LARK_COLOUR, OKABE_ITO, panels
+from lark.report.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
 from lark.report.tables import MISSING, Cell
 
 AVERAGE = "avg"
@@ -69,7 +69,7 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
         for at, mean, std in zip(place, means, spreads, strict=True):  # a bar of 0 is invisible, but not missing
             text, height = ("–", 0.0) if pd.isna(mean) else (f"{mean:.1f}", mean + (0.0 if pd.isna(std) else std))
             axes.annotate(text, (at, height), (0, 2), textcoords="offset points", ha="center", fontsize=6)
-    axes.set_xticks(range(len(labels)), labels)
+    axes.set_xticks(range(len(labels)), list(map(plain_label, labels)))
     axes.set_xlabel("Benchmark")
     axes.set_ylabel(f"Acc@{samples} (%)")
     axes.grid(axis="x", visible=False)

@@ -23,6 +23,9 @@ from lark.runtime.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
+PAGES = "explorer"
+"""Folder of the explorer's pages (experiments/harness/pages.py)."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -59,6 +62,8 @@ class Report:
     """What the reader must know to interpret it correctly."""
     found: bool = True
     """Whether any results of ours exist yet."""
+    scope: str = ""
+    """What the numbers are about, in place of the note on the sweep's scale."""
 
 
 def write(sweep: Sweep, report: Report) -> list[Path]:
@@ -123,9 +128,7 @@ def write_index(folder: Path) -> None:
     scales = [
         f"- at scale {path.parent.name}: [index]({path.parent.name}/index.md)" for path in sorted(folder.glob("*/index.md"))
     ]
-    explorer = ["- [pages of single questions](explorer/index.html) (serve this folder to open them)"]
-    explorer = explorer if (folder / "explorer" / "index.html").exists() else []
-    parts = ["# The paper's tables and figures", "\n".join([*contents, *scales, *explorer])]
+    parts = ["# The paper's tables and figures", "\n".join([*contents, *scales, *_link_to_pages(folder)])]
     for name, page in pages:
         files = [
             path for path in sorted(folder.glob(f"{page.stem}.*")) if path.suffix in (".md", ".csv", ".tex", ".png", ".pdf")
@@ -139,13 +142,21 @@ def write_index(folder: Path) -> None:
         write_text(path, text)
 
 
+def _link_to_pages(folder: Path) -> list[str]:
+    """A link to the explorer's pages, which are beside the index or, for another scale, one folder above."""
+    for where in (PAGES, f"../{PAGES}"):
+        if (folder / where / "index.html").exists():
+            return [f"- [single questions in the browser]({where}/index.html) (serve the folder to open them)"]
+    return []
+
+
 def _markdown(sweep: Sweep, report: Report) -> str:
     parts = [f"# {report.title}"]
     if report.figure and report.found:
         parts.append(f"![{report.title}]({sweep.title}.png)")
-    note = _scale_note(sweep)
+    note = report.scope or _scale_note(sweep)
     parts += [_not_run(sweep, report), report.caption, note if sweep.scale == "paper" else f"**{note}**", _changed(sweep)]
-    missing = unfinished(sweep)
+    missing = [] if report.scope else unfinished(sweep)
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         parts.append(f"Missing (–): {len(missing)} of {counted(len(sweep.trials), 'trial')} {verb} not finished.")
@@ -158,7 +169,7 @@ def _latex_caption(sweep: Sweep, report: Report, table: Table) -> str:
     title = re.sub(r"^Table \d+\. ", "", report.title)
     parts = [f"{title}.", table.caption or report.caption]
     if table.ours:
-        parts += [_not_run(sweep, report), _scale_note(sweep), _changed(sweep).replace("`", "")]
+        parts += [_not_run(sweep, report), report.scope or _scale_note(sweep), _changed(sweep).replace("`", "")]
     return " ".join(part for part in parts if part)
 
 

@@ -38,6 +38,8 @@ ORDER = (
     "kappa", "theory", "surrogate", "contamination", "cost", "budget_scaling", "case_study",
 )  # fmt: skip
 """Order of the experiments in the paper, in `make reports` and in the index."""
+BEYOND = ("compare", "seeds", "noise", "regime")
+"""Experiments that are not in the paper. `make reports` leaves them out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +72,8 @@ class Sweep:
     """Settings that the user changed."""
     trials: tuple[Trial, ...]
     store: Store
+    arguments: tuple[str, ...] = ()
+    """Everything that the user typed after the experiment's name, as Hydra reads it."""
 
     @property
     def title(self) -> str:
@@ -124,9 +128,9 @@ def dashed(name: str) -> str:
 
 
 def available() -> list[str]:
-    """All experiments, in the paper's order."""
+    """All experiments: the paper's in its order, then those that go beyond it, then others."""
     found = {path.stem for path in (CONF / "experiment").glob("*.yaml")}
-    return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
+    return [name for name in (*ORDER, *BEYOND) if name in found] + sorted(found - {*ORDER, *BEYOND})
 
 
 def find(name: str) -> str:
@@ -170,7 +174,7 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
     # Settings that cannot change a result do not count as changes.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
     changed = tuple(a for a in arguments if _key(a) in said and _key(a).split(".")[0] not in same)
-    return Sweep(name, whole.scale, changed, tuple(trials), Store(configs[0].outputs_path))
+    return Sweep(name, whole.scale, changed, tuple(trials), Store(configs[0].outputs_path), tuple(arguments[1:]))
 
 
 def published(name: str) -> pd.DataFrame:

@@ -1,25 +1,22 @@
 """Analyses that sketch gradients as scoring does (lark/scoring/gradient_sketches.py): how well a sketched g* agrees with the exact
 one, gradients of each teacher's trajectories for GRACE, and the quick mode of `analysis.name=gradients`.
 
-There is one shard per question, dealt to the processes in turn, as in worker.py.
+A `Measure` is what a process does with one question when it has loaded the student. worker.py divides the questions.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
-from tqdm import tqdm
 
-from lark.analysis import parts
 from lark.analysis.grace import DIMENSION
 from lark.analysis.gradients import Gram
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.models.load import load_model
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
 from lark.scoring.forward import Student, batches
@@ -29,13 +26,18 @@ from lark.scoring.sketches import Fold
 
 log = logging.getLogger(__name__)
 
+Trajectories: TypeAlias = Sequence[tuple[Mapping[str, Any], Encoded]]
+"""The rows of a question in the pool, with their tokens."""
+Measure: TypeAlias = Callable[[str, Trajectories], pd.DataFrame]
+"""Maps a question's name and trajectories to its table."""
+
 
 def load_student(job: Job) -> Student:
     """The student in `analysis.dtype`, regardless of student.dtype."""
     student = replace(job.config.student, dtype=job.config.analysis.dtype)
     if student.dtype == "float32" and student.half_only:
         student = replace(student, attention="sdpa")
-    return Student.of(load_model(job.weights, student, start_torch(job)))
+    return Student.load(job.weights, student, start_torch(job), gradients=True)
 
 
 def sketched(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> list[TrajectoryGradient]:
@@ -54,46 +56,46 @@ def quick_gram(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> Gram
     return Gram(candidates.layers, candidates.head, np.zeros_like(candidates.head))
 
 
-def estimates(job: Job, rows: dict[str, list[tuple[dict[str, Any], Encoded]]], missing: dict[int, str]) -> None:
-    """g* of each trajectory from both kinds of sketches. `missing`: numbers and names of the questions to do."""
+def estimates(job: Job) -> Measure:
+    """g* of each trajectory of a question from both kinds of sketches."""
     student = load_student(job)
     try:
         forward: Sketcher | None = forward_sketcher(student, job.config)
     except LarkError as error:
         log.warning("Without lark_gram: %s", error)
         forward = None
-    backward = backward_sketcher(student, job.config)
-    with tqdm(total=len(missing), desc="sketched gradients", unit="question", disable=not job.is_main) as bar:
-        for number, name in missing.items():
-            encoded = [e for _, e in rows[name]]
-            columns = {"g_gram": forward, "g_exact": backward}
-            values = {
-                column: np.nan if sketcher is None else Candidates.of(sketched(sketcher, encoded, job)).g_star
-                for column, sketcher in columns.items()
-            }
-            ids = {"question_id": name, "candidate_id": [row["candidate_id"] for row, _ in rows[name]]}
-            parts.write(pd.DataFrame({**ids, **values}), job.folder, number)
-            bar.update()
+    columns = {"g_gram": forward, "g_exact": backward_sketcher(student, job.config)}
+
+    def measured(name: str, rows: Trajectories) -> pd.DataFrame:
+        encoded = [e for _, e in rows]
+        values = {
+            column: np.nan if sketcher is None else Candidates.of(sketched(sketcher, encoded, job)).g_star
+            for column, sketcher in columns.items()
+        }
+        return pd.DataFrame({"question_id": name, "candidate_id": [row["candidate_id"] for row, _ in rows], **values})
+
+    return measured
 
 
-def teacher_gradients(job: Job, rows: dict[str, list[tuple[dict[str, Any], Encoded]]], missing: dict[int, str]) -> None:
+def teacher_gradients(job: Job) -> Measure:
     """Direction and norm of each trajectory's gradient, with its teacher (lark/analysis/grace.py)."""
     sketcher = backward_sketcher(load_student(job), job.config)
     device = sketcher.student.head.weight.device
     fold = Fold.of(job.config.sketch.seed, "grace", sketcher.numbers, DIMENSION, device)
-    with tqdm(total=len(missing), desc="gradients of teachers", unit="question", disable=not job.is_main) as bar:
-        for number, name in missing.items():
-            gradients = sketched(sketcher, [e for _, e in rows[name]], job)
-            norms = [float(torch.cat([g.layers, g.head]).double().norm()) for g in gradients]
-            if not np.isfinite(norms).all():
-                raise LarkError(f"A gradient of question {name} is not finite: check the student's weights.")
-            found = {
-                "question_id": name,
-                "candidate_id": [row["candidate_id"] for row, _ in rows[name]],
-                "teacher": [row["teacher"] for row, _ in rows[name]],
-                "n_tokens": [g.n_tokens for g in gradients],
-                "gradient_norm": norms,
-                "feature": [feature(g, fold) for g in gradients],
-            }
-            parts.write(pd.DataFrame(found), job.folder, number)
-            bar.update()
+
+    def measured(name: str, rows: Trajectories) -> pd.DataFrame:
+        gradients = sketched(sketcher, [e for _, e in rows], job)
+        norms = [float(torch.cat([g.layers, g.head]).double().norm()) for g in gradients]
+        if not np.isfinite(norms).all():
+            raise LarkError(f"A gradient of question {name} is not finite: check the student's weights.")
+        found = {
+            "question_id": name,
+            "candidate_id": [row["candidate_id"] for row, _ in rows],
+            "teacher": [row["teacher"] for row, _ in rows],
+            "n_tokens": [g.n_tokens for g in gradients],
+            "gradient_norm": norms,
+            "feature": [feature(g, fold) for g in gradients],
+        }
+        return pd.DataFrame(found)
+
+    return measured

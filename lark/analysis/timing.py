@@ -25,7 +25,7 @@ from lark.analysis.kinds import CONVERTED_JUDGE, TIMINGS
 from lark.models.chat import Encoded
 from lark.models.dialogue import response_text
 from lark.models.head import last_hidden_state, predicting
-from lark.models.load import load_chat, load_model
+from lark.models.load import load_chat
 from lark.models.shapes import shape_of
 from lark.models.students import location
 from lark.pool import trajectories as pools
@@ -50,7 +50,7 @@ def measure(job: Job) -> dict[str, Any]:
     device = start_torch(job)
     asked, config = job.config.analysis, job.config.student
     chat = load_chat(job.weights, config, job.config.pool.turns == "last")
-    student = Student.of(load_model(job.weights, config, device))
+    student = Student.load(job.weights, config, device)
     chosen = sample(pd.read_parquet(job.inputs["lengths"] / LENGTHS_TABLE.file), asked.samples)
     rows = read(job.inputs["pool"] / pools.FILE, chosen)
     encoded = chat.encode_many(rows, config.max_length, offsets=True)

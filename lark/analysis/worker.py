@@ -1,8 +1,9 @@
 """The analysis stage's processes: exact gradients, Jacobians, and the decay rate along a training run.
 
-There is one shard per question (or snapshot), dealt to the processes in turn: a killed process loses at most one.
+There is one shard per question (or snapshot): a killed process loses at most one.
 """
 
+import contextlib
 import hashlib
 import logging
 from collections import Counter
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from tqdm import tqdm
 
 from lark.analysis import parts, sketched
 from lark.analysis.gradients import Anchor, Gram, corpus_rate, gram_matrix, passes
@@ -28,7 +28,8 @@ from lark.models.load import load_chat, load_model
 from lark.pool import trajectories as pools
 from lark.runtime.devices import start_torch
 from lark.runtime.integrity import verify
-from lark.runtime.operation import Job
+from lark.runtime.operation import Counts, Job
+from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 from lark.scoring.gradient_worker import backward_sketcher
 from lark.scoring.statistics import token_statistics
 from lark.selection.write import TRAINING_SET
@@ -36,96 +37,117 @@ from lark.training.worker import read_examples
 
 log = logging.getLogger(__name__)
 
-Questions = dict[str, list[tuple[dict[str, Any], Encoded]]]
-"""Rows of the pool by question, with their tokens."""
 TEXT = [*pools.TEXT, "teacher"]
 SNAPSHOTS = "snapshots/step-*"
 """The student during training, in a checkpoint that was trained with training.snapshots."""
 
 
-def gradients(job: Job) -> dict[str, Any]:
+@in_shards
+def gradients(job: Job) -> Work:
     """Gram matrix, losses and statistics of the trajectories of a sample of questions: one shard per question."""
-    chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
-    missing = _mine(job, chosen, "question_id")
-    if not missing:
-        return {"questions": len(chosen)}
     if job.config.analysis.quick:
-        _quick_gradients(job, chosen, missing)
-        return {"questions": len(chosen)}
-    anchor = load_anchor(job, job.weights)
+        return _each_question(job, lambda: _quick(job), "sketched gradients")
+    chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
     memory = int(job.config.hardware.gradient_gib * 2**30)
     folder = job.config.hardware.gradient_scratch
-    scratch = Path(folder).expanduser() / f"lark-gradients-{job.folder.name}-{job.rank}" if folder else None
-    rows = read_questions(job, [chosen[number] for number in missing])
-    total = sum(passes(anchor, len(rows[chosen[n]]), memory) for n in missing)
-    with tqdm(total=total, desc="exact gradients", unit="pass", disable=not job.is_main) as bar:
-        for number in missing:
-            question = measure(anchor, chosen[number], rows[chosen[number]], memory, bar, scratch)
-            parts.write(question.rows(), job.folder, number)
-    return {"questions": len(chosen)}
+    scratch = Path(folder).expanduser() / f"lark-gradients-{job.folder.name}-{job.writer}" if folder else None
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        anchor = load_anchor(job, job.weights)
+
+        def do(some: Sequence[Shard], progress: Progress) -> None:
+            rows = read_questions(job, [chosen[int(shard.name)] for shard in some])
+            for shard in some:
+                name = chosen[int(shard.name)]
+                each = 1 / passes(anchor, len(rows[name]), memory)
+                question = measure(anchor, name, rows[name], memory, lambda n=1, each=each: progress.update(n * each), scratch)
+                parts.write(question.rows(), job.folder, int(shard.name))
+
+        yield do
+
+    return _work(job, chosen, "question_id", load, {"questions": len(chosen)}, "exact gradients", "question")
 
 
-def _quick_gradients(job: Job, chosen: Sequence[str], missing: Sequence[int]) -> None:
-    """The same from sketched gradients (`analysis.quick`): one pass for each trajectory, whatever the memory."""
+@in_shards
+def estimates(job: Job) -> Work:
+    """g* of the same questions from sketched gradients, to compare them with the exact ones: one shard per question."""
+    return _each_question(job, lambda: sketched.estimates(job), "sketched gradients")
+
+
+@in_shards
+def teacher_gradients(job: Job) -> Work:
+    """Short vectors of gradients with their teachers, for GRACE: one shard per question."""
+    return _each_question(job, lambda: sketched.teacher_gradients(job), "gradients of teachers")
+
+
+def _quick(job: Job) -> sketched.Measure:
+    """What `gradients` measures, from sketched gradients (`analysis.quick`): one pass for each trajectory, whatever the memory."""
     student = sketched.load_student(job)
     sketcher, anchor = backward_sketcher(student, job.config), Anchor(student.model)
-    rows = read_questions(job, [chosen[number] for number in missing])
-    with tqdm(total=len(missing), desc="sketched gradients", unit="question", disable=not job.is_main) as bar:
-        for number in missing:
-            name = chosen[number]
-            gram = sketched.quick_gram(sketcher, [encoded for _, encoded in rows[name]], job)
-            parts.write(_question(anchor, name, rows[name], gram).rows(), job.folder, number)
-            bar.update()
+
+    def measured(name: str, rows: sketched.Trajectories) -> pd.DataFrame:
+        gram = sketched.quick_gram(sketcher, [encoded for _, encoded in rows], job)
+        return _question(anchor, name, rows, gram).rows()
+
+    return measured
 
 
-def estimates(job: Job) -> dict[str, Any]:
-    """g* of the same questions from sketched gradients, to compare them with the exact ones: one shard per question."""
-    return _each_question(job, sketched.estimates)
-
-
-def teacher_gradients(job: Job) -> dict[str, Any]:
-    """Short vectors of gradients with their teachers, for GRACE: one shard per question."""
-    return _each_question(job, sketched.teacher_gradients)
-
-
-def _each_question(job: Job, work: Callable[[Job, Questions, dict[int, str]], None]) -> dict[str, Any]:
+def _each_question(job: Job, start: Callable[[], sketched.Measure], label: str) -> Work:
+    """A table for each question of the sample. `start` loads the student."""
     chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
-    missing = {number: chosen[number] for number in _mine(job, chosen, "question_id")}
-    if missing:
-        work(job, read_questions(job, list(missing.values())), missing)
-    return {"questions": len(chosen)}
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        measured = start()
+
+        def do(some: Sequence[Shard], progress: Progress) -> None:
+            rows = read_questions(job, [chosen[int(shard.name)] for shard in some])
+            for shard in some:
+                name = chosen[int(shard.name)]
+                parts.write(measured(name, rows[name]), job.folder, int(shard.name))
+                progress.update(1)
+
+        yield do
+
+    return _work(job, chosen, "question_id", load, {"questions": len(chosen)}, label, "question")
 
 
-def jacobians(job: Job) -> dict[str, Any]:
+@in_shards
+def jacobians(job: Job) -> Work:
     """λ_max(J_H J_Hᵀ) of the trajectories of the first questions that have exact gradients, and ||W_out||."""
     table = pd.read_parquet(job.inputs["gradients"] / GRADIENTS_TABLE.file, columns=["question_id", "candidate_id"])
     chosen = list(dict.fromkeys(table["question_id"]))[: job.config.analysis.jacobians]
-    missing = _mine(job, chosen, "question_id")
-    if not missing:
-        return {"questions": len(chosen)}
-    anchor = load_anchor(job, job.weights)
-    if anchor.bias is not None or anchor.rule.softcap is not None or anchor.rule.scale != 1.0:
-        raise LarkError(
-            f"The theory of App. B assumes logits z = W_out h, but this student adds a bias, a scale or a soft cap: {ANOTHER}"
-        )
-    norm = head_norm(anchor)
-    rows = read_questions(job, [chosen[number] for number in missing])
-    total = sum(len(rows[chosen[number]]) for number in missing)
-    with tqdm(total=total, desc="Jacobians", unit="traj", disable=not job.is_main) as bar:
-        for number in missing:
-            found = []
-            for row, encoded in rows[chosen[number]]:
-                eigenvalue = jacobian_norm2(anchor, encoded, job.config.analysis.iterations, job.config.analysis.seed)
-                found.append({
-                    "question_id": row["question_id"], "candidate_id": row["candidate_id"], "jacobian": eigenvalue.value,
-                    "iterations": eigenvalue.iterations, "change": eigenvalue.change, "head_norm": norm,
-                })  # fmt: skip
-                bar.update()
-            parts.write(pd.DataFrame(found), job.folder, number)
-    return {"questions": len(chosen)}
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        anchor = load_anchor(job, job.weights)
+        if anchor.bias is not None or anchor.rule.softcap is not None or anchor.rule.scale != 1.0:
+            raise LarkError(
+                f"The theory of App. B assumes logits z = W_out h, but this student adds a bias, a scale or a soft cap: {ANOTHER}"
+            )
+        norm = head_norm(anchor)
+
+        def do(some: Sequence[Shard], progress: Progress) -> None:
+            rows = read_questions(job, [chosen[int(shard.name)] for shard in some])
+            for shard in some:
+                found, own = [], rows[chosen[int(shard.name)]]
+                for row, encoded in own:
+                    eigenvalue = jacobian_norm2(anchor, encoded, job.config.analysis.iterations, job.config.analysis.seed)
+                    found.append({
+                        "question_id": row["question_id"], "candidate_id": row["candidate_id"], "jacobian": eigenvalue.value,
+                        "iterations": eigenvalue.iterations, "change": eigenvalue.change, "head_norm": norm,
+                    })  # fmt: skip
+                    progress.update(1 / len(own))
+                parts.write(pd.DataFrame(found), job.folder, int(shard.name))
+
+        yield do
+
+    return _work(job, chosen, "question_id", load, {"questions": len(chosen)}, "Jacobians", "question")
 
 
-def kappa(job: Job) -> dict[str, Any]:
+@in_shards
+def kappa(job: Job) -> Work:
     """ρ_t of the weighted training set at each snapshot of the training run (paper, App. A.3): one shard per snapshot."""
     snapshots = sorted(job.inputs["checkpoint"].glob(SNAPSHOTS))
     if len(snapshots) < 2:
@@ -138,18 +160,34 @@ def kappa(job: Job) -> dict[str, Any]:
     examples = read_examples(path, chat, job.config.student.max_length)
     weights = corpus_weights([example.question_id for example in examples], [example.weight for example in examples])
     encoded = [example.encoded for example in examples]
+    tokens = sum(len(e.ids) for e in encoded)
     steps = [int(snapshot.name.rsplit("-", 1)[1]) for snapshot in snapshots]
-    missing = _mine(job, steps, "step")
-    total = len(missing) * sum(len(e.ids) for e in encoded)
-    with tqdm(total=total, desc="decay rates", unit="tok", unit_scale=True, disable=not job.is_main) as bar:
-        for number in missing:
+
+    def do(some: Sequence[Shard], progress: Progress) -> None:
+        for number in (int(shard.name) for shard in some):
             verify(job.inputs["checkpoint"], under=snapshots[number].relative_to(job.inputs["checkpoint"]).as_posix())
             anchor = load_anchor(job, str(snapshots[number]))
-            found = corpus_rate(anchor, encoded, weights, job.config.hardware.train_tokens, bar.update)
+            advance = lambda n: progress.update(n / tokens)  # noqa: E731
+            found = corpus_rate(anchor, encoded, weights, job.config.hardware.train_tokens, advance)
             row = {"step": steps[number], "loss": found.loss, "gradient_norm2": found.gradient_norm2, "rate": found.rate}
             parts.write(pd.DataFrame([row]), job.folder, number)
             del anchor
-    return {"snapshots": len(snapshots), "trajectories": len(encoded), "budget": job.config.budget.identity}
+
+    counts = {"snapshots": len(snapshots), "trajectories": len(encoded), "budget": job.config.budget.identity}
+    return _work(job, steps, "step", lambda: contextlib.nullcontext(do), counts, "decay rates", "snapshot")
+
+
+def _work(
+    job: Job, names: Sequence[object], column: str, load: Callable[[], contextlib.AbstractContextManager[Do]], counts: Counts,
+    label: str, what: str,
+) -> Work:  # fmt: skip
+    """One shard per question or snapshot. `names`: theirs, in `column`. `what`: what a shard is."""
+
+    def missing(some: Sequence[Shard]) -> list[Shard]:
+        return [s for s in some if not parts.is_done(job.folder, int(s.name), column, names[int(s.name)])]
+
+    listed = [Shard(str(number)) for number in range(len(names))]
+    return Work(listed, missing, load, lambda done: counts, lambda s: f"{what} {names[int(s.name)]}", label, what)
 
 
 def corpus_weights(questions: Sequence[str], training_weights: Sequence[float]) -> list[float]:
@@ -167,13 +205,13 @@ def sample(pool: Path, questions: int, seed: int) -> list[str]:
     return sorted(usable, key=lambda question: hashlib.sha256(f"{seed}\x1f{question}".encode()).digest())[:questions]
 
 
-def read_questions(job: Job, names: Sequence[str]) -> Questions:
+def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[str, Any], Encoded]]]:
     """The trajectories of some questions as the student sees them, by candidate_id, without those truncated to no response."""
     chat = load_chat(job.weights, job.config.student)
     wanted = set(names)
     rows = [row for row in pools.iterate(job.inputs["pool"] / pools.FILE, columns=TEXT) if row["question_id"] in wanted]
     rows.sort(key=lambda row: row["candidate_id"])
-    found: Questions = {name: [] for name in names}
+    found: dict[str, list[tuple[dict[str, Any], Encoded]]] = {name: [] for name in names}
     for row, encoded in zip(rows, chat.encode_many(rows, job.config.student.max_length), strict=True):
         if encoded.n_response > 0:
             found[row["question_id"]].append((row, encoded))
@@ -186,16 +224,16 @@ def read_questions(job: Job, names: Sequence[str]) -> Questions:
 def measure(
     anchor: Anchor,
     name: str,
-    rows: Sequence[tuple[dict[str, Any], Encoded]],
+    rows: sketched.Trajectories,
     memory: int,
-    bar: tqdm,
+    advance: Callable[..., object],
     scratch: Path | None = None,
 ) -> Question:
     """All exact quantities of one question's trajectories."""
-    return _question(anchor, name, rows, gram_matrix(anchor, [encoded for _, encoded in rows], memory, bar.update, scratch))
+    return _question(anchor, name, rows, gram_matrix(anchor, [encoded for _, encoded in rows], memory, advance, scratch))
 
 
-def _question(anchor: Anchor, name: str, rows: Sequence[tuple[dict[str, Any], Encoded]], gram: Gram) -> Question:
+def _question(anchor: Anchor, name: str, rows: sketched.Trajectories, gram: Gram) -> Question:
     table = pd.DataFrame(_statistics(anchor, Head.of(anchor.model), rows))
     if not all(np.isfinite(part).all() for part in (gram.rest, gram.head, gram.cross)):
         raise LarkError(f"A gradient of question {name} is not finite: check the student's weights.")
@@ -203,7 +241,7 @@ def _question(anchor: Anchor, name: str, rows: Sequence[tuple[dict[str, Any], En
 
 
 @torch.no_grad()
-def _statistics(anchor: Anchor, head: Head, rows: Sequence[tuple[dict[str, Any], Encoded]]) -> Iterator[dict[str, Any]]:
+def _statistics(anchor: Anchor, head: Head, rows: sketched.Trajectories) -> Iterator[dict[str, Any]]:
     """The part from the forward pass: `questions.SCALARS` of each trajectory, summed in float64."""
     for row, encoded in rows:
         hidden, targets = anchor.hidden(encoded)
@@ -230,9 +268,3 @@ def load_anchor(job: Job, path: str) -> Anchor:
     if student.dtype == "float32" and student.half_only:
         student = replace(student, attention="sdpa")
     return Anchor(load_model(path, student, device), checkpointing=device != "cpu")
-
-
-def _mine(job: Job, names: Sequence[object], column: str) -> list[int]:
-    """The shards that this process still has to compute. `names`: of the question or snapshot of each, in `column`."""
-    mine = range(job.rank, len(names), job.world)
-    return [number for number in mine if not parts.is_done(job.folder, number, column, names[number])]

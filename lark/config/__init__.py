@@ -6,6 +6,7 @@ the YAML files give the sources of their values.
 """
 
 from lark.config.analysis import Analysis
+from lark.config.compare import Compare
 from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
 from lark.config.hardware import Experiment, Hardware, Tracking
 from lark.config.method import Budget, Judge, Method, Scoring, Sketch, Validation
@@ -15,7 +16,7 @@ from lark.config.student import Student
 from lark.config.training import HeldOut, Lora, Training
 
 __all__ = [
-    "ANSWER_FORMATS", "GRADERS", "STAGES", "Analysis", "Benchmark", "Budget", "Config", "Decoding", "Engine", "Experiment",
-    "Hardware", "HeldOut", "Judge", "Lora", "Method", "Mixed", "Pool", "Scoring", "Sketch", "Source", "Student", "Task", "Tracking",
-    "Training", "Validation", "from_dict", "load", "register",
+    "ANSWER_FORMATS", "GRADERS", "STAGES", "Analysis", "Benchmark", "Budget", "Compare", "Config", "Decoding", "Engine",
+    "Experiment", "Hardware", "HeldOut", "Judge", "Lora", "Method", "Mixed", "Pool", "Scoring", "Sketch", "Source", "Student",
+    "Task", "Tracking", "Training", "Validation", "from_dict", "load", "register",
 ]  # fmt: skip

@@ -51,6 +51,14 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
     return [*flags, *settings, *_benchmark_of_a_sweep(settings)]
 
 
+PLACES = ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir", "hydra.runtime.", "hydra.job_logging", "hydra.hydra_logging",
+          "hydra/job_logging", "hydra/hydra_logging", "hydra/output")  # fmt: skip
+"""Settings of Hydra that name files or folders."""
+REMOVED = frozenset({"hardware.nodes", "hardware.node", "hardware.rendezvous"})
+SEVERAL_NODES = (
+    "several nodes work together through Ray. Use hardware=ray with hardware.address=<host:port>, or hardware=slurm in a SLURM "
+    "job; hardware.workers=<number> plans for a number of processes on all nodes (docs/cluster.md)."
+)
 LONGEST_ARGUMENT, DEEPEST = 100_000, 40
 """Characters of an argument, and brackets within brackets. Hydra's parser fails beyond that."""
 
@@ -66,10 +74,15 @@ def _refuse_unreadable(argument: str) -> None:
     depths = accumulate((c in "[{(") - (c in ")}]") for c in value)
     if max(depths, default=0) > DEEPEST:
         raise LarkError(f"{said}: brackets are nested more than {DEEPEST} deep. Use a simpler value.")
+    if key.lstrip("+~") in REMOVED:
+        raise LarkError(f"{said} has been removed: {SEVERAL_NODES}")
     if any(c != "\n" and not c.isprintable() for c in key) or "\0" in value:
         raise LarkError(f"{said}: contains characters that cannot be typed. Check the command.")
-    if key.lstrip("+") in ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir"):
+    leaves = key.lstrip("+") == "hydra.sweep.subdir" and re.search(r"\.\.|^['\"]?/", value)
+    if key.lstrip("+").startswith(PLACES) or leaves:
         raise LarkError(f"{said}: a run is saved below `outputs`. Choose the folder with outputs=<folder>.")
+    if len(key) > len("--e") and "--experimental-rerun".startswith(key):
+        raise LarkError(f"{said}: it would load a pickle, which can execute code. Run the command that made the run again.")
 
 
 def outputs_typed(arguments: list[str]) -> Path:
@@ -162,7 +175,11 @@ def _refuse_dashes(argument: str, following: str = "") -> None:
 
 
 def sentence(error: Exception) -> str:
-    """An error as one sentence, even if its message has several lines."""
+    """An error as one sentence, even if its message has several lines. Values of hundreds of characters are cut."""
+    return re.sub(r"\S{300,}", lambda match: f"{match[0][:60]}…", _sentence(error))
+
+
+def _sentence(error: Exception) -> str:
     text = str(error).removeprefix("LarkError raised while resolving interpolation: ")
     if isinstance(error, LarkError):
         return text
@@ -196,6 +213,8 @@ REASONS = {
     "incompatible with type hint 'Union[bool, int]'": "must be true, false or a whole number",
     "is not Optional": "cannot be null; give a value, or leave it out",
     "is not a ListConfig, list or tuple": "must be a list in brackets, such as [a,b]",
+    "is not a subclass of": "is a group of settings; set its keys one by one (`--cfg job` lists them)",
+    "does not support deletion": "cannot be removed; set another value",
 }
 """Parts of OmegaConf's messages, and the sentences that replace them."""
 

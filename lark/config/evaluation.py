@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from lark.config.checks import one_of, plain_name, require, sampling_temperature, seed
+from lark.config.checks import one_of, plain_name, require, sampling_temperature, seed, text_name
 from lark.config.pool import ANSWER_FORMATS
 
 GRADERS = ("paper", "verify")
+AVERAGE = "Avg"
+"""Name of the column with the average over benchmarks."""
 
 
 @dataclass
@@ -86,11 +88,33 @@ class Benchmark:
         plain_name("benchmark.name", self.name)
         one_of("benchmark.grader", self.grader, GRADERS)
         require(len(self.tasks) > 0, "benchmark.tasks", "{}", "name at least one benchmark")
+        labels = [AVERAGE]
         for name, task in self.tasks.items():
             plain_name("benchmark.tasks", name)
+            text_name(f"benchmark.tasks.{name}.label", task.label)
+            once = task.label not in labels and name != AVERAGE.lower()
+            require(once, f"benchmark.tasks.{name}.label", task.label, "another column has this name; choose another one")
+            labels.append(task.label)
             one_of(f"benchmark.tasks.{name}.answer_format", task.answer_format, ANSWER_FORMATS)
+            _check_options(f"benchmark.tasks.{name}", task)
             for key, number in (("limit", task.limit), ("count", task.count)):
                 require(number is None or number >= 1, f"benchmark.tasks.{name}.{key}", number, "must be at least 1, or null")
+
+
+def _check_options(key: str, task: Task) -> None:
+    """Refuse options that would not be one right and several wrong ones."""
+    wrong = task.distractor_fields
+    is_choice = not wrong or task.answer_format == "choice"
+    require(
+        is_choice, f"{key}.answer_format", task.answer_format, "distractor_fields are wrong options: use answer_format=choice"
+    )
+    once = len({*wrong, task.answer_field, task.question_field}) == len(wrong) + 2
+    require(
+        not wrong or once,
+        f"{key}.distractor_fields",
+        wrong,
+        "name columns other than the question's and the answer's, once each",
+    )
 
 
 VLLM_MEMORY = 0.9

@@ -19,12 +19,15 @@ class Hardware:
     """auto (the GPUs if there are any), cpu or cuda."""
     processes: int = 0
     """Processes per node, one per GPU. 0: the number of GPUs, or 1 on CPU."""
-    nodes: int = 1
-    """Machines that work together. Each runs the same command and sees the same `outputs`. 0: the nodes of the SLURM job."""
-    node: int | None = None
-    """Index of this node; node 0 leads the run. None: the index that SLURM gives."""
-    rendezvous: str | None = None
-    """host:port of node 0, when nodes > 1. None: the first node of the SLURM job."""
+    cluster: str = "none"
+    """none: this machine does the work. ray: a Ray cluster does. slurm: the nodes of the SLURM job do, through Ray if there are
+    several."""
+    address: str | None = None
+    """host:port of the Ray cluster (hardware=ray). None: RAY_ADDRESS, or else a cluster that is started on this machine."""
+    workers: int = 0
+    """Processes on the whole cluster. 0: as many as it has GPUs (or nodes, on CPU)."""
+    elastic: bool = False
+    """Whether training on a cluster may continue with fewer processes after a loss. The global batch does not change."""
     threads: int = 0
     """CPU threads per process. 0: the cores are divided equally."""
     warm: bool = True
@@ -64,13 +67,18 @@ class Hardware:
         one_of("hardware.offload", self.offload, ("none", "optimizer"))
         require(self.sequence_parallel >= 1, "hardware.sequence_parallel", self.sequence_parallel, "must be at least 1")
         require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
-        require(self.nodes >= 0, "hardware.nodes", self.nodes, "must be at least 1, or 0 for the nodes of the SLURM job")
-        if self.rendezvous is not None:
-            host, _, port = self.rendezvous.rpartition(":")
+        one_of("hardware.cluster", self.cluster, ("none", "ray", "slurm"))
+        if self.address is not None:
+            host, _, port = self.address.rpartition(":")
             valid = bool(host) and port.isdigit() and 0 < int(port) < 65536
-            require(valid, "hardware.rendezvous", self.rendezvous, "must be host:port of node 0, with a port from 1 to 65535")
-        not_negative("hardware", self, "processes", "threads", "memory_gib", "tflops", "bandwidth", "silence", "max_hours")
-        for key in ("processes", "threads", "nodes"):
+            require(
+                valid, "hardware.address", self.address, "must be host:port of the Ray cluster, with a port from 1 to 65535"
+            )
+            require(self.cluster == "ray", "hardware.address", self.address, "belongs to hardware=ray")
+        not_negative(
+            "hardware", self, "processes", "threads", "workers", "memory_gib", "tflops", "bandwidth", "silence", "max_hours"
+        )
+        for key in ("processes", "threads", "workers"):
             require(getattr(self, key) <= 65536, f"hardware.{key}", getattr(self, key), "must be at most 65,536")
         for key in ("score_tokens", "train_tokens", "micro_batch"):
             require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")

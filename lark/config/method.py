@@ -256,6 +256,8 @@ class Scoring:
     def __post_init__(self) -> None:
         for key in ("rank_clip", "local_context", "shard_tokens"):
             require(getattr(self, key) >= 1, f"scoring.{key}", getattr(self, key), "must be at least 1")
+        for key in ("rank_clip", "local_context"):
+            require(getattr(self, key) < 2**31, f"scoring.{key}", getattr(self, key), "is too large")
         number = self.token_questions
         require(
             number is None or number >= 1, "scoring.tokens", number, "give true, false or a number of questions, at least 1"

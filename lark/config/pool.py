@@ -10,6 +10,7 @@ from lark.config.checks import has_group, one_of, plain_name, require
 from lark.errors import LarkError
 
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
+NOISE = ("none", "wrong", "truncated", "shuffled", "duplicated")
 FORMATS = ("rows", "rsr", "hub")
 """Formats of a source that is read from files or from the hub."""
 
@@ -84,6 +85,11 @@ class Pool(Source):
     similarity: float = 0.7
     """Character 8-gram Jaccard similarity to a benchmark's problem at which decontaminate removes a question. Variants of a
     problem with other numbers have 0.7 to 0.95 (paper, App. C.5)."""
+    noise: str = "none"
+    """Damage to a share of the trajectories, for experiments (`make noise`): wrong (another final answer), truncated, shuffled
+    (steps in another order) or duplicated (copies of the question's first candidate). Applied after all filters."""
+    noise_share: float = 0.0
+    """Share of the trajectories that are damaged."""
     mix: dict[str, Any] = field(default_factory=dict)
     """Sources to mix, by name: {math: {path: a.jsonl, share: 3}, code: {path: b.jsonl, share: 1}}. Only with format: mix. Each
     is a `Mixed`."""
@@ -96,6 +102,10 @@ class Pool(Source):
         one_of("pool.labels", self.labels, ("given", "vote"))
         one_of("pool.incomplete", self.incomplete, ("keep", "drop"))
         one_of("pool.special_tokens", self.special_tokens, ("text", "drop", "error"))
+        one_of("pool.noise", self.noise, NOISE)
+        require(0 <= self.noise_share <= 1, "pool.noise_share", self.noise_share, "must be a share from 0 to 1")
+        named = self.noise != "none" or not self.noise_share
+        require(named, "pool.noise_share", self.noise_share, "needs the kind of damage: set pool.noise too")
         require(0 < self.similarity <= 1, "pool.similarity", self.similarity, "must be more than 0 and at most 1")
         require(
             self.questions is None or self.questions >= 1,
@@ -145,5 +155,6 @@ def _mixed(name: str, given: Any) -> Mixed:
     return found
 
 
-LATER = ("layout", "subset", "turns", "exclude", "labels", "incomplete", "special_tokens", "decontaminate", "similarity", "mix")
+LATER = ("layout", "subset", "turns", "exclude", "labels", "incomplete", "special_tokens", "decontaminate", "similarity", "mix",
+         "noise", "noise_share")  # fmt: skip
 """Keys that were added when pools already existed: part of a fingerprint only if they are not at their default."""

@@ -13,6 +13,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from lark.config.analysis import Analysis
 from lark.config.checks import check_values, one_of, require, user_path
+from lark.config.compare import Compare
 from lark.config.evaluation import Benchmark, Engine
 from lark.config.hardware import Experiment, Hardware, Tracking
 from lark.config.method import Budget, Method, Scoring, Sketch, budget_name, method_key
@@ -47,6 +48,7 @@ class Config:
     tracking: Tracking = MISSING
     analysis: Analysis = field(default_factory=Analysis)
     experiment: Experiment = field(default_factory=Experiment)
+    compare: Compare = field(default_factory=Compare)
     scale: str = "demo"
     """Scale of an experiment: demo (minutes on this machine), paper, or another one that the experiment defines."""
     stages: list[str] = field(default_factory=lambda: list(STAGES))

@@ -9,6 +9,9 @@ from omegaconf import MISSING
 from lark.config.checks import one_of, plain_name, require
 
 ATTENTION = ("auto", "varlen", "sdpa", "eager", "flash_attention_2")
+RESERVED = ("messages", "conversation", "tokenizer", "tools", "tokenize", "add_generation_prompt", "continue_final_message",
+            "chat_template", "strftime_now", "return_dict", "return_tensors", "padding", "truncation", "max_length")  # fmt: skip
+"""Names that a chat template's variables cannot have: they are arguments of the function that renders it."""
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}"
 """The paper's instruction at the end of the user turn in scoring, training and evaluation (App. C.3)."""
 
@@ -51,6 +54,13 @@ class Student:
         require(self.max_length >= 2, length, self.max_length, "must be at least 2 (prompt and response)")
         one_of(f"{self.setting}.thinking", self.thinking, ("template", "text", "drop"))
         one_of(f"{self.setting}.dtype", self.dtype, ("float32", "bfloat16", "float16"))
+        for name in self.template_options:
+            require(
+                name not in RESERVED,
+                f"{self.setting}.template_options.{name}",
+                self.template_options[name],
+                "is not a variable of chat templates; LARK sets it",
+            )
         known = self.attention in ATTENTION or self.hub_kernel
         what = f"choose one of {', '.join(ATTENTION)}, or a kernel from the hub as owner/name[@revision][:function]"
         require(known, f"{self.setting}.attention", self.attention, what)

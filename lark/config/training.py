@@ -8,6 +8,7 @@ from omegaconf import MISSING
 from lark.config.checks import not_negative, one_of, require, seed
 from lark.errors import LarkError
 
+OBJECTIVES = ("nll", "dft", "entropy")
 LARGEST_RATE, LARGEST = 1e6, 1e30
 """Limits that no recipe needs. Arithmetic in float32 overflows not far above them."""
 
@@ -87,8 +88,17 @@ class Training:
     snapshots: int = 0
     """Keep the student at this many evenly spaced steps, including the first and the last. 0: only the last."""
     held_out: HeldOut = field(default_factory=HeldOut)
+    objective: str = "nll"
+    """How much each token of a response counts: nll (all alike, as in the paper), dft (by its probability) or entropy (by the
+    student's uncertainty). The weights of trajectories multiply it. lark/training/loss.py has the formulas."""
+    token_weights: str | None = None
+    """A JSONL file with question_id, candidate_id and token_weights: one number per response token of the student's tokenizer. A
+    copy of a selection's train.jsonl with this field added will do. None: every token counts 1."""
 
     def __post_init__(self) -> None:
+        one_of("training.objective", self.objective, OBJECTIVES)
+        if self.token_weights is not None and not Path(self.token_weights).expanduser().is_file():
+            raise LarkError(f"training.token_weights={self.token_weights}: there is no such file; give a JSONL file.")
         one_of("training.schedule", self.schedule, ("cosine", "linear", "constant"))
         rate = self.learning_rate
         require(0 < rate <= LARGEST_RATE, "training.learning_rate", rate, f"must be positive and at most {LARGEST_RATE:g}")

@@ -2,6 +2,7 @@
 
 Run as: python -m lark.demo.pretrain            (`make demo-student`; about half an hour on two cores)
         python -m lark.demo.pretrain --steps 200 --folder /tmp/student
+        python -m lark.demo.pretrain --snapshots 280 840 --folder /tmp/weaker     (the same student, earlier; `make regime`)
 
 The student in `lark/demo/student/` was made with this recipe and these defaults. Nothing in it was chosen to favour a
 selection method; the only criteria were that the base model leaves headroom and that fine-tuning on trajectories changes it.
@@ -10,7 +11,7 @@ selection method; the only criteria were that the base model leaves headroom and
 import argparse
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -144,8 +145,11 @@ def pace(step: int, recipe: Recipe) -> float:
     return (recipe.steps - step) / (recipe.steps - recipe.warmup)
 
 
-def pretrain(recipe: Recipe, folder: Path, probe_every: int) -> None:
-    """Train the student and save it to `folder` after every probe; the last one is the final student."""
+def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence[int] = ()) -> None:
+    """Train the student and save it to `folder` after every probe; the last one is the final student.
+
+    With `snapshots`, save it at these steps of the recipe instead, in `folder`/step-<n>, and stop at the last of them.
+    """
     torch.manual_seed(recipe.seed)
     chat = ChatFormat(build(recipe.seed))
     model = LlamaForCausalLM(model_config(recipe, chat))
@@ -157,7 +161,7 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int) -> None:
     stream = batches(source, chat, recipe.tokens_per_step, recipe.seed)
     losses: list[float] = []
     tokens, start = 0, time.monotonic()
-    for step, batch in enumerate(islice(stream, recipe.steps)):
+    for step, batch in enumerate(islice(stream, max(snapshots, default=recipe.steps))):
         logits, labels = learned_logits(model, backbone, batch)
         loss = functional.cross_entropy(logits, labels)
         loss.backward()
@@ -173,7 +177,9 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int) -> None:
             minutes = (time.monotonic() - start) / 60
             logger.info("step %d: loss %.4f, %.2f M tokens, %.1f min", step + 1, sum(losses) / 50, tokens / 1e6, minutes)
             losses.clear()
-        if (step + 1) % probe_every == 0 or step + 1 == recipe.steps:
+        if step + 1 in snapshots:
+            save(model, chat, folder / f"step-{step + 1}")
+        if not snapshots and ((step + 1) % probe_every == 0 or step + 1 == recipe.steps):
             logger.info("accuracy on held-out problems: %s", probe(model, chat))
             save(model, chat, folder)
 
@@ -216,10 +222,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=STUDENT, help="where to save the student (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=default.steps, help="fewer for a trial (default: %(default)s)")
     parser.add_argument("--probe-every", type=int, default=600, help="steps between probes (default: %(default)s)")
+    parser.add_argument("--snapshots", type=int, nargs="*", default=[], help="save it at these steps and stop at the last")
     options = parser.parse_args()
+    if not all(0 < step <= options.steps for step in options.snapshots):
+        parser.error(f"--snapshots: give steps from 1 to {options.steps}")
     log_to(form="%(asctime)s %(message)s")
     torch.set_num_threads(2)
-    pretrain(replace(default, steps=options.steps), options.folder, options.probe_every)
+    pretrain(replace(default, steps=options.steps), options.folder, options.probe_every, options.snapshots)
 
 
 if __name__ == "__main__":

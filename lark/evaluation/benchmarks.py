@@ -9,14 +9,17 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from lark.config import Benchmark, Task
 from lark.errors import LarkError, first_line
 from lark.evaluation import prompts
-from lark.reading.rows import READERS, Row, plain_text, rows
+from lark.grading.answers import canonical_number
+from lark.reading.rows import Row, is_invisible, is_table, plain_text, rows
 
 SYSTEM_PROMPTS = {"numeric": prompts.NUMERIC, "choice": prompts.CHOICE, "free_form": prompts.FREE_FORM}
 LETTERS = "ABCDEFGHIJ"
+LARGEST_LEVEL = 10**6
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def is_here(task: Task) -> bool:
 
 def _is_missing(path: str) -> bool:
     """Whether this can only be a local path, and does not exist."""
-    looks_local = path.startswith((".", "/", "~")) or Path(path).suffix in READERS
+    looks_local = path.startswith((".", "/", "~")) or is_table(Path(path))
     return looks_local and not Path(path).expanduser().exists()
 
 
@@ -99,9 +102,11 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
 
     def get(field: str, as_text: Callable[[object], str] = str) -> str:
         value = row.values.get(field)
-        if not isinstance(value, str | int | float | Decimal | None):
-            raise LarkError(f"{where}: `{field}` has type {type(value).__name__}; write it as text or a number.")
-        if value is None or not str(value).strip() or (isinstance(value, float | Decimal) and not isfinite(value)):
+        wanted: Any = str if field == task.question_field else str | int | float | Decimal
+        if not isinstance(value, wanted | None):
+            kind = "text" if wanted is str else "text or a number"
+            raise LarkError(f"{where}: `{field}` has type {type(value).__name__}; write it as {kind}.")
+        if value is None or is_invisible(str(value)) or (isinstance(value, float | Decimal) and not isfinite(value)):
             raise LarkError(
                 f"{where}: there is no `{field}`; the row has {', '.join(map(str, row.values))}. "
                 f"Set benchmark.tasks.{name}.question_field, answer_field and so on to the names in the file."
@@ -117,6 +122,11 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
                 f"{where}: the answer {answer.strip()[:40]!r} is not the letter of a choice (A to {LETTERS[-1]}), so no response "
                 f"would be right. Fix the row, name the columns of the wrong options in benchmark.tasks.{name}.distractor_fields, "
                 "or set another answer_format."
+            )
+        if task.answer_format == "numeric" and canonical_number(answer) is None:
+            raise LarkError(
+                f"{where}: the answer {answer.strip()[:40]!r} is not a number, so no number is right. Fix the row, name another "
+                f"column with benchmark.tasks.{name}.answer_field, or set answer_format=free_form."
             )
         return Problem(identity, question, answer, level)
     wrong = [get(field) for field in task.distractor_fields]
@@ -152,7 +162,7 @@ def _level(value: str, where: str) -> int:
         level = float(value)
     except ValueError:
         level = 0.5
-    if not level.is_integer():
+    if not (level.is_integer() and abs(level) <= LARGEST_LEVEL):
         raise LarkError(f"{where}: level {value!r} is not a whole number; fix the row, or leave level_field out.")
     return int(level)
 

@@ -3,13 +3,12 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from lark.errors import LarkError
 from lark.evaluation import shards
@@ -21,77 +20,77 @@ from lark.generation.journal import Journal
 from lark.models.chat import ChatFormat
 from lark.models.load import load_chat
 from lark.runtime.operation import Job
+from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 from lark.runtime.store import write_text
 
-Work = tuple[str, Problem, int]
+Task = tuple[str, Problem, int]
 """A benchmark, one of its problems, and the decoding seed it is sampled with."""
 
 
-def generate(job: Job) -> dict[str, Any]:
-    """Sample answers to every benchmark in `job.outputs` with one engine.
+@in_shards
+def generate(job: Job) -> Work:
+    """Sample answers to every benchmark in `job.outputs` with one engine. A shard is a problem and a decoding seed.
 
-    Each process appends its answers to its own shard, one problem and seed at a time, and skips those that are in any shard.
-    Problems are assigned only by their number, so a run can resume with another number of processes.
+    Each process appends its answers to its own journal. Those that are in any journal are not generated again.
     """
-    torch.set_num_threads(job.machine.threads)
-    folders = job.outputs
+    folders, decoding = job.outputs, job.config.benchmark.decoding
     problems = {name: load(name, job.config.benchmark.tasks[name]) for name in folders}
     if job.is_main:
         for name, folder in folders.items():
             write_text(folder / shards.PROBLEMS, _lines(asdict(problem) for problem in problems[name]))
-    decoding = job.config.benchmark.decoding
     plans = {
         name: Plan(tuple(problem.id for problem in problems[name]), tuple(decoding.seeds), decoding.samples) for name in folders
     }
-    unmerged = [name for name, folder in folders.items() if not shards.merged(folder, plans[name], report=job.is_main)]
-    mine = [
-        (name, problem, seed)
-        for name in unmerged
-        for problem in problems[name][job.rank :: job.world]
+    every: dict[str, Task] = {
+        json.dumps([name, problem.id, seed]): (name, problem, seed)
+        for name in folders
+        for problem in problems[name]
         for seed in decoding.seeds
-    ]
-    done = {(name, *key) for name in unmerged for key in shards.stored(folders[name], plans[name], report=job.is_main)}
-    todo = [work for work in mine if (work[0], work[1].id, work[2]) not in done]
-    counts = {name: {"problems": len(problems[name])} for name in folders}
-    if todo:
+    }
+
+    def missing(some: Sequence[Shard]) -> list[Shard]:
+        unmerged = [name for name, folder in folders.items() if not shards.merged(folder, plans[name], report=job.is_main)]
+        done = {(name, *key) for name in unmerged for key in shards.stored(folders[name], plans[name], report=job.is_main)}
+        todo = ((shard, *every[shard.name]) for shard in some)
+        return [shard for shard, name, problem, seed in todo if name in unmerged and (name, problem.id, seed) not in done]
+
+    @contextlib.contextmanager
+    def load_engine() -> Iterator[Do]:
+        torch.set_num_threads(job.machine.threads)
         chat = load_chat(job.weights, job.config.student)
-        requests = [_request(job, chat, *work) for work in todo]
-        with engines.running(
-            engines.start(job.config.engine, job.config.student, job.weights, chat.tokenizer, job.device)
-        ) as engine:
-            _run(job, engine, chat, todo, requests, folders, already=len(mine) - len(todo))
-    return counts
+        started = engines.start(job.config.engine, job.config.student, job.weights, chat.tokenizer, job.device)
+        with engines.running(started) as engine:
+            yield lambda some, progress: _run(job, engine, chat, [every[shard.name] for shard in some], progress)
+
+    def describe(shard: Shard) -> str:
+        name, problem, seed = every[shard.name]
+        return f"benchmark {name}, problem {problem.id}, seed {seed}"
+
+    counts = {name: {"problems": len(problems[name])} for name in folders}
+    return Work(
+        [Shard(name) for name in every], missing, load_engine, lambda done: counts, describe, "generating", "prompt", many=True
+    )
 
 
-def _run(
-    job: Job,
-    engine: Engine,
-    chat: ChatFormat,
-    todo: list[Work],
-    requests: list[Request],
-    folders: Mapping[str, Path],
-    already: int,
-) -> None:
+def _run(job: Job, engine: Engine, chat: ChatFormat, todo: Sequence[Task], progress: Progress) -> None:
     decoding = job.config.benchmark.decoding
     sampling = Sampling(
         decoding.temperature, decoding.top_p, decoding.top_k, decoding.repetition_penalty,
         decoding.samples, tuple(chat.stop_ids),
     )  # fmt: skip
-    label = "generating" if job.world == 1 else f"generating (process 1 of {job.world})"
-    tokens = 0
+    requests = [_request(job, chat, *work) for work in todo]
+    tokens, started = 0, time.monotonic()
     with contextlib.ExitStack() as stack:
         journals = {
-            name: stack.enter_context(Journal(folder / shards.shard(job.rank), folder.name)) for name, folder in folders.items()
+            name: stack.enter_context(Journal(folder / shards.shard(job.writer), folder.name))
+            for name, folder in job.outputs.items()
         }
-        bar = stack.enter_context(
-            tqdm(total=already + len(todo), initial=already, desc=label, unit="prompt", disable=not job.is_main)
-        )
         for index, samples in engines.generate(engine, requests, sampling):
             name, problem, seed = todo[index]
             journals[name].append({"problem": problem.id, "seed": seed, "samples": [asdict(sample) for sample in samples]})
             tokens += sum(sample.n_tokens for sample in samples)
-            bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):,.0f} tok/s", refresh=False)
-            bar.update()
+            progress.note(f"{tokens / max(time.monotonic() - started, 1e-9):,.0f} tok/s")
+            progress.update(1)
 
 
 def _request(job: Job, chat: ChatFormat, name: str, problem: Problem, seed: int) -> Request:

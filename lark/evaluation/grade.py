@@ -1,14 +1,16 @@
 """Grade generations: both graders on every sample, and the metrics of each. Needs no GPU and can be repeated at any time."""
 
+import contextlib
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from lark.config import Task
+from lark.errors import LarkError
 from lark.evaluation import shards
 from lark.evaluation.benchmarks import is_here, load
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
@@ -16,12 +18,17 @@ from lark.evaluation.shards import GENERATIONS, PROBLEMS, Plan
 from lark.grading.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
 from lark.grading.verify import Verifier
 from lark.reading.rows import jsonl_rows
+from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 from lark.runtime.store import Kind, write_text
 
 if TYPE_CHECKING:
     from lark.runtime.operation import Counts, Job
 
 METRICS = Kind("metrics", 4, "metrics.json")
+GRADES = "grades.jsonl"
+"""The grades of single samples, beside the metrics."""
+ANSWERS = 1000
+"""Answers in a shard."""
 
 
 def collect(job: "Job", counts: "Counts") -> "Counts":
@@ -34,48 +41,127 @@ def collect(job: "Job", counts: "Counts") -> "Counts":
     return {name: {**counts[name], **merged[name]} for name in merged}
 
 
-def grade_all(job: "Job") -> dict[str, Any]:
-    """Grade the generations of every benchmark in `job.outputs`. Does not load torch."""
+@in_shards
+def grade_all(job: "Job") -> Work:
+    """Grade the generations of every benchmark in `job.outputs`, some answers per shard. Does not load torch."""
     tasks = job.config.benchmark.tasks
-    with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
-        return {
-            name: grade(job.inputs[f"{GENERATIONS.name}:{name}"], name, tasks[name], folder, verifier)
-            for name, folder in job.outputs.items()
-        }
+    sources = {name: job.inputs[f"{GENERATIONS.name}:{name}"] for name in job.outputs}
+    counts = {name: sum(1 for _ in jsonl_rows(source / GENERATIONS.file)) for name, source in sources.items()}
+    every = {
+        f"{name}-{start:08d}": (name, range(start, min(start + ANSWERS, count)))
+        for name, count in counts.items()
+        for start in range(0, count, ANSWERS)
+    }
+
+    def part(shard: Shard) -> Path:
+        name, rows = every[shard.name]
+        return job.outputs[name] / part_name(rows)
+
+    def missing(some: Sequence[Shard]) -> list[Shard]:
+        return [shard for shard in some if len(_graded(part(shard))) != len(every[shard.name][1])]
+
+    @contextlib.contextmanager
+    def load_graders() -> Iterator[Do]:
+        with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
+
+            def do(some: Sequence[Shard], progress: Progress) -> None:
+                for shard in some:
+                    name, rows = every[shard.name]
+                    samples = [
+                        dict(row.values) for row in islice(jsonl_rows(sources[name] / GENERATIONS.file), rows.start, rows.stop)
+                    ]
+                    golds = gold_answers(sources[name], name, tasks[name])
+                    lines = grades(samples, golds, AnswerFormat(tasks[name].answer_format), verifier, progress.update)
+                    write_text(part(shard), _lines(lines))
+
+            yield do
+
+    def describe(shard: Shard) -> str:
+        name, rows = every[shard.name]
+        return f"benchmark {name}, answers {rows.start + 1} to {rows.stop}"
+
+    listed = [Shard(name, len(rows), len(rows)) for name, (_, rows) in every.items()]
+    return Work(listed, missing, load_graders, lambda done: {"answers": counts}, describe, "grading", "answer")
 
 
-def grade(generations: Path, name: str, task: Task, folder: Path, verifier: Verifier) -> dict[str, Any]:
-    """Write `grades.jsonl` and `metrics.json` for an artifact of generations, with the benchmark's current gold answers."""
+def collect_grades(job: "Job", counts: "Counts") -> "Counts":
+    """`grades.jsonl` and `metrics.json` of each benchmark, from the grades of its shards."""
+    tasks = job.config.benchmark.tasks
+    return {
+        name: write_metrics(job.inputs[f"{GENERATIONS.name}:{name}"], name, tasks[name], folder, counts["answers"][name])
+        for name, folder in job.outputs.items()
+    }
+
+
+def gold_answers(generations: Path, name: str, task: Task) -> dict[str, dict[str, Any]]:
+    """The problems by id: as they are now, where the benchmark can be read, or as they were at generation."""
     problems = {row["id"]: row for row in _read(generations / PROBLEMS)}
     if is_here(task):
         problems |= {problem.id: asdict(problem) for problem in load(name, task)}
-    samples = _read(generations / GENERATIONS.file)
-    form = AnswerFormat(task.answer_format)
+    return problems
+
+
+def grades(
+    samples: Sequence[Mapping[str, Any]],
+    problems: Mapping[str, Mapping[str, Any]],
+    form: AnswerFormat,
+    verifier: Verifier,
+    advance: Callable[[int], object] | None = None,
+) -> list[dict[str, Any]]:
+    """What each grader read in each sample, and its grade."""
     answers = [extract_boxed(sample["text"]) for sample in samples]
     lists = [extract_boxed_list(sample["text"]) for sample in samples]
     golds = [problems[sample["problem"]]["answer"] for sample in samples]
-    with tqdm(total=len(samples), desc="grading", unit="answer") as bar:
-        verify = verifier.grade_many([(a, g, form) for a, g in zip(lists, golds, strict=True)], progress=bar.update)
-    extracted = {"paper": answers, "verify": lists}
-    verdicts = {"paper": [grade_paper(a, g, form) for a, g in zip(answers, golds, strict=True)], "verify": verify}
-    lines = [
+    verify = verifier.grade_many([(a, g, form) for a, g in zip(lists, golds, strict=True)], progress=advance)
+    paper = [grade_paper(a, g, form) for a, g in zip(answers, golds, strict=True)]
+    return [
         {"problem": s["problem"], "seed": s["seed"], "sample": s["sample"], "answer": answers[i], "gold": golds[i],
-         "answer_verify": lists[i], **{grader: marks[i] for grader, marks in verdicts.items()}}
+         "answer_verify": lists[i], "paper": paper[i], "verify": verify[i]}
         for i, s in enumerate(samples)
     ]  # fmt: skip
-    write_text(folder / "grades.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def write_metrics(generations: Path, name: str, task: Task, folder: Path, count: int) -> dict[str, Any]:
+    """Merge the grades of a benchmark, and write its metrics. `count`: the number of answers."""
+    problems, samples = gold_answers(generations, name, task), _read(generations / GENERATIONS.file)
+    parts = [folder / part_name(range(start, min(start + ANSWERS, count))) for start in range(0, count, ANSWERS)]
+    lines = [line for part in parts for line in _graded(part)]
+    if len(lines) != len(samples):
+        raise LarkError(
+            f"{folder}: {len(samples) - len(lines)} of {len(samples)} grades are missing. Run the same command again."
+        )
+    write_text(folder / GRADES, _lines(lines))
     metrics = {
         grader: benchmark_metrics(
             GradedSample(
-                s["problem"], s["seed"], s["sample"], marks[i], s["finish_reason"] == "length", extracted[grader][i] is not None,
+                s["problem"], s["seed"], s["sample"], line[grader], s["finish_reason"] == "length", line[read] is not None,
                 problems[s["problem"]]["level"],
             )
-            for i, s in enumerate(samples)
+            for s, line in zip(samples, lines, strict=True)
         ).to_dict()
-        for grader, marks in verdicts.items()
+        for grader, read in (("paper", "answer"), ("verify", "answer_verify"))
     }  # fmt: skip
     write_text(folder / METRICS.file, json.dumps(metrics, indent=2) + "\n")
+    for part in parts:
+        part.unlink()
     return {"problems": len(problems), "answers": len(samples)}
+
+
+def part_name(rows: range) -> str:
+    """File with the grades of some answers until all of them are merged."""
+    return f"shard-{rows.start:08d}-{rows.stop:08d}.jsonl"
+
+
+def _graded(part: Path) -> list[dict[str, Any]]:
+    """The grades in a shard's file; none if it does not exist or cannot be read."""
+    try:
+        return _read(part) if part.is_file() else []
+    except LarkError:
+        return []
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

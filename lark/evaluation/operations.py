@@ -74,6 +74,14 @@ GENERATE = Operation(
     "generate", "evaluate", "lark.evaluation.generate:generate", processes="sharing", gpus=_gpus,
     collect=grade.collect, check=_check_generate, cost=_cost, remedies=_remedies,
 )  # fmt: skip
-GRADE = Operation("grade", "evaluate", "lark.evaluation.grade:grade_all", processes="one", check=_check_grade)
+GRADE = Operation(
+    "grade",
+    "evaluate",
+    "lark.evaluation.grade:grade_all",
+    processes="one",
+    on_cpu=True,
+    collect=grade.collect_grades,
+    check=_check_grade,
+)
 
 OPERATIONS = (GENERATE, GRADE)

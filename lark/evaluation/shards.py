@@ -23,9 +23,9 @@ SHARDS = "shard-*.jsonl"
 Samples = list[dict[str, Any]]
 
 
-def shard(rank: int) -> str:
-    """File in which a process stores its answers until all of them are merged."""
-    return f"shard-{rank:05d}.jsonl"
+def shard(writer: str) -> str:
+    """File in which a process stores its answers until all of them are merged. `writer`: `Job.writer`."""
+    return f"shard-{writer}.jsonl"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import logging
 import os
+import re
 import sys
 import threading
 import webbrowser
@@ -17,8 +18,12 @@ from pathlib import Path
 from lark.errors import LarkError
 from lark.printing import log_to
 from lark.runtime.entry import run_main
+from lark.runtime.manifest import MANIFEST
 
 log = logging.getLogger(__name__)
+
+FOLDER = re.compile(r".*-[0-9a-f]{12}")
+"""The name of an artifact's folder."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -51,7 +56,8 @@ def _serve(words: list[str]) -> None:
     sys.stdout.write(f"\n  {url}\n\n")  # not logged: the log redacts tokens, and this one is for the user
     sys.stdout.flush()
     if not options.no_browser and _has_display():
-        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+        own = f"{url.partition('=')[0]}={access.single_use()}"
+        threading.Thread(target=webbrowser.open, args=(own,), daemon=True).start()
     context = Context(root)
     threading.Thread(target=warm, args=(context,), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
@@ -65,8 +71,22 @@ def _has_display() -> bool:
 def _store(folder: str) -> Path:
     root = Path(folder).expanduser().resolve()
     if not root.is_dir():
-        raise LarkError(f"{folder}: there is no such folder. Give the folder that runs write to (outputs=), such as outputs/.")
+        raise LarkError(
+            f"{folder}: there is no such folder. Give the folder that runs write to (outputs=), such as outputs/, which `make run` "
+            "fills."
+        )
+    try:
+        is_artifact, is_kind = _is_artifact(root), any(map(_is_artifact, root.iterdir()))
+    except OSError as error:
+        raise LarkError(f"{folder}: the folder cannot be read ({error.strerror}).") from error
+    if is_artifact or is_kind:
+        store = root.parent.parent if is_artifact else root.parent
+        raise LarkError(f"{folder}: this is a part of a store. Give the whole folder that runs write to: {store}")
     return root
+
+
+def _is_artifact(folder: Path) -> bool:
+    return bool(FOLDER.fullmatch(folder.name)) and (folder / MANIFEST).is_file()
 
 
 def _export(words: list[str]) -> None:

@@ -50,6 +50,7 @@ ROUTES = [
     Route("curve/{fingerprint}", artifact.training_curve),
     Route("artifact/{kind}/{fingerprint}", artifact.artifact),
     Route(f"pool/{VIEW}", pool.pool),
+    Route(f"shares/{VIEW}/{{key}}", pool.shares),
     Route(f"questions/{VIEW}", pool.questions),
     Route(f"question/{VIEW}/{{number}}", question.question),
     Route("text/{fingerprint}/{number}/{number}", question.text),

@@ -64,6 +64,12 @@ class Evaluation:
 
 def evaluations(listing: Listing) -> list[Evaluation]:
     """All evaluations whose grades are finished; a base model's first, then the newest."""
+    if "evaluations" not in listing.derived:
+        listing.derived["evaluations"] = _evaluations(listing)
+    return list(listing.derived["evaluations"])
+
+
+def _evaluations(listing: Listing) -> list[Evaluation]:
     found = []
     for metrics in listing.of(METRICS.name):
         generations = listing.input(metrics, GENERATIONS.name)
@@ -102,7 +108,7 @@ def _model(listing: Listing, generations: Entry) -> Model:
     details = selected_by(selection, listing)
     method = str(listing.config(selection)["depends"].get("method"))
     student = checkpoint.name.split(f"-{method}", 1)[0]
-    kept = {key: details[key] for key in ("ranking", "weighting", "budget", "limit")}
+    kept = {key: details[key] for key in ("ranking", "weighting", "budget", "amount")}
     return Model(checkpoint, selection, student, details["label"], kept)
 
 

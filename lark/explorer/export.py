@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from lark.errors import LarkError
 from lark.explorer.api import answer
 from lark.explorer.context import Context
+from lark.explorer.listing import Listing
 from lark.explorer.lists import Rows
 from lark.explorer.problems import PageError
 from lark.explorer.security import POLICY
@@ -22,6 +24,21 @@ MARK = "explorer.json"
 TOKENS_PER_QUESTION = 150_000
 """Tokens of a question that are written; a question with longer trajectories gets those of the selected ones first."""
 MODE = '<meta name="lark-mode" content="server">'
+
+
+class NothingToExportError(LarkError):
+    """The store has no pool and no answers."""
+
+
+class Snapshot(Context):
+    """A store as it was when the export started: its folders are listed once, not for every address."""
+
+    @cached_property
+    def _listing(self) -> Listing:
+        return Listing(self.root, self.cache)
+
+    def listing(self) -> Listing:
+        return self._listing
 
 
 class Writer:
@@ -73,15 +90,22 @@ def export(context: Context, target: Path, questions: int, ids: list[str] | None
     _check(target, questions)
     draft = target.with_name(f".{target.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
     try:
-        writer = Writer(context, draft)
+        draft.mkdir(parents=True)
+    except OSError as error:
+        raise LarkError(f"--to {target}: the folder cannot be written ({error.strerror}). Give another one.") from error
+    try:
+        writer = Writer(Snapshot(context.root, context.cache), draft)
         _page(writer)
         _store(writer)
         found = sum(_pool(writer, pool, questions, ids) for pool in (writer.get("overview") or {}).get("pools", []))
         if ids and not found:
             raise LarkError(f"--ids {','.join(ids)}: no pool of this store has such a question.")
-        _answers(writer, questions)
+        answered = _answers(writer, questions)
+        if not found and not answered:
+            raise NothingToExportError(
+                f"{context.root}: there is no finished pool and no graded answer to export yet. `make run` makes them."
+            )
         writer.write(draft / MARK, json.dumps({"questions": found}).encode() + b"\n")
         if target.exists():
             shutil.rmtree(target)
@@ -113,7 +137,7 @@ def _store(writer: Writer) -> None:
     """The overview: without logs, which name paths of this machine, and without runs in progress."""
     overview = writer.get("overview")
     if overview is not None:
-        writer.put("overview", {**overview, "running": []})
+        writer.put("overview", {**overview, "runs": [], "running": []})
     writer.copy("results")
     for curve in (writer.copy("curves") or {"curves": []})["curves"]:
         writer.copy(f"curve/{curve['fingerprint']}")
@@ -121,7 +145,7 @@ def _store(writer: Writer) -> None:
     for entry in writer.context.listing():
         values = writer.get(f"artifact/{entry.kind}/{entry.fingerprint}")
         if values is not None:
-            writer.put(f"artifact/{entry.kind}/{entry.fingerprint}", {**values, "log": "", "last": ""})
+            writer.put(f"artifact/{entry.kind}/{entry.fingerprint}", {**values, "runs": [], "log": "", "last": ""})
 
 
 def _pool(writer: Writer, pool: dict[str, Any], count: int, ids: list[str] | None) -> int:
@@ -135,7 +159,8 @@ def _pool(writer: Writer, pool: dict[str, Any], count: int, ids: list[str] | Non
     numbers = _chosen(rows, count, ids)
     for view in pool["views"]:
         where = f"{pool['fingerprint']}/{view['id']}"
-        writer.copy(f"pool/{where}")
+        for budget in (writer.copy(f"pool/{where}") or {"budgets": []})["budgets"]:
+            writer.copy(f"shares/{where}/{budget['key']}")
         writer.rows(f"questions/{where}", lambda row: row["n"] in numbers)
         _methods(writer, where, numbers)
         for i, n in enumerate(numbers):
@@ -205,8 +230,9 @@ def _methods(writer: Writer, where: str, numbers: list[int]) -> None:
                 writer.rows(f"disagreement/{where}/{first}/{second}/{budget}", lambda row: row["n"] in numbers)
 
 
-def _answers(writer: Writer, count: int) -> None:
-    """Evenly spread problems of each benchmark: the base student beside each student that was trained from it."""
+def _answers(writer: Writer, count: int) -> int:
+    """Evenly spread problems of each benchmark: the base student beside each student that was trained from it. Returns the number
+    of benchmarks."""
     values = writer.copy("benchmarks") or {"benchmarks": [], "graders": []}
     for benchmark in values["benchmarks"]:
         models = benchmark["models"]
@@ -219,6 +245,7 @@ def _answers(writer: Writer, count: int) -> None:
         ]
         for base, trained in pairs:
             _problems(writer, f"{benchmark['group']}/{base}/{trained}", values["graders"], count)
+    return len(values["benchmarks"])
 
 
 def _problems(writer: Writer, where: str, graders: list[str], count: int) -> None:

@@ -75,6 +75,8 @@ class Listing:
     def __init__(self, root: Path, cache: Cache) -> None:
         self.root, self.cache = root, cache
         self.entries: dict[Key, Entry] = {entry.key: entry for entry in self._scan()}
+        self.derived: dict[str, Any] = {}
+        """What was computed from this listing, so that it is computed once."""
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries.values())

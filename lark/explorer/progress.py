@@ -52,10 +52,22 @@ def parts(entry: Entry) -> int:
         return 0
 
 
-def progress(entry: Entry) -> dict[str, Any]:
-    """What is known about an artifact that is being made."""
-    log = tail(entry.file(LOG))
+def progress(entry: Entry, reporter: Entry | None = None) -> dict[str, Any]:
+    """What is known about an artifact that is being made. `reporter` is the artifact that has the log, if it is another one."""
+    log = tail((reporter or entry).file(LOG))
     return {"bar": bar(log), "last": log.rsplit("\n", 1)[-1][:300], "parts": parts(entry)}
+
+
+def last_point(entry: Entry) -> dict[str, Any] | None:
+    """The last step of a training curve, and its loss. Reads the end of the file only. None if there is no curve (yet)."""
+    step = loss = None
+    for line in tail(entry.file(CURVE)).split("\n"):
+        try:
+            values = json.loads(line)
+            step, loss = values.get("step", step), values.get("loss", loss)
+        except (ValueError, AttributeError, RecursionError):
+            continue  # cut, or being written
+    return None if step is None else {"steps": step, "loss": loss}
 
 
 def curve(entry: Entry) -> dict[str, list[Any]]:

@@ -3,10 +3,11 @@
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache as once
-from inspect import signature
+from inspect import getdoc, signature
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,13 @@ class Ranking:
         return {"n_tokens", *(column for source in self.method.needs for column in SOURCES[source].columns)}
 
     def describe(self) -> dict[str, Any]:
-        return {"key": self.key, "label": self.label, "method": self.method.name, "higher": self.method.higher_is_better}
+        return {
+            "key": self.key,
+            "label": self.label,
+            "method": self.method.name,
+            "higher": self.method.higher_is_better,
+            "about": about(self.method),
+        }
 
 
 @once
@@ -53,6 +60,12 @@ def label_of(name: str) -> str:
         return str(values["label"])
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return name
+
+
+@once
+def about(method: Method) -> str:
+    """What a method computes: the first paragraph of its function's docstring."""
+    return " ".join((getdoc(method.function) or "").split("\n\n")[0].split())
 
 
 def rankings_of(listing: Listing, view: View, pool: PoolTable, cache: Cache) -> list[Ranking]:
@@ -218,5 +231,14 @@ def selected_by(entry: Entry, listing: Listing) -> dict[str, Any]:
         "label": ranking.label,
         "weighting": str(depends.get("weighting")),
         "budget": budget if isinstance(budget, int) else None,
-        "limit": budget if isinstance(budget, dict) else None,
+        "amount": amount(budget),
+        "amount_key": re.sub(r"[^A-Za-z0-9_.-]+", "-", amount(budget)).strip("-")[:80],
     }
+
+
+def amount(budget: Any) -> str:
+    """A selection's budget in words: "B = 3" per question, or "450 trajectories in all" across questions."""
+    if not isinstance(budget, dict):
+        return f"B = {budget}"
+    words = {"total": "{:,} trajectories in all", "tokens": "{:,} tokens in all", "size": "at most {:,} per question"}
+    return ", ".join(words.get(key, f"{key} {{}}").format(value) for key, value in budget.items())

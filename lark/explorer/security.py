@@ -42,6 +42,14 @@ class Access:
     host: str = "127.0.0.1"
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     cookie: str = "lark-explorer"
+    codes: set[str] = field(default_factory=set, repr=False)
+    """Tokens that are accepted once."""
+
+    def single_use(self) -> str:
+        """A token for the command line of a browser, which other users of the machine can read: the first use is the last."""
+        code = secrets.token_urlsafe(24)
+        self.codes.add(code)
+        return code
 
     @property
     def is_loopback(self) -> bool:
@@ -62,6 +70,14 @@ class Access:
 
     def allows_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self.token.encode())
+
+    def exchanges(self, token: str) -> bool:
+        """Whether a token of an address may be exchanged for the cookie. A single-use token is used up."""
+        if self.allows_token(token):
+            return True
+        known = {code for code in self.codes if hmac.compare_digest(token.encode(), code.encode())}
+        self.codes.difference_update(known)
+        return bool(known)
 
 
 def _host_name(header: str) -> str | None:
@@ -123,7 +139,7 @@ class Guard:
 
     def _exchange(self, token: str) -> Response:
         """The token of the address becomes a cookie that no script can read, and leaves the address bar."""
-        if not self.access.allows_token(token):
+        if not self.access.exchanges(token):
             return PlainTextResponse(f"This token is not valid (any more). {REFUSED}", HTTPStatus.FORBIDDEN)
         response = RedirectResponse("/", HTTPStatus.SEE_OTHER, {"cache-control": "no-store"})
         response.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="strict", path="/")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import math
@@ -29,7 +30,7 @@ from lark.pool.trajectories import POOL
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
-PORT = 8717
+PORT, LAST_PORT = 8717, 65_535
 THREADS = 4
 """Requests that are computed at the same time."""
 DEEPEST = 50
@@ -108,6 +109,8 @@ def warm(context: Context) -> None:
 
 def listen(host: str, port: int | None) -> socket.socket:
     """A socket on this host: on `port`, or, if none is asked for, on PORT or the next free one."""
+    if port is not None and not 0 <= port <= LAST_PORT:
+        raise LarkError(f"--port {port}: a port is a number from 0 (any free one) to {LAST_PORT}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     wanted = [port] if port is not None else [*range(PORT, PORT + 20), 0]
     for candidate in wanted:
@@ -117,11 +120,16 @@ def listen(host: str, port: int | None) -> socket.socket:
             found.bind((host, candidate))
             found.listen(64)
             return found
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             found.close()
-            reason = error.strerror or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
+            if not isinstance(error, OSError) or isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise LarkError(
+                    f"--host {host}: this machine has no such address ({reason}). Leave --host out to be reachable from this "
+                    "machine only, or use --host 0.0.0.0 for all of its addresses."
+                ) from error
     raise LarkError(
-        f"--host {host} --port {wanted[-1]}: the address cannot be used ({reason}). Choose another port with --port."
+        f"--port {wanted[-1]}: it cannot be used ({reason}). Choose another one; without --port, a free one is found."
     )
 
 

@@ -10,7 +10,7 @@ from lark.explorer.pieces import running_text, single
 from lark.explorer.problems import PageError, reading
 from lark.explorer.values import rounded
 from lark.explorer.views import View
-from lark.scoring.tokens import PIECES, Pieces, TrajectoryTokens, places, read_pieces, read_trajectories
+from lark.scoring.tokens import PIECES, Pieces, TrajectoryTokens, candidates, places, read_pieces, read_trajectories
 
 PART = 256
 """Tokens whose alternatives are sent together."""
@@ -38,7 +38,7 @@ def candidates_with_tokens(view: View, question_id: str, cache: Cache) -> frozen
     """Candidate ids of a question whose tokens were kept."""
     entry = questions_with_tokens(view, cache).get(question_id)
     try:
-        return frozenset() if entry is None else frozenset(_trajectories(entry, question_id, cache))
+        return frozenset() if entry is None else frozenset(candidates(entry.folder, question_id))
     except LarkError:
         return frozenset()
 
@@ -94,20 +94,18 @@ def describe_tokens(entry: Entry, tokens: TrajectoryTokens) -> dict[str, Any]:
 
 
 def describe_alternatives(entry: Entry, tokens: TrajectoryTokens, part: int) -> dict[str, Any]:
-    """The student's most likely tokens at PART positions."""
+    """The student's most likely tokens at PART positions: ids and probabilities, and the text of each distinct id."""
     here = slice(part * PART, (part + 1) * PART)
-    ids, p = tokens.alternatives[here], tokens.alternative_p[here]
-    words = _pieces(entry)
-    flat = ids.reshape(-1)
-    texts = [f"[{token}]" for token in flat.tolist()] if words is None else [single(words[token]) for token in flat.tolist()]
+    ids, words = tokens.alternatives[here], _pieces(entry)
+    p = rounded(tokens.alternative_p[here].reshape(-1), 4)
     k = ids.shape[1] if ids.ndim == 2 else 0
-    rows = rounded(p.reshape(-1), 4)
+    known = [[(token, p[i * k + j]) for j, token in enumerate(row) if token >= 0] for i, row in enumerate(ids.tolist())]
+    distinct = sorted({token for row in known for token, _ in row})
     return {
         "start": part * PART,
-        "rows": [
-            [{"id": int(flat[j]), "text": texts[j], "p": rows[j]} for j in range(i * k, (i + 1) * k) if flat[j] >= 0]
-            for i in range(len(ids))
-        ],
+        "ids": [[token for token, _ in row] for row in known],
+        "p": [[share for _, share in row] for row in known],
+        "texts": {str(token): f"[{token}]" if words is None else single(words[token]) for token in distinct},
     }
 
 

@@ -1,5 +1,6 @@
-"""Numbers for JSON: no NaN or infinity, and no more digits than are known."""
+"""Numbers for JSON: no NaN or infinity, and no more digits than are known. Times as numbers."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -32,3 +33,11 @@ def rounded(values: np.ndarray, digits: int = 5) -> list[Any]:
         places = np.where(np.isfinite(exponent), np.clip(digits - 1 - exponent, 0, 15), 0)
         scale = 10.0**places
         return plain(np.rint(array * scale) / scale)
+
+
+def moment(text: str | None) -> float:
+    """The time that a manifest or a record states, in seconds; NaN if it is not a time."""
+    try:
+        return time.mktime(time.strptime(str(text), "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return float("nan")

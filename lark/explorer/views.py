@@ -16,6 +16,8 @@ from lark.selection.write import SELECTION
 
 OWN = frozenset({"rank_clip", "local_context", "questions", "tokens", "alternatives", "sketch", "features"})
 """Settings of a pass that do not identify its model."""
+LENGTHS = "lengths"
+"""Key of SOURCES."""
 NONE = "-"
 """The id of a view without a student."""
 
@@ -66,14 +68,22 @@ def views_of(listing: Listing, pool: Entry) -> list[View]:
 
 
 def find_view(listing: Listing, pool: str, fingerprint: str) -> View:
-    """The view with this id, of the pool with this fingerprint."""
+    """The view with this id, of the pool with this fingerprint.
+
+    During a run, a page that was opened before there were scores has the id of the token counts, or of no student. It gets the
+    view that was made from them since, or the newest one.
+    """
     entry = listing.get(POOL.name, pool)
     found = views_of(listing, entry)
+    if fingerprint == NONE:
+        return found[0]
     for view in found:
         if view.id == fingerprint:
             return view
-    if fingerprint == NONE:
-        return View(entry, None)
+    for view in found:
+        lengths = view.sources.get(LENGTHS)
+        if lengths is not None and lengths.fingerprint == fingerprint:
+            return view
     raise PageError(f"There are no scores {fingerprint} of the pool {entry.name} in this store (any more).")
 
 
@@ -86,7 +96,7 @@ def selections_of(listing: Listing, view: View) -> list[Entry]:
 
 def _view(listing: Listing, pool: Entry, head: Entry, of_pool: list[Entry]) -> View:
     lengths = head if head.kind == LENGTHS_TABLE.name else listing.input(head, LENGTHS_TABLE.name)
-    sources = {} if lengths is None else {"lengths": lengths}
+    sources = {} if lengths is None else {LENGTHS: lengths}
     if head.kind == SCORES_TABLE.name:
         sources["statistics"] = head
     newest = sorted(of_pool, key=lambda e: (e.finished, started(e)), reverse=True)

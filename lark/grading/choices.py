@@ -28,7 +28,7 @@ _YES_OR_NO = re.compile(r"\s*(?:Yes|No|True|False)\.?")
 _ARROW = re.compile(r"->|=>|\u2192|\u21d2|\\to\b|\\[A-Za-z]*arrow|\?")
 _LABEL = re.compile(r"(?<![A-Za-z0-9])\(?[A-HJa-hj][).:](?!-)(?:\s|[A-Za-z]\)|$)")
 """Another option's label: `C)`, `(C)`, `c.`. Not the start of a chemical name, `(E)-but-2-ene`."""
-_OPTION = re.compile(r"(?<![A-Za-z0-9_=^\\'-])[A-HJ](?![A-Za-z0-9_=^'-]|\)-)")
+_OPTION = re.compile(r"(?<![A-Za-z0-9_=^\\'])(?<![A-Za-z0-9)\]}]-)[A-HJ](?![A-Za-z0-9_=^'-]|\)-)")
 """A capital letter that can be another option's, and is not a part of a word or formula such as `C-H`, or the numeral I."""
 _LOWER_OPTION = re.compile(
     r"(?:^|\b(?:or|and|not|maybe|rather|actually|option|choice|answer|is)|[,;/&|])\s*[(\[]?[a-hj][)\]]?\s*$"

@@ -88,7 +88,7 @@ def same_answer(predicted: Answer, expected: Answer) -> bool:
     if kinds <= {"one", "tuple"}:
         return same_statement(ours[0], theirs[0])
     if kinds == {"tuple", "list"}:
-        return _all_same(our_items, their_items, same_statement)
+        return _all_same(_in_order(our_items), _in_order(their_items), same_statement)
     if kinds == {"one", "set"}:
         return _same_singleton(our_items, their_items) or same_statement(ours[0], theirs[0])
     if their_kind == "one" and "or" in predicted.joints:  # `1\\frac{1}{2} or 1.5` says one thing
@@ -113,6 +113,14 @@ def _items(statements: list[Statement]) -> tuple[str, list[Statement]]:
             kind, statements = _COLLECTIONS[value.opening, value.closing], list(value.items)
     expanded = [signed for statement in statements for signed in _signs(statement)]
     return "list" if kind == "one" and len(expanded) > 1 else kind, expanded
+
+
+def _in_order(items: list[Statement]) -> list[Statement]:
+    """Coordinates in the order of their names: `y=1, x=2` is the point (2,1)."""
+    names = [source(item.names[0]) if len(item.names) == 1 else "" for item in items]
+    if not all(re.fullmatch("[A-Za-z]", name) for name in names):
+        return items
+    return [item for _, item in sorted(zip(names, items, strict=True), key=lambda pair: pair[0])]
 
 
 def _joined(answer: Answer) -> list[Statement]:
@@ -158,6 +166,8 @@ def same_statement(predicted: Statement, expected: Statement) -> bool:
     """Every value must equal the expected one. Equations that are not solved for a name are compared as equations."""
     if not labels.are_compatible(predicted.measure, expected.measure) or not _same_names(predicted, expected):
         return False
+    if _is_percentage_of_a_fraction(predicted, expected):
+        return False
     if len(expected.values) == 1:
         (value,) = expected.values
         if predicted.values and all(same_value(ours, value) for ours in predicted.values):
@@ -170,6 +180,12 @@ def same_statement(predicted: Statement, expected: Statement) -> bool:
     return is_equation and bool(predicted.members and expected.members) and same_equation(predicted.members, expected.members)
 
 
+def _is_percentage_of_a_fraction(predicted: Statement, expected: Statement) -> bool:
+    """Whether a percent sign changes the value: `0.5\\%` is not `\\frac{1}{2}`, while a whole number may be meant in percent."""
+    fractions = [value for value in expected.values if isinstance(value, Expression) and value.latex.startswith(r"\frac")]
+    return predicted.measure == ("percent", 1) and expected.measure is None and bool(fractions)
+
+
 def _is_rounded(rounded: Expression, value: Value) -> bool:
     return isinstance(value, Expression) and is_rounding(rounded, value)
 
@@ -177,6 +193,8 @@ def _is_rounded(rounded: Expression, value: Value) -> bool:
 def _same_names(predicted: Statement, expected: Statement) -> bool:
     """Whether the variables agree: `y = 5` is not `x = 5`. Names that are not a single letter only describe."""
     ours, theirs = _variables(predicted), _variables(expected)
+    if any((_is_disordered(name) or _argument(name) in theirs) and name not in expected.names for name in predicted.names):
+        return False
     if ours and any(isinstance(value, Expression) and len(value.tokens) == 1 and value.letters for value in expected.values):
         return False  # `A = B` for the gold answer A
     return not ours or not theirs or bool(ours & theirs) or bool({n[0] for n in ours} & {n[0] for n in theirs if len(n) == 1})
@@ -186,6 +204,18 @@ def _variables(statement: Statement) -> set[str]:
     names = {source(name) for name in statement.names}
     names |= {_variable(value) for value in statement.values if isinstance(value, Inequality)}
     return {name.replace(" ", "") for name in names if re.fullmatch(r"[A-Za-z](?: _ .*)?", name)}
+
+
+def _argument(name: Tokens) -> str | None:
+    """The variable of a function's value: `f(x) = 5` is not `x = 5`."""
+    texts = [token.text for token in name]
+    return texts[2] if len(texts) == 4 and texts[1::2] == ["(", ")"] else None
+
+
+def _is_disordered(name: Tokens) -> bool:
+    """Whether coordinates are named in an unusual order: `(y,x) = (1,2)` is the point (2,1)."""
+    found = [token.text for token in name if token.kind is Kind.LETTER]
+    return name[0].text == "(" and found != sorted(found) and all(len(text) == 1 for text in found)
 
 
 def same_value(predicted: Value, expected: Value) -> bool:

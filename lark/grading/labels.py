@@ -27,7 +27,9 @@ _MEASURES = {
     "cent": "cents", "euro": "euros EUR", "rupee": "rupees", "am": "", "pm": "", "n": "N newton newtons", "j": "J joule joules",
     "w": "W watt watts", "v": "V volt volts", "a": "A amp amps", "hz": "Hz hertz", "k": "K kelvin", "ohm": "ohms", "acre": "acres",
 }  # fmt: skip
-_ALIASES = {alias: name for name, aliases in _MEASURES.items() for alias in (name, *aliases.split())}
+_UPPER = word_set("n j w v a k")
+"""Names here of units whose symbol is a capital letter: `5 k` is five thousand, not five kelvin."""
+_ALIASES = {alias: name for name, aliases in _MEASURES.items() for alias in (name, *aliases.split()) if alias not in _UPPER}
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _ANY_MEASURE = frozenset({"unit", "units"})
 _IRREGULAR = word_set("people men women children feet teeth mice geese sheep fish deer dice cattle mph kmh pm am")

@@ -97,6 +97,8 @@ _TOKEN = re.compile(
     |(?P<mark>[-+*/^_()\[\]{{}}|!.,;:=<>&'%?$])""",
     re.VERBOSE | re.DOTALL,
 )
+_ABOUT = re.compile(r"(?:^|[=<>(\[])\s*~")
+"""`~` is a space in LaTeX, but `~5` is how people write about 5."""
 _DIGITS = re.compile(r"[0-9.][0-9]*")
 _OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
 
@@ -104,6 +106,8 @@ _OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
 def tokenize(text: str, symbols: Container[str] = ()) -> list[Token]:
     """The tokens of an answer. `symbols`: letters of the gold answer; a bare run of only these is a product, not a word."""
     text = text.translate(UNICODE)
+    if _ABOUT.search(text):
+        raise UnreadableError("~ before a value, which means about")
     if "\\begin" not in text:
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)  # commands that were escaped twice
     text = re.sub(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text)

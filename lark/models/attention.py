@@ -6,7 +6,7 @@ With `use_cache=False`, no attention mask and positions that restart, transforme
     eager              a [t, t] additive mask.
     sdpa               a [t, t] bool mask: correct, but a pack of 32,768 tokens costs the full t² and a mask of 1 GB.
     sdpa_segments      ours (lark/models/varlen.py): one call of the causal kernel per trajectory. No mask, Σ t_i² instead of
-                       (Σ t_i)². `separate_segments` makes it replace sdpa.
+                       (Σ t_i)². `separate_segments` makes it replace sdpa. Trajectories can share their beginning.
     varlen             ours: one call of PyTorch's own variable-length kernel for all trajectories. GPU, half precision;
                        elsewhere it is sdpa_segments.
     flash_attention_2  the variable-length kernel of flash-attn (one row only). GPU, half precision.
@@ -81,7 +81,7 @@ def half_only(model: "PreTrainedModel") -> bool:
 
 def separates(model: "PreTrainedModel") -> bool:
     """Whether the model's attention processes packs without a mask, so that packing saves work in scoring."""
-    return model.config._attn_implementation == VARLEN or half_only(model)
+    return model.config._attn_implementation in (VARLEN, SEGMENTS) or half_only(model)
 
 
 def separate_segments(model: "PreTrainedModel") -> None:
@@ -98,6 +98,31 @@ def supports_packing(model: "PreTrainedModel", half: bool = False, doing: str = 
         log.warning("%s padded batches instead of packs: %s", doing, first_line(error))
         return False
     return True
+
+
+@torch.no_grad()
+def supports_prefixes(model: "PreTrainedModel") -> bool:
+    """Whether trajectories of a pack can share their beginning (`Segments.prefixes`), tried on a few tokens.
+
+    Not every family passes the prefixes on to its attention. Call this after `supports_packing`.
+    """
+    if model.config._attn_implementation != SEGMENTS:
+        return False
+    prompt, first, second = 5, 7, 4
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    ids = torch.arange(prompt + first + second, device=model.device)[None] * 7919 % vocabulary
+    positions = torch.tensor([[*range(prompt + first), *range(prompt, prompt + second)]], device=model.device)
+    segments = Segments.of([prompt + first, second], [(0, 0), (0, prompt)]).to(model.device)
+    own = torch.cat([ids[:, :prompt], ids[:, -second:]], dim=1)
+
+    def hidden(tokens: Tensor, **inputs: Any) -> Tensor:
+        output: Tensor = model.base_model(input_ids=tokens, use_cache=False, **inputs).last_hidden_state
+        return output[0, -second:].float()
+
+    shared = hidden(ids, position_ids=positions, **segments.arguments(model.base_model))
+    alone = hidden(own)
+    exact = model.dtype in (torch.float32, torch.float64)
+    return bool((shared - alone).abs().max() <= (1e-4 if exact else 5e-2) * alone.abs().max())
 
 
 @dataclass(frozen=True)

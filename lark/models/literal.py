@@ -21,8 +21,8 @@ MARK = "\ufdd0"
 """A noncharacter: it is not valid in any text that is meant to be exchanged."""
 THINKING_TAGS = ("<think>", "</think>")
 """Tokens of some tokenizers that do not end a turn. A response that contains them as text means the tokens."""
-UNCHANGED = frozenset({"role", "type"})
-"""Keys of a message whose values are names, not text."""
+NAMED = frozenset({"role", "type"})
+"""Keys of a message whose values are names that templates compare, unless they are anything else."""
 
 
 class Literal:
@@ -42,10 +42,14 @@ class Literal:
         if isinstance(value, str):
             return self._shielded(value)
         if isinstance(value, Mapping):
-            return {key: item if key in UNCHANGED else self.shield(item) for key, item in value.items()}
+            return {self._shielded_key(key): item if _is_name(key, item) else self.shield(item) for key, item in value.items()}
         if isinstance(value, Sequence):
             return [self.shield(item) for item in value]
         return value
+
+    def _shielded_key(self, key: Any) -> Any:
+        """Keys too: those of a tool call's arguments are text that someone else wrote."""
+        return self._shielded(key) if isinstance(key, str) else key
 
     def _shielded(self, text: str) -> str:
         text = text.replace(MARK, "\ufffd")
@@ -91,6 +95,10 @@ class Literal:
             spans += [(start + first, start + last) for first, last in found.offsets or ()]
             start += len(piece)
         return ids, spans
+
+
+def _is_name(key: Any, value: Any) -> bool:
+    return key in NAMED and isinstance(value, str) and value.isalpha()
 
 
 def unshield(text: str) -> str:

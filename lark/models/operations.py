@@ -14,6 +14,6 @@ def _check(config: Config, machine: Machine) -> None:
         raise LarkError(f"{named} is a GGUF file, which needs the package gguf: pip install {pinned('gguf')}.")
 
 
-CONVERT = Operation("student", "", "lark.models.gguf:convert", processes="one", check=_check)
+CONVERT = Operation("student", "", "lark.models.gguf:convert", processes="one", on_cpu=True, check=_check)
 
 OPERATIONS = (CONVERT,)

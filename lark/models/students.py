@@ -67,10 +67,23 @@ def location(student: Student) -> str:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise LarkError(f"{setting}={student.path}: the folder has no config.json, so it is not a Hugging Face model.")
+        _check_entries(folder, f"{setting}={student.path}")
         return str(folder.resolve())
     if student.path.startswith((".", "/", "~")):
         raise LarkError(f"{setting}={student.path}: there is no such folder.")
     return student.path
+
+
+def _check_entries(folder: Path, what: str) -> None:
+    """Refuse links that lead nowhere, as in a hub's cache that lost a file, and folders in the place of files.
+
+    Transformers would treat such a file as missing: without its generation config, for example, a student has fewer stop tokens.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and not path.exists():
+            raise LarkError(f"{what}: {path.name} is a link to a file that does not exist. Download the model again.")
+        if path.is_dir() and _is_model_file(path):
+            raise LarkError(f"{what}: {path.name} is a folder, but a file is expected. Download the model again.")
 
 
 def check_context(model: Student) -> None:
@@ -140,10 +153,14 @@ def _files(student: Student, checksums: Checksums, tokenizer: bool) -> object:
     return {name: checksums(path) for name, path in found if bool(TOKENIZER_FILES.fullmatch(path.name)) == tokenizer}
 
 
+def _is_model_file(path: Path) -> bool:
+    return path.suffix in MODEL_FILES or TOKENIZER_FILES.fullmatch(path.name) is not None
+
+
 def _model_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Files of a model's folder that can change its predictions, with their names in fingerprints."""
     for path in sorted(folder.iterdir()):
-        if path.is_file() and (path.suffix in MODEL_FILES or TOKENIZER_FILES.fullmatch(path.name)):
+        if path.is_file() and _is_model_file(path):
             yield path.name, path
     for path in sorted(folder.glob("additional_chat_templates/*.jinja")):
         yield path.relative_to(folder).as_posix(), path

@@ -8,15 +8,19 @@ The functions here are registered with transformers under two names (`student.at
 
     varlen         (varlen)  the GPU kernel where it applies, else `sdpa_per_segment`.
     sdpa_segments  (sdpa)    `sdpa_per_segment` on every device.
+
+In a pack for sdpa_segments, trajectories that begin alike can share their beginning: the row holds it once, and every later
+trajectory is a segment with a prefix (`Segments.prefixes`).
 """
 
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import accumulate, pairwise
-from typing import Any
+from operator import add
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +42,9 @@ LARGEST_HEAD = 256
 SMALLEST_BLOCK = 256
 """Queries that share a call of the sdpa kernel if there is a sliding window."""
 
+Prefix: TypeAlias = tuple[int, int]
+"""Where tokens that precede a segment are in the row, as start and length; length 0: nothing precedes it."""
+
 _passes_window: set[type] = set()
 """Configs of model families whose layers pass their sliding window to the attention function."""
 
@@ -53,14 +60,19 @@ class Segments:
     boundaries: Tensor
     """[S + 1] int32: 0, t_1, t_1 + t_2, …"""
     longest: int
+    """Tokens of the longest segment, with its prefix."""
+    prefixes: tuple[Prefix, ...] | None = None
+    """The prefix of each segment. None: there are no prefixes. Only sdpa_segments computes them."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int]) -> "Segments":
+    def of(cls, lengths: Sequence[int], prefixes: Sequence[Prefix] | None = None) -> "Segments":
         """Segments of `lengths` tokens, one after the other."""
-        return cls(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), max(lengths))
+        longest = max(lengths) if prefixes is None else max(map(add, lengths, (size for _, size in prefixes)))
+        bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        return cls(bounds, longest, None if prefixes is None else tuple(prefixes))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Segments":
-        return Segments(self.boundaries.to(device, non_blocking=non_blocking), self.longest)
+        return replace(self, boundaries=self.boundaries.to(device, non_blocking=non_blocking))
 
     def arguments(self, model: nn.Module) -> dict[str, Any]:
         """Arguments for a model or its backbone, under the names that flash attention in transformers reads too.
@@ -70,7 +82,8 @@ class Segments:
         if not _takes_keywords(type(model).forward):
             return {}
         both = {"cu_seq_lens": self.boundaries, "max_length": self.longest}
-        return {f"{name}_{side}": value for name, value in both.items() for side in ("q", "k")}
+        arguments = {f"{name}_{side}": value for name, value in both.items() for side in ("q", "k")}
+        return arguments if self.prefixes is None else {**arguments, "prefixes": self.prefixes}
 
 
 @cache
@@ -82,7 +95,7 @@ def _segments(arguments: dict[str, Any], position_ids: Tensor | None, length: in
     """The segments of one row: those in `arguments`, or else each run of positions that rise by 1 ([0 1 2 0 1]: 3 and 2)."""
     boundaries, longest = arguments.get("cu_seq_lens_q"), arguments.get("max_length_q")
     if boundaries is not None and longest is not None:
-        return Segments(boundaries, longest)
+        return Segments(boundaries, longest, arguments.get("prefixes"))
     if position_ids is None:
         return Segments.of([length])
     starts = (position_ids[0].diff() != 1).nonzero().squeeze(1).add(1).tolist()
@@ -128,6 +141,7 @@ def packed_attention(
         "enable_gqa": q.shape[1] != k.shape[1],
     }
     dtype = _precision(value)
+    gpu_kernel = gpu_kernel and segments.prefixes is None
     reason = why_not_kernel(q, v, dtype, dropout) if gpu_kernel else "student.attention=sdpa"
     if reason is None:
         output = varlen_attn(q.to(dtype), k.to(dtype), v.to(dtype), *bounds, **settings)
@@ -135,7 +149,7 @@ def packed_attention(
     else:
         if gpu_kernel and query.is_cuda:
             _report(reason)
-        output = sdpa_per_segment(q, k, v, *bounds, **settings, dropout=dropout)
+        output = sdpa_per_segment(q, k, v, *bounds, **settings, dropout=dropout, prefixes=segments.prefixes)
     return output[None], None
 
 
@@ -152,15 +166,21 @@ def sdpa_per_segment(
     window_size: tuple[int, int] = CAUSAL,
     enable_gqa: bool = False,
     dropout: float = 0.0,
+    prefixes: Sequence[Prefix] | None = None,
 ) -> Tensor:
     """`varlen_attn` on any device and in any precision: query [T, heads, d], key and value [T, kv_heads, d] -> [T, heads, d].
 
     The same arguments, for causal attention of segments that are the same in queries and keys. `max_q` and `max_k` are not
     needed. Costs Σ t_i² (with a window w: Σ t_i w) and holds no mask of a whole segment.
+
+    `prefixes`: attention of a segment's prefix is computed again and left out, because the causal kernel needs as many queries
+    as keys. That is cheap compared with the layers' matrix products, which run on a shared prefix once.
     """
-    sizes = [stop - start for start, stop in pairwise(cu_seq_q.tolist())]
+    edges = list(pairwise(cu_seq_q.tolist()))
     outputs = []
-    for size, *packed in zip(sizes, query.split(sizes), key.split(sizes), value.split(sizes), strict=True):
+    for (start, stop), (first, before) in zip(edges, prefixes or [(0, 0)] * len(edges), strict=True):
+        own, prefix, size = slice(start, stop), slice(first, first + before), before + stop - start
+        packed = (torch.cat([x[prefix], x[own]]) if before else x[own] for x in (query, key, value))
         q, k, v = (x.transpose(0, 1)[None] for x in packed)
         if 0 <= window_size[0] < size - 1:
             attended = _windowed_sdpa(q, k, v, window_size[0] + 1, scale, enable_gqa, dropout)
@@ -168,7 +188,7 @@ def sdpa_per_segment(
             attended = scaled_dot_product_attention(
                 q, k, v, dropout_p=dropout, is_causal=size > 1, scale=scale, enable_gqa=enable_gqa
             )
-        outputs.append(attended[0].transpose(0, 1))
+        outputs.append(attended[0].transpose(0, 1)[before:])
     return torch.cat(outputs)
 
 

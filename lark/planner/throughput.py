@@ -53,9 +53,9 @@ def throughput(config: Config, machine: Machine | None = None) -> Throughput:
     hardware = config.hardware
     machine = machine or resolve(hardware, here=False)
     notes = []
-    if not hardware.nodes and job_nodes(planned=True) is None:
+    if hardware.cluster != "none" and not machine.cluster and not hardware.workers and job_nodes(planned=True) is None:
         notes.append(
-            "planned for 1 node: hardware.nodes=0 means the nodes of a SLURM job, and this is not one (set hardware.nodes=<n>)"
+            f"planned for 1 node: set hardware.workers=<processes on all nodes> to plan hardware={hardware.name} for more"
         )
     tflops = hardware.tflops
     if not tflops and machine.device == "cpu":

@@ -1,7 +1,7 @@
 """What identifies a pool: the part of the configuration and of its files that can change its trajectories."""
 
 import os
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from typing import Any
 
 from lark import config as conf
@@ -17,7 +17,7 @@ from lark.runtime.store import Checksums
 
 def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False) -> dict[str, Any]:
     """The pool's part of its fingerprint. `elsewhere`: the pool need not be on this machine; it is then identified by its path."""
-    part = _settings(pool)
+    part = _settings(pool if pool.noise_share else replace(pool, noise="none"))  # without a share, there is no damage
     if pool.format != "mix":
         return part | _files(pool, checksums, elsewhere)
     mixed = {

@@ -71,7 +71,7 @@ def _features(file: Path, source: Source) -> Iterator[set[str]]:
                 features = {
                     "thinking": draft.turns.thinking,
                     "conversation": draft.turns.messages,
-                    "answer": isinstance(draft.answer, float) and draft.answer.is_integer(),
+                    "answer": isinstance(draft.answer, float) and (draft.answer.is_integer() or "e" in str(draft.answer)),
                     "system": form.name == "messages" and draft.turns.system and "system" in columns.used,
                 }
                 found |= {name for name, present in features.items() if present}

@@ -5,6 +5,7 @@ import logging
 from lark.config import Config
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
+from lark.pool.noise import noisy
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.runtime.operation import Counts, Job, Operation
@@ -18,7 +19,7 @@ def _pool(job: Job) -> Counts:
         from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
 
         tally.contaminated = contaminated(pool, job.config.benchmark)
-    return pools.write(read(pool, tally, tally.contaminated), job.folder / pools.FILE, pool, tally)
+    return pools.write(noisy(read(pool, tally, tally.contaminated), pool), job.folder / pools.FILE, pool, tally)
 
 
 def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:

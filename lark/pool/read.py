@@ -23,7 +23,7 @@ from lark.pool.hub import is_remote
 from lark.pool.layouts import Draft, check, drafts
 from lark.pool.messages import Turns
 from lark.pool.trajectory import Trajectory
-from lark.reading.rows import plain_text
+from lark.reading.rows import is_invisible, plain_text
 from lark.reading.untrusted import quoted
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ def _from_rows(pool: conf.Pool, tally: Tally) -> Iterator[tuple[str, Trajectory]
 def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Counter[str]) -> Trajectory:
     """A draft with ids and types that mean something."""
     turns = draft.turns
-    if not turns.question.strip():
+    if is_invisible(turns.question):
         raise LarkError(f"{where}: the question is empty. Remove the row, or give the question's text.")
     if pool.answer_pattern is not None:
         turns = _boxed(turns, pool.answer_pattern, where)
@@ -195,20 +195,25 @@ def _identity(value: Any, name: str, where: str) -> str | None:
     """An id as text. Values that cannot identify anything are refused."""
     if value is None:
         return None
-    if isinstance(value, bool | list | dict | bytes) or (isinstance(value, float) and not math.isfinite(value)) or value == "":
+    text = str(value)
+    if isinstance(value, bool | list | dict | bytes) or not _is_finite(value) or is_invisible(text):
         raise LarkError(
             f"{where}: `{name}` must be text or a number, not {quoted(value)}. Give an id, or leave the column out."
         )
-    return str(value)
+    return text
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _scalar(value: Any, name: str, where: str) -> str | None:
     """A value as text: 5.0 is `5`. A list with one value is that value; a missing number (NaN) is None."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if is_blank(value):
+    if is_blank(value) or (isinstance(value, str) and is_invisible(value)):
         return None
-    if isinstance(value, list | dict | bytes):
+    if isinstance(value, list | dict | bytes) or not _is_finite(value):
         raise LarkError(
             f"{where}: `{name}` must be text or a number, not {quoted(value)}. Write one value, or name another column with "
             f"pool.fields.{name}=<column>."
@@ -219,7 +224,7 @@ def _scalar(value: Any, name: str, where: str) -> str | None:
 def _whole(value: Any, where: str) -> int:
     try:
         number = int(value)
-        if isinstance(value, float) and number != value:
+        if isinstance(value, bool) or (isinstance(value, float) and number != value) or "_" in str(value):
             raise ValueError
     except (OverflowError, TypeError, ValueError) as error:
         raise LarkError(f"{where}: `rollout` must be a whole number, not {quoted(value)}.") from error
@@ -251,14 +256,15 @@ def _boxed(turns: Turns, pattern: str, where: str) -> Turns:
 
 
 def box_answer(response: str, pattern: str) -> str:
-    """Replace the last match of `pattern` with a box around its first group. Without a match the response is unchanged."""
+    """Replace the last match of `pattern` with a box around its first group. Without a match, or with an empty group, the response
+    is unchanged: an empty box would be an answer that the teacher did not give."""
     with time_limit(PATTERN_SECONDS, SLOW_PATTERN.format(pattern=pattern, length=len(response))):
         last = None
         for last in re.finditer(pattern, response, re.DOTALL):  # noqa: B007  # the last one is used
             pass
-    if last is None:
+    if last is None or not (last[1] or "").strip():
         return response
-    return f"{response[: last.start()]}\\boxed{{{(last[1] or '').strip()}}}{response[last.end() :]}"
+    return f"{response[: last.start()]}\\boxed{{{last[1].strip()}}}{response[last.end() :]}"
 
 
 def _sample(pool: conf.Pool, votes: Votes | None, without: Collection[str]) -> set[str] | None:

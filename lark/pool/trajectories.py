@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,13 @@ def tables(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     wanted = SCHEMA.names if columns is None else columns
     for group in range(file.num_row_groups):
         yield complete(file.read_row_group(group, columns=wanted), wanted)
+
+
+def group_rows(path: Path) -> list[range]:
+    """The rows of each row group of a normalised pool."""
+    metadata = pq.read_metadata(path)
+    stops = accumulate(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    return [range(start, stop) for start, stop in pairwise([0, *stops])]
 
 
 def complete(table: pa.Table, columns: list[str]) -> pa.Table:

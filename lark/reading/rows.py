@@ -6,12 +6,14 @@ import gzip
 import io
 import json
 import lzma
+import math
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -38,10 +40,18 @@ class Row:
 
 
 def plain_text(value: object) -> str:
-    """A value as text. Whole floats lose their `.0`: tables often store the answer 5 as 5.0."""
+    """A value as text. Whole floats lose their `.0`: tables often store the answer 5 as 5.0. No float has an exponent: 1e-05, which
+    is how Python writes 0.00001, is not how an answer is written."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{Decimal(str(value)):f}"
     return str(value)
+
+
+def is_invisible(text: str) -> bool:
+    """Whether a text has no visible character: it is empty, or only white space and marks such as a zero-width space."""
+    return not any(character.isprintable() and not character.isspace() for character in text)
 
 
 def rows(path: Path) -> Iterator[Row]:
@@ -109,14 +119,16 @@ def parquet_rows(path: Path) -> Iterator[Row]:
         raise LarkError(f"{path}, after row {number}: cannot be read as Parquet ({first_line(error)}).") from error
 
 
-def csv_rows(path: Path) -> Iterator[Row]:
+def csv_rows(path: Path, spaced: bool = False) -> Iterator[Row]:
     """Rows of a CSV file with a header. Values are strings; a row must have as many values as the header has names.
 
-    A missing or additional comma would shift values into other columns, so ragged rows are refused.
+    A missing or additional comma would shift values into other columns, so ragged rows are refused. `spaced`: spaces after commas
+    do not belong to the values.
     """
     csv.field_size_limit(LONGEST_FIELD)
     with _opened(path) as handle:
-        reader = csv.reader(io.TextIOWrapper(handle, encoding="utf-8-sig", newline=""), strict=True)
+        text = io.TextIOWrapper(handle, encoding="utf-8-sig", newline="")
+        reader = csv.reader(text, strict=True, skipinitialspace=spaced)
         try:
             header = next(reader, None)
             if header is None:

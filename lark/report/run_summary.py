@@ -62,7 +62,9 @@ def run_summary(run: Pipeline) -> None:
     log.info("%s\n\nSummary: %s", text_table(["stage", "operation", "time", "artifact"], made, right=4), folder / "summary.md")
     seconds = {o.step.title: round(o.seconds, 2) for o in outcomes if o.made}
     results = [dict(zip(header, row, strict=True)) for row in rows]
-    write_text(folder / "summary.json", json.dumps({"results": results, "seconds": seconds, "selection": selected}, indent=2) + "\n")
+    write_text(
+        folder / "summary.json", json.dumps({"results": results, "seconds": seconds, "selection": selected}, indent=2) + "\n"
+    )
     tracker.log({f"seconds/{name}": value for name, value in seconds.items()})
 
 

@@ -8,7 +8,11 @@ from pathlib import Path
 
 from lark.errors import LarkError
 
+LONGEST_SHOWN = 400
+"""Characters of a path in a message."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NOT_WRITTEN = ("PytorchStreamWriter failed writing", "inline_container.cc")
+"""Parts of PyTorch's messages when it could not write a whole checkpoint. It does not say why: the disk was full."""
 OTHERWISE = "or choose another folder with outputs=<folder>"
 SENTENCES = {
     (errno.EROFS, errno.EACCES, errno.EPERM): f"permission denied, or read-only. Change its permissions, {OTHERWISE}",
@@ -45,15 +49,16 @@ def disk_error(error: BaseException, folder: Path) -> str | None:
     where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
     if not folder.exists() and Path(where).is_relative_to(folder):
         return removed(folder)
+    where = where if len(where) <= LONGEST_SHOWN else f"{where[:LONGEST_SHOWN]}…"
     what = next((what for numbers, what in SENTENCES.items() if error.errno in numbers), error.strerror or str(error))
     return f"{where}: {what}."
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Whether the disk is full. Libraries in other languages (safetensors, Arrow) report it only in the message."""
+    """Whether the disk is full. Libraries in other languages (safetensors, Arrow, PyTorch) report it only in the message."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in FULL
-    return any(os.strerror(number) in str(error) for number in FULL)
+    return any(part in str(error) for part in (*map(os.strerror, FULL), *NOT_WRITTEN))
 
 
 def no_space(folder: Path) -> str:

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
+from math import ceil
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -17,6 +18,8 @@ from lark.config import Hardware
 from lark.errors import LarkError
 
 ENVIRONMENT = Path(__file__).parents[2] / "environment.yml"
+SHARE = "LARK_SHARE"
+"""Environment variable of a process that runs some trials of a sweep while others run the rest: `0/2` is the first of two."""
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,16 @@ class Machine:
     processes: int
     nodes: int
     threads: int
-    node: int = 0
-    """Index of this node; node 0 leads."""
-    rendezvous: str | None = None
-    """host:port of node 0, if there are several nodes."""
+    cluster: str = ""
+    """host:port of the Ray cluster that does the work. Empty: this machine does it."""
+    workers: int = 0
+    """Processes on the whole cluster. 0: as many as its nodes have."""
     elsewhere: bool = False
     """Whether this is a plan for GPUs of another machine, whose packages are unknown."""
 
     @property
     def world(self) -> int:
-        return self.processes * self.nodes
+        return self.workers or self.processes * self.nodes
 
     def lacks(self, module: str) -> bool:
         """Whether a package, given by its import name, is known to be missing."""
@@ -97,19 +100,29 @@ def memory_gib(device: str) -> float:
         # A GPU that shares the host's memory reports "[N/A]".
         reported = [float(mib) for mib in query_gpus("memory.total") if re.fullmatch(r"[\d.]+", mib)]
         return min(reported, default=80.0 * 1024) / 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 / share()[1]
 
 
 def usable_cores() -> int:
     """Number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // share()[1])
+
+
+def share() -> tuple[int, int]:
+    """This process's number among those that share a sweep and this machine, and how many they are."""
+    number, _, count = os.environ.get(SHARE, "0/1").partition("/")
+    return int(number), int(count)
 
 
 def resolve(hardware: Hardware, here: bool = True) -> Machine:
-    """Resolve `auto` for this machine, and refuse hardware that it does not have, unless this is only a plan (`here=False`)."""
+    """Resolve `auto` for this machine, and refuse hardware that it does not have, unless this is only a plan (`here=False`).
+
+    In a plan for a cluster, this machine stands for one of its nodes.
+    """
     gpus = visible_gpus()
     device = ("cuda" if gpus else "cpu") if hardware.device == "auto" else hardware.device
-    processes = hardware.processes or (gpus if device == "cuda" else 1)
+    processes = hardware.processes or (gpus if device == "cuda" else 1) or 1
     if here and device == "cuda" and processes > gpus:
         present = f"has {gpus}" if gpus else "has none"
         raise LarkError(
@@ -117,21 +130,13 @@ def resolve(hardware: Hardware, here: bool = True) -> Machine:
             "use hardware=auto, or hardware=cpu for the demo."
         )
     threads = hardware.threads or max(1, usable_cores() // processes)
-    nodes = hardware.nodes or job_nodes(planned=not here) or 1
-    elsewhere = device == "cuda" and not gpus
-    if nodes == 1:
-        return Machine(device, processes, 1, threads, elsewhere=elsewhere)
-    if not here:
-        rendezvous = hardware.rendezvous or "<node 0>:<port>"
-        return Machine(device, processes, nodes, threads, hardware.node or 0, rendezvous, elsewhere)
-    node = hardware.node if hardware.node is not None else int(os.environ.get("SLURM_NODEID", "-1"))
-    rendezvous = hardware.rendezvous or _slurm_rendezvous(nodes)
-    if not 0 <= node < nodes:
-        raise LarkError(
-            f"hardware.nodes={nodes} needs hardware.node=0 to {nodes - 1}, a different one on each node, with 0 on the host of "
-            "hardware.rendezvous (SLURM sets it automatically)."
-        )
-    return Machine(device, processes, nodes, threads, node, rendezvous)
+    nodes = 1 if here else ceil(hardware.workers / processes) or job_nodes(planned=True) or 1
+    cluster = "" if here or (hardware.cluster == "none" or nodes == 1) else PLANNED
+    return Machine(device, processes, nodes, threads, cluster, hardware.workers, elsewhere=device == "cuda" and not gpus)
+
+
+PLANNED = "<address>"
+"""Stands for the address of a cluster in plans."""
 
 
 def job_nodes(planned: bool = False) -> int | None:
@@ -140,21 +145,3 @@ def job_nodes(planned: bool = False) -> int | None:
     if job is None and planned and HydraConfig.initialized():
         job = OmegaConf.select(HydraConfig.get().launcher, "nodes")
     return None if job is None else int(job)
-
-
-def _slurm_rendezvous(nodes: int) -> str:
-    """The first node of this SLURM job, and a port that differs between jobs."""
-    listed = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
-    if not listed:
-        raise LarkError(
-            f"hardware.nodes={nodes}, but hardware.rendezvous has no value and this is not a SLURM job: add "
-            "hardware.rendezvous=<host:port of node 0>."
-        )
-    return f"{first_host(listed)}:{20000 + int(os.environ.get('SLURM_JOB_ID', '0')) % 10000}"
-
-
-def first_host(nodelist: str) -> str:
-    """`gpu[03-07,12],big1` -> `gpu03`: the first of SLURM's compressed list of nodes."""
-    match = re.match(r"([^,\[]*)(?:\[([^\]\-,]+)[^\]]*\])?([^,\[]*)", nodelist)
-    assert match is not None  # the pattern matches the empty string
-    return "".join(part or "" for part in match.groups())

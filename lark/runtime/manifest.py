@@ -29,6 +29,8 @@ class Manifest:
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Folders of its inputs, relative to the outputs."""
     files: Mapping[str, FileStamp] = field(default_factory=dict)
+    seconds: float = 0.0
+    """How long it took; 0 if that is not recorded."""
 
     @property
     def finished(self) -> bool:
@@ -48,11 +50,12 @@ def read_manifest(folder: Path) -> Manifest:
         raise LarkError(f"{path}: a finished artifact has no list of its files.")
     for name, stamp in values.get("files", {}).items():
         _check_file(path, name, stamp)
-    error = values.get("error")
+    error, seconds = values.get("error"), values.get("seconds")
     return Manifest(
         values["status"], values.get("kind", ""), values.get("fingerprint", ""), None if error is None else str(error),
         values.get("counts", {}), {name: str(where) for name, where in values.get("inputs", {}).items()},
         {name: (stamp[0], stamp[1], stamp[2]) for name, stamp in values.get("files", {}).items()},
+        float(seconds) if isinstance(seconds, int | float) else 0.0,
     )  # fmt: skip
 
 

@@ -42,14 +42,23 @@ class Job:
     machine: Machine
     gpus: int = 1
     """GPUs per process. 0: every process sees the GPUs of all, and uses the one of its local rank."""
+    on_cpu: bool = False
+    """Whether it needs no GPU (`Operation.on_cpu`)."""
     allocator: str = ""
     """Settings of PyTorch's GPU memory allocator (`Operation.allocator`)."""
     rank: int = 0
     world: int = 1
+    actor: str = ""
+    """Name of this process among the actors of a Ray cluster. Empty: it is not one of them."""
+
+    @property
+    def writer(self) -> str:
+        """A part of file names that no other process of this job uses."""
+        return self.actor or f"{self.rank:05d}"
 
     @property
     def is_main(self) -> bool:
-        return self.rank == 0
+        return self.rank == 0 and not self.actor
 
     @property
     def device(self) -> str:
@@ -77,11 +86,14 @@ class Operation:
     stage: str
     """The stage it belongs to, as in `stages=`. Empty: none; it runs only if another step needs its artifact."""
     run: Callable[[Job], Counts] | str
-    """A function that is called in this process, or "package.module:function", which is imported and called in workers."""
+    """A function that is called in this process, or "package.module:function", which is imported and called in workers. How the
+    work can be divided is declared with the function: `in_shards`, `together` (lark/runtime/sharding.py), or not at all."""
     processes: Literal["one", "all", "sharing"] = "all"
     """one: a single process. all: every process works on its own share. sharing: as all, but several GPUs can hold one model."""
     gpus: Callable[[Config], int] = _one_gpu
     """GPUs per process (see `Job.gpus`)."""
+    on_cpu: bool = False
+    """Whether it needs no GPU, wherever it runs."""
     allocator: str = ""
     """PYTORCH_ALLOC_CONF of its workers on GPUs, unless the user has set it. Empty: PyTorch's default."""
     collect: Callable[[Job, Counts], Counts] | None = None

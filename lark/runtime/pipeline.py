@@ -3,7 +3,9 @@ no model code."""
 
 import contextlib
 import logging
+import os
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,12 +17,14 @@ from lark.models.students import check_student
 from lark.planner.lengths import PoolLengths, lengths_of
 from lark.planner.report import check_memory, relief
 from lark.report.tables import text_table
+from lark.runtime import slurm
+from lark.runtime.cluster import ADDRESS, machine_of, reach
 from lark.runtime.integrity import verify
 from lark.runtime.launch import command, environment, run_worker
 from lark.runtime.machine import Machine, resolve
-from lark.runtime.nodes import Leader
 from lark.runtime.operation import Counts, Job, Step
 from lark.runtime.plan import make_plan, wanted
+from lark.runtime.record import Record
 from lark.runtime.store import CARD, Artifact, Checksums, Store, write_text
 from lark.runtime.tracking import Tracker
 from lark.runtime.warm import WARMTH, Coming
@@ -53,16 +57,14 @@ class Pipeline:
         self._report_idle_force()
         self.tracker = Tracker(config, folder)
         self.folder = folder
+        self.record = Record(folder)
         self.outcomes: list[Outcome] = []
         self.rebuilt: set[Path] = set()
         """Folders of damaged artifacts that this run has made again."""
-        self.leader: Leader | None = None
 
-    def run(self, summarise: Callable[["Pipeline"], None] | None = None) -> None:
-        """Run every step in order, then write the summary if the stage `report` is requested."""
-        if self.machine.nodes > 1:
-            self.leader = Leader(self.machine)
-        done = False
+    def run(self, summarise: Callable[["Pipeline"], None] | None = None, typed: Sequence[str] = ()) -> None:
+        """Run every step in order, then write the summary if the stage `report` is requested. `typed` is what the user typed."""
+        self.record.start(typed, self.steps)
         try:
             WARMTH.prepare(self._coming(), self.machine.device)
             for step in self.steps:
@@ -73,11 +75,9 @@ class Pipeline:
             self._track_what_was_there()
             if summarise is not None and self.config.wants_report:
                 self._intact(lambda: summarise(self))
-            done = True
         finally:
+            self.record.end(sys.exception())
             self.tracker.finish()
-            if self.leader is not None:
-                self.leader.close(failed=not done)
 
     def _track_what_was_there(self) -> None:
         """Track counts and training curves of reused artifacts too: a trial is a run of its group even if others made them."""
@@ -114,9 +114,8 @@ class Pipeline:
                 what = "run again" if self._forced(step) else action[self.store.state(artifact)]
                 rows.append([step.stage or "–", step.title, what, str(artifact.folder)])
             if isinstance(step.operation.run, str) and step.key not in finished:
-                endpoint = None if step.operation.processes == "one" else self.machine.rendezvous
-                folder, processes = self.store.path(step.artifacts[0]), self._processes(step)
-                line = shlex.join(command(folder, self.machine, processes, endpoint))
+                folder = self.store.path(step.artifacts[0])
+                line = shlex.join(command(folder, self.machine, self._processes(step)))
                 commands.append(f"{step.title}: {line}")
         table = text_table(["stage", "operation", "plan", "artifact"], rows, right=4)
         return "\n".join([table, *(["", "Workers:", *commands] if commands else [])])
@@ -149,6 +148,7 @@ class Pipeline:
         made = self.store.ensure(step.artifacts, lambda folders: self._build(step, folders), force=self._forced(step))
         seconds = time.time() - started
         self.outcomes.append(Outcome(step, tuple(made), seconds))
+        self.record.step(step, made, seconds)
         first, several = step.artifacts[0], len(step.artifacts)
         name = first.folder if several == 1 else f"{several} artifacts of {first.kind.name}"
         width = max(len(other.title) for other in self.steps)
@@ -190,10 +190,9 @@ class Pipeline:
         else:
             log.info("%s …", step.title)
             follow = self.tracker.follow(folders[0] / operation.curve, operation.name) if operation.curve else None
-            leader = None if operation.processes == "one" else self.leader
             try:
                 with follow or contextlib.nullcontext():
-                    counts = run_worker(job, operation.run, self._processes(step), leader, WARMTH.start)
+                    counts = run_worker(job, operation.run, self._processes(step), WARMTH.start)
             except WorkerMemoryError as error:
                 raise LarkError(f"{error}\n{relief(self.config, self.machine, step, self.lengths())}") from error
         if operation.collect is not None:
@@ -215,6 +214,7 @@ class Pipeline:
             config=self.config,
             machine=self.machine,
             gpus=step.operation.gpus(self.config),
+            on_cpu=step.operation.on_cpu,
             allocator=step.operation.allocator,
         )
 
@@ -223,14 +223,17 @@ class Pipeline:
         finished = self.finished()
         for step in self.steps:
             operation, processes = step.operation, self._processes(step)
-            alone = (processes or self.machine.processes) == 1 and (self.leader is None or operation.processes == "one")
+            alone = (processes or self.machine.processes) == 1
             if self.config.hardware.warm and isinstance(operation.run, str) and alone and step.key not in finished:
                 env = environment(self.machine, processes, operation.gpus(self.config), operation.allocator)
                 yield operation.run.split(":")[0], env
 
     def _processes(self, step: Step) -> int | None:
-        """Processes of a step on each node: one per GPU, or one per group of GPUs that share a model. None: all."""
-        if step.operation.processes == "one":
+        """Processes of a step on this machine: one per GPU, or one per group of GPUs that share a model. None: all.
+
+        On a cluster, one process that leads the others.
+        """
+        if step.operation.processes == "one" or self.machine.cluster:
             return 1
         gpus = step.operation.gpus(self.config)
         return None if gpus < 2 or self.machine.device == "cpu" else max(1, self.machine.processes // gpus)
@@ -238,7 +241,15 @@ class Pipeline:
 
 def check_machine(config: Config) -> Machine:
     """Resolve the hardware settings; refuse what this machine does not have or the student's context does not allow."""
-    machine = resolve(config.hardware, here=not config.dry_run)
+    hardware, cluster = config.hardware, None
+    if hardware.cluster == "ray" and not config.dry_run:
+        cluster = reach(hardware.address or os.environ.get(ADDRESS) or None)
+    elif hardware.cluster == "slurm" and not config.dry_run and slurm.several_nodes():
+        cluster = slurm.lead(config.outputs_path)
+    if cluster is None:
+        machine = resolve(hardware, here=not config.dry_run)
+    else:
+        machine = machine_of(cluster, hardware.device, hardware.processes, hardware.threads, hardware.workers)
     if machine.elsewhere:
         log.warning("This machine has no GPU: the plan is for hardware=%s on another machine.", config.hardware.name)
     check_student(config.student, machine)

@@ -433,7 +433,15 @@ def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
     held_out = training.held_out.path
     if training.lora.bits is None:
         del part["lora"]["bits"]
-    asked = {"lora": training.lora.rank > 0, "snapshots": training.snapshots > 0, "held_out": held_out is not None}
+    asked = {
+        "lora": training.lora.rank > 0,
+        "snapshots": training.snapshots > 0,
+        "held_out": held_out is not None,
+        "objective": training.objective != "nll",
+        "token_weights": training.token_weights is not None,
+    }
     if held_out not in (None, "selection"):
         part["held_out"]["path"] = checksums(Path(str(held_out)).expanduser())
+    if training.token_weights is not None:
+        part["token_weights"] = checksums(Path(training.token_weights).expanduser())
     return {key: value for key, value in part.items() if asked.get(key, True)}

@@ -15,6 +15,7 @@ import logging
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -280,7 +281,7 @@ class Checksums:
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """A draft path to write to. It is renamed to `path` when it is complete and on disk, or removed after an error."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    draft = path.with_name(f".{path.name}.{socket.gethostname()[:40]}-{os.getpid()}.part")
     try:
         yield draft
         with draft.open("rb") as handle:

@@ -31,6 +31,7 @@ def check_unused(config: Config, machine: Machine, plan: Sequence[Step], overrid
         *_judge(config, machine, plan, typed),
         *_analysis(config, typed),
         *_stages(config, plan, typed),
+        *_compare(config, typed),
     ]
     if said and not sweep:
         raise LarkError(" ".join(said))
@@ -106,6 +107,14 @@ def _analysis(config: Config, typed: Sequence[str]) -> Iterator[str]:
     elif given and stage not in config.stages:
         what = f"analysis.name={chosen}"
         yield f"{what} has no effect: stages=[{','.join(config.stages)}] does not contain {stage}. Add it, or remove {what}."
+
+
+def _compare(config: Config, typed: Sequence[str]) -> Iterator[str]:
+    """Settings of the comparison of methods, which is not a single run."""
+    given = [key for key in typed if key.startswith("compare.")]
+    if given:
+        what = f"{given[0]} has" if len(given) == 1 else f"{', '.join(given)} have"
+        yield f"{what} no effect in a run of its own: use `python -m experiments run compare {given[0]}=...`."
 
 
 def _stages(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:

@@ -14,12 +14,13 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from lark.errors import LarkError, is_out_of_memory, requested_memory
-from lark.printing import log_to, message
+from lark.printing import log_to
 from lark.runtime import heartbeat
+from lark.runtime.crew import run_on_cluster
 from lark.runtime.devices import for_allocator, leave_group, narrow
-from lark.runtime.disk import disk_error, is_disk_full
+from lark.runtime.disk import is_disk_full
 from lark.runtime.entry import prepare
+from lark.runtime.failures import failure_of
 from lark.runtime.launch import DISK_FULL, ERROR, NOT_WRITTEN, RESULT, die_with_parent, read_job
 from lark.runtime.operation import Job
 from lark.runtime.store import write_text
@@ -30,14 +31,16 @@ def main(path: Path) -> int:
     prepare()
     job, target = read_job(path)
     log_to(level=logging.INFO if job.is_main else logging.WARNING)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on CPU, its import warns about a kernel that is not used
     beating = heartbeat.start(job.folder, job.rank, job.config.hardware.silence)
-    if job.machine.device == "cuda":  # before the import below, which may query CUDA
+    if job.machine.device == "cuda" and not job.machine.cluster:  # before the import below, which may query CUDA
         if job.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = narrow(os.environ, job.gpus)
         os.environ.update(for_allocator(job.allocator, os.environ))
     try:
-        module, function = target.split(":")
-        counts = getattr(importlib.import_module(module), function)(job)
+        module, name = target.split(":")
+        function = getattr(importlib.import_module(module), name)
+        counts = run_on_cluster(function, job, target) if job.machine.cluster else function(job)
     except Exception as error:
         try:
             report(error, job)
@@ -69,10 +72,7 @@ def report(error: Exception, job: Job) -> None:
     """Write an error for launch.py. The first one counts: when one process fails, the others fail because they lose it."""
     if (job.folder / ERROR).exists():
         return
-    said = str(error) if isinstance(error, LarkError) else disk_error(error, job.folder)
-    memory = requested_memory(error) if said is None and is_out_of_memory(error) else None
-    text = message(said or f"{type(error).__name__}: {error}")
-    described = {"message": text, "expected": said is not None, "memory": memory, "rank": job.rank}
+    described = {**failure_of(error, job.folder).to_dict(), "rank": job.rank}
     write_text(job.folder / ERROR, json.dumps(described))
 
 

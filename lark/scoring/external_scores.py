@@ -1,5 +1,6 @@
 """Read and check another tool's scores (method=external): a Parquet or CSV file with question_id, candidate_id, score."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 from lark.config import Method
 from lark.errors import LarkError, first_line
 from lark.pool.trajectories import KEY
+from lark.reading.rows import csv_rows
 
 SCORE = "score"
 FORMATS = "expected Parquet, or CSV with commas and a header, with the columns question_id, candidate_id, score"
@@ -90,7 +92,7 @@ def _parquet(path: Path) -> pd.DataFrame:
         file = pq.ParquetFile(path)
         _check_columns(path, file.schema_arrow.names)
         table = file.read(columns=[*KEY, SCORE])
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise LarkError(f"{path}: this looks like a Parquet file but cannot be read ({first_line(error)}).") from error
     columns = {name: _ids(path, name, table[name]) for name in KEY}
     kind = table[SCORE].type
@@ -118,25 +120,28 @@ def _csv(path: Path) -> pd.DataFrame:
         raise LarkError(f"{path}: the file is empty; {FORMATS}.")
     if head.startswith((b"{", b"[")):
         raise LarkError(f"{path}: this looks like JSON; {FORMATS}.")
-    try:
-        header = pd.read_csv(path, nrows=0, encoding="utf-8-sig", skipinitialspace=True)
-        _check_columns(path, list(header.columns))
-        # Everything as text: an id may be "007", "NA" or "null".
-        table = pd.read_csv(
-            path, dtype=str, keep_default_na=False, encoding="utf-8-sig", skipinitialspace=True, index_col=False
-        )
-    except (ValueError, OSError, EOFError) as error:  # pandas' own errors are ValueErrors
-        raise LarkError(f"{path}: this is not a readable Parquet or CSV file ({first_line(error)}); {FORMATS}.") from error
+    # Not with pandas: it fills short rows, cuts long ones and takes the first of two columns with the same name.
+    found: list[Mapping[str, str]] = []
+    for row in csv_rows(path, spaced=True):
+        if not found:
+            _check_columns(path, list(row.values))
+        found.append({name: row.values[name] for name in [*KEY, SCORE]})
+    table = pd.DataFrame(found, columns=[*KEY, SCORE], dtype=object)  # text: an id may be "007", "NA" or "null"
+    if table.empty:
+        return table
     said = table[SCORE].str.strip()
     numbers = pd.to_numeric(said, errors="coerce").astype(np.float64)
     wrong = numbers.isna() & ~said.str.lower().isin(NO_SCORE)
     if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise LarkError(f"{path}: the column `score` must contain numbers; for {_name(table[row:])} it is {said[row]!r}.")
+        first = int(np.flatnonzero(wrong)[0])
+        raise LarkError(f"{path}: the column `score` must contain numbers; for {_name(table[first:])} it is {said[first]!r}.")
     return table[KEY].assign(**{SCORE: numbers})
 
 
 def _check_columns(path: Path, names: list[str]) -> None:
+    twice = next((name for name in [*KEY, SCORE] if names.count(name) > 1), None)
+    if twice is not None:
+        raise LarkError(f"{path}: the column {twice!r} appears {names.count(twice)} times. Give every column its own name.")
     missing = [name for name in [*KEY, SCORE] if name not in names]
     if missing:
         marks = {";": "semicolons", "\t": "tabs", "|": "bars"} if len(names) == 1 else {}

@@ -1,23 +1,31 @@
 """The student's forward pass over trajectories: hidden states at response positions, and from them every statistic.
 
-Batches hold trajectories of similar length. On CPU they are padded on the right without a mask: attention is causal, so
-no real token sees the padding. On a GPU they are packed into one row, in which attention keeps them apart.
+A GPU runs a whole batch at once. A CPU runs it in several passes (`CPU_TOKENS`), and trajectories that have the same prompt
+share it: the layers run on its tokens once per pass. The statistics of a batch are computed at once on every device.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import accumulate
-from typing import Any
+from math import inf
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from lark.models.attention import separates, supports_packing
+from lark import config
+from lark.models.attention import separate_segments, separates, supports_packing, supports_prefixes
 from lark.models.chat import Encoded
-from lark.models.head import Head, last_hidden_state, predicting
-from lark.models.padding import right_padded
-from lark.models.varlen import Segments
+from lark.models.cpu_linear import pack_linears
+from lark.models.head import Head
+from lark.models.load import load_model
+from lark.scoring.inputs import Inputs, prompt_of
 from lark.scoring.statistics import TokenStatistics, detailed_statistics, token_statistics
+
+CPU_TOKENS = 2048
+"""Tokens of one forward pass on CPU."""
+CPU_PADDING = 32
+"""Tokens of padding that cost as much as one more forward pass on CPU."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +36,41 @@ class Student:
     head: Head
     packs: bool
     """Whether trajectories are scored in packs. If not, in padded batches."""
+    shares: bool = False
+    """Whether trajectories of a pack share their prompt."""
+
+    @classmethod
+    def load(cls, path: str, student: config.Student, device: str, gradients: bool = False) -> "Student":
+        """The model at `path`. On CPU its layers have gradients only if they are requested."""
+        model = load_model(path, student, device)
+        if device == "cpu" and not gradients:
+            pack_linears(model.base_model)
+        return cls.of(model)
 
     @classmethod
     @torch.no_grad()
     def of(cls, model: PreTrainedModel) -> "Student":
-        return cls(model, Head.of(model), packs=separates(model) and supports_packing(model, doing="Scoring"))
+        implementation = model.config._attn_implementation
+        if model.device.type == "cpu":
+            separate_segments(model)
+        packs = separates(model) and supports_packing(model, doing="Scoring")
+        if not packs:
+            model.set_attn_implementation(implementation)
+        return cls(model, Head.of(model), packs, shares=packs and supports_prefixes(model))
 
 
-def batches(lengths: Sequence[int], budget: int, padded: bool) -> list[list[int]]:
-    """Indices of trajectories, longest first, in batches of at most `budget` tokens with padding (at least one trajectory)."""
+def batches(lengths: Sequence[int], budget: int, padded: bool, padding: float = inf) -> list[list[int]]:
+    """Indices of trajectories in batches of at most `budget` tokens (at least one trajectory).
+
+    Packed, they keep their order, in which those with the same prompt are neighbours. Padded, the longest are first, and
+    padding counts as tokens; no trajectory needs more than `padding` tokens of it.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)) if padded else range(len(lengths))
     result: list[list[int]] = []
     tokens = longest = 0
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+    for index in order:
         size = longest if padded else lengths[index]
-        if result and tokens + size <= budget:
+        if result and tokens + size <= budget and size - lengths[index] <= padding:
             result[-1].append(index)
         else:
             result.append([index])
@@ -51,46 +80,27 @@ def batches(lengths: Sequence[int], budget: int, padded: bool) -> list[list[int]
     return result
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """A batch as one input of the model: padded on the right, or one row in which attention separates the trajectories."""
+def packs(batch: Sequence[Encoded], budget: int, shares: bool) -> list[list[int]]:
+    """Indices of trajectories in packs of at most `budget` tokens (at least one trajectory), those with the same prompt together.
 
-    batch: Sequence[Encoded]
-    ids: torch.Tensor
-    """[b, t]"""
-    arguments: dict[str, Any]
-    starts: list[int]
-    """The first position of each trajectory, counted over all b · t positions."""
-
-    @classmethod
-    def of(cls, student: Student, batch: Sequence[Encoded]) -> "Inputs":
-        device, sizes = student.head.weight.device, [len(encoded.ids) for encoded in batch]
-        if not student.packs:
-            ids = right_padded([encoded.ids for encoded in batch]).to(device)
-            return cls(batch, ids, {}, [row * ids.shape[1] for row in range(len(batch))])
-        ids = torch.tensor([token for encoded in batch for token in encoded.ids], device=device)[None]
-        positions = torch.cat([torch.arange(size) for size in sizes]).to(device)[None]
-        segments = Segments.of(sizes).to(device).arguments(student.model.base_model)
-        return cls(batch, ids, {"position_ids": positions, **segments}, [0, *accumulate(sizes[:-1])])
-
-    @property
-    def targets(self) -> torch.Tensor:
-        """[T] The response tokens, one trajectory after the other."""
-        return torch.tensor([token for encoded in self.batch for token in encoded.response], device=self.ids.device)
-
-    def run(self, student: Student) -> torch.Tensor:
-        """[b, t, d] The last hidden states."""
-        return last_hidden_state(student.model, self.ids, **self.arguments)
-
-    def predicting(self, states: torch.Tensor) -> torch.Tensor:
-        """[T, …] The rows of `states` [b, t, …] whose position predicts a response token, one trajectory after the other."""
-        flat = states.flatten(0, 1)
-        return torch.cat([predicting(flat[start:], e) for start, e in zip(self.starts, self.batch, strict=True)])
-
-    def each(self, states: torch.Tensor) -> list[torch.Tensor]:
-        """The rows of `states` [b, t, …] that belong to each trajectory, without padding."""
-        flat = states.flatten(0, 1)
-        return [flat[start : start + len(e.ids)] for start, e in zip(self.starts, self.batch, strict=True)]
+    `shares`: a prompt is in a pack once.
+    """
+    groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index, encoded in enumerate(batch):
+        groups[prompt_of(encoded)].append(index)
+    result: list[list[int]] = []
+    tokens = 0
+    for prompt, members in groups.items():
+        shared = 0
+        for index in members:
+            size = len(batch[index].ids)
+            if not result or tokens + size - shared > budget:
+                result.append([])
+                tokens = shared = 0
+            result[-1].append(index)
+            tokens += size - shared
+            shared = len(prompt) if shares else 0
+    return result
 
 
 @torch.no_grad()
@@ -101,9 +111,9 @@ def response_statistics(
 
     `n_alternatives`: also the entropies and this number of most likely tokens (`DetailedStatistics`). None: neither.
     """
-    inputs = Inputs.of(student, batch)
-    hidden = inputs.predicting(inputs.run(student))
-    targets = inputs.targets
+    device = student.head.weight.device
+    hidden = torch.cat(_hidden(student, batch))
+    targets = torch.tensor([token for e in batch for token in e.response], device=device)
     statistics = (
         token_statistics(hidden, targets, student.head)
         if n_alternatives is None
@@ -114,3 +124,21 @@ def response_statistics(
         stop = start + encoded.n_response
         yield type(statistics)(**{f.name: getattr(statistics, f.name)[start:stop] for f in fields(statistics)})
         start = stop
+
+
+def _hidden(student: Student, batch: Sequence[Encoded]) -> list[Tensor]:
+    """[T, d] for each trajectory: the hidden states that predict its response tokens."""
+    found: dict[int, Tensor] = {}
+    for chosen in passes(student, batch, student.shares):
+        inputs = Inputs.of(student, [batch[i] for i in chosen])
+        found |= zip(chosen, inputs.predicting(inputs.run(student)), strict=True)
+    return [found[index] for index in range(len(batch))]
+
+
+def passes(student: Student, batch: Sequence[Encoded], shares: bool) -> list[list[int]]:
+    """Indices of the trajectories of each forward pass: on a GPU, all of them at once. `shares`: a prompt is in a pass once."""
+    if student.head.weight.device.type != "cpu":
+        return [list(range(len(batch)))]
+    if student.packs:
+        return packs(batch, CPU_TOKENS, shares)
+    return batches([len(encoded.ids) for encoded in batch], CPU_TOKENS, padded=True, padding=CPU_PADDING)

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from lark.models.chat import Encoded
-from lark.scoring.forward import Inputs, Student
+from lark.scoring.forward import Student, passes
+from lark.scoring.inputs import Inputs
 from lark.scoring.residuals import head_residuals
 from lark.scoring.sketches import Fold, Sizes
 from lark.scoring.stream import final_norm, output_projections, watched
@@ -61,9 +62,21 @@ class Sketcher(ABC):
             self.inputs[name] = Fold.of(seed, f"{name}, in", part.in_features, sizes.columns, device)
             self.outputs[name] = Fold.of(seed, f"{name}, out", part.out_features, sizes.rows, device)
 
-    @abstractmethod
     def __call__(self, batch: Sequence[Encoded]) -> list[TrajectoryGradient]:
         """One gradient per trajectory, in the batch's order. Each has at least one response token."""
+        found: dict[int, TrajectoryGradient] = {}
+        for chosen in passes(self.student, batch, self.shares):
+            found |= zip(chosen, self.run(Inputs.of(self.student, [batch[i] for i in chosen], self.shares)), strict=True)
+        return [found[i] for i in range(len(batch))]
+
+    @property
+    @abstractmethod
+    def shares(self) -> bool:
+        """Whether trajectories share their prompt."""
+
+    @abstractmethod
+    def run(self, inputs: Inputs) -> list[TrajectoryGradient]:
+        """The gradients of one pass, in the batch's order."""
 
     @property
     def numbers(self) -> int:
@@ -90,28 +103,32 @@ class ForwardSketcher(Sketcher):
         super().__init__(student, sizes, head, seed)
         self.norm = final_norm(student.model, self.writers, self.method)
 
+    @property
+    def shares(self) -> bool:
+        """Only positions that predict response tokens count. They are the same with a shared prompt."""
+        return self.student.shares
+
     @torch.no_grad()
-    def __call__(self, batch: Sequence[Encoded]) -> list[TrajectoryGradient]:
-        inputs = Inputs.of(self.student, batch)
-        seen: dict[str, Tensor] = {}
+    def run(self, inputs: Inputs) -> list[TrajectoryGradient]:
+        seen: dict[str, list[Tensor]] = {}
         last: list[Tensor] = []
 
         def keep(name: str, entering: Tensor, _output: Tensor) -> None:
             seen[name] = inputs.predicting(self.inputs[name](entering))
 
-        hook = self.norm.register_forward_hook(lambda _module, arguments, _output: last.append(inputs.predicting(arguments[0])))
+        hook = self.norm.register_forward_hook(lambda _module, arguments, _output: last.extend(inputs.predicting(arguments[0])))
         try:
             with watched(self.writers, keep):
-                hidden = inputs.predicting(inputs.run(self.student))
+                hidden = torch.cat(inputs.predicting(inputs.run(self.student)))
         finally:
             hook.remove()
         pulled, heads, nll = self.at_head(inputs, hidden)
-        behind = pull_back(self.norm, last[0], pulled)
-        sizes = [e.n_response for e in batch]
+        behind = pull_back(self.norm, torch.cat(last), pulled)
+        sizes = [e.n_response for e in inputs.batch]
         shares = torch.cat([part / n for part, n in zip(behind.split(sizes), sizes, strict=True)])
         layers = []
         for name in self.writers:
-            pairs = zip(self.outputs[name](shares).split(sizes), seen[name].split(sizes), strict=True)
+            pairs = zip(self.outputs[name](shares).split(sizes), seen[name], strict=True)
             layers.append([delta.T @ entering for delta, entering in pairs])
         return _gradients(nll, sizes, layers, heads)
 
@@ -121,9 +138,13 @@ class BackwardSketcher(Sketcher):
 
     method = "lark_exact"
 
-    def __call__(self, batch: Sequence[Encoded]) -> list[TrajectoryGradient]:
+    @property
+    def shares(self) -> bool:
+        """The gradients of several trajectories would be added up at the positions of a shared prompt."""
+        return False
+
+    def run(self, inputs: Inputs) -> list[TrajectoryGradient]:
         self.student.model.requires_grad_(False)
-        inputs = Inputs.of(self.student, batch)
         left: dict[str, list[Tensor]] = {}
         layers: dict[str, list[Tensor]] = {}
 
@@ -140,9 +161,9 @@ class BackwardSketcher(Sketcher):
             layers[name] = [gradient.T @ entering for gradient, entering in zip(right, left[name], strict=True)]
 
         with torch.enable_grad(), watched(self.writers, keep):
-            hidden = inputs.predicting(inputs.run(self.student))
+            hidden = torch.cat(inputs.predicting(inputs.run(self.student)))
             pulled, heads, nll = self.at_head(inputs, hidden.detach())
-            sizes = [e.n_response for e in batch]
+            sizes = [e.n_response for e in inputs.batch]
             shares = [part / n for part, n in zip(pulled.split(sizes), sizes, strict=True)]
             hidden.backward(torch.cat(shares).to(hidden.dtype))
         return _gradients(nll, sizes, [layers[name] for name in self.writers], heads)

@@ -5,7 +5,7 @@ candidate's g*, from the Gram matrix of the sketches, and its gradient's norm; o
 method compares gradients of different questions (method=less).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from typing import Any
@@ -19,7 +19,7 @@ from tqdm import tqdm
 from lark.config import Config
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.models.load import load_chat, load_model
+from lark.models.load import load_chat
 from lark.models.recompute import recompute_activations
 from lark.pool import trajectories as pools
 from lark.pool.read import read
@@ -27,6 +27,7 @@ from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
+from lark.runtime.sharding import Work, in_shards
 from lark.runtime.store import atomic
 from lark.scoring import influence as influences
 from lark.scoring.forward import Student, batches
@@ -36,21 +37,25 @@ from lark.scoring.learnability import Floats, exact_score
 from lark.scoring.methods import EXACT_TABLE, FEATURES_TABLE, GRAM_TABLE, INFLUENCE_TABLE
 from lark.scoring.shards import SKETCH_BYTES, Shards
 from lark.scoring.sketches import Fold, Sizes
-from lark.scoring.worker import Advance, Content, Rows, ShardScorer, id_table, naming, run_shards
+from lark.scoring.worker import Advance, Content, Rows, id_table, naming, pass_over
 
 
-def gram(job: Job) -> dict[str, Any]:
+@in_shards
+def gram(job: Job) -> Work:
     """g* from sketches of a forward pass (method=lark_gram)."""
-    return _run(job, "scoring", lambda student: GradientScorer(forward_sketcher(student, job.config), job))
+    cut = Shards.by_question(job.inputs["lengths"], job.config.scoring.shard_tokens)
+    return pass_over(job, cut, "scoring", lambda student: GradientScorer(forward_sketcher(student, job.config), job))
 
 
-def exact(job: Job) -> dict[str, Any]:
+@in_shards
+def exact(job: Job) -> Work:
     """g* from sketches of a forward and a backward pass (method=lark_exact and others)."""
-    return _run(job, "sketching gradients", lambda student: GradientScorer(backward_sketcher(student, job.config), job))
+    cut = Shards.by_question(job.inputs["lengths"], job.config.scoring.shard_tokens)
 
+    def scorer(student: Student) -> GradientScorer:
+        return GradientScorer(backward_sketcher(student, job.config), job)
 
-def _run(job: Job, label: str, scorer: Callable[[Student], ShardScorer]) -> dict[str, Any]:
-    return run_shards(job, Shards.by_question(job.inputs["lengths"], job.config.scoring.shard_tokens), label, scorer)
+    return pass_over(job, cut, "sketching gradients", scorer, gradients=True)
 
 
 def forward_sketcher(student: Student, config: Config) -> ForwardSketcher:
@@ -215,7 +220,7 @@ def _validation_gradient(job: Job) -> tuple[Floats, int]:
             f"method.validation.path={asked.path}: no trajectory is left to compare with, because all of them are wrong or longer "
             "than student.max_length. Give other trajectories."
         )
-    student = Student.of(load_model(job.weights, config.student, start_torch(job)))
+    student = Student.load(job.weights, config.student, start_torch(job), gradients=True)
     sketcher = backward_sketcher(student, config)
     fold, total = feature_fold(sketcher, config), np.zeros(1)
     with tqdm(total=len(encoded), desc="gradients of the validation set", unit="traj") as bar:

@@ -1,15 +1,14 @@
 """The judge's process: asks a model for a verdict on every trajectory of a pool that it has not judged before."""
 
+import contextlib
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from lark.config import Judge
@@ -22,13 +21,20 @@ from lark.models.dialogue import response_text
 from lark.models.literal import Literal
 from lark.models.rendering import control_tokens, render
 from lark.pool import trajectories as pools
+from lark.pool.trajectories import KEY
 from lark.runtime.operation import Job
+from lark.runtime.sharding import Do, Progress, Shard, Work, batched, in_shards
 from lark.scoring import judge
+from lark.scoring.shards import named, read_rows
 
 log = logging.getLogger(__name__)
 
 RETRY_TEMPERATURE = 0.6
 """Lowest temperature of a retry: greedy decoding would repeat the invalid answer."""
+SLICE = 64
+"""Rows of the pool in a shard."""
+TOGETHER = 32
+"""Shards whose requests are sent to the engine at once, which bounds the text in memory."""
 
 
 class Asker:
@@ -66,7 +72,7 @@ class Asker:
         temperature = self.settings.temperature if attempt == 0 else max(self.settings.temperature, RETRY_TEMPERATURE)
         return Sampling(temperature, 1.0, -1, 1.0, 1, self.stop_ids, self.schema)
 
-    def ask(self, engine: Engine, rows: Mapping[str, Mapping[str, Any]], verdicts: Journal, bar: tqdm) -> None:
+    def ask(self, engine: Engine, rows: Mapping[str, Mapping[str, Any]], verdicts: Journal, progress: Progress) -> None:
         """Write a verdict for each row of the pool (by `judge.key`) as it arrives; ask again if it is not valid."""
         prompts = {name: self.prompt(row["question"], response_text(row)) for name, row in rows.items()}
         pending = list(rows)
@@ -81,15 +87,15 @@ class Asker:
                     refused.append(name)
                     continue
                 verdicts.append({"key": name, "score": score, "cut": prompts[name][1], "answer": answer.text})
-                bar.update()
+                progress.update(1)
             pending = sorted(refused)
             if not pending:
                 return
 
 
-def judge_pool(job: Job) -> dict[str, Any]:
-    """Ask for this process's share of the missing verdicts; `lark.scoring.judge.collect` merges them."""
-    torch.set_num_threads(job.machine.threads)
+@in_shards
+def judge_pool(job: Job) -> Work:
+    """Ask for the missing verdicts; `lark.scoring.judge.collect` merges them. A shard is a few rows of the pool."""
     settings, path = job.config.method.judge, job.inputs["pool"] / pools.FILE
     if settings.path == "demo" and job.is_main:
         log.warning(
@@ -97,40 +103,55 @@ def judge_pool(job: Job) -> dict[str, Any]:
         )
     folder = judge.verdicts_folder(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    known = set(judge.known_verdicts(folder, report=job.is_main))
-    engine = job.config.engine
-    gpus = engines.shared_gpus(engine.name, settings.tensor_parallel, job.machine.device)
-    missing = _count_missing(path, job, known)
-    if not missing:
-        return {"asked": 0}
-    model = job.weights
-    asker = Asker(settings, *load_tokenizer(model, settings))
-    started = engines.start(replace(engine, tensor_parallel=gpus), settings.model, model, asker.tokenizer, job.device)
-    label = "judging" if job.world == 1 else f"judging (process 1 of {job.world})"
-    with (
-        engines.running(started),
-        Journal(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl", folder.name) as verdicts,
-        tqdm(total=missing, desc=label, unit="traj", disable=not job.is_main) as bar,
-    ):
-        for group in pools.row_groups(path, pools.TEXT):
-            rows = _mine(group, job, known)
-            if rows:
-                asker.ask(started, rows, verdicts, bar)
-                known |= set(rows)
-    return {"asked": missing}
+    slices = {f"{rows.start}-{rows.stop}": rows for group in pools.group_rows(path) for rows in _slices(group)}
+
+    def missing(some: Sequence[Shard]) -> list[Shard]:
+        """The shards with rows that have no verdict yet; their sizes are the numbers of these rows."""
+        known = set(judge.known_verdicts(folder, report=job.is_main))
+        found = []
+        for shard in some:
+            asked = _unknown(read_rows(path, slices[shard.name], pools.TEXT), known)
+            known |= set(asked)
+            if asked:
+                found.append(replace(shard, size=len(asked)))
+        return found
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        torch.set_num_threads(job.machine.threads)
+        known = set(judge.known_verdicts(folder))
+        asker = Asker(settings, *load_tokenizer(job.weights, settings))
+        gpus = engines.shared_gpus(job.config.engine.name, settings.tensor_parallel, job.machine.device)
+        engine = replace(job.config.engine, tensor_parallel=gpus)
+        started = engines.start(engine, settings.model, job.weights, asker.tokenizer, job.device)
+
+        def do(some: Sequence[Shard], progress: Progress) -> None:
+            for together in batched(some, TOGETHER):
+                read = [row for shard in together for row in read_rows(path, slices[shard.name], pools.TEXT)]
+                rows = _unknown(read, known)
+                if rows:
+                    asker.ask(started, rows, verdicts, progress)
+                    known.update(rows)
+
+        journal = Journal(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl", folder.name)
+        with engines.running(started), journal as verdicts:
+            yield do
+
+    def describe(shard: Shard) -> str:
+        return named(read_rows(path, slices[shard.name], KEY))
+
+    listed = [Shard(name, len(rows), len(rows)) for name, rows in slices.items()]
+    return Work(listed, missing, load, lambda done: {"asked": int(done.size)}, describe, "judging", "traj", many=True)
 
 
-def _mine(rows: Sequence[dict[str, Any]], job: Job, known: set[str]) -> dict[str, dict[str, Any]]:
-    """This process's rows without a verdict, each distinct question and response once."""
+def _slices(rows: range) -> list[range]:
+    return [rows[start : start + SLICE] for start in range(0, len(rows), SLICE)]
+
+
+def _unknown(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, dict[str, Any]]:
+    """The rows without a verdict, each distinct question and response once."""
     keyed = {judge.key(row["question"], response_text(row)): row for row in rows}
-    return {name: row for name, row in keyed.items() if name not in known and int(name[-8:], 16) % job.world == job.rank}
-
-
-def _count_missing(pool: Path, job: Job, known: set[str]) -> int:
-    found: set[str] = set()
-    for group in pools.row_groups(pool, pools.TEXT):
-        found |= set(_mine(group, job, known))
-    return len(found)
+    return {name: row for name, row in keyed.items() if name not in known}
 
 
 def load_tokenizer(path: str, settings: Judge) -> tuple[PreTrainedTokenizerBase, list[int]]:

@@ -195,8 +195,9 @@ def _judge_remedies(config: Config, machine: Machine, longest: int) -> Iterator[
 
 
 LENGTHS = Operation(
-    "lengths", "score", "lark.scoring.worker:lengths", processes="one", notice=_report_truncation, cost=_lengths_cost
-)
+    "lengths", "score", "lark.scoring.worker:lengths", processes="one", on_cpu=True, collect=shards.collect_lengths,
+    notice=_report_truncation, cost=_lengths_cost,
+)  # fmt: skip
 SCORE = Operation(
     "score", "score", "lark.scoring.worker:score", allocator=EXPANDABLE, collect=shards.collect, cost=_score_cost,
     remedies=_pass_remedies,

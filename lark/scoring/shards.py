@@ -1,12 +1,13 @@
-"""Cut a pass over the pool into shards, assign them to processes, and merge their results. No model code.
+"""Cut a pass over the pool into shards, and merge their results. No model code.
 
 A shard is a range of consecutive rows of the pool, so that it can be read without reading the rest. Shards have about equal
 cost and do not depend on the number of processes: a run that was started on one GPU can resume on eight. A shard's file is
 named after its rows: if `scoring.shard_tokens` has changed since, the file is ignored, never misread.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lark.errors import LarkError
-from lark.pool.trajectories import KEY, complete
+from lark.pool.trajectories import KEY, complete, group_rows
 from lark.runtime.operation import Counts, Job
 from lark.runtime.part_files import intact
 from lark.runtime.store import atomic
@@ -46,7 +47,7 @@ SKETCH_BYTES = 2**29
 BY_QUESTION = {kind.name: kind.file for kind in (GRAM_TABLE, EXACT_TABLE, FEATURES_TABLE)}
 """Outputs of passes over whole questions. Their shards are not ranges of the pool's rows, and are named differently."""
 FILES = {
-    **{kind.name: kind.file for kind in (SCORES_TABLE, ENTROPY_TABLE, UNPROMPTED_TABLE, LOCAL_TABLE, TOKENS)},
+    **{kind.name: kind.file for kind in (LENGTHS_TABLE, SCORES_TABLE, ENTROPY_TABLE, UNPROMPTED_TABLE, LOCAL_TABLE, TOKENS)},
     **BY_QUESTION,
 }
 """The outputs of a pass, and the file that their shards are merged into; per-token statistics are too large for one file."""
@@ -127,23 +128,15 @@ class Shards:
         rows = [part for part in self.rows if kept[part.start : part.stop].any()]
         return replace(self, rows=rows, tokens=self.tokens * kept, costs=self.costs * kept)
 
-    def deal(self, processes: int) -> list[list[range]]:
-        """The shards of each process: the costliest first, each to the process with the least work so far."""
-        costs = {rows: float(self.costs[rows.start : rows.stop].sum()) for rows in self.rows}
-        hands: list[list[range]] = [[] for _ in range(processes)]
-        loads = [0.0] * processes
-        for rows in sorted(self.rows, key=lambda rows: (-costs[rows], rows.start)):
-            rank = min(range(processes), key=lambda r: (loads[r], r))
-            hands[rank].append(rows)
-            loads[rank] += costs[rows]
-        return hands
-
     def with_work(self, rows: range) -> list[int]:
         """The rows of a shard that the student is run on, counted from the shard's first."""
         return [int(row) for row in np.flatnonzero(self.tokens[rows.start : rows.stop])]
 
     def tokens_in(self, rows: range) -> int:
         return int(self.tokens[rows.start : rows.stop].sum())
+
+    def cost_of(self, rows: range) -> float:
+        return float(self.costs[rows.start : rows.stop].sum())
 
     def missing(self, output: str, folder: Path, parts: Iterable[range]) -> set[range]:
         """The shards that must still be computed: not those that exist, or were merged before the run was killed."""
@@ -171,17 +164,39 @@ def name(output: str, rows: range) -> str:
 
 def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any]]:
     """A range of rows of a pool. Reads only the row groups that contain them."""
-    file = pq.ParquetFile(path, pre_buffer=False)
     found: list[dict[str, Any]] = []
-    start = 0
-    for group in range(file.num_row_groups):
-        stop = start + file.metadata.row_group(group).num_rows
-        if start < rows.stop and stop > rows.start:
-            table = complete(file.read_row_group(group, columns=columns), columns)
-            lower, upper = max(rows.start, start) - start, min(rows.stop, stop) - start
+    stamp = path.stat().st_mtime_ns
+    for group, there in enumerate(_groups(path, stamp)):
+        if there.start < rows.stop and there.stop > rows.start:
+            table = _group(path, stamp, group, tuple(columns))
+            lower, upper = max(rows.start, there.start) - there.start, min(rows.stop, there.stop) - there.start
             found += table.slice(lower, upper - lower).to_pylist()
-        start = stop
     return found
+
+
+@lru_cache(maxsize=2)
+def _groups(path: Path, stamp: int) -> list[range]:
+    return group_rows(path)
+
+
+@lru_cache(maxsize=1)
+def _group(path: Path, stamp: int, group: int, columns: tuple[str, ...]) -> pa.Table:
+    """A row group. Shards are often smaller, so the last one is kept."""
+    return complete(pq.ParquetFile(path, pre_buffer=False).read_row_group(group, columns=list(columns)), list(columns))
+
+
+def named(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The trajectories of a shard, for an error message."""
+    names = [f"{row['question_id']}/{row['candidate_id']}" for row in rows]
+    return f"{len(names)} trajectories: {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
+
+
+def collect_lengths(job: Job, counts: Counts) -> Counts:
+    """`lengths.parquet`, in the pool's order, from its shards."""
+    found = finish(LENGTHS_TABLE.name, job.folder, [range(*bounds) for bounds in counts["shards"]])
+    table = pd.read_parquet(job.folder / LENGTHS_TABLE.file, columns=["n_prompt", "n_tokens"])
+    tokens = int((table["n_prompt"] + table["n_tokens"]).sum())
+    return {**found, "tokens": tokens, "without_response": int((table["n_tokens"] == 0).sum())}
 
 
 def collect(job: Job, counts: Counts) -> Counts:

@@ -8,28 +8,30 @@ sum is checked on a few tokens before anything is scored.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from lark.errors import LarkError
 from lark.models.attention import half_only
+from lark.models.cpu_linear import PackedLinear
 from lark.models.head import PROBE_TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Linear: TypeAlias = nn.Linear | PackedLinear
 WRITERS = ("o_proj", "down_proj")
 """The output projections of attention and of the MLP, in every layer."""
 
 
-def output_projections(model: "PreTrainedModel", method: str) -> dict[str, nn.Linear]:
+def output_projections(model: "PreTrainedModel", method: str) -> dict[str, Linear]:
     """The matrices that write to the residual stream, by name, in order of depth. Refuses a model that has others."""
     layers = getattr(model.base_model, "layers", None)
-    found: dict[str, nn.Linear] = {}
+    found: dict[str, Linear] = {}
     for number, layer in enumerate(layers if isinstance(layers, nn.ModuleList) else ()):
-        linear = {name: part for name, part in layer.named_modules() if isinstance(part, nn.Linear)}
+        linear = {name: part for name, part in layer.named_modules() if isinstance(part, Linear)}
         for writer in WRITERS:
             own = [name for name in linear if name.rpartition(".")[2] == writer]
             if len(own) != 1:
@@ -42,7 +44,7 @@ def output_projections(model: "PreTrainedModel", method: str) -> dict[str, nn.Li
     return found
 
 
-def final_norm(model: "PreTrainedModel", writers: dict[str, nn.Linear], method: str) -> nn.Module:
+def final_norm(model: "PreTrainedModel", writers: dict[str, Linear], method: str) -> nn.Module:
     """The norm between the residual stream and the head. Refuses a model in which the stream is not the sum of its writers."""
     norm = getattr(model.base_model, "norm", None)
     if not isinstance(norm, nn.Module) or "RMSNorm" not in type(norm).__name__:
@@ -71,7 +73,7 @@ class _Seen:
 
 
 @torch.no_grad()
-def _probe(model: "PreTrainedModel", norm: nn.Module, writers: dict[str, nn.Linear]) -> float:
+def _probe(model: "PreTrainedModel", norm: nn.Module, writers: dict[str, Linear]) -> float:
     """Largest difference between the input of the final norm and the sum of what was written, in units of the largest entry;
     infinite if the norm's output is not the last hidden state."""
     seen = _Seen()
@@ -105,7 +107,7 @@ def _probe(model: "PreTrainedModel", norm: nn.Module, writers: dict[str, nn.Line
 
 
 @contextmanager
-def watched(modules: dict[str, nn.Linear], see: Callable[[str, Tensor, Tensor], Tensor | None]) -> Iterator[None]:
+def watched(modules: dict[str, Linear], see: Callable[[str, Tensor, Tensor], Tensor | None]) -> Iterator[None]:
     """Call `see` with the name, input and output of each module while the model runs; what it returns replaces the output."""
 
     def hook(name: str) -> Callable[..., Tensor | None]:

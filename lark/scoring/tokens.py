@@ -190,6 +190,16 @@ def read_trajectories(folder: Path, question_id: str) -> list[TrajectoryTokens]:
     return found
 
 
+def candidates(folder: Path, question_id: str) -> list[str]:
+    """Ids of the candidates of a question whose tokens were kept, in the pool's order. Reads no statistics."""
+    found: list[str] = []
+    for name, group in places(folder).get(question_id, []):
+        path = folder / name
+        with _readable(path), pq.ParquetFile(path, metadata=_footer(path).metadata, page_checksum_verification=True) as file:
+            found += file.read_row_group(group, columns=["candidate_id"]).column(0).to_pylist()
+    return found
+
+
 def read_trajectory(folder: Path, question_id: str, candidate_id: str) -> TrajectoryTokens | None:
     """One candidate of a question. None if its tokens were not kept."""
     return next((row for row in read_trajectories(folder, question_id) if row.candidate_id == candidate_id), None)

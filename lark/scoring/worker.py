@@ -1,8 +1,8 @@
 """The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once, `unprompted` over responses
 without their prompts and `local` over blocks.
 
-The passes differ only in what they do with a shard's rows. Shards are assigned to processes, those that an earlier run
-finished are skipped, and each is written when it is complete. The pipeline merges them (lark/scoring/shards.py).
+The passes differ only in what they do with a shard's rows. Shards that an earlier run finished are skipped, and each is written
+when it is complete (lark/runtime/sharding.py). The pipeline merges them (lark/scoring/shards.py).
 
 The scoring pass has up to three outputs: the scores, the entropies if the method needs them, and the statistics of each token if
 `scoring.tokens` is set. It computes what the missing ones need, on the rows that they need.
@@ -18,19 +18,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.models.load import load_chat, load_model, load_tokenizer
+from lark.models.load import load_chat, load_tokenizer
 from lark.models.pieces import vocabulary_pieces
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
-from lark.runtime.part_files import write_part
-from lark.runtime.store import atomic
+from lark.runtime.part_files import intact, write_part
+from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 from lark.scoring import shards
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.local import LocalScorer, local_naturalness, steps_of
@@ -49,44 +47,61 @@ ShardScorer = Callable[[Rows, Sequence[Encoded], Advance], Mapping[str, Content]
 """Maps a shard's rows and their tokens to the content of one file per output."""
 
 
-def lengths(job: Job) -> dict[str, Any]:
-    """Tokens of every trajectory under the student's tokenizer and chat template: `lengths.parquet`, in the pool's order."""
-    chat = load_chat(job.weights, job.config.student, job.config.pool.turns == "last")
-    path = job.inputs["pool"] / pools.FILE
-    parts = []
-    with tqdm(total=pq.read_metadata(path).num_rows, desc="tokenising", unit="traj") as bar:
-        for rows in pools.row_groups(path, pools.TEXT):
-            encoded = chat.encode_many(rows, job.config.student.max_length)
-            parts.append(id_table(rows, encoded, n_prompt=[len(e.ids) - e.n_response for e in encoded]))
-            bar.update(len(rows))
-    table = pd.concat(parts, ignore_index=True)
-    with atomic(job.folder / LENGTHS_TABLE.file) as draft:
-        table.to_parquet(draft, index=False)
-    return {
-        "trajectories": len(table),
-        "tokens": int((table["n_prompt"] + table["n_tokens"]).sum()),
-        "truncated": int(table["truncated"].sum()),
-        "without_response": int((table["n_tokens"] == 0).sum()),
-    }
+@in_shards
+def lengths(job: Job) -> Work:
+    """Tokens of every trajectory under the student's tokenizer and chat template. `shards.collect_lengths` merges them."""
+    path, config = job.inputs["pool"] / pools.FILE, job.config
+    groups = {shards.name(LENGTHS_TABLE.name, rows): rows for rows in pools.group_rows(path)}
+
+    def missing(some: Sequence[Shard]) -> list[Shard]:
+        total = sum(map(len, groups.values()))
+        if intact(job.folder / LENGTHS_TABLE.file, lambda table: len(table) == total):
+            return []
+        return [shard for shard in some if not intact(job.folder / shard.name, has_rows(shard))]
+
+    def has_rows(shard: Shard) -> Callable[[pa.Table], bool]:
+        return lambda table: len(table) == len(groups[shard.name])
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        chat = load_chat(job.weights, config.student, config.pool.turns == "last")
+
+        def do(some: Sequence[Shard], progress: Progress) -> None:
+            for shard in some:
+                rows = shards.read_rows(path, groups[shard.name], pools.TEXT)
+                encoded = chat.encode_many(rows, config.student.max_length)
+                table = id_table(rows, encoded, n_prompt=[len(e.ids) - e.n_response for e in encoded])
+                write_part(pa.Table.from_pandas(table, preserve_index=False), job.folder / shard.name)
+                progress.update(len(rows))
+
+        yield do
+
+    return Work(
+        [Shard(name, len(rows), len(rows)) for name, rows in groups.items()], missing, load,
+        lambda done: {"shards": [(rows.start, rows.stop) for rows in groups.values()]},
+        lambda shard: shards.named(shards.read_rows(path, groups[shard.name], KEY)), "tokenising", "traj",
+    )  # fmt: skip
 
 
-def score(job: Job) -> dict[str, Any]:
+@in_shards
+def score(job: Job) -> Work:
     """Every statistic of every trajectory, and of every token if `scoring.tokens` is set (paper, Alg. 1 lines 1-5)."""
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
     if TOKENS.name not in job.outputs:
-        return run_shards(job, cut, "scoring", lambda student: _Pass(student, job))
+        return pass_over(job, cut, "scoring", lambda student: _Pass(student, job))
     if job.is_main:
         _write_vocabulary(job)
     questions = cut.first_questions(job.config.scoring.token_questions)
     with_tokens = cut.only(questions)
     alone = len(job.outputs) == 1
-    return run_shards(
+    return pass_over(
         job, with_tokens if alone else cut, "scoring", lambda student: _Pass(student, job, questions),
         some={TOKENS.name: with_tokens},
     )  # fmt: skip
 
 
-def unprompted(job: Job) -> dict[str, Any]:
+@in_shards
+def unprompted(job: Job) -> Work:
     """Σ_t -log p_t of every response without its prompt, for method=ifd: the same tokens, after the generation prompt alone."""
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens, prompts=False)
     chat = load_chat(job.weights, job.config.student, job.config.pool.turns == "last")
@@ -102,7 +117,7 @@ def unprompted(job: Job) -> dict[str, Any]:
 
         return score_shard
 
-    return run_shards(job, cut, "scoring without prompts", scorer)
+    return pass_over(job, cut, "scoring without prompts", scorer)
 
 
 def without_prompt(encoded: Encoded, opening: Sequence[int], longest: int) -> Encoded:
@@ -113,7 +128,8 @@ def without_prompt(encoded: Encoded, opening: Sequence[int], longest: int) -> En
     return Encoded([*opening, *encoded.ids[encoded.prompt_length :]], len(opening), encoded.truncated, context)
 
 
-def local(job: Job) -> dict[str, Any]:
+@in_shards
+def local(job: Job) -> Work:
     """Local Naturalness of every trajectory (lark/scoring/local.py)."""
     # Every step is run once for itself and as context of m others. These sequences are short.
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens, blocks=job.config.scoring.local_context + 1)
@@ -122,42 +138,56 @@ def local(job: Job) -> dict[str, Any]:
         blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
         return lambda rows, encoded, advance: _score_locally(blocks, rows, encoded, advance)
 
-    return run_shards(job, cut, "scoring steps", scorer, offsets=True)
+    return pass_over(job, cut, "scoring steps", scorer, offsets=True)
 
 
-def run_shards(
+def pass_over(
     job: Job,
     cut: Shards,
     label: str,
     scorer: Callable[[Student], ShardScorer],
     offsets: bool = False,
     some: Mapping[str, Shards] | None = None,
-) -> dict[str, Any]:
-    """Score this process's shards of the pool, except those that already exist. `some`: the shards of outputs that lack others."""
+    gradients: bool = False,
+) -> Work:
+    """One pass of the student over the pool. `some`: the shards of outputs that lack others. `gradients`: it needs them."""
     parts = {output: (some or {}).get(output, cut) for output in job.outputs}
     bounds = {output: [(rows.start, rows.stop) for rows in part.rows] for output, part in parts.items()}
-    mine = cut.deal(job.world)[job.rank]
-    missing: defaultdict[range, dict[str, Path]] = defaultdict(dict)
-    """The files that each shard lacks, by output."""
-    for output, folder in job.outputs.items():
-        for rows in parts[output].missing(output, folder, set(mine) & set(parts[output].rows)):
-            missing[rows][output] = folder / shards.name(output, rows)
-    if not missing:
-        return {"shards": bounds, "tokens_per_second": None}
-    total, left = (sum(map(cut.tokens_in, some)) for some in (mine, missing))
-    config, device = job.config.student, start_torch(job)
-    chat = load_chat(job.weights, config, job.config.pool.turns == "last")
-    score_shard = scorer(Student.of(load_model(job.weights, config, device)))
-    label = label if job.world == 1 else f"{label} (process 1 of {job.world})"
-    with tqdm(total=total, initial=total - left, desc=label, unit="tok", unit_scale=True, disable=not job.is_main) as bar:
-        for where in sorted(missing, key=lambda rows: rows.start):
-            read = cut.read(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
-            chosen = [read[row] for row in cut.with_work(where)]
-            contents = score_shard(chosen, chat.encode_many(chosen, config.max_length, offsets), bar.update)
-            for output, path in missing[where].items():
-                _write(path, contents[output])
-        rate = bar.format_dict["rate"]
-    return {"shards": bounds, "tokens_per_second": rate}
+    ranges = {f"{rows.start}-{rows.stop}": rows for rows in cut.rows}
+
+    def lacking(wanted: Sequence[range]) -> dict[range, dict[str, Path]]:
+        """The files that each of these shards lacks, by output."""
+        found: defaultdict[range, dict[str, Path]] = defaultdict(dict)
+        for output, folder in job.outputs.items():
+            for rows in parts[output].missing(output, folder, set(wanted) & set(parts[output].rows)):
+                found[rows][output] = folder / shards.name(output, rows)
+        return found
+
+    def missing(wanted: Sequence[Shard]) -> list[Shard]:
+        found = lacking([ranges[shard.name] for shard in wanted])
+        return [shard for shard in wanted if ranges[shard.name] in found]
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        config, device = job.config.student, start_torch(job)
+        chat = load_chat(job.weights, config, job.config.pool.turns == "last")
+        score_shard = scorer(Student.load(job.weights, config, device, gradients))
+
+        def do(wanted: Sequence[Shard], progress: Progress) -> None:
+            for where, files in sorted(lacking([ranges[s.name] for s in wanted]).items(), key=lambda item: item[0].start):
+                read = cut.read(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
+                chosen = [read[row] for row in cut.with_work(where)]
+                contents = score_shard(chosen, chat.encode_many(chosen, config.max_length, offsets), progress.update)
+                for output, path in files.items():
+                    _write(path, contents[output])
+
+        yield do
+
+    def describe(shard: Shard) -> str:
+        return shards.named(cut.read(job.inputs["pool"] / pools.FILE, ranges[shard.name], KEY))
+
+    listed = [Shard(name, cut.tokens_in(rows), cut.cost_of(rows)) for name, rows in ranges.items()]
+    return Work(listed, missing, load, lambda done: {"shards": bounds, "tokens_per_second": done.rate}, describe, label, "tok")
 
 
 def _write(path: Path, content: Content) -> None:

@@ -19,6 +19,8 @@ class Example:
     weight: float
     """w = B_n q."""
     question_id: str = ""
+    token_weights: tuple[float, ...] | None = None
+    """One per response token; None: all are 1."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,12 @@ class GlobalBatches(Dataset[GlobalBatch]):
         step = self.steps[index]
         groups = [[self.examples[i] for i in group] for group in step.micro[self.replica]]
         return GlobalBatch(
-            micro=[self.collate([e.encoded for e in group], [e.weight for e in group], self.parts) for group in groups],
+            micro=[
+                self.collate(
+                    [e.encoded for e in group], [e.weight for e in group], self.parts, [e.token_weights for e in group]
+                )
+                for group in groups
+            ],
             own=[[e.name for e in group] for group in groups],
             names=[self.examples[i].name for i in step.trajectories],
         )

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 CHECKPOINT = Kind("checkpoint", 1)
 CURVE = "metrics.jsonl"
 """The numbers of every training step, beside the trained student."""
+HELD_OUT = "held_out.jsonl"
+"""The loss of each held-out trajectory (training.held_out.path) under the trained student."""
 
 COMPLETE = "complete"
 """Written last. A checkpoint without it is incomplete and not resumed from. It lists the sizes and checksums of the others."""

@@ -19,6 +19,7 @@ from lark.errors import LarkError
 from lark.reading.untrusted import parse_object
 from lark.runtime.store import write_text
 from lark.training.batches import GlobalBatch
+from lark.training.checkpoints import HELD_OUT
 
 if TYPE_CHECKING:
     from lark.training.trainer import WeightedTrainer
@@ -75,6 +76,8 @@ class Curves(TrainerCallback):
             line["skipped"] = skipped
         if self.held_out is not None and (step % self.held_out.every == 0 or step == state.max_steps):
             line["held_out_loss"] = self.held_out()
+            if self.writes and step == state.max_steps:
+                self.held_out.write(self.path.with_name(HELD_OUT))
         self._write(line)
         if self.writes:
             loss = "–" if skipped else f"{logs['loss']:.4f}"
@@ -96,24 +99,38 @@ class Curves(TrainerCallback):
 
 
 class HeldOutLoss:
-    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the current weights: the training objective on another set."""
+    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the current weights: the paper's objective on another set.
+
+    ℓ is the mean surprisal of a response, whatever training.objective is.
+    """
 
     def __init__(self, trainer: "WeightedTrainer", batch: GlobalBatch, every: int) -> None:
         """`batch` is this process's share."""
         self.trainer, self.batch, self.every = trainer, batch, every
+        self.place = {name: place for place, name in enumerate(batch.names)}
+        self.losses: list[float] = []
+        """ℓ of each trajectory of the batch, when it was last measured."""
 
     @torch.no_grad()
     def __call__(self) -> float:
         trainer, model = self.trainer, self.trainer.model_wrapped
         model.eval()
-        total = torch.zeros((), dtype=torch.float64, device=trainer.args.device)
-        for micro in self.batch.micro:
+        found = torch.zeros(2, self.batch.size, dtype=torch.float64, device=trainer.args.device)  # ℓ and w ℓ
+        for micro, names in zip(self.batch.micro, self.batch.own, strict=True):
             with trainer.compute_loss_context_manager():
-                total += model(micro.to(trainer.args.device), self.batch.size)[0].double()
+                losses = model(micro.to(trainer.args.device), self.batch.size)[1].double()
+            places = [self.place[name] for name in names]
+            found[:, places] += torch.stack([losses, micro.weights.to(losses) * losses])
         model.train()
         if distributed.is_initialized():
-            distributed.all_reduce(total)
-        return float(total)
+            distributed.all_reduce(found)  # processes that share a trajectory have a part of its tokens each
+        self.losses = found[0].tolist()
+        return float(found[1].mean())
+
+    def write(self, path: Path) -> None:
+        """Write the loss of each trajectory, as last measured, one JSON object per line."""
+        lines = (json.dumps({"trajectory": name, "loss": self.losses[place]}) for name, place in self.place.items())
+        write_text(path, "".join(line + "\n" for line in lines))
 
 
 class Snapshots(TrainerCallback):
@@ -132,7 +149,9 @@ class Snapshots(TrainerCallback):
 
 
 def snapshot_steps(count: int, steps: int) -> list[int]:
-    """`count` evenly spaced steps from 0 to `steps`, both included; fewer if there are not enough steps."""
+    """`count` evenly spaced steps from 0 to `steps`, both included; all of them if there are not enough."""
+    if count > steps:
+        return list(range(steps + 1))
     return sorted({round(k * steps / (count - 1)) for k in range(count)}) if count else []
 
 

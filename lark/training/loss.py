@@ -1,11 +1,22 @@
 """The weighted SFT objective (paper, eq. (1); decision 3) without holding the logits of a whole batch.
 
+Every response token has a factor f_t on its surprisal, a constant for the gradient (`training.objective`):
+
+    nll      1, the paper's
+    dft      π_t(y_t), the token's probability. Dynamic fine-tuning (Wu et al., 2025, arXiv 2508.05629)
+    entropy  H̃_t = H(π_t among its 20 most likely tokens) / ln 20, from 0 (certain) to 1. Entropy-adaptive fine-tuning (Diao et
+             al., 2026, arXiv 2601.02151)
+
+and, if the training set has them, a weight of its own (`token_weights`). The mean over a trajectory's tokens is over all of
+them, however small their factors are: a trajectory whose tokens have small factors counts less.
+
 A 32,768-token pack of a student with 151,936 words has 20 GB of fp32 logits. Here the head is applied to a chunk of response
 positions at a time, and the gradients of the hidden states and of the head are computed in the forward pass, while the
 chunk's residual π - e_y is available: three products with the head in total. Recomputing the logits in the backward pass
 (checkpointed chunks) needs four, and does not reduce the peak memory, which occurs when the gradient of the head exists.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -16,6 +27,8 @@ from lark.errors import LarkError
 from lark.models.chat import Encoded
 from lark.models.head import PLAIN, LogitRule, mixes
 
+ENTROPY_TOKENS = 20
+"""K of the entropy's K most likely tokens (Diao et al., 2026)."""
 NO_TARGET = -100
 """The target of a position that does not predict a response token."""
 
@@ -50,10 +63,14 @@ def weighted_loss(
     chunk: int = 512,
     rule: LogitRule = PLAIN,
     precision: torch.dtype | None = None,
+    objective: str = "nll",
+    token_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One micro-batch's part of the loss of a global batch, Σ_i w_i ℓ_i / |batch|, with
 
         ℓ_i = 1/|a_i| Σ_{t in trajectory i} -log π(y_t | x, y_<t)          (paper, Sec. 3.1)
+
+    under the objective `nll`. Other objectives and `token_weights` multiply each term of ℓ_i by a constant.
 
     `batch_trajectories` is |batch|, the trajectories of the *global* batch over all micro-batches and processes, so gradients
     must be *summed* over both: where a wrapper averages over processes (DDP, DeepSpeed), multiply the loss by their number
@@ -69,9 +86,12 @@ def weighted_loss(
     head_bias    [V]     or None
     chunk                response positions with logits in memory at a time: chunk × V fp32 numbers are the extra memory
     precision            of the factors of the products with the head; None: autocast's, or that of hidden and head_weight
+    objective            nll, dft or entropy
+    token_weights [T]    constants, or None; ignored where there is no target
 
-    Returns the loss, a scalar with gradients (fp32; fp64 for fp64 inputs), and ℓ [S] without. Only positions with a target are
-    projected. Without any, the loss is 0 and still reaches every parameter, which distributed backward passes need.
+    Returns the loss, a scalar with gradients (fp32; fp64 for fp64 inputs), and ℓ [S] without: under any objective, these are the
+    plain mean surprisals. Only positions with a target are projected. Without any, the loss is 0 and still reaches every
+    parameter, which distributed backward passes need.
 
     Products are accumulated *and kept* in fp32: fp32 accumulation alone would round each logit to bf16 in the end, and
     between 16 and 32 bf16 numbers are 0.125 apart. Only the factors have `precision`, as in any bf16 training; float32
@@ -86,6 +106,8 @@ def weighted_loss(
     positions = (targets != NO_TARGET).nonzero().squeeze(1)
     owners = segment[positions]
     shares = (weights / lengths / batch_trajectories)[owners]  # d loss / d nll of each response token
+    if token_weights is not None:
+        shares = shares * token_weights.to(hidden.device, accumulator)[positions]
 
     nll: Tensor
     loss, nll = _LinearCrossEntropy.apply(
@@ -99,14 +121,16 @@ def weighted_loss(
         rule,
         precision,
         torch.is_grad_enabled(),
+        objective,
     )
     return loss, torch.zeros_like(lengths).index_add_(0, owners, nll) / lengths
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """(Σ_t shares_t · nll_t, nll [R]) of the R positions. The gradients are computed in the forward pass.
+    """(Σ_t shares_t · f_t · nll_t, nll [R]) of the R positions. The gradients are computed in the forward pass.
 
-    With the residual r = (π - e_y) ⊙ dz/dh: ∂/∂hidden = shares ⊙ (r W), ∂/∂W = rᵀ (shares ⊙ hidden), ∂/∂bias = rᵀ shares.
+    With the residual r = (π - e_y) ⊙ dz/dh, and shares that include the constants f_t: ∂/∂hidden = shares ⊙ (r W),
+    ∂/∂W = rᵀ (shares ⊙ hidden), ∂/∂bias = rᵀ shares.
     """
 
     @staticmethod
@@ -122,12 +146,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         rule: LogitRule,
         precision: torch.dtype,
         differentiate: bool,
+        objective: str,
     ) -> tuple[Tensor, Tensor]:
         wants_hidden, wants_weight, wants_bias = (differentiate and needed for needed in ctx.needs_input_grad[:3])
         grad_hidden = torch.zeros_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=shares.dtype) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=shares.dtype) if wants_bias and bias is not None else None
         nll = torch.empty_like(shares)
+        shares = shares.clone()
         with torch.autocast(hidden.device.type, enabled=False):
             head = _factor(weight, precision)
             for start in range(0, len(positions), chunk):
@@ -136,7 +162,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 z = _product(_factor(states, precision), head.T)
                 z = rule.logits(z if bias is None else z.add_(bias))
                 slope = rule.slope(z)
+                uncertainty = _entropy(z) if objective == "entropy" else None
                 nll[part], residual, partition = _surprisal_and_residual(z, targets[part])
+                if objective == "dft":
+                    shares[part] *= torch.exp(-nll[part])
+                elif uncertainty is not None:
+                    shares[part] *= uncertainty
                 share = (shares[part] / partition).unsqueeze(1)
                 if slope is not None:
                     residual.mul_(slope)
@@ -159,7 +190,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if ctx.gradients is None:
             raise RuntimeError("weighted_loss keeps its gradients for one backward pass: call it again for another.")
         gradients, ctx.gradients = ctx.gradients, None
-        return (*(None if g is None else g.mul_(grad_loss) for g in gradients), *(None,) * 7)
+        return (*(None if g is None else g.mul_(grad_loss) for g in gradients), *(None,) * 8)
+
+
+def _entropy(z: Tensor) -> Tensor:
+    """H̃ [c] of the logits z [c, V]: the entropy of the most likely tokens among themselves, divided by its maximum."""
+    top = z.topk(min(ENTROPY_TOKENS, z.shape[1]), dim=1).values
+    p = top.softmax(dim=1)
+    return torch.special.entr(p).sum(dim=1) / math.log(ENTROPY_TOKENS)
 
 
 def _surprisal_and_residual(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,7 +16,7 @@ from lark.planner.estimates import Estimate, Planner, precision_bytes
 from lark.runtime.machine import Machine, memory_gib, pinned
 from lark.runtime.operation import EXPANDABLE, Operation, Settings, Step
 from lark.training.checkpoints import CURVE
-from lark.training.training_set import read_rows
+from lark.training.training_set import read_rows, read_token_weights
 from lark.training.zero import half_weights, zero_stage
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,11 @@ def _check(config: Config, machine: Machine) -> None:
         )
     _check_sharing(config, machine)
     _check_batch(config, machine)
+    if config.hardware.elastic and zero:
+        raise LarkError(
+            f"hardware.elastic=true: the checkpoints of hardware.zero={zero} can only be resumed by as many processes as wrote "
+            "them. Set hardware.zero=0, or hardware.elastic=false."
+        )
     if zero and machine.lacks("deepspeed"):
         raise LarkError(
             f"hardware.zero={zero}, but DeepSpeed is not installed: pip install {pinned('deepspeed')}, or hardware.zero=0."
@@ -62,6 +67,8 @@ def _check(config: Config, machine: Machine) -> None:
             "them, or training.lora.bits=null."
         )
     _check_held_out(training.held_out)
+    if training.token_weights is not None:
+        read_token_weights(Path(training.token_weights).expanduser())
     if training.name == "demo" and config.student.path != "demo":
         log.warning(DEMO_RECIPE, training.learning_rate, config.student.name)
 
@@ -151,7 +158,8 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     work = f"{chosen:,} trajectories x {training.epochs} epochs"
     low, high = (f"{hours * chosen / 5000:g}" for hours in PAPER_TRAIN_HOURS)
     paper = f"{low}-{high} h" if planner.is_papers else ""
-    kept = costs.kept_bytes(shape, precision_bytes(config.student.dtype), training.snapshots)
+    steps = training.epochs * ceil(chosen / training.global_batch)
+    kept = costs.kept_bytes(shape, precision_bytes(config.student.dtype), min(training.snapshots, steps + 1))
     made = planner.made(step, work, flops, seconds, memory, state, paper)
     return replace(made, kept_gib=kept / GIB, resume_gib=costs.resume_bytes(shape, setup) / GIB)
 

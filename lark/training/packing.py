@@ -181,26 +181,38 @@ class MicroBatch:
     """[S] response tokens of each trajectory."""
     segments: Segments | None = None
     """Where the trajectories of a pack are. None if padded."""
+    token_weights: Tensor | None = None
+    """The weight of each position's target, if any trajectory has weights for its tokens; 1 for those of the others."""
 
     def to(self, device: torch.device | str) -> "MicroBatch":
         moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if value is not None}
         return replace(self, **moved)
 
 
-def collate_packed(trajectories: Sequence[Encoded], weights: Sequence[float], multiple: int = 1) -> MicroBatch:
+TokenWeights = Sequence[float] | None
+"""One weight per response token of a trajectory. None: all are 1."""
+
+
+def collate_packed(
+    trajectories: Sequence[Encoded], weights: Sequence[float], multiple: int = 1, token_weights: Sequence[TokenWeights] = ()
+) -> MicroBatch:
     """Trajectories in one row, one after the other; positions restart at each. The width is a multiple of `multiple`."""
-    batch = _collate([list(trajectories)], weights, multiple)
+    batch = _collate([list(trajectories)], weights, multiple, token_weights)
     lengths = [len(trajectory.ids) for trajectory in trajectories] or [0]
     lengths[-1] += batch.input_ids.shape[1] - sum(lengths)  # padding continues the last trajectory, as its positions do
     return replace(batch, segments=Segments.of(lengths))
 
 
-def collate_padded(trajectories: Sequence[Encoded], weights: Sequence[float], multiple: int = 1) -> MicroBatch:
+def collate_padded(
+    trajectories: Sequence[Encoded], weights: Sequence[float], multiple: int = 1, token_weights: Sequence[TokenWeights] = ()
+) -> MicroBatch:
     """One row per trajectory, padded on the right. The width is a multiple of `multiple`."""
-    return _collate([[trajectory] for trajectory in trajectories] or [[]], weights, multiple)
+    return _collate([[trajectory] for trajectory in trajectories] or [[]], weights, multiple, token_weights)
 
 
-def _collate(rows: list[list[Encoded]], weights: Sequence[float], multiple: int) -> MicroBatch:
+def _collate(
+    rows: list[list[Encoded]], weights: Sequence[float], multiple: int, token_weights: Sequence[TokenWeights]
+) -> MicroBatch:
     width = ceil(max(1, *(sum(len(e.ids) for e in row) for row in rows)) / multiple) * multiple
     input_ids, position_ids, segment, targets = [], [], [], []
     lengths: list[int] = []
@@ -223,11 +235,29 @@ def _collate(rows: list[list[Encoded]], weights: Sequence[float], multiple: int)
         targets.append(expected + [NO_TARGET] * padding)
     if len(weights) != len(lengths):
         raise LarkError(f"{len(lengths)} trajectories, but {len(weights)} weights: each trajectory needs one.")
+    target_ids = torch.tensor(targets)
     return MicroBatch(
         torch.tensor(input_ids),
         torch.tensor(position_ids),
         torch.tensor(segment),
-        torch.tensor(targets),
+        target_ids,
         torch.tensor(list(weights), dtype=torch.float32),
         torch.tensor(lengths, dtype=torch.long),
+        token_weights=_aligned(target_ids, lengths, token_weights),
     )
+
+
+def _aligned(targets: Tensor, lengths: Sequence[int], token_weights: Sequence[TokenWeights]) -> Tensor | None:
+    """The tokens' weights at their positions. Trajectories are in the order of the positions, row by row."""
+    if all(given is None for given in token_weights):
+        return None
+    if [length if given is None else len(given) for length, given in zip(lengths, token_weights, strict=True)] != list(lengths):
+        raise LarkError("Each trajectory needs one weight for each of its response tokens, or none.")
+    flat = [
+        weight
+        for length, given in zip(lengths, token_weights, strict=True)
+        for weight in ([1.0] * length if given is None else given)
+    ]
+    aligned = torch.zeros(targets.shape)
+    aligned[targets != NO_TARGET] = torch.tensor(flat, dtype=torch.float32)
+    return aligned

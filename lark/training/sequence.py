@@ -41,8 +41,10 @@ class SequenceParallel:
 
     def own(self, micro: MicroBatch) -> MicroBatch:
         """This process's positions of a micro-batch, whose width is a multiple of `parts`. Trajectories keep their numbers."""
-        names = ("input_ids", "position_ids", "segment", "targets")
-        return replace(micro, **{name: getattr(micro, name).chunk(self.parts, dim=1)[self.part] for name in names})
+        names = ("input_ids", "position_ids", "segment", "targets", "token_weights")
+        found = {name: getattr(micro, name) for name in names}
+        own = {name: value.chunk(self.parts, dim=1)[self.part] for name, value in found.items() if value is not None}
+        return replace(micro, **own)
 
     def attach(self, model: PreTrainedModel) -> None:
         """Exchange heads for positions in the attention of this model. Other models in this process are not affected."""

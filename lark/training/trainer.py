@@ -35,7 +35,9 @@ MOST_SKIPPED = 5
 """Steps with non-finite gradients that are skipped before the run is stopped."""
 
 
-def return_weighted_loss(model: PreTrainedModel, rule: LogitRule, sequence: SequenceParallel | None = None) -> None:
+def return_weighted_loss(
+    model: PreTrainedModel, rule: LogitRule, sequence: SequenceParallel | None = None, objective: str = "nll"
+) -> None:
     """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ of each of its trajectories).
 
     With `sequence`, both cover only the positions of this process.
@@ -44,7 +46,7 @@ def return_weighted_loss(model: PreTrainedModel, rule: LogitRule, sequence: Sequ
     forward, where ZeRO-3 has gathered it.
     """
     head, backbone = model.get_output_embeddings(), model.base_model
-    head.forward = _HeadLoss(head, rule)
+    head.forward = _HeadLoss(head, rule, objective)
 
     def forward(micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
         micro = micro if sequence is None else sequence.own(micro)
@@ -60,12 +62,14 @@ def return_weighted_loss(model: PreTrainedModel, rule: LogitRule, sequence: Sequ
 class _HeadLoss:
     head: nn.Module
     rule: LogitRule
+    objective: str
 
     def __call__(self, hidden: Tensor, micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
         return weighted_loss(
             hidden.flatten(0, 1), cast(Tensor, self.head.weight), micro.targets.flatten(), micro.segment.flatten(), micro.weights,
             micro.lengths, batch_trajectories, head_bias=getattr(self.head, "bias", None), rule=self.rule,
-            chunk=LOSS_CHUNK[hidden.device.type],
+            chunk=LOSS_CHUNK[hidden.device.type], objective=self.objective,
+            token_weights=None if micro.token_weights is None else micro.token_weights.flatten(),
         )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Read and check the rows of a training set (`train.jsonl`). Imports no model code: a held-out file is read before a run."""
+"""Read and check the rows of a training set (`train.jsonl`), and weights of their tokens. Imports no model code: the user's own
+files are read before a run."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from lark.reading.rows import Row as Line
 from lark.reading.rows import jsonl_rows
 
 ROLES = ("system", "user", "assistant", "tool")
+TOKEN_WEIGHTS = "token_weights"
+LARGEST_WEIGHT = 1e6
+"""Of a token. A larger one would only make the loss overflow."""
 NEEDED = ("question_id", "candidate_id", "weight", "messages")
 
 
@@ -24,6 +28,8 @@ class Row:
     weight: float
     """w = B_n q."""
     dialogue: Dialogue
+    token_weights: tuple[float, ...] | None = None
+    """One per response token; None: all are 1."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -55,7 +61,40 @@ def _row(record: Line) -> Row:
         raise LarkError(f"{where}: there is no `{missing[0]}`; a line of a training set has {', '.join(NEEDED)}.")
     question_id, candidate_id = str(values["question_id"]), str(values["candidate_id"])
     weight = _weight(values["weight"], f"{question_id}/{candidate_id}", where)
-    return Row(question_id, candidate_id, weight, _dialogue(values, where))
+    tokens = None if values.get(TOKEN_WEIGHTS) is None else _token_weights(values[TOKEN_WEIGHTS], where)
+    return Row(question_id, candidate_id, weight, _dialogue(values, where), tokens)
+
+
+def read_token_weights(path: Path) -> dict[tuple[str, str], tuple[float, ...]]:
+    """The weights of tokens in a file, by question and candidate. Other fields of its lines are ignored."""
+    found: dict[tuple[str, str], tuple[float, ...]] = {}
+    for record in jsonl_rows(path):
+        missing = [name for name in ("question_id", "candidate_id", TOKEN_WEIGHTS) if record.values.get(name) is None]
+        if missing:
+            raise LarkError(
+                f"{record.where}: there is no `{missing[0]}`; a line has question_id, candidate_id and {TOKEN_WEIGHTS}. Leave out "
+                "trajectories whose tokens all count 1."
+            )
+        key = str(record.values["question_id"]), str(record.values["candidate_id"])
+        if key in found:
+            raise LarkError(f"{record.where}: duplicate trajectory {'/'.join(key)}; merge its lines into one.")
+        found[key] = _token_weights(record.values[TOKEN_WEIGHTS], record.where)
+    if not found:
+        raise LarkError(f"{path} is empty: give the weights of at least one trajectory, or leave out training.token_weights.")
+    return found
+
+
+def _token_weights(values: Any, where: str) -> tuple[float, ...]:
+    if not isinstance(values, list):
+        raise LarkError(f"{where}: `{TOKEN_WEIGHTS}` must be a list of numbers, not {values!r:.40}.")
+    for position, value in enumerate(values):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not isfinite(value) or not 0 <= value <= LARGEST_WEIGHT:
+            raise LarkError(
+                f"{where}: `{TOKEN_WEIGHTS}` has {value!r:.40} at position {position}; weights are numbers from 0 to "
+                f"{LARGEST_WEIGHT:g}."
+            )
+    return tuple(float(value) for value in values)
 
 
 def _weight(value: Any, name: str, where: str) -> float:

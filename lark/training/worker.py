@@ -17,12 +17,13 @@ from transformers.utils import logging as transformers_logging
 from lark.config import Config, Student
 from lark.errors import LarkError
 from lark.models.attention import attention, automatic, separate_segments, supports_packing
-from lark.models.chat import ChatFormat
+from lark.models.chat import ChatFormat, Encoded
 from lark.models.head import LogitRule, logit_rule
 from lark.models.load import load_chat, load_model
 from lark.reading.untrusted import readable_object
 from lark.runtime.devices import start_torch
 from lark.runtime.operation import Job
+from lark.runtime.sharding import together
 from lark.runtime.store import write_text
 from lark.selection.write import TRAINING_SET
 from lark.training.batches import Example, GlobalBatches
@@ -34,7 +35,7 @@ from lark.training.lora import add_adapters, keep_exact, quantization
 from lark.training.packing import TrainingStep, plan_batches
 from lark.training.sequence import SequenceParallel
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
-from lark.training.training_set import read_rows
+from lark.training.training_set import read_rows, read_token_weights
 from lark.training.zero import connect, half_weights, zero_stage
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ IDLE = (
 )
 
 
+@together
 def train(job: Job) -> dict[str, Any]:
     """Fine-tune the student on `train.jsonl`, resuming from the newest intact checkpoint, and export it."""
     checkpoints = job.folder / "checkpoints"
@@ -116,6 +118,8 @@ def prepare(job: Job) -> Run:
     source = job.weights
     chat = load_chat(source, config.student)
     examples = read_examples(job.inputs["selection"] / TRAINING_SET, chat, config.student.max_length)
+    if training.token_weights is not None:
+        examples = with_token_weights(examples, Path(training.token_weights).expanduser())
     zero = zero_stage(config, job.machine.device, job.world)
     if config.hardware.zero and not zero:
         log.info("one process has nothing to shard: training without DeepSpeed")
@@ -148,7 +152,7 @@ def prepare(job: Job) -> Run:
             sequence.attach(model)
 
     batches = _batches(job, config, examples, packed)
-    return_weighted_loss(model, rule, sequence)
+    return_weighted_loss(model, rule, sequence, training.objective)
     transformers.set_seed(training.seed)  # again: adapters start the same regardless of what ran before
     trainer = WeightedTrainer(
         batches,
@@ -223,8 +227,38 @@ def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example
                     f"{path}: the response of {row.name} is cut off completely at student.max_length={max_length}. "
                     "Raise it, or remove this trajectory."
                 )
-            found[row.key] = Example(row.name, encoded, row.weight, row.question_id)
+            tokens = None if row.token_weights is None else _fitting(row.token_weights, encoded, row.name, path)
+            found[row.key] = Example(row.name, encoded, row.weight, row.question_id, tokens)
     return [found[key] for key in sorted(found)]
+
+
+def with_token_weights(examples: list[Example], path: Path) -> list[Example]:
+    """The examples with the weights of their tokens in a file. Those that are not in it keep theirs."""
+    given = {"/".join(key): weights for key, weights in read_token_weights(path).items()}
+    known = sum(example.name in given for example in examples)
+    if not known:
+        raise LarkError(
+            f"training.token_weights={path}: none of its {len(given)} trajectories is in the selection, such as "
+            f"{examples[0].name}. Use the question_id and candidate_id of the selection's train.jsonl."
+        )
+    log.info("weights of tokens: %d of %d trajectories (training.token_weights)", known, len(examples))
+    return [
+        replace(example, token_weights=_fitting(given[example.name], example.encoded, example.name, path))
+        if example.name in given
+        else example
+        for example in examples
+    ]
+
+
+def _fitting(weights: tuple[float, ...], encoded: Encoded, name: str, path: Path) -> tuple[float, ...]:
+    """One weight per response token. Those of tokens that student.max_length cuts off are dropped."""
+    expected = encoded.n_response
+    if len(weights) != expected and not (encoded.truncated and len(weights) > expected):
+        raise LarkError(
+            f"{path}: token_weights of {name} has {len(weights)} numbers, but its response has {expected} tokens with this "
+            "student, including the end of the turn. `scoring.tokens=true` writes the tokens (docs/tokens.md)."
+        )
+    return weights[:expected]
 
 
 def plan(config: Config, examples: list[Example], world: int, packed: bool) -> list[TrainingStep]:

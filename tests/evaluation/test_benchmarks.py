@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_read_is_reported_in_one_line(file: str, content: 
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("answer", ["", "   ", "\t\n", None, float("nan"), float("inf")])
+@pytest.mark.parametrize("answer", ["", "   ", "\t\n", "\u200b", None, float("nan"), float("inf")])
 def test_an_empty_gold_answer_is_refused(answer: object, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": answer}) + "\n")
     with pytest.raises(LarkError, match=r"a\.jsonl, line 1: there is no `answer`"):
@@ -208,6 +208,38 @@ def test_the_gold_answer_of_a_choice_is_a_letter(answer: object, is_letter: bool
 
 
 @pytest.mark.parametrize(
+    ("answer", "read"),
+    [(5, "5"), ("1,296", "1,296"), (r"\frac{1}{2}", r"\frac{1}{2}"), (0.00001, "0.00001"), (1e22, "1" + "0" * 22),
+     (-2.5e-7, "-0.00000025"), ("five", None), ("5 cm", None), (r"\boxed{5}", None), ("So 5\n#### 5", None),
+     ("1e3", None), ("5, 6", None), (True, None)],
+)  # fmt: skip
+def test_the_gold_answer_of_a_numeric_benchmark_is_a_number(answer: object, read: str | None, tmp_path: Path) -> None:
+    """Also without an exponent, as it would be written in a box."""
+    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": answer}) + "\n")
+    task = replace(MINE, path=str(tmp_path / "a.jsonl"), answer_format="numeric")
+    if read is None:
+        with pytest.raises(LarkError, match=r"a\.jsonl, line 1: the answer '.*' is not a number"):
+            load("mine", task)
+        return
+    assert load("mine", task)[0].answer == read
+    assert grade_paper(read, read, AnswerFormat.NUMERIC)
+
+
+@pytest.mark.parametrize("question", [5, True, 1.5, ["?"], {"text": "?"}])
+def test_a_question_is_text(question: object, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": question, "answer": "5"}) + "\n")
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 1: `problem` has type .*; write it as text\."):
+        load("mine", replace(MINE, path=str(tmp_path / "a.jsonl")))
+
+
+@pytest.mark.parametrize("wrong", ["[a,a]", "[answer]", "[problem,a]"])
+def test_an_option_is_another_column_than_the_answer(wrong: str) -> None:
+    task = "benchmark.tasks.demo_choice"
+    with pytest.raises(LarkError, match="once each"):
+        composed("benchmark=demo_choice", f"{task}.question_field=problem", f"{task}.distractor_fields={wrong}")
+
+
+@pytest.mark.parametrize(
     ("file", "content"),
     [("a.json", b'[{"problem": "?", "answer": "5"}]'), ("A.JSONL", ROW), ("a.jsonl.gz", gzip.compress(ROW, mtime=0)),
      ("a.csv", b"problem,answer,\n?,5,\n"), ("a.jsonl", b'{"problem": "?", "answer": 5.0}')],
@@ -224,7 +256,8 @@ def test_a_byte_order_mark_is_ignored(file: str, content: bytes, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("level", "is_whole"), [(3, True), (3.0, True), ("3", True), (2.5, False), ("Level 3", False), ([3], False)]
+    ("level", "is_whole"),
+    [(3, True), (3.0, True), ("3", True), (2.5, False), ("Level 3", False), ([3], False), ("1e300", False)],
 )
 def test_a_level_is_a_whole_number(level: object, is_whole: bool, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"

@@ -59,7 +59,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_killed_while_generating_it_ends_with_the_same_answers_and_repeats_none(tmp_path: Path, undisturbed: str) -> None:
     path = job_file(tmp_path / "run")
-    shard = path.parent / shards.shard(0)
+    shard = path.parent / shards.shard("00000")
     process = subprocess.Popen([sys.executable, "-m", "lark.runtime.worker", str(path)], cwd=ROOT, env=environment(MACHINE))
     deadline = time.time() + 300
     while (not shard.exists() or shard.read_bytes().count(b"\n") < 3) and process.poll() is None and time.time() < deadline:
@@ -83,7 +83,7 @@ def test_the_number_of_processes_changes_nothing_and_may_change_in_between(tmp_p
     path = job_file(tmp_path / "run")
     job, _ = read_job(path)
     generate(replace(job, rank=1, world=2))
-    assert len(read([path.parent / shards.shard(1)])) == 12
+    assert len(read([path.parent / shards.shard("00001")])) == 12
     assert finish(path, ranks=3) == undisturbed
 
 
@@ -113,7 +113,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """The lines of a complete journal."""
     path = job_file(tmp_path_factory.mktemp("answered") / "run")
     generate(read_job(path)[0])
-    return (path.parent / shards.shard(0)).read_bytes().splitlines(keepends=True)
+    return (path.parent / shards.shard("00000")).read_bytes().splitlines(keepends=True)
 
 
 def rechecked(row: dict[str, Any]) -> bytes:
@@ -154,7 +154,7 @@ def test_a_damaged_or_foreign_line_loses_its_answer_only(
     folder = tmp_path / "run"
     folder.mkdir()
     row = json.loads(answered[7])
-    (folder / shards.shard(0)).write_bytes(b"".join([*answered[:7], HARM[harm](row), *answered[8:]]))
+    (folder / shards.shard("00000")).write_bytes(b"".join([*answered[:7], HARM[harm](row), *answered[8:]]))
     missing = (row["problem"], row["seed"])
     assert set(PLAN.keys) - set(shards.stored(folder, PLAN, report=True)) == {missing}
     assert harm == "removed" or "shard-00000.jsonl, line 8: " in caplog.text
@@ -168,8 +168,10 @@ def test_repeated_lines_and_shards_change_nothing(
     """Also a second shard whose answers differ: the first intact one counts, and the repetition is reported."""
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / shards.shard(0)).write_bytes(b"".join([*answered, answered[3], answered[3]]))
-    (folder / shards.shard(1)).write_bytes(b"".join(rechecked(with_text(json.loads(line), text="6")) for line in answered))
+    (folder / shards.shard("00000")).write_bytes(b"".join([*answered, answered[3], answered[3]]))
+    (folder / shards.shard("00001")).write_bytes(
+        b"".join(rechecked(with_text(json.loads(line), text="6")) for line in answered)
+    )
     (folder / "shard-99999.jsonl").write_bytes(b"".join(answered))
     shards.stored(folder, PLAN, report=True)
     assert "the answer is stored twice; the first one counts (and 49 more)" in caplog.text
@@ -182,7 +184,7 @@ def test_what_damage_has_lost_is_generated_again(
 ) -> None:
     path = job_file(tmp_path / "run")
     lines = [harm(json.loads(line)) for line, harm in zip(answered, HARM.values(), strict=False)]
-    (path.parent / shards.shard(0)).write_bytes(b"".join([*lines, *answered[len(lines) :]]))
+    (path.parent / shards.shard("00000")).write_bytes(b"".join([*lines, *answered[len(lines) :]]))
     assert finish(path) == undisturbed
     assert f"shard-00000.jsonl, line 1: the line is empty (and {len(HARM) - 2} more)" in caplog.text
 
@@ -195,6 +197,6 @@ def test_a_merged_file_that_is_not_as_planned_is_made_again(
     for damaged in (lines[:-1], [*lines, lines[0]], [*lines[1:], lines[0]], [*lines[:-1], "{\n"], ["{}\n", *lines[1:]]):
         caplog.clear()
         (path.parent / shards.GENERATIONS.file).write_text("".join(damaged))
-        (path.parent / shards.shard(0)).write_bytes(b"".join(answered))
+        (path.parent / shards.shard("00000")).write_bytes(b"".join(answered))
         assert finish(path) == undisturbed
         assert "does not contain exactly the planned answers" in caplog.text

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lark.config import Task
-from lark.evaluation.grade import grade
+from lark.evaluation.grade import collect_grades, grade_all
 from lark.evaluation.shards import GENERATIONS
-from lark.grading.verify import Verifier
+from tests.conftest import composed, job_of
 
 TEXTS = [r"\boxed{5}", r"\fbox{5}", r"$\boxed{5}$, $\boxed{6}$", "five"]
 
@@ -28,8 +28,11 @@ def graded(generations: Path, path: str) -> tuple[list[dict[str, Any]], dict[str
     folder = generations / "metrics"
     folder.mkdir(exist_ok=True)
     task = Task(label="Mine", path=path, answer_format="free_form", id_field="id", level_field="level")
-    with Verifier(processes=1) as verifier:
-        assert grade(generations, "mine", task, folder, verifier) == {"problems": 1, "answers": 4}
+    config = composed()
+    config.benchmark.tasks["mine"] = task
+    job = job_of(config, folder, inputs={"generations:mine": generations}, outputs={"mine": folder})
+    assert collect_grades(job, grade_all(job)) == {"mine": {"problems": 1, "answers": 4}}
+    assert not list(folder.glob("shard-*"))
     lines = (folder / "grades.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines], json.loads((folder / "metrics.json").read_text())
 

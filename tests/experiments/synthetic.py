@@ -14,6 +14,7 @@ from experiments.harness.sweep import Sweep, Trial
 from lark.analysis.kinds import TEACHERS_TABLE
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.pool import trajectories as pools
+from lark.pool.noise import noisy
 from lark.pool.read import read
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Job, Step
@@ -48,7 +49,7 @@ def _build(sweep: Sweep, trial: Trial, step: Step, folders: list[Path]) -> Seque
 
 def _write(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None:
     if artifact.kind.name == "pool":
-        pools.write(read(trial.config.pool), folder / pools.FILE, trial.config.pool)
+        pools.write(noisy(read(trial.config.pool), trial.config.pool), folder / pools.FILE, trial.config.pool)
     elif artifact.kind.name == "lengths":
         _candidates(sweep, trial).assign(n_prompt=10, n_tokens=20, truncated=False).to_parquet(folder / "lengths.parquet")
     elif artifact.kind.name == "scores":
@@ -64,6 +65,13 @@ def _write(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None
     elif artifact.kind.name == "metrics":
         metrics = _metrics(accuracy_of(artifact)).to_dict()
         (folder / "metrics.json").write_text(json.dumps({"paper": metrics, "verify": metrics}))
+        rows = [
+            {"problem": f"p{problem}", "seed": seed, "sample": 0, "paper": right, "verify": right}
+            for problem in range(10)
+            for seed in range(3)
+            for right in [problem < accuracy_of(artifact)]
+        ]
+        (folder / "grades.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     elif artifact.kind == TEACHERS_TABLE:
         _teacher_gradients(sweep, trial).to_parquet(folder / TEACHERS_TABLE.file)
     elif artifact.kind.name == "cost":

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments import case_study, loss_reduction, table1, teacher_utility, token_level
+from experiments import case_study, loss_reduction, noise, regime, seeds, table1, teacher_utility, token_level
 from experiments.harness import report
 from experiments.harness.candidates import candidates
 from experiments.harness.sweep import Sweep, Trial, available, compose_sweep, dashed, published
@@ -26,7 +26,7 @@ from tests.experiments.synthetic import COSTS, accuracy_of, fill
 
 SMALL = ["pool.questions=4", "tracking=none"]
 RENDERED = [name for name in available() if name in ("table1", "ablation_score", "ablation_weighting", "loss_reduction",
-            "teacher_utility", "token_level", "cost", "budget_scaling", "case_study")]  # fmt: skip
+            "teacher_utility", "token_level", "cost", "budget_scaling", "case_study", "seeds", "noise", "regime")]  # fmt: skip
 
 
 @cache
@@ -36,6 +36,9 @@ def sweep_of(name: str, outputs: Path) -> Sweep:
         "table1": ["method=random,lark"],
         "teacher_utility": ["method.teacher=1,2,5,7"],
         "loss_reduction": ["method=random,lark"],
+        "seeds": ["method=random,lark", "training.seed=1,2,3"],
+        "noise": ["method=random,lark", "pool.noise_share=0,0.5"],
+        "regime": ["method=random,lark"],
     }.get(name, [])
     return compose_sweep(name, [*SMALL, f"outputs={outputs}", *more])
 
@@ -247,3 +250,56 @@ def test_ordinals_are_english() -> None:
     assert [case_study.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 25, 112)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "25th", "112th",
     ]  # fmt: skip
+
+
+def test_the_spread_over_seeds_is_that_of_a_one_way_analysis_of_variance() -> None:
+    rng = np.random.default_rng(0)
+    runs = {f"m{m}": rng.normal(60 + 8 * m, 3, 6) for m in range(5)}
+    found = seeds.spread(runs)
+    assert found is not None
+    within = np.mean([values.var(ddof=1) for values in runs.values()])
+    between = np.var([values.mean() for values in runs.values()], ddof=1) - within / 6
+    assert (found.within, found.between) == (pytest.approx(within), pytest.approx(between))
+    assert found.explained == pytest.approx(within / (within + between))
+    draws = rng.normal(0, np.sqrt(within), (2, 200_000))
+    assert found.wrong_order(4.0) == pytest.approx(np.mean(draws[0] + 4 < draws[1]), abs=0.005)
+    assert seeds.spread({"a": np.array([50.0]), "b": np.array([60.0])}) is None
+
+
+def test_seeds_reports_every_run_and_the_share_within_methods(outputs: Path) -> None:
+    sweep = sweep_of("seeds", outputs)
+    fill(sweep)
+    drawn = seeds.render(sweep)
+    assert [row[1].text for row in drawn.tables[0].rows] == ["3", "3"]
+    assert set(drawn.data["training_seed"]) == {1, 2, 3}
+    assert "is within methods" in drawn.notes[0]
+    assert len(drawn.tables[1].rows) == 1
+
+
+def test_noise_says_how_much_damage_each_method_selects_and_what_it_costs(outputs: Path) -> None:
+    sweep = sweep_of("noise", outputs)
+    fill(sweep)
+    data = noise.collect(sweep).set_index(["noise", "share", "method"])
+    assert data.loc[("wrong", 0.0, "lark"), "selected"] == 0
+    assert 0.1 < data.loc[("wrong", 0.5, "lark"), "selected"] < 0.9
+    assert data.loc[("wrong", 0.0, "lark"), "accuracy"] == data.loc[("shuffled", 0.0, "lark"), "accuracy"], "the same pool"
+    change = data.loc[("truncated", 0.5, "lark"), "accuracy"] - data.loc[("truncated", 0.0, "lark"), "accuracy"]
+    assert noise.lost(data.reset_index()).loc["truncated", "LARK"] == pytest.approx(change)
+
+
+def test_regime_changes_one_thing_at_a_time_and_compares_the_rankings(outputs: Path) -> None:
+    sweep = sweep_of("regime", outputs)
+    trials = regime.expanded(sweep)
+    assert {(setting.axis, setting.label) for setting, _ in trials} == {
+        ("strength", "2,800 steps"), ("epochs", "1"), ("epochs", "4"), ("epochs", "8"),
+        ("rate", "0.0003"), ("rate", "0.001"), ("rate", "0.003"),
+    }, "checkpoints are missing until they are pretrained"  # fmt: skip
+    fill(replace(sweep, trials=tuple(trial for _, trial in trials)))
+    drawn = regime.render(sweep)
+    recipe = drawn.data[drawn.data["setting"].isin(["2,800 steps", "4", "0.001"]) & (drawn.data["method"] == "lark")]
+    assert recipe["accuracy"].nunique() == 1 and len(recipe) == 3, "the recipe is on each axis"
+    assert drawn.notes[0].startswith("First in each setting: strength of the student 2,800 steps: ")
+    table = pd.DataFrame(
+        {"axis": "rate", "order": [1, 1, 1, 2, 2, 2], "method": list("abcabc"), "accuracy": [1, 2, 3, 3, 2, 1]}
+    )
+    assert regime.rank_agreement(table) == {"rate": pytest.approx(-1.0)}

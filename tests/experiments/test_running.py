@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lark.runtime.machine import usable_cores
 from tests.conftest import ROOT
 
 COMMAND = [
@@ -46,6 +47,25 @@ def test_a_failing_trial_is_reported_and_the_others_finish_and_again_nothing_run
     assert code == 0
     assert "nothing: all is reused" in planned
     assert "2 trials" in planned
+
+
+def test_lanes_share_the_trials_and_their_results_are_those_of_one_process(tmp_path: Path) -> None:
+    def selected(outputs: Path, *settings: str) -> tuple[str, dict[str, bytes]]:
+        command = [sys.executable, "-m", "experiments", "run", "table1", "method=random,grape", "budget=1", "stages=[select]"]
+        options = ["pool.questions=3", "tracking=none", "hardware.device=cpu", f"outputs={outputs}", *settings]
+        done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        files = [path for name in ("selection.parquet", "train.jsonl") for path in outputs.glob(f"selection/*/{name}")]
+        return done.stdout + done.stderr, {str(path.relative_to(outputs)): path.read_bytes() for path in files}
+
+    said, alone = selected(tmp_path / "alone", "hardware.threads=1")
+    assert "lanes, each" not in said
+    cores = min(2, usable_cores())
+    said, together = selected(tmp_path / "together")
+    assert together == alone and len(alone) == 4
+    for lane in range(cores if cores > 1 else 0):
+        made = [line for line in said.splitlines() if line.startswith(f"[{lane + 1}] select")]
+        assert len(made) == 1 and said.count(f"[{lane + 1}] \t#") == 1, said
 
 
 def test_a_sweep_ends_with_the_command_that_started_it(tmp_path: Path) -> None:

@@ -21,7 +21,15 @@ SCALES = [
     for scale, settings in OmegaConf.load(CONF / "experiment" / f"{name}.yaml").experiment.scales.items()
     if all((CONF / "student" / f"{student}.yaml").exists() for student in settings.student.split(","))
 ]
-FEW = ["method=lark", "budget=3", "weighting=auto", "method.teacher=1"]
+FEW = [
+    "method=lark",
+    "budget=3",
+    "weighting=auto",
+    "method.teacher=1",
+    "training.seed=42",
+    "pool.noise=none",
+    "pool.noise_share=0",
+]
 """One trial of any sweep; all of them are composed below and where reports are rendered."""
 
 
@@ -29,7 +37,7 @@ FEW = ["method=lark", "budget=3", "weighting=auto", "method.teacher=1"]
 def test_every_experiment_composes_at_every_scale(name: str, scale: str, tmp_path: Path) -> None:
     few = FEW if name != "cost" else ["method=local_naturalness"]
     sweep = compose_sweep(name, [f"scale={scale}", f"outputs={tmp_path}", *few])
-    assert len(sweep.trials) == (3 if (name, scale) == ("table1", "paper") else 1)
+    assert len(sweep.trials) == (3 if (name, scale) in (("table1", "paper"), ("regime", "paper")) else 1)
     for trial in sweep.trials:
         assert trial.steps
         assert trial.config.tracking.group == f"{name}-{scale}"
@@ -155,8 +163,13 @@ def test_make_knows_every_experiment() -> None:
         assert f"make {name} " in told
         commands = ["make", "-n", name, f"plan-{name}", "SCALE=paper", "ARGS=budget.size=2"]
         said = subprocess.run(commands, cwd=ROOT, capture_output=True, text=True, check=True).stdout.replace("'", "")
+        said = re.sub(" +", " ", said)
         assert f"-m experiments run {name} scale=paper budget.size=2" in said
         assert f"-m experiments plan {name} scale=paper budget.size=2" in said
+    own = subprocess.run(
+        ["make", "-n", "compare", "POOL=a b.jsonl", "STUDENT=own"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "scale=demo' pool=files 'pool.path=a b.jsonl' 'student=own'" in own.stdout
 
 
 def test_the_papers_table_is_complete_and_its_averages_are_its_columns_but_for_the_known_one() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NONE = "No browser was found: the explorer's browser tests are skipped. Install chromium, or set LARK_BROWSER to a Chromium."
@@ -14,6 +14,11 @@ ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--no-first-run", "--disable-default-apps", "--disable-dev-shm-usage", "--disable-domain-reliability",
 ]  # fmt: skip
+
+
+PATIENCE = 60_000
+"""Milliseconds to wait for anything that will happen. Other processes may use the cores; a test that passes does not wait."""
+expect.set_options(timeout=PATIENCE)
 
 
 def executable() -> str | None:
@@ -24,7 +29,7 @@ def executable() -> str | None:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS, timeout=2 * PATIENCE)
         yield browser
         browser.close()
 
@@ -54,7 +59,7 @@ class Tab:
 def tab(browser: Browser, width: int = 1280, height: int = 860, theme: str = "light") -> Iterator[Tab]:
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)  # type: ignore[arg-type]
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(PATIENCE)
     found = Tab(page)
     page.on("request", lambda request: found.requests.append(request.url))
     page.on("pageerror", lambda error: found.errors.append(str(error)))

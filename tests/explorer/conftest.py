@@ -88,11 +88,13 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Server]:
-    """`python -m lark.explorer <folder>` on a free port."""
+def serving(folder: Path, *options: str, browser: str | None = None) -> Iterator[Server]:
+    """`python -m lark.explorer <folder>` on a free port, on a machine with this browser or without one."""
+    given = ["--no-browser"] if browser is None else []
+    own = {"PYTHONUNBUFFERED": "1"} if browser is None else {"PYTHONUNBUFFERED": "1", "BROWSER": browser, "DISPLAY": ":0"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "lark.explorer", str(folder), "--port", "0", "--no-browser", *options],
-        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        [sys.executable, "-m", "lark.explorer", str(folder), "--port", "0", *given, *options],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **own},
     )  # fmt: skip
     try:
         said = ""
@@ -107,7 +109,11 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
         raise AssertionError(f"The explorer did not start: {said}")
     finally:
         process.terminate()
-        process.wait(10)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
 
 
 @pytest.fixture(scope="package")

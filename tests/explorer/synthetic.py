@@ -168,14 +168,16 @@ def _lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
-def large_store(root: Path, questions: int = 5000, teachers: int = 11, rollouts: int = 3, words: int = 40) -> Path:
-    """A store of the paper's size: 5,000 questions with 33 candidates each."""
+def large_store(
+    root: Path, questions: int = 5000, teachers: int = 11, rollouts: int = 3, words: int = 40, tokens: int = 8000
+) -> Path:
+    """A store of the paper's size: 5,000 questions with 33 candidates each. The tokens of the first question are kept."""
     rng = np.random.default_rng(7)
     per, n = teachers * rollouts, questions * teachers * rollouts
     question = np.repeat(np.arange(questions), per)
     candidate = np.tile(np.arange(per), questions)
     teacher = candidate // rollouts
-    filler = [" ".join(rng.choice(["so", "we", "add", "then", "$x^2$", "check"], words)) for _ in range(50)]
+    filler = [" ".join(rng.choice(["so", "we", "add", "then", "$x^2$", "check"], 40)) for _ in range(50)]
     text = pa.array([f"{filler[i % 50]} \\boxed{{{i % 9}}}" for i in range(n)])
     pieces = {
         "question_id": [f"q{i:05d}" for i in question],
@@ -196,4 +198,28 @@ def large_store(root: Path, questions: int = 5000, teachers: int = 11, rollouts:
     scores = write_scores(root, keys)
     for i, (method, budget, weighting) in enumerate([("lark", 3, "chi2"), ("rsr", 3, "uniform"), ("grape", 1, "uniform")]):
         write_selection(root, scores, method, budget, weighting, f"{i + 1:012x}")
+    vocabulary = [f" word{i}" for i in range(997)]
+    first = table.column("candidate_id").slice(0, per).to_pylist()
+    write_tokens(root, {("q00000", name): [vocabulary[i % 997] for i in range(k, k + tokens)] for k, name in enumerate(first)})
     return root
+
+
+def large_evaluation(root: Path, problems: int = 500, steps: int = 20_000, runs: int = 100) -> None:
+    """Answers of a base and a trained student to a benchmark of MATH500's size, a long training curve, and many runs."""
+    folder = artifact(root, "checkpoint", "student-lark-B3", "f" * 12, {"training": {}}, {})
+    _lines(
+        folder / "metrics.jsonl", [{"step": i, "epoch": i / steps, "loss": 1 / (i + 1), "grad_norm": 1.0} for i in range(steps)]
+    )
+    write_answers(root, "student-base", problems, "5" * 12, text="so we add " * 300 + "\\boxed{1}")
+    write_answers(root, "student-lark-B3", problems, "6" * 12, f"student-lark-B3-{'f' * 12}", text="then " * 600 + "\\boxed{1}")
+    for i in range(runs):
+        run = root / "runs" / "student" / f"lark-B{i}"
+        run.mkdir(parents=True)
+        plan = [{"step": "pool", "artifacts": [f"pool/pool-{POOL}"]}]
+        lines = [
+            {"event": "start", "plan": plan},
+            {"event": "step", "step": "pool", "made": [], "reused": plan[0]["artifacts"]},
+        ]
+        _lines(
+            run / "steps.jsonl", [{"run": "1", "time": "2026-01-01T00:00:00", **line} for line in [*lines, {"event": "end"}]]
+        )

@@ -153,8 +153,8 @@ def test_hovering_shows_the_numbers_of_the_artifact(
             }  # fmt: skip
             for name, value in expected.items():
                 assert shown[name] == pytest.approx(float(value), rel=6e-4, abs=6e-5), (name, i)
-            expect(page.locator(".alternative")).to_have_count(int((kept.alternatives[i] >= 0).sum()))
-            first = page.locator(".alternative").first.locator(".num").inner_text().replace("−", "-")
+            expect(page.locator(".alternatives > .alternative")).to_have_count(int((kept.alternatives[i] >= 0).sum()))
+            first = page.locator(".alternatives > .alternative").first.locator(".num").inner_text().replace("−", "-")
             assert float(first) == pytest.approx(float(kept.alternative_p[i][0]), rel=6e-3)
 
 
@@ -239,11 +239,12 @@ def test_the_slider_gives_the_weights_of_real_selections(at: Tab, server: Server
         mine = stored[stored["question_id"] == "demo-00003"]
         assert shown_weights(page) == dict(zip(mine["candidate_id"], mine["weight"], strict=True))
         expect(page.locator("#budget")).to_have_value(str(len(mine)))
-    menu.select_option(label="LARK, B=1, chi2")
+    menu.select_option(label="LARK, B = 1, chi2")
     slider = page.locator("#budget")
     slider.focus()
     for _ in range(2):
         page.keyboard.press("ArrowRight")
+    expect(slider).to_have_value("3")
     stored = pd.read_parquet(next((store / "selection").glob("*-lark-chi2-B3-*")) / "selection.parquet")
     mine = stored[stored["question_id"] == "demo-00003"]
     assert shown_weights(page) == dict(zip(mine["candidate_id"], mine["weight"], strict=True))
@@ -293,20 +294,95 @@ def test_light_and_dark(browser: Browser, server: Server) -> None:
         assert light.page.evaluate(background) == first  # the choice is kept
 
 
+LOOKS = Path(__file__).with_name("looks.js").read_text(encoding="utf-8").split("\n", 1)[1].rstrip()
 PAGES = [
     "", "#/pool/{where}", "#/question/{where}/2?a=1&b=4", "#/compare/{where}/2/1/4", "#/compare/{where}/2/1/4?show=text",
     "#/methods/{where}", "#/answers", "#/artifact/pool/{pool}",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-def test_no_page_is_wider_than_the_window(browser: Browser, server: Server, pool: str, view: str, width: int) -> None:
-    with tab(browser, width=width) as opened:
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (400, "dark")])
+def test_nothing_is_cut_off_or_hard_to_read(
+    browser: Browser, server: Server, pool: str, view: str, context: Context, width: int, theme: str
+) -> None:
+    """No page is wider than the window, no text ends outside its box, and all texts have the contrast that WCAG asks for."""
+    (benchmark,) = respond(context, "benchmarks", {})[1]["benchmarks"]
+    problem = "/".join([benchmark["group"], *(model["id"] for model in benchmark["models"]), "1"])
+    with tab(browser, width=width, theme=theme) as opened:
         opened.open(server.url)
-        for page in PAGES:
+        for page in [*PAGES, f"#/problem/{problem}"]:
             opened.open(server.base + page.format(where=f"{pool}/{view}", pool=pool))
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, page
+            assert opened.page.evaluate(f"{LOOKS}.cutOff()") == [], page
+            assert opened.page.evaluate(f"{LOOKS}.contrast()") == [], page
         assert opened.errors == []
+
+
+def test_a_row_says_why_it_was_chosen(at: Tab, server: Server, context: Context, pool: str, view: str) -> None:
+    """The parts of LARK's score that the page shows multiply to the score of the method."""
+    question = respond(context, f"question/{pool}/{view}/3", {})[1]
+    at.open(f"{server.base}#/question/{pool}/{view}/3?m=lark&B=3&w=chi2")
+    page = at.page
+    found = page.evaluate(
+        """async (candidates) => {
+          const { learnability } = await import("/static/js/why.js");
+          return candidates.map((_, i) => learnability(candidates, i).score);
+        }""",
+        question["candidates"],
+    )
+    assert found == pytest.approx(question["scores"]["lark"], rel=1e-9)
+    order = np.argsort(question["ranks"]["lark"])
+    names = [question["candidates"][i]["id"] for i in order]
+    why = page.get_by_role("region", name="Explanation")
+    expect(why).to_contain_text(f"Why {names[0]}?")
+    expect(why).to_contain_text("1st of 33 by LARK; the budget takes 3.")
+    for _ in range(4):
+        page.keyboard.press("j")
+    expect(why).to_contain_text(f"Why not {names[3]}?")
+    expect(why).to_contain_text("It is the best one left out")
+    page.locator(".chart .pick[data-c] rect").last.hover()  # the best one
+    expect(page.locator(".tooltip")).to_contain_text(f"{names[0]}: score")
+    page.get_by_label("Method", exact=True).select_option("rsr")
+    expect(why).to_contain_text("rank-surprisal ratio")
+
+
+def test_a_comparison_shows_what_each_method_thinks(at: Tab, server: Server, context: Context, pool: str, view: str) -> None:
+    question = respond(context, f"question/{pool}/{view}/3", {})[1]
+    at.open(f"{server.base}#/compare/{pool}/{view}/3/4/20")
+    rows = at.page.get_by_role("table", name="What each method thinks").locator("tbody tr")
+    expect(rows).to_have_count(len(question["rankings"]))
+    for row, ranking in zip(rows.all(), question["rankings"], strict=True):
+        cells = row.locator("td").all_inner_texts()
+        ranks = [question["ranks"][ranking["key"]][c] for c in (4, 20)]
+        assert [cells[1].split()[0], cells[3].split()[0]] == [f"#{rank}" for rank in ranks]
+        assert cells[4] == ("A" if ranks[0] < ranks[1] else "B")
+
+
+def test_peaks_are_reached_by_key_and_button(
+    at: Tab, server: Server, store: Path, context: Context, pool: str, view: str
+) -> None:
+    question = respond(context, f"question/{pool}/{view}/4", {})[1]
+    stored = {row.candidate_id: row for row in read_trajectories(next((store / "tokens").iterdir()), question["id"])}
+    residual = stored[question["candidates"][2]["id"]].residual
+    high = [i for i, v in enumerate(residual) if v >= 1.2 and (i == 0 or residual[i - 1] < v)]
+    at.open(f"{server.base}#/compare/{pool}/{view}/4/2/20?heat=residual")
+    page = at.page
+    for i in high[:2]:
+        page.keyboard.press("n")
+        expect(page.locator(".token-tip")).to_have_attribute("data-token", str(i))
+    page.get_by_role("button", name="Previous peak").click()
+    expect(page.locator(".token-tip")).to_have_attribute("data-token", str(high[0]))
+
+
+def test_the_pointer_reads_values_from_training_curves(at: Tab, context: Context) -> None:
+    (curve,) = respond(context, "curves", {})[1]["curves"]
+    columns = respond(context, f"curve/{curve['fingerprint']}", {})[1]["columns"]
+    chart = at.page.get_by_role("img", name="Training: weighted loss, nats per token")
+    box = chart.bounding_box()
+    assert box is not None
+    chart.hover(position={"x": box["width"] - 15, "y": 60})
+    expect(at.page.locator(".tooltip")).to_contain_text(f"training step {columns['step'][-1]}")
+    assert f"{columns['loss'][-1]:.3f}"[:4] in at.page.locator(".tooltip").inner_text()
 
 
 def test_what_does_not_exist_is_a_sentence(browser: Browser, server: Server, pool: str, view: str) -> None:
@@ -435,7 +511,7 @@ def test_the_export_shows_the_same_pages_and_asks_no_other_server(
         page.keyboard.press("c")
         expect(page.locator(".tokens")).to_have_count(2)
         page.locator(".tokens").first.locator("[data-i='1']").first.hover()
-        expect(page.locator(".token-tip .alternative")).to_have_count(5)
+        expect(page.locator(".token-tip .alternatives > .alternative")).to_have_count(5)
         page.get_by_role("button", name="Text", exact=True).click()
         expect(page.locator(".text-side .prose").first).to_be_visible()
         page.keyboard.press("Escape")

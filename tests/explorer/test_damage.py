@@ -19,6 +19,15 @@ from tests.explorer import synthetic
 from tests.explorer.synthetic import LENGTHS, POOL, SCORES, artifact, trajectory
 
 CHECKPOINT = "9" * 12
+PLAN = [{"step": "pool", "artifacts": [f"pool/pool-{POOL}"]}, {"step": "score", "artifacts": [f"scores/student-pool-{SCORES}"]}]
+START = {"event": "start", "process": 1, "host": "elsewhere", "typed": ["budget=3"], "plan": PLAN}
+
+
+def record(root: Path, *lines: dict[str, Any]) -> None:
+    run = root / "runs" / "demo" / "lark-B3"
+    run.mkdir(parents=True, exist_ok=True)
+    with (run / "steps.jsonl").open("a") as handle:
+        handle.writelines(json.dumps({"run": "1", "time": "2026-01-01T00:00:00", **line}) + "\n" for line in lines)
 
 
 def make(root: Path) -> Path:
@@ -33,8 +42,10 @@ def make(root: Path) -> Path:
     (folder / "metrics.jsonl").write_text('{"step": 1, "epoch": 1, "loss": 2.5}\n{"step": 2, "epoch": 2, "loss": 1')
     synthetic.write_answers(root, "student-base", 4, "5" * 12)
     synthetic.write_answers(root, "student-lark-B2", 4, "6" * 12, f"student-lark-B2-{CHECKPOINT}")
-    run = root / "runs" / "student" / "lark-B2"
+    run = root / "runs" / "demo" / "lark-B3"
     (run / ".hydra").mkdir(parents=True)
+    made = [f"pool/pool-{POOL}"]
+    record(root, START, {"event": "step", "step": "pool", "seconds": 1, "made": made, "reused": []}, {"event": "end"})
     (run / "lark.log").write_text(f"2026-01-01 00:00:00,000 INFO lark.runtime.pipeline: pool    1.0 s     pool/pool-{POOL}\n")
     (run / "summary.json").write_text('{"results": [{"method": "LARK"}]}')
     (run / ".hydra" / "overrides.yaml").write_text("- method=lark\n")
@@ -53,7 +64,7 @@ def addresses(context: Context) -> list[str]:
         "overview", "artifacts", "runs", "results", "curves", f"curve/{CHECKPOINT}", f"artifact/scores/{SCORES}", f"pool/{where}",
         f"artifact/pool/{POOL}", f"questions/{where}", f"question/{where}/1", f"text/{POOL}/1/2", f"tokens/{where}/1/2",
         f"alternatives/{where}/1/2/0", f"methods/{where}", f"distribution/{where}/lark", f"agreement/{where}/2",
-        f"disagreement/{where}/lark/rsr/2", f"pool/{POOL}/-", f"question/{POOL}/-/0", "benchmarks",
+        f"disagreement/{where}/lark/rsr/2", f"shares/{where}/B-2", f"pool/{POOL}/-", f"question/{POOL}/-/0", "benchmarks",
     ]  # fmt: skip
     return [*found, *answer_addresses(context)]
 
@@ -86,7 +97,7 @@ def test_a_whole_store_answers_everything(whole: Path) -> None:
 FILES = [
     "config.yaml", "manifest.json", "trajectories.parquet", "lengths.parquet", "scores.parquet", "text.parquet",
     "selection.parquet", "questions.parquet", "pieces.parquet", "tokens-*.parquet", "metrics.jsonl", "problems.jsonl",
-    "generations.jsonl", "grades.jsonl", "metrics.json", "lark.log", "summary.json", "overrides.yaml",
+    "generations.jsonl", "grades.jsonl", "metrics.json", "lark.log", "steps.jsonl", "summary.json", "overrides.yaml",
 ]  # fmt: skip
 
 
@@ -165,6 +176,63 @@ def test_scores_of_a_running_pass_are_shown_so_far(whole: Path, tmp_path: Path) 
     }
     assert running["parts"] == 2
     assert respond(context, f"distribution/{POOL}/{SCORES}/lark", {})[1]["scored"] == 4
+
+
+def runs_of(root: Path) -> list[dict[str, Any]]:
+    return respond(Context(root), "runs", {})[1]["rows"]
+
+
+def test_a_run_without_an_end_is_running_or_was_interrupted(tmp_path: Path) -> None:
+    """On another machine, a run is in progress if one of its artifacts is; here, if its process exists."""
+    root = tmp_path / "outputs"
+    record(root, START, {"event": "step", "step": "pool", "seconds": 1, "made": [f"pool/pool-{POOL}"], "reused": []})
+    (row,) = runs_of(root)
+    assert (row["state"], row["done"], row["total"], row["current"]) == ("interrupted", 1, 2, "score")
+    assert row["steps"][0]["made"] == [{"kind": "pool", "fingerprint": POOL, "name": None}]  # deleted
+    artifact(root, "scores", "student-pool", SCORES, {}, {}, status="started")
+    assert runs_of(root)[0]["state"] == "running"
+    (live,) = respond(Context(root), "overview", {})[1]["runs"]
+    assert (live["name"], live["done"], live["total"], live["current"]) == ("demo/lark-B3", 1, 2, "score")
+    record(root, {"event": "end", "error": "The GPU is out of memory."})
+    assert (runs_of(root)[0]["state"], runs_of(root)[0]["error"]) == ("failed", "The GPU is out of memory.")
+
+
+def test_artifacts_of_one_step_share_the_progress_of_its_log(tmp_path: Path) -> None:
+    scores = artifact(tmp_path, "scores", "student-pool", SCORES, {}, {}, status="started")
+    artifact(tmp_path, "tokens", "student-pool", "7" * 12, {}, {}, status="started")
+    artifact(tmp_path, "judge", "pool", "6" * 12, {}, {}, status="started", started="2026-01-03T00:00:00")
+    (scores / "log.txt").write_text("scoring:  34%|███▍      | 4/12 [00:03<00:06,  1.3tok/s]")
+    rows = {row["kind"]: row["bar"] for row in respond(Context(tmp_path), "overview", {})[1]["running"]}
+    assert rows["scores"]["percent"] == rows["tokens"]["percent"] == 34 and rows["judge"] is None
+
+
+def test_a_page_that_was_opened_before_there_were_scores_gets_them(whole: Path) -> None:
+    """Its address has the fingerprint of the token counts, or none."""
+    for early in (LENGTHS, "-"):
+        status, values = respond(Context(whole), f"question/{POOL}/{early}/1", {})
+        assert status == 200 and values["view"]["id"] == SCORES and values["scores"]["lark"]
+
+
+def test_runs_that_share_a_folder_are_kept_apart(tmp_path: Path) -> None:
+    root = tmp_path / "outputs"
+    record(root, START, {"event": "end", "error": None})
+    again = {"run": "2", "time": "2026-01-02T00:00:00"}
+    record(root, {**START, **again, "typed": ["budget=3", "force=[score]"]}, {**again, "event": "end", "error": None})
+    assert [row["overrides"] for row in runs_of(root)] == [["budget=3", "force=[score]"], ["budget=3"]]
+
+
+def test_runs_of_an_older_version_are_read_from_their_log(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "demo" / "lark-B3"
+    run.mkdir(parents=True)
+    line = "2026-01-0{} 00:00:00,000 INFO lark.runtime.pipeline: {:<9}{:<9} {}\n"
+    first = [line.format(1, "pool", "1.0 s", f"pool/pool-{POOL}"), line.format(1, "grade", "9.0 s", "4 artifacts of metrics")]
+    (run / "lark.log").write_text("".join([*first, line.format(2, "pool", "reused", f"pool/pool-{POOL}")]))
+    (run / "summary.json").write_text('{"results": [{"method": "LARK"}]}')
+    early = time.mktime(time.strptime("2026-01-01", "%Y-%m-%d"))
+    os.utime(run / "summary.json", (early, early))
+    (row,) = runs_of(tmp_path)
+    assert row["state"] is None and row["results"] == []  # those of the first run in this log
+    assert [(step["title"], step["seconds"]) for step in row["steps"]] == [("pool", None)]
 
 
 def test_a_lock_tells_a_running_artifact_from_an_interrupted_one(tmp_path: Path) -> None:

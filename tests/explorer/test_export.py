@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.harness.pages import write_pages
 from experiments.harness.report import write_index
 from lark.errors import LarkError
 from lark.explorer.api import respond
@@ -89,10 +90,17 @@ def test_tokens_of_selected_candidates_come_first_if_not_all_fit(tmp_path: Path)
     assert len(written) == 2 and str(list(keys["candidate_id"]).index(chosen)) in written
 
 
-def test_the_reports_index_links_to_an_export_that_exists(tmp_path: Path) -> None:
-    write_index(tmp_path)
-    assert "explorer" not in (tmp_path / "index.md").read_text()
-    (tmp_path / "explorer").mkdir()
-    (tmp_path / "explorer" / "index.html").touch()
-    write_index(tmp_path)
-    assert "(explorer/index.html)" in (tmp_path / "index.md").read_text()
+def test_the_reports_index_links_to_the_pages_beside_it(store: Path, tmp_path: Path) -> None:
+    assert write_pages(tmp_path / "empty") == []  # nothing to export, and no complaint
+    for folder in (tmp_path / "report", tmp_path / "report" / "paper"):
+        folder.mkdir()
+        write_index(folder)
+        assert "explorer" not in (folder / "index.md").read_text()
+    for kind in ("pool", "lengths", "scores", "selection"):
+        (tmp_path / kind).symlink_to(store / kind)
+    assert write_pages(tmp_path) == []
+    assert "(explorer/index.html)" in (tmp_path / "report" / "index.md").read_text()
+    assert "(../explorer/index.html)" in (tmp_path / "report" / "paper" / "index.md").read_text()
+    (tmp_path / "report" / "explorer" / "explorer.json").unlink()
+    (problem,) = write_pages(tmp_path)
+    assert "has other files" in problem

@@ -49,12 +49,18 @@ def test_the_overview_counts_artifacts_and_says_how_they_depend_on_each_other(co
     assert get(context, "artifacts", flags="kind:selection", search="rsr")["found"] == 2
 
 
-def test_runs_have_their_steps_and_results(context: Context) -> None:
+def test_runs_have_their_steps_and_results(context: Context, view: str) -> None:
     rows = get(context, "runs")["rows"]
     (full,) = [row for row in rows if row["results"]]
-    assert {step["title"] for step in full["steps"]} >= {"pool", "score", "select", "train", "grade"}
-    assert full["results"][1]["method"] == "LARK"
-    assert any("reused" in step["took"] for row in rows for step in row["steps"])
+    assert full["state"] == "finished" and full["done"] == full["total"] == len(full["steps"]) and full["current"] is None
+    assert full["results"][1]["method"] == "LARK" and "scoring.tokens=true" in full["overrides"]
+    made = {step["title"]: [artifact["kind"] for artifact in step["made"]] for step in full["steps"]}
+    assert made["score"] == ["scores", "tokens"] and made["train"] == ["checkpoint"] and made["grade"] == ["metrics"]
+    assert full["took"] > 0 and all(step["seconds"] is not None for step in full["steps"])
+    others = [row for row in rows if row is not full]
+    assert len(others) == 10 and all(row["steps"][0]["seconds"] is None for row in others)  # the pool is reused
+    used = get(context, f"artifact/scores/{view}")["runs"]
+    assert [run["how"] for run in used].count("made") == 1 and {run["how"] for run in used} == {"made", "reused"}
 
 
 def test_results_are_those_of_metrics_json(context: Context, store: Path) -> None:
@@ -135,6 +141,11 @@ def test_disagreements_start_with_the_lowest_correlation(context: Context, pool:
     rows = get(context, f"disagreement/{pool}/{view}/lark/rsr/3")["rows"]
     found = [row["spearman"] for row in rows]
     assert len(found) == 6 and found == sorted(found)
+    for row in rows:
+        page = get(context, f"question/{pool}/{view}/{row['n']}")
+        for method, picks in zip(("lark", "rsr"), row["picks"], strict=True):
+            best = np.argsort(page["ranks"][method])[:3]
+            assert picks == [page["candidates"][i]["id"] for i in best]
 
 
 def test_tokens_are_those_of_the_artifact(context: Context, store: Path, pool: str, view: str) -> None:
@@ -148,8 +159,11 @@ def test_tokens_are_those_of_the_artifact(context: Context, store: Path, pool: s
         assert "".join(tokens["pieces"][i] for i in tokens["piece"]) == pieces.text(kept.token)
         for name in ("surprisal", "residual", "entropy"):
             np.testing.assert_array_equal(np.float16(tokens[name]), np.float16(getattr(kept, name)))
-        found = get(context, f"alternatives/{pool}/{view}/1/{candidate['c']}/0")["rows"]
-        assert [[row["id"] for row in position] for position in found] == kept.alternatives[: len(found)].tolist()
+        found = get(context, f"alternatives/{pool}/{view}/1/{candidate['c']}/0")
+        n = len(found["ids"])
+        assert found["ids"] == kept.alternatives[:n].tolist()
+        np.testing.assert_allclose(found["p"], kept.alternative_p[:n], rtol=6e-4)
+        assert found["texts"] == {str(token): pieces.text([token]) for token in np.unique(kept.alternatives[:n]).tolist()}
         assert tokens["special"] == [i for i, token in enumerate(tokens["id"]) if pieces.special[token]]
 
 
@@ -192,7 +206,15 @@ def test_the_pool_has_its_teachers_and_their_shares_of_selections(
         mine = table[table["teacher"] == teacher["teacher"]]
         assert teacher["trajectories"] == len(mine) == sum(teacher["histogram"])
         assert teacher["tokens"]["quantiles"][2] == mine["n_tokens"].median()
-    assert all(sum(selection["teachers"]) == selection["trajectories"] for selection in page["selections"])
+    assert [budget["label"] for budget in page["budgets"]] == ["B = 1", "B = 3", "B = 40"]
+    shares = get(context, f"shares/{pool}/{view}/{page['budgets'][0]['key']}")["selections"]
+    assert [selection["ranking"] for selection in shares] == ["lark", "random", "rule_quality", "rsr", "brier"]  # as in METHODS
+    for selection in shares:
+        stored = pd.read_parquet(next((context.root / "selection").glob(f"*-{selection['fingerprint']}")) / "selection.parquet")
+        counts = stored["teacher"].value_counts().to_dict()
+        assert dict(zip([t["teacher"] for t in page["teachers"]], selection["teachers"], strict=True)) == {
+            t["teacher"]: counts.get(t["teacher"], 0) for t in page["teachers"]
+        }
     found = get(context, f"questions/{pool}/{view}", sort="-tokens", flags="tokens")
     means = table.groupby("question_id")["n_tokens"].mean().sort_values(ascending=False)
     assert [row["id"] for row in found["rows"]] == means.index.tolist()

@@ -18,7 +18,7 @@ from tests.explorer.conftest import Server, serving
 
 def ask(server: Server, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
     """One request, with exactly these headers (underscores are hyphens)."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     for name, value in {"Host": f"127.0.0.1:{server.port}", **headers}.items():
         connection.putheader(name.replace("_", "-"), value)
@@ -63,6 +63,30 @@ def test_a_wrong_token_gets_no_cookie(server: Server, token: str) -> None:
 
 def test_the_token_is_not_accepted_as_a_parameter_of_data(server: Server) -> None:
     assert ask(server, f"/api/overview?token={server.token}").status == 403
+
+
+def test_a_single_use_token_works_once() -> None:
+    """It is on the command line of the browser, which other users of the machine can read."""
+    access = Access()
+    code = access.single_use()
+    assert code != access.token and not access.allows_token(code)
+    assert access.exchanges(code) and not access.exchanges(code)
+    assert access.exchanges(access.token) and access.exchanges(access.token)
+
+
+def test_the_browser_is_given_a_single_use_token(store: Path, tmp_path: Path) -> None:
+    browser, asked = tmp_path / "browser", tmp_path / "asked"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {asked}.part && mv {asked}.part {asked}\n')
+    browser.chmod(0o755)
+    with serving(store, browser=str(browser)) as running:
+        deadline = time.time() + 60
+        while not asked.exists():
+            assert time.time() < deadline
+            time.sleep(0.05)
+        opened = asked.read_text().strip()
+        assert opened.startswith(running.base) and running.token not in opened
+        path = opened.removeprefix(running.base[:-1])
+        assert [ask(running, path).status for _ in range(2)] == [303, 403]
 
 
 @pytest.mark.parametrize(

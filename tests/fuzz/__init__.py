@@ -1,1 +1,4 @@
-"""Random disturbances of the real program. Seeded and bounded; `python -m tests.fuzz.<module>` runs one kind."""
+"""Random damage to everything that a run reads, with one rule: a sentence, or the same result as without the damage.
+
+`python -m tests.fuzz` runs all kinds of cases for some minutes; `test_fuzz.py` runs a few of each in `make test`.
+"""

@@ -28,7 +28,7 @@ from lark.config import Student
 from lark.errors import LarkError
 from lark.models import attention as choice
 from lark.models import varlen
-from lark.models.attention import assert_packing_separates, separate_segments, supports_packing
+from lark.models.attention import assert_packing_separates, separate_segments, supports_packing, supports_prefixes
 from lark.models.varlen import SEGMENTS, VARLEN, Segments
 
 SIZES = [9, 1, 17, 5]
@@ -127,6 +127,30 @@ def test_packs_of_every_architecture_are_what_transformers_computes_for_each_tra
     passes = "do not pass" not in family and hasattr(model.config, "sliding_window")
     assert (type(model.config) in varlen._passes_window) == passes
     assert supports_packing(model)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_a_shared_prefix_is_what_transformers_computes_for_each_trajectory(family: str) -> None:
+    """Two prefixes, one shared by two segments and longer than the windows of 4 tokens. A model that cannot do it says so."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(ARCHITECTURES[family], attn_implementation="sdpa", dtype=torch.float64).eval()
+    assert not supports_prefixes(model)  # sdpa itself cannot
+    ids, _ = pack_of([9, 3, 8, 6, 2])
+    prefixes = [(0, 0), (0, 6), (0, 0), (12, 5), (0, 6)]
+    rows, sizes = list(ids.split([9, 3, 8, 6, 2], dim=1)), [9, 3, 8, 6, 2]
+    whole = [torch.cat([ids[:, start : start + size], row], dim=1) for row, (start, size) in zip(rows, prefixes, strict=True)]
+    expected = [model(input_ids=each, use_cache=False).logits[:, -size:] for each, size in zip(whole, sizes, strict=True)]
+    separate_segments(model)
+    assert supports_packing(model)
+    possible = "do not pass" not in family
+    assert supports_prefixes(model) == possible
+    positions = torch.cat([torch.arange(size, size + own) for (_, size), own in zip(prefixes, sizes, strict=True)])[None]
+    segments = Segments.of(sizes, prefixes)
+    assert segments.longest == 11
+    found = model(input_ids=ids, position_ids=positions, use_cache=False, **segments.arguments(model)).logits
+    close = torch.allclose(found, torch.cat(expected, dim=1), rtol=1e-8, atol=1e-9)
+    assert close == possible
 
 
 @pytest.mark.parametrize("implementation", [SEGMENTS, VARLEN])

@@ -325,6 +325,39 @@ def test_control_tokens_in_tool_results_stay_text(shared_data: Path) -> None:
     assert clean.response == attacked.response
 
 
+def attacked(hostile: str) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """A conversation with tools, and text in every place of the calls and of the tools' definitions."""
+    function = TOOLS[0]["function"]
+
+    def call(**values: Any) -> list[dict[str, Any]]:
+        changed = {**CALL, "function": {**CALL["function"], **values}}
+        return [*AGENT[:1], {**AGENT[1], "tool_calls": [changed]}, *AGENT[2:]]
+
+    def tool(**values: Any) -> list[dict[str, Any]]:
+        return [{**TOOLS[0], "function": {**function, **values}}]
+
+    keys, values = {hostile: 3}, {"a": {"type": hostile, "role": hostile, "list": [hostile]}}
+    kinds = {"type": "object", "properties": {hostile: {"type": hostile}}}
+    return [
+        (call(name=hostile), TOOLS), (call(arguments=keys), TOOLS), (call(arguments={"a": keys}), TOOLS),
+        (call(arguments=values), TOOLS), (AGENT, tool(name=hostile)), (AGENT, tool(description=hostile)),
+        (AGENT, tool(parameters=kinds)),
+        (AGENT, [{**TOOLS[0], "type": hostile, hostile: 1}]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_control_tokens_in_tool_calls_and_definitions_stay_text(family: str, shared_data: Path) -> None:
+    chat = ChatFormat(tokenizer(family, shared_data))
+    control = set(chat.literal.control)
+    (clean,) = chat.encode_dialogues([Dialogue(AGENT, TOOLS)], 9999)
+    for hostile in HOSTILE[family]:
+        for messages, tools in attacked(hostile):
+            (encoded,) = chat.encode_dialogues([Dialogue(messages, tools)], 9999)
+            assert [t for t in encoded.ids if t in control] == [t for t in clean.ids if t in control], (messages, tools)
+            assert len(encoded.turns) == len(clean.turns) == 2
+
+
 @pytest.mark.parametrize(
     ("message", "expected"),
     [

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lark.errors import LarkError
 from lark.models.students import DEMO, tokenizer_identity, weights_identity
 from lark.runtime.store import Checksums
 from tests.conftest import composed
@@ -43,6 +44,30 @@ def test_a_file_of_the_weights_changes_their_fingerprint_only(name: str, folder:
     (folder / name).write_text("other")
     after = identities(folder)
     assert before[0] == after[0] and before[1] != after[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["generation_config.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"]
+)
+@pytest.mark.parametrize("kind", ["dangling", "loop", "folder"])
+def test_a_file_that_is_not_there_is_not_just_missing(kind: str, name: str, folder: Path) -> None:
+    """Transformers would go on without the file: with fewer stop tokens, or another template."""
+    (folder / name).unlink()
+    if kind == "folder":
+        (folder / name).mkdir()
+    else:
+        (folder / name).symlink_to(name if kind == "loop" else "../blobs/0123")
+    with pytest.raises(LarkError, match=rf"{name} is a (link to a file that does not exist|folder, but a file is expected)"):
+        identities(folder)
+
+
+def test_links_to_files_are_followed(folder: Path) -> None:
+    """A folder of the hub's cache consists of links."""
+    before = identities(folder)
+    for path in sorted(folder.iterdir()):
+        path.rename(folder.parent / path.name)
+        path.symlink_to(folder.parent / path.name)
+    assert identities(folder) == before
 
 
 def test_other_files_change_nothing(folder: Path) -> None:

@@ -99,7 +99,7 @@ def test_pytorchs_function_still_has_the_signature_that_is_called() -> None:
         "scale": None, "window_size": (-1, -1), "enable_gqa": False,
     }  # fmt: skip
     ours = inspect.signature(sdpa_per_segment).parameters
-    assert list(ours)[:7] == positional and set(ours) - {"dropout"} <= set(parameters)
+    assert list(ours)[:7] == positional and set(ours) - {"dropout", "prefixes"} <= set(parameters)
 
 
 @pytest.fixture

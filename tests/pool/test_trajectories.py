@@ -15,7 +15,7 @@ from lark.config import Pool
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
-from lark.pool.read import read
+from lark.pool.read import box_answer, read
 from lark.pool.rsr import teachers_and_rollouts
 from lark.pool.summary import pool_summary
 from lark.pool.trajectory import Trajectory
@@ -184,6 +184,12 @@ def test_fields_can_be_renamed(tmp_path: Path) -> None:
         (b'{"question": "A?", "response": "half \\ud83d"}\n', r"line 1: lone surrogate .* \(half a character\)"),
         (b'{"question": "A?", "response": "x", "rollout": "first"}\n', r"line 1: `rollout` must be a whole number"),
         (b'{"question": "A?", "response": "x", "rollout": 1.7}\n', r"line 1: `rollout` must be a whole number, not 1\.7"),
+        (b'{"question": "A?", "response": "x", "rollout": true}\n', r"line 1: `rollout` must be a whole number, not True"),
+        (b'{"question": "A?", "response": "x", "rollout": "1_0"}\n', r"line 1: `rollout` must be a whole number"),
+        (b'{"question": "A?", "response": "x", "answer": Infinity}\n', r"line 1: `answer` must be text or a number, not inf"),
+        (b'{"question": "A?", "response": "x", "question_id": " "}\n', r"line 1: `question_id` must be text or a number"),
+        (b'{"question": "A?", "response": "x", "candidate_id": "\\u200b"}\n', r"line 1: `candidate_id` must be text"),
+        (b'{"question": "\\u200b", "response": "x"}\n', r"line 1: the question is empty"),
         (b'{"question": 7, "response": "x"}\n', r"line 1: `question` must be a string, not 7"),
         (b'{"question": "A?", "response": "x", "correct": "maybe"}\n', r"line 1: `correct` must be true or false"),
         (b'{"question": "A?", "response": "x", "system": ["be brief"]}\n', r"line 1: `system` must be a string"),
@@ -196,6 +202,11 @@ def test_errors_name_the_file_and_line(content: bytes, said: str, tmp_path: Path
     with pytest.raises(LarkError, match=said) as error:
         list(read(Pool(name="p", format="rows", path=str(path))))
     assert "pool.jsonl" in str(error.value)
+
+
+@pytest.mark.parametrize("pattern", ["(a)|b", "()", "b(\\s*)$"])
+def test_a_pattern_that_finds_no_answer_leaves_the_response_as_it_is(pattern: str) -> None:
+    assert box_answer("a, then b", pattern) == "a, then b"
 
 
 @pytest.mark.parametrize(

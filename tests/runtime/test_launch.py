@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from lark.demo.pool import trajectories
 from lark.errors import LarkError
 from lark.evaluation.operations import GRADE
+from lark.pool import trajectories as pools
+from lark.pool.trajectory import Trajectory
 from lark.runtime import launch
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Operation
@@ -28,6 +31,7 @@ def run(operation: Operation, folder: Path, processes: int = 1, **parts: Any) ->
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_failing_worker_is_quoted_in_its_own_words(processes: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pools.write((Trajectory(**row) for row in trajectories(1, 42)), tmp_path / pools.FILE, composed().pool)  # type: ignore[arg-type]
     with pytest.raises(LarkError, match=r"student\.path=.*its tokenizer cannot be loaded"):
         run(LENGTHS, tmp_path, processes, weights=str(tmp_path / "nowhere"), inputs={"pool": tmp_path})
     assert "Traceback" not in capfd.readouterr().err

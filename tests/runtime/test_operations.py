@@ -277,6 +277,6 @@ def test_a_reversed_method_is_named_so_everywhere_and_has_its_own_selection(tmp_
     config = composed("method=rsr", "method.reverse=true")
     assert (config.method.key, config.method.title) == ("rsr-reversed", "RSR min (reversed)")
     assert method_label("rsr-reversed") == "RSR min (reversed)"
-    assert ranking_of({"method": "rsr", "reverse": True}).describe() == {
-        "key": "rsr-reversed", "label": "RSR min (reversed)", "method": "rsr", "higher": True,
-    }  # fmt: skip
+    described = ranking_of({"method": "rsr", "reverse": True}).describe()
+    expected = {"key": "rsr-reversed", "label": "RSR min (reversed)", "method": "rsr", "higher": True}
+    assert expected.items() <= described.items()

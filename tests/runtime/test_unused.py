@@ -29,6 +29,7 @@ UNUSED = [
         ["method=random", "method.seed=7", "method.options.seed=8"],
         "method.seed=7 has no effect: method.options.seed=8 takes its place. Give only one of them.",
     ),
+    (["compare.questions=50"], "compare.questions has no effect in a run of its own: use `python -m experiments run compare"),
     (["method.path=a.csv"], "method.path=a.csv has no effect: it belongs to method=external."),
     (["method=rsr", "method.higher_is_better=false"], "method.higher_is_better=false has no effect"),
     (["method.judge.path=a/b"], "method.judge.path has no effect: method=lark asks no judge."),

@@ -35,8 +35,12 @@ def written(path: Path, content: str | bytes) -> Path:
         ("\n \n", "the file is empty"),
         (HEADER, "the file has a header but no rows"),
         (b"PAR1 and then nothing that Parquet would say", "looks like a Parquet file but cannot be read"),
-        (b"\x00\x01\xff\xfe\x9c" * 50, "not a readable Parquet or CSV file"),
-        (HEADER + 'q1,"a,1\n', "not a readable Parquet or CSV file"),
+        (b"\x00\x01\xff\xfe\x9c" * 50, "not UTF-8"),
+        (HEADER + 'q1,"a,1\n', "line 2: cannot be read as CSV"),
+        (HEADER + "q,1,2,0.5\n", "line 2: 4 values, but the header has 3 columns"),  # an id with a comma, not quoted
+        (HEADER + "q1,a,0.5,\nq2,a,0.5,\n", "line 2: 4 values, but the header has 3 columns"),
+        (HEADER + "q1,a,1\nq2,b\n", "line 3: 2 values, but the header has 3 columns"),
+        (HEADER.strip() + ",score\nq1,a,1,2\n", "the column 'score' appears 2 times"),
         ('{"question_id": "q1", "candidate_id": "a", "score": 1}\n', "looks like JSON"),
         (HEADER.replace(",", ";") + "q1;a;1\n", "seem to be separated by semicolons); expected Parquet, or CSV with commas"),
         (HEADER.replace(",", "\t") + "q1\ta\t1\n", "separated by tabs"),
@@ -55,7 +59,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_sentence_before_anything_r
     )
     with pytest.raises(LarkError) as error:
         Pipeline(config, tmp_path / "run")
-    assert str(error.value).startswith(f"{path}: ")
+    assert str(error.value).startswith(str(path))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out" / "pool").exists()

@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from lark.models import varlen
 from lark.models.chat import ChatFormat, Encoded
+from lark.models.head import last_hidden_state, predicting
 from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
-from lark.scoring.forward import Student, batches, response_statistics
+from lark.scoring import forward
+from lark.scoring.forward import Student, batches, packs, response_statistics
 from lark.scoring.methods import METHODS
-from lark.scoring.statistics import TokenStatistics
+from lark.scoring.statistics import TokenStatistics, token_statistics
 from lark.scoring.worker import summarise
 from tests.conftest import composed
+from tests.models.test_attention import ARCHITECTURES
 
 RANK_CLIP = 100
 
@@ -69,7 +73,7 @@ def score_all(student: Student, encoded: list[Encoded], budget: int) -> list[Tok
 @pytest.fixture(scope="module")
 def demo() -> tuple[Student, ChatFormat]:
     config = composed().student
-    return Student.of(load_model(str(DEMO), config, "cpu")), load_chat(str(DEMO), config)
+    return Student.load(str(DEMO), config, "cpu"), load_chat(str(DEMO), config)
 
 
 @pytest.fixture(scope="module")
@@ -98,19 +102,49 @@ def test_neither_company_nor_padding_nor_order_changes_a_number(demo, demo_rows)
                 torch.testing.assert_close(column, getattr(alone[index], name), rtol=1e-5, atol=1e-5)
 
 
-def test_packs_give_the_numbers_of_padded_batches(demo_rows):
-    """A GPU packs by default. On a CPU the same path runs if it is asked for, with the reference instead of the kernel."""
+def test_packs_and_shared_prompts_give_the_numbers_of_padded_batches(demo_rows):
+    """A CPU shares prompts by default. A GPU packs without sharing: on a CPU the same path runs if it is asked for."""
     config = composed().student
     chat = load_chat(str(DEMO), config)
     encoded = chat.encode_many(demo_rows, 512)
-    padding, packing = (
-        Student.of(load_model(str(DEMO), replace(config, attention=name), "cpu")) for name in ("auto", "varlen")
-    )
-    assert (padding.packs, packing.packs) == (False, True)
-    padded, packed = (score_all(student, encoded, 2048) for student in (padding, packing))
-    for one, other in zip(packed, padded, strict=True):
-        for name, column in vars(one).items():
-            torch.testing.assert_close(column, getattr(other, name), rtol=1e-5, atol=1e-5)
+    students = [
+        Student.of(load_model(str(DEMO), replace(config, attention=name), "cpu")) for name in ("auto", "varlen", "eager")
+    ]
+    assert [(student.packs, student.shares) for student in students] == [(True, True), (True, False), (False, False)]
+    shared, packed, padded = (score_all(student, encoded, 2048) for student in students)
+    for one, two, three in zip(shared, packed, padded, strict=True):
+        for name, column in vars(three).items():
+            torch.testing.assert_close(getattr(one, name), column, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(getattr(two, name), column, rtol=1e-5, atol=1e-5)
+
+
+CANNOT_SHARE = {"qwen2_moe, whose layers do not pass their window on"}
+
+
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_every_architecture_gives_the_numbers_of_each_trajectory_alone(family, monkeypatch):
+    """Three questions with several candidates, one of them in two turns, in passes so small that a question needs several."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(ARCHITECTURES[family], attn_implementation="sdpa").eval()
+    generator = torch.Generator().manual_seed(1)
+    ids = iter(torch.randint(97, (1000,), generator=generator).tolist())
+    prompts = [[next(ids) for _ in range(size)] for size in (9, 1, 6)]
+    batch = [
+        Encoded([*prompts[question], *(next(ids) for _ in range(size))], len(prompts[question]), False, context)
+        for question, size, context in (
+            (0, 5, ()), (0, 12, ((12, 15),)), (1, 8, ()), (0, 3, ()), (2, 7, ()), (1, 1, ()), (2, 11, ()), (2, 2, ()), (0, 4, ()),
+        )
+    ]  # fmt: skip
+    student = Student.of(model)
+    assert (student.packs, student.shares) == (True, family not in CANNOT_SHARE)
+    assert len(packs(batch, 1000, student.shares)) == 1
+    for tokens in (1000, 30):
+        monkeypatch.setattr(forward, "CPU_TOKENS", tokens)
+        for encoded, found in zip(batch, response_statistics(student, batch), strict=True):
+            hidden = last_hidden_state(model, torch.tensor(encoded.ids)[None])[0]
+            alone = token_statistics(predicting(hidden, encoded), torch.tensor(encoded.response), student.head)
+            for name, column in vars(found).items():
+                torch.testing.assert_close(column, getattr(alone, name), rtol=1e-5, atol=1e-5)
 
 
 def test_a_kernel_that_fails_at_start_up_means_padded_batches(monkeypatch, caplog):
@@ -127,20 +161,37 @@ def test_a_kernel_that_fails_at_start_up_means_padded_batches(monkeypatch, caplo
 
 def test_batches_take_everything_once_and_keep_to_the_budget():
     lengths = [int(100 * abs(math.sin(i))) + 1 for i in range(50)]
-    for padded in (True, False):
-        found = batches(lengths, 300, padded)
+    for padded, padding in ((True, math.inf), (True, 8), (False, math.inf)):
+        found = batches(lengths, 300, padded, padding)
         assert sorted(i for batch in found for i in batch) == list(range(50))
         for batch in found:
             sizes = [lengths[i] for i in batch]
             assert len(batch) == 1 or (max(sizes) * len(batch) if padded else sum(sizes)) <= 300
+            assert not padded or max(sizes) - min(sizes) <= padding
     assert batches([5, 900, 7], 300, padded=True) == [[1], [2, 0]]
+    assert batches([5, 90, 7], 300, padded=True) == [[1, 2, 0]]
+    assert batches([5, 90, 7], 300, padded=True, padding=32) == [[1], [2, 0]]
+    assert batches([5, 900, 7], 300, padded=False) == [[0], [1], [2]]
     assert batches([], 300, padded=True) == []
+
+
+def test_packs_hold_each_prompt_once():
+    batch = [
+        Encoded([question] * 10 + [9] * size, 10, False)
+        for question, size in ((1, 5), (2, 5), (1, 5), (1, 40), (2, 5), (3, 99))
+    ]
+    assert packs(batch, 100, shares=True) == [[0, 2, 3, 1, 4], [5]]  # 15 + 5 + 40, 15 + 5
+    assert packs(batch, 60, shares=True) == [[0, 2, 3], [1, 4], [5]]
+    assert packs(batch, 59, shares=True) == [[0, 2], [3], [1, 4], [5]]
+    assert packs(batch, 60, shares=False) == [[0, 2], [3], [1, 4], [5]]
+    assert packs([], 60, shares=True) == []
 
 
 def test_a_real_student_gives_the_naive_numbers_on_real_trajectories(smollm2, shared_data):
     """One question's answers by four teachers."""
     config = composed("student=smollm2").student
-    student, chat = Student.of(load_model(str(smollm2), config, "cpu")), load_chat(str(smollm2), config)
+    student, chat = Student.load(str(smollm2), config, "cpu"), load_chat(str(smollm2), config)
+    model = load_model(str(smollm2), config, "cpu")  # with the weights' own layout
     lines = [json.loads(line) for line in (shared_data / "pools" / "gsm_symbolic.jsonl").open(encoding="utf-8")]
     rows = [
         {"question": line["messages"][0]["content"], "system": None, "response": line["messages"][1]["content"]}
@@ -151,7 +202,7 @@ def test_a_real_student_gives_the_naive_numbers_on_real_trajectories(smollm2, sh
     assert student.head.vocabulary == 49_152
     assert sum(e.n_response for e in encoded) > 300
     for e, statistics in zip(encoded, score_all(student, encoded, 2048), strict=True):
-        assert_equals_naive(statistics, naive(student.model, e))
+        assert_equals_naive(statistics, naive(model, e))
 
 
 def test_the_papers_methods_of_the_forward_pass_need_nothing_else():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lark.config import Scoring
 from lark.errors import LarkError
+from lark.runtime.sharding import Shard, deal
 from lark.scoring import shards
 from lark.scoring.shards import LEAST_SHARDS, Shards, cost, cut
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_shard
@@ -34,9 +35,10 @@ def test_shards_cover_every_row_once_and_none_costs_much_more_than_its_share(cos
 @given(COSTS, st.integers(1, 9))
 def test_every_shard_is_dealt_once_and_loads_differ_by_no_more_than_a_shard(costs, processes):
     whole = Shards(cut(costs, 10_000), costs, costs, pa.table({}))
-    hands = whole.deal(processes)
-    assert sorted((part for hand in hands for part in hand), key=lambda part: part.start) == whole.rows
-    loads = [sum(costs[part.start : part.stop].sum() for part in hand) for hand in hands]
+    listed = [Shard(str(part), cost=whole.cost_of(part)) for part in whole.rows]
+    hands = deal(listed, processes)
+    assert sorted((shard for hand in hands for shard in hand), key=listed.index) == listed
+    loads = [sum(shard.cost for shard in hand) for hand in hands]
     largest = max(costs[part.start : part.stop].sum() for part in whole.rows)
     assert max(loads) - min(loads) <= largest + 1e-6
 

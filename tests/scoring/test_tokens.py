@@ -74,6 +74,7 @@ def test_one_candidate_is_found_by_its_ids(tmp_path):
     assert_same(found, rows[2])
     assert read_trajectory(tmp_path, "a", "t4") is None
     assert read_trajectory(tmp_path, "b", "t1") is None
+    assert tokens.candidates(tmp_path, "a") == ["t1", "t2", "t33"] and tokens.candidates(tmp_path, "b") == []
 
 
 def test_a_row_group_holds_one_question(tmp_path):

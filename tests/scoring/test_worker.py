@@ -41,8 +41,13 @@ def prepare(folder: Path, shuffled: bool = False) -> dict[str, Path]:
         random.Random(0).shuffle(rows)
     config = settings()
     pools.write(iter(rows), folder / pools.FILE, config.pool)
-    worker.lengths(job_of(config, folder, inputs={"pool": folder}))
+    write_lengths(config, folder, {"pool": folder})
     return {"pool": folder, "lengths": folder}
+
+
+def write_lengths(config: Config, folder: Path, inputs: dict[str, Path]) -> None:
+    job = job_of(config, folder, inputs=inputs)
+    shards.collect_lengths(job, worker.lengths(job))
 
 
 def cut(lengths: Path, config: Config) -> list[range]:
@@ -233,7 +238,7 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
     config = settings()
     config = replace(config, student=replace(config.student, max_length=5))  # less than any prompt
     inputs = {**pool, "lengths": tmp_path}
-    worker.lengths(job_of(config, tmp_path, inputs=inputs))
+    write_lengths(config, tmp_path, inputs)
     (tmp_path / "tokens").mkdir()
     worker.score(job_of(config, tmp_path, inputs=inputs, outputs={"tokens": tmp_path / "tokens"}))
     assert [

@@ -36,6 +36,8 @@ ARRANGEMENTS = {
 }
 """(processes, kind, micro-steps) of a batch of 16."""
 ZERO = (0, 2, 3)
+OBJECTIVES = ("nll", "dft", "entropy")
+"""With weights of tokens, which the training set `tokens` has."""
 POISON = ["training.global_batch=4", "training.learning_rate=0.001"]
 SHARED = ["hardware.sequence_parallel=2"]
 SMALL_BUCKET = 2000
@@ -54,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_student(folder / "wide", hidden=64, intermediate=128)
     write_training_set(folder / "selection")
     write_training_set(folder / "poisoned", poisoned=True)
+    write_training_set(folder / "tokens", tokens=True)
     cases: dict[str, Any] = {}
     for zero in ZERO:
         for (processes, kind, steps), overrides in ARRANGEMENTS.items():
@@ -68,6 +71,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             cases[f"{zero}-resumed"] = case("student", zero)
             cases[f"{zero}-offload"] = case("student", zero, "hardware.offload=optimizer")
             cases[f"{zero}-bucket"] = case("student", zero, *ARRANGEMENTS[2, "packed", 4]) | {"bucket": SMALL_BUCKET}
+    for objective in OBJECTIVES:
+        settings = [f"training.objective={objective}"]
+        for kind in ("packed", "padded"):
+            for zero in (0, 2):
+                overrides = [*ARRANGEMENTS[2, kind, 4], *settings]
+                cases[f"{zero}-{kind}-{objective}"] = case("student", zero, *overrides) | {"selection": "tokens"}
+        shared = case("student", 2, *ARRANGEMENTS[1, "packed", 4], *SHARED, *settings)
+        cases[f"2-shared-{objective}"] = shared | {"selection": "tokens"}
     cases["2-shared-resumed"] = case("student", 2, *SHARED, "training.gradient_checkpointing=true")
     cases["2-offload-resumed"] = case("student", 2, "hardware.offload=optimizer")
     for zero in (0, 2):
@@ -166,6 +177,30 @@ def test_one_process_gives_the_direct_gradient(kind: str, steps: int, folder: Pa
     ours, micro_steps = one_process(folder, "selection", f"1-{kind}-{steps}", *ARRANGEMENTS[1, kind, steps])
     assert micro_steps == steps
     assert relative_error(ours, exact) < 1e-5
+
+
+@pytest.fixture(scope="module", params=OBJECTIVES)
+def objective(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def exact_objective(objective: str, folder: Path) -> dict[str, Tensor]:
+    return direct_gradient(folder / "student", folder / "tokens", objective)
+
+
+def test_objectives_with_weights_of_tokens_give_the_direct_gradient_on_one_process_and_two(
+    objective: str, folder: Path, results: dict[str, Any], exact_objective: dict[str, Tensor], exact: dict[str, Tensor]
+) -> None:
+    assert relative_error(exact_objective, exact) > 0.1
+    for kind in ("packed", "padded"):
+        setting = f"training.objective={objective}"
+        ours, _ = one_process(folder, "tokens", f"1-{kind}-{objective}", *ARRANGEMENTS[1, kind, 4], setting)
+        assert relative_error(ours, exact_objective) < 1e-5
+        for zero in (0, 2):
+            assert results[f"{zero}-{kind}-{objective}"]["micro_steps"] == 4
+            assert relative_error(load_file(folder / f"{zero}-{kind}-{objective}.safetensors"), exact_objective) < 1e-5
+    assert relative_error(load_file(folder / f"2-shared-{objective}.safetensors"), exact_objective) < 1e-5
 
 
 def test_doubling_a_weight_adds_exactly_that_trajectorys_share(folder: Path, exact: dict[str, Tensor]) -> None:

@@ -1,5 +1,8 @@
 """The weighted objective against a plain full-logits formulation, in fp64 and as models are run in practice."""
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,18 +38,22 @@ class Problem:
         self.lengths = torch.bincount(self.segment[self.targets != NO_TARGET], minlength=trajectories)
         self.weights = torch.rand(trajectories, dtype=torch.float64) * 3
 
-    def ours(self, weights: Tensor | None = None, chunk: int = 7, rule: LogitRule = PLAIN) -> tuple[Tensor, Tensor]:
+    def ours(
+        self, weights: Tensor | None = None, chunk: int = 7, rule: LogitRule = PLAIN, **options: Any
+    ) -> tuple[Tensor, Tensor]:
         weights = self.weights if weights is None else weights
         return weighted_loss(
-            self.hidden, self.head, self.targets, self.segment, weights, self.lengths, 64, self.bias, chunk, rule
+            self.hidden, self.head, self.targets, self.segment, weights, self.lengths, 64, self.bias, chunk, rule, **options
         )
 
     def trajectory_loss(self, i: int, rule: LogitRule = PLAIN) -> Tensor:
         """ℓ_i of one trajectory, as the paper writes it."""
         mine = (self.segment == i) & (self.targets != NO_TARGET)
-        z = rule.scale * (self.hidden[mine] @ self.head.T + self.bias)
-        z = z if rule.softcap is None else rule.softcap * torch.tanh(z / rule.softcap)
-        return functional.cross_entropy(z, self.targets[mine])
+        return functional.cross_entropy(self.logits(mine, rule), self.targets[mine])
+
+    def logits(self, positions: Tensor, rule: LogitRule) -> Tensor:
+        z = rule.scale * (self.hidden[positions] @ self.head.T + self.bias)
+        return z if rule.softcap is None else rule.softcap * torch.tanh(z / rule.softcap)
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         return list(torch.autograd.grad(loss, (self.hidden, self.head, self.bias), retain_graph=True))
@@ -74,6 +81,42 @@ def test_scaled_and_capped_logits_have_their_gradients(rule: LogitRule) -> None:
     torch.testing.assert_close(loss, expected)
     for ours, plain in zip(problem.gradients(loss), problem.gradients(expected), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("objective", ["nll", "dft", "entropy"])
+@pytest.mark.parametrize("rule", [PLAIN, LogitRule(scale=3.0, softcap=1.5)])
+def test_token_level_objectives_are_their_formulas_with_constant_factors(objective: str, rule: LogitRule) -> None:
+    problem = Problem()
+    tokens = torch.rand(len(problem.targets), dtype=torch.float64) * 2
+    loss, nll = problem.ours(rule=rule, objective=objective, token_weights=tokens)
+    expected = torch.zeros((), dtype=torch.float64)
+    for i, w in enumerate(problem.weights):
+        mine = (problem.segment == i) & (problem.targets != NO_TARGET)
+        p = problem.logits(mine, rule).softmax(1)
+        gold = p[range(len(p)), problem.targets[mine]]
+        likely = p.sort(1, descending=True).values[:, :20]
+        likely = likely / likely.sum(1, keepdim=True)
+        factor = {
+            "nll": torch.ones_like(gold),
+            "dft": gold.detach(),
+            "entropy": -(likely * likely.log()).sum(1).detach() / math.log(20),
+        }[objective]
+        expected = expected + w * (tokens[mine] * factor * -gold.log()).mean() / 64
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(nll, problem.ours(rule=rule)[1])  # of the responses, under any objective
+    for ours, plain in zip(problem.gradients(loss), problem.gradients(expected), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-8, atol=1e-12)
+
+
+def test_a_certain_student_learns_nothing_under_entropy_and_a_hopeless_token_nothing_under_dft() -> None:
+    hidden = torch.tensor([[300.0]], requires_grad=True)
+    head = torch.tensor([[1.0], *[[-1.0]] * 30], requires_grad=True)
+    for objective in ("dft", "entropy"):
+        loss, _ = weighted_loss(
+            hidden, head, torch.tensor([5]), torch.tensor([0]), torch.ones(1), torch.ones(1), 1, objective=objective
+        )
+        loss.backward()
+        assert hidden.grad is not None and loss.item() == 0 and not hidden.grad.any()
 
 
 def test_doubling_a_weight_adds_exactly_that_trajectorys_gradient() -> None:

@@ -221,7 +221,7 @@ def test_training_hands_the_boundaries_to_every_layer(checkpointing: bool, monke
 
 
 def test_a_batch_moves_as_a_whole() -> None:
-    moved = collate_packed([A, B], [1.0, 1.0]).to("meta")
+    moved = collate_packed([A, B], [1.0, 1.0], token_weights=[None, [1.0] * B.n_response]).to("meta")
     assert moved.segments is not None
     tensors = [value for value in vars(moved).values() if isinstance(value, Tensor)]
     assert {value.device.type for value in [*tensors, moved.segments.boundaries]} == {"meta"}

@@ -20,7 +20,17 @@ from lark.runtime import launch
 from lark.runtime.operation import Job
 from lark.training import curves as curves_module
 from lark.training import trainer as trainer_module
-from lark.training.checkpoints import COMPLETE, STATE, Layout, damage, newest_checkpoint, remove_unusable, seal, stamps
+from lark.training.checkpoints import (
+    COMPLETE,
+    HELD_OUT,
+    STATE,
+    Layout,
+    damage,
+    newest_checkpoint,
+    remove_unusable,
+    seal,
+    stamps,
+)
 from lark.training.export import Exporter
 from lark.training.operations import TRAIN
 from lark.training.worker import CURVE, DONE, finished, prepare, train
@@ -113,12 +123,20 @@ def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(
             assert a.get(key, 0.0) == pytest.approx(b.get(key, 0.0), rel=1e-5)
 
 
+def rows(selection: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (selection / "train.jsonl").read_text().splitlines()]
+
+
 def check_curve_and_snapshots(job: Job, student: Path, selection: Path) -> None:
     lines = curve(job.folder)
     assert [line["step"] for line in lines if "held_out_loss" in line] == [0, 8, 16, STEPS]
     assert lines[0]["held_out_loss"] == pytest.approx(direct_loss(student, selection), rel=1e-5)
     assert lines[-1]["held_out_loss"] == pytest.approx(direct_loss(job.folder, selection), rel=1e-5)
     assert lines[-1]["held_out_loss"] < lines[0]["held_out_loss"]
+    each = {row["trajectory"]: row["loss"] for row in map(json.loads, (job.folder / HELD_OUT).read_text().splitlines())}
+    weights = {f"{row['question_id']}/{row['candidate_id']}": row["weight"] for row in rows(selection)}
+    mean = sum(weights[name] * loss for name, loss in each.items()) / len(weights)
+    assert set(each) == set(weights) and mean == pytest.approx(lines[-1]["held_out_loss"])
     assert (lines[10]["epoch"], lines[20]["epoch"]) == (1.0, 2.0)
     assert all(line["tokens_per_second"] > 0 for line in lines[1:])
     snapshots = sorted(job.folder.glob("snapshots/*"))

@@ -10,7 +10,7 @@ import pytest
 from lark.errors import LarkError
 from lark.models.dialogue import Dialogue
 from lark.runtime.pipeline import Pipeline
-from lark.training.training_set import Row, read_rows
+from lark.training.training_set import Row, read_rows, read_token_weights
 from tests.conftest import composed
 
 USER, ASSISTANT = {"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}
@@ -51,6 +51,9 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
         ({"messages": [USER, {"content": "2"}]}, "each with text as content and a role: system, user, assistant, tool"),
         ({"messages": [USER, {"role": "assistant"}]}, "`messages` must be a list of messages"),
         ({"messages": "1 + 1 = 2"}, "`messages` must be a list of messages"),
+        ({"token_weights": 1.0}, "`token_weights` must be a list of numbers, not 1.0"),
+        ({"token_weights": [1, -1]}, "`token_weights` has -1 at position 1; weights are numbers from 0 to 1e"),
+        ({"token_weights": [math.nan]}, "`token_weights` has nan at position 0"),
     ],
 )
 def test_what_cannot_be_trained_on_is_named_with_its_line(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -77,3 +80,22 @@ def test_a_held_out_file_is_read_before_anything_runs_if_the_run_trains(tmp_path
     Pipeline(composed(*settings, "stages=[select]"), tmp_path)
     write(path, GOOD)
     Pipeline(composed(*settings), tmp_path)
+
+
+def test_weights_of_tokens_are_read_from_a_copy_of_a_training_set_or_from_a_shorter_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.jsonl", {**GOOD, "token_weights": [1, 0.5]})
+    (row,) = read_rows(path)
+    assert row.token_weights == (1.0, 0.5)
+    short = write(tmp_path / "short.jsonl", {"question_id": "q0", "candidate_id": "c", "token_weights": [1, 0.5]})
+    assert read_token_weights(path) == read_token_weights(short) == {("q0", "c"): (1.0, 0.5)}
+    for lines, said in (
+        ([GOOD], "line 1: there is no `token_weights`"),
+        ([], "is empty"),
+        ([row_of(1), row_of(2)], "duplicate"),
+    ):
+        with pytest.raises(LarkError, match=said):
+            read_token_weights(write(tmp_path / "bad.jsonl", *lines))
+
+
+def row_of(weight: float) -> dict[str, Any]:
+    return {**GOOD, "token_weights": [weight]}

@@ -40,7 +40,7 @@ from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, merged, transposed_layers
 from lark.training.operations import TRAIN
 from lark.training.trainer import arguments, save_steps, trains_nothing
-from lark.training.worker import prepare, read_examples, train
+from lark.training.worker import prepare, read_examples, train, with_token_weights
 from lark.training.zero import deepspeed_config, zero_stage
 from tests.conftest import composed
 from tests.training.tiny import make_job, write_student, write_training_set
@@ -153,6 +153,27 @@ def test_a_response_that_is_cut_away_is_named_before_training(tmp_path: Path) ->
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(LarkError, match=r"the response of q00/c is cut off completely at student\.max_length=200"):
         read_examples(tmp_path / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(DEMO)), 200)
+
+
+def test_weights_of_tokens_are_those_of_the_file_and_must_fit_the_students_tokens(tmp_path: Path) -> None:
+    write_training_set(tmp_path)
+    chat, path, file = ChatFormat(AutoTokenizer.from_pretrained(DEMO)), tmp_path / "train.jsonl", tmp_path / "tokens.jsonl"
+    examples = read_examples(path, chat, 200)
+    length = examples[3].encoded.n_response
+
+    def write(count: int, question: str = "q03") -> Path:
+        row = {"question_id": question, "candidate_id": "c", "token_weights": [0.5] * count}
+        file.write_text(json.dumps(row) + "\n")
+        return file
+
+    found = with_token_weights(examples, write(length))
+    assert found[3].token_weights == (0.5,) * length and {e.token_weights for e in found[:3] + found[4:]} == {None}
+    with pytest.raises(LarkError, match=rf"token_weights of q03/c has 2 numbers, but its response has {length} tokens"):
+        with_token_weights(examples, write(2))
+    with pytest.raises(LarkError, match=r"none of its 1 trajectories is in the selection, such as q00/c"):
+        with_token_weights(examples, write(2, "elsewhere"))
+    cut = read_examples(path, chat, len(examples[3].encoded.ids) - 1)  # one token of this response is cut off
+    assert with_token_weights(cut, write(length))[3].token_weights == (0.5,) * (length - 1)
 
 
 def test_the_trainer_gets_the_papers_recipe(tmp_path: Path) -> None:
@@ -330,12 +351,13 @@ def test_a_checkpoint_without_the_curve_or_snapshots_that_are_asked_for_is_not_r
     different = [
         plain, before, fingerprint(held_out=HeldOut(str(file))), fingerprint(held_out=HeldOut(str(file), 3)),
         fingerprint(held_out=HeldOut("selection")), fingerprint(snapshots=4), fingerprint(lora=Lora(8)),
-        fingerprint(lora=Lora(8, 1.0)), fingerprint(learning_rate=0.5),
+        fingerprint(lora=Lora(8, 1.0)), fingerprint(learning_rate=0.5), fingerprint(objective="dft"),
+        fingerprint(objective="entropy"), fingerprint(token_weights=str(file)),
     ]  # fmt: skip
     assert len(set(different)) == len(different)
     same = [
         fingerprint(liger=True), fingerprint(packing=False), fingerprint(checkpoints=2), fingerprint(lora=Lora(0, 3.0)),
-        fingerprint(held_out=HeldOut(None, 7)), fingerprint(zero=2),
+        fingerprint(held_out=HeldOut(None, 7)), fingerprint(zero=2), fingerprint(objective="nll", token_weights=None),
     ]  # fmt: skip
     assert set(same) == {plain}
 
@@ -346,7 +368,8 @@ def test_a_missing_held_out_file_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "steps", "expected"), [(0, 9, []), (2, 9, [0, 9]), (4, 9, [0, 3, 6, 9]), (5, 2, [0, 1, 2]), (3, 1, [0, 1])]
+    ("count", "steps", "expected"),
+    [(0, 9, []), (2, 9, [0, 9]), (4, 9, [0, 3, 6, 9]), (5, 2, [0, 1, 2]), (3, 1, [0, 1]), (2**62, 2, [0, 1, 2])],
 )
 def test_snapshots_are_evenly_spaced_from_the_first_to_the_last_step(count: int, steps: int, expected: list[int]) -> None:
     assert snapshot_steps(count, steps) == expected

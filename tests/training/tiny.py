@@ -1,6 +1,7 @@
 """A tiny student, a training set of unequal lengths and weights, and the gradient that training must have."""
 
 import json
+import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -59,9 +60,15 @@ def write_student(folder: Path, tied: bool = True, dropout: float = 0.0, hidden:
 
 
 def write_training_set(
-    folder: Path, count: int = 16, weights: list[float] | None = None, equal: bool = False, poisoned: bool = False
+    folder: Path,
+    count: int = 16,
+    weights: list[float] | None = None,
+    equal: bool = False,
+    poisoned: bool = False,
+    tokens: bool = False,
 ) -> Path:
-    """Responses of 1 to 30 words; weights from `WEIGHTS` in turn, or all 1. `poisoned`: one of them is much too large."""
+    """Responses of 1 to 30 words; weights from `WEIGHTS` in turn, or all 1. `poisoned`: one of them is much too large.
+    `tokens`: every second trajectory has weights for its tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = weights or [1.0 if equal else WEIGHTS[k % len(WEIGHTS)] for k in range(count)]
     with (folder / "train.jsonl").open("w", encoding="utf-8") as handle:
@@ -71,7 +78,18 @@ def write_training_set(
             row = {"question_id": f"q{k:02d}", "candidate_id": "c", "messages": messages}
             row["weight"] = POISON if poisoned and k == POISONED else weight
             handle.write(json.dumps(row) + "\n")
+    if tokens:
+        add_token_weights(folder / "train.jsonl")
     return folder
+
+
+def add_token_weights(path: Path) -> None:
+    """Give every second trajectory weights from 0 to 2 for its response tokens."""
+    lengths = {e.name: e.encoded.n_response for e in read_examples(path, ChatFormat(AutoTokenizer.from_pretrained(DEMO)), 200)}
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for row in rows[::2]:
+        row["token_weights"] = [(7 * k % 5) / 2 for k in range(lengths[f"{row['question_id']}/{row['candidate_id']}"])]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def make_job(student: Path, selection: Path, folder: Path, *overrides: str, rank: int = 0, world: int = 1) -> Job:
@@ -95,19 +113,31 @@ def tiny_config(*overrides: str) -> Config:
     return schema.load(OmegaConf.merge(_composed(), OmegaConf.from_dotlist(list(overrides))))  # type: ignore[arg-type]
 
 
-def losses(model: PreTrainedModel, selection: Path, tokenizer: Path) -> Iterator[Tensor]:
-    """w_i ℓ_i / N, one trajectory at a time through the whole model and its full logits."""
+def losses(model: PreTrainedModel, selection: Path, tokenizer: Path, objective: str = "nll") -> Iterator[Tensor]:
+    """w_i ℓ_i / N, one trajectory at a time through the whole model and its full logits; with the factors of its tokens."""
     examples = read_examples(selection / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(tokenizer)), 200)
     for example in examples:
         ids, start = torch.tensor([list(example.encoded.ids)]), example.encoded.prompt_length
         logits = model(input_ids=ids, use_cache=False).logits[0]
-        yield example.weight * functional.cross_entropy(logits[start - 1 : -1], ids[0, start:]) / len(examples)
+        each = functional.cross_entropy(logits[start - 1 : -1], ids[0, start:], reduction="none")
+        factors = torch.tensor(example.token_weights or [1.0] * len(each), dtype=each.dtype)
+        yield example.weight * (each * factors * _factors(logits[start - 1 : -1], each, objective)).mean() / len(examples)
 
 
-def direct_gradient(student: Path, selection: Path) -> dict[str, Tensor]:
+def _factors(logits: Tensor, surprisal: Tensor, objective: str) -> Tensor:
+    """What each token's surprisal is multiplied by, as the objectives' papers define it."""
+    if objective == "dft":
+        return torch.exp(-surprisal).detach()
+    if objective == "entropy":
+        likely = logits.detach().sort(dim=1, descending=True).values[:, :20].softmax(dim=1)
+        return -(likely * likely.log()).sum(1) / math.log(20)
+    return torch.ones_like(surprisal)
+
+
+def direct_gradient(student: Path, selection: Path, objective: str = "nll") -> dict[str, Tensor]:
     """∇ 1/|batch| Σ w_i ℓ_i in fp64."""
     model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float64)
-    for loss in losses(model, selection, student):
+    for loss in losses(model, selection, student, objective):
         loss.backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 

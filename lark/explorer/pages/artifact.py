@@ -6,8 +6,8 @@ from lark.errors import LarkError
 from lark.explorer.context import Context
 from lark.explorer.listing import Entry, Listing
 from lark.explorer.pages.overview import row
-from lark.explorer.problems import PageError
-from lark.explorer.progress import LOG, curve, progress, tail
+from lark.explorer.pages.runs import runs_with
+from lark.explorer.progress import LOG, curve, last_point, progress, tail
 from lark.selection.write import SELECTION
 from lark.training.checkpoints import CHECKPOINT
 
@@ -27,6 +27,7 @@ def artifact(context: Context, kind: str, fingerprint: str) -> dict[str, Any]:
         "counts": entry.counts,
         "inputs": [{"label": label, **_link(listing, *key)} for label, key in entry.inputs.items()],
         "used_by": [_link(listing, *user.key) for user in users[:MANY]],
+        "runs": runs_with(context, entry.key),
         "files": _files(entry),
         "config": _config(listing, entry),
         "log": tail(entry.file(LOG)),
@@ -65,13 +66,9 @@ def curves(context: Context) -> dict[str, Any]:
     listing = context.listing()
     found = []
     for entry in listing.of(CHECKPOINT.name)[:MANY]:
-        try:
-            last = curve(entry)
-        except PageError:
-            continue
-        losses = [value for value in last["loss"] if value is not None]
-        more = {"steps": len(last["step"]), "loss": losses[-1] if losses else None, "method": _method(listing, entry)}
-        found.append({**row(listing, entry), **more})
+        last = last_point(entry)
+        if last is not None:
+            found.append({**row(listing, entry), **last, "method": _method(listing, entry)})
     return {"curves": found}
 
 

@@ -17,6 +17,8 @@ from lark.explorer.values import number, plain, rounded
 from lark.explorer.views import View, selections_of, views_of
 
 BINS, CELLS = 48, 36
+PICKS = 3
+"""Candidates that a row of the list of disagreements names."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 BUDGETS = (1, 3, 5, 10)
 """Values of B that are offered, with those of the selections that exist."""
@@ -116,6 +118,13 @@ def _check_budget(budget: int) -> None:
         raise PageError("B is at least 1.", 400)
 
 
+def _picks(table: PoolTable, n: int, rank: np.ndarray, budget: int) -> list[str]:
+    """The first candidates that a method chooses, best first."""
+    rows = table.rows(n)
+    order = np.argsort(np.where(rank[rows] > 0, rank[rows], len(rows) + 1), kind="stable")[: min(budget, PICKS)]
+    return [str(table.candidate[int(rows[i])]) for i in order if rank[rows[i]] > 0]
+
+
 def disagreements(context: Context, pool: str, view_id: str, first: str, second: str, budget: int) -> Rows:
     """The questions, those on which two methods disagree most first."""
     _, view, table, found = _open(context, pool, view_id)
@@ -131,6 +140,7 @@ def disagreements(context: Context, pool: str, view_id: str, first: str, second:
         return {
             "n": n, "id": table.questions[n], "text": text[:PREVIEW] + ("…" if len(text) > PREVIEW else ""),
             "spearman": number(rho[n]), "overlap": number(overlap[n]),
+            "picks": [_picks(table, n, r.rank, budget) for r in (first_ranks, second_ranks)],
         }  # fmt: skip
 
     sorts = {"spearman": rho[order], "overlap": overlap[order]}

@@ -13,8 +13,10 @@ from lark.explorer.context import Context
 from lark.explorer.evaluated import Evaluation, evaluations, models_of
 from lark.explorer.listing import Entry, Listing, started
 from lark.explorer.lists import Rows
+from lark.explorer.pages.runs import running
 from lark.explorer.problems import PageError, reading
-from lark.explorer.progress import progress
+from lark.explorer.progress import LOG, progress
+from lark.explorer.values import moment
 from lark.explorer.views import views_of
 from lark.pool.trajectories import POOL
 
@@ -38,10 +40,20 @@ def overview(context: Context) -> dict[str, Any]:
         "store": listing.root.name,
         "now": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "kinds": counts,
-        "running": [{**row(listing, e), **progress(e), "worker": listing.worker(e)} for e in active[:SHOWN_RUNNING]],
+        "runs": running(context, listing),
+        "running": [
+            {**row(listing, e), **progress(e, _together(e, active)), "worker": listing.worker(e)}
+            for e in active[:SHOWN_RUNNING]
+        ],
         "failed": [row(listing, entry) for entry in wrong[:SHOWN_RUNNING]],
         "pools": pools(listing),
     }
+
+
+def _together(entry: Entry, active: list[Entry]) -> Entry:
+    """The artifact whose log reports the progress: several artifacts of one step share a log, and the time of their start."""
+    sharing = [other for other in active if started(other) == started(entry) and other.file(LOG).exists()]
+    return entry if entry in sharing or not sharing else sharing[0]
 
 
 def pools(listing: Listing) -> list[dict[str, Any]]:
@@ -87,20 +99,13 @@ def artifacts(context: Context) -> Rows:
     flags |= {
         f"kind:{k}": np.array([r["kind"] == k for r in rows], dtype=bool) for k in sorted({e.kind for e in entries}, key=_place)
     }
-    when = np.array([_seconds(r["started"]) for r in rows], dtype=np.float64)
+    when = np.array([moment(r["started"]) for r in rows], dtype=np.float64)
     took = np.array([np.nan if r["seconds"] is None else r["seconds"] for r in rows], dtype=np.float64)
     users = np.array([r["users"] for r in rows], dtype=np.float64)
     return Rows(
         len(rows), rows.__getitem__, lambda i: f"{rows[i]['kind']} {rows[i]['name']} {rows[i]['fingerprint']}",
         flags, {"started": when, "seconds": took, "users": users},
     )  # fmt: skip
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        return time.mktime(time.strptime(str(text), "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
-        return float("nan")
 
 
 def results(context: Context) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from lark.explorer.tokens import questions_with_tokens
 from lark.explorer.values import number, plain, rounded
 from lark.explorer.views import View, selections_of, views_of
 from lark.pool.trajectories import POOL
+from lark.scoring.methods import METHODS
 
 BINS = 40
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 PREVIEW = 240
 """Characters of a question in a list."""
-MANY_SELECTIONS = 24
 
 
 def pool(context: Context, fingerprint: str, view_id: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def pool(context: Context, fingerprint: str, view_id: str) -> dict[str, Any]:
     known = columns(view, table, ["n_tokens", "truncated"], context.cache)
     tokens, cut = known.get("n_tokens"), known.get("truncated")
     edges = _edges(tokens)
-    shares, notes = _selections(context, listing, view, table)
+    made, notes = budgets(listing, view)
     return {
         "pool": {"fingerprint": fingerprint, "name": view.pool.name, "state": listing.state(view.pool)},
         "view": view.describe(),
@@ -43,7 +43,7 @@ def pool(context: Context, fingerprint: str, view_id: str) -> dict[str, Any]:
         "bins": None if edges is None else rounded(edges),
         "teachers": [_teacher(i, name, table, view, tokens, cut, edges) for i, name in enumerate(table.teacher.values)],
         "all": _teacher(None, "all", table, view, tokens, cut, edges),
-        "selections": shares,
+        "budgets": made,
         "notes": notes,
         "scored": None if tokens is None else int(np.isfinite(tokens).sum()),
     }
@@ -108,22 +108,43 @@ def _spread(values: np.ndarray) -> dict[str, Any] | None:
     }
 
 
-def _selections(context: Context, listing: Listing, view: View, table: PoolTable) -> tuple[list[dict[str, Any]], list[str]]:
-    """The selections that can be read, and what is wrong with the others."""
-    found, notes = [], []
-    for entry in selections_of(listing, view)[:MANY_SELECTIONS]:
+def budgets(listing: Listing, view: View) -> tuple[list[dict[str, str]], list[str]]:
+    """The budgets of the selections that exist, as `shares` takes them, and what is wrong with selections that cannot be read."""
+    found: dict[str, dict[str, Any]] = {}
+    notes = []
+    for entry in selections_of(listing, view):
         try:
-            found.append(_shares(context, listing, entry, table))
+            said = selected_by(entry, listing)
+            found.setdefault(said["amount_key"], said)
         except LarkError as problem:
             notes.append(str(problem))
-    return found, notes
+    ordered = sorted(found.items(), key=lambda item: (item[1]["budget"] is None, item[1]["budget"] or 0, item[0]))
+    return [{"key": key, "label": said["amount"]} for key, said in ordered], notes
 
 
-def _shares(context: Context, listing: Listing, entry: Entry, table: PoolTable) -> dict[str, Any]:
-    """How often a selection chose each teacher."""
+def shares(context: Context, fingerprint: str, view_id: str, budget: str) -> dict[str, Any]:
+    """How often each method's selection at this budget chose each teacher. The weighting does not change what is chosen, so one
+    selection of each method is read."""
+    listing = context.listing()
+    view, table = context.view(listing, fingerprint, view_id)
+    found: dict[str, dict[str, Any]] = {}
+    notes = []
+    for entry in selections_of(listing, view):
+        try:
+            said = selected_by(entry, listing)
+            if said["amount_key"] == budget and said["ranking"] not in found:
+                found[said["ranking"]] = _shares(context, said, entry, table)
+        except LarkError as problem:
+            notes.append(str(problem))
+    names = list(METHODS)
+    ordered = sorted(found.values(), key=lambda said: (names.index(said["method"]), said["ranking"]))
+    return {"budget": budget, "selections": ordered, "notes": notes}
+
+
+def _shares(context: Context, said: dict[str, Any], entry: Entry, table: PoolTable) -> dict[str, Any]:
     rows = chosen(entry, table, context.cache).row
     counts = np.bincount(table.teacher.code[rows], minlength=len(table.teacher.values))
-    return {**selected_by(entry, listing), "teachers": counts.tolist(), "trajectories": len(rows)}
+    return {**said, "teachers": counts.tolist(), "trajectories": len(rows)}
 
 
 def questions(context: Context, fingerprint: str, view_id: str) -> Rows:

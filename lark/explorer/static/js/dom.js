@@ -48,6 +48,17 @@ export function responsive(draw, props = {}) {
   return box;
 }
 
+// A table that can be wider than its place. The side behind which there is more fades out.
+export function scroller(...content) {
+  const box = h("div", { class: "table-scroll" }, ...content);
+  const mark = () => {
+    box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+  };
+  box.addEventListener("scroll", mark, { passive: true });
+  new ResizeObserver(mark).observe(box);
+  return box;
+}
+
 // A colour of the style sheet as a canvas takes it. Custom properties hold light-dark(), which only a real property resolves.
 const probe = h("span", { class: "sr" });
 let known = new Map();
@@ -66,6 +77,9 @@ export const forgetColours = () => { known = new Map(); };
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffb]/gu;
 export const visible = (text) => text.replace(HIDDEN, (c) => `⟨${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 export const oneLine = (text) => visible(text.replace(/\s+/g, " "));
+
+// A sentence of ours, with commands between backticks as code.
+export const said = (text) => visible(text).split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
 
 export function announce(text) {
   document.getElementById("live").textContent = text;

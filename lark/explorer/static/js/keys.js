@@ -30,7 +30,7 @@ export function start() {
     }
     if (key === "g") {
       prefix = "g";
-      setTimeout(() => { prefix = ""; }, 900);
+      setTimeout(() => { prefix = ""; }, 2000);
       return;
     }
     // Enter and Space belong to the control that has the focus; arrows belong to a slider.
@@ -46,7 +46,7 @@ const HELP = [
   ["Everywhere", [["g o", "overview"], ["g p", "pool and questions"], ["g m", "methods"], ["g a", "answers"], ["/", "search"], ["t", "light or dark"], ["?", "this list"]]],
   ["Lists", [["j k ↓ ↑", "next and previous row"], ["Enter", "open the row"], ["n p", "next and previous page"]]],
   ["Question", [["j k", "next and previous candidate"], ["x", "mark for comparison"], ["c", "compare the marked two"], ["[ ]", "previous and next question"], ["− +", "smaller and larger budget"]]],
-  ["Compare", [["← →", "previous and next token"], ["↑ ↓", "previous and next line"], ["o", "other side"], ["h", "next measure"], ["v", "tokens or text"], ["Esc", "back to the question"]]],
+  ["Compare", [["← →", "previous and next token"], ["↑ ↓", "previous and next line"], ["n p", "next and previous token that stands out"], ["o", "other side"], ["h", "next measure"], ["v", "tokens or text"], ["Esc", "back to the question"]]],
 ];
 
 export function help() {

@@ -1,12 +1,12 @@
 // A list with search, filters, sorting and pages. Its state is in the address (with a prefix, if a page has several lists).
 
-import { h, replace } from "./dom.js";
+import { h, replace, scroller } from "./dom.js";
 import { count } from "./format.js";
 import { loadList } from "./load.js";
 import { problemCard } from "./parts.js";
 import { parse, remember } from "./route.js";
 
-// columns: [{title, key (sortable), num, cell(row)}]; open(row) → address or null; filters: [[flag, label, title]].
+// columns: [{title, key (sortable), num, cell(row), isMain}]; on a phone, a row is a block that starts with the main cell. open(row) → address or null; filters: [[flag, label, title]], or a function that returns them.
 export function list({ path, columns, open, filters = [], prefix = "", placeholder = "Search", search = true, empty = "Nothing here yet.", label, more, size }) {
   const asked = { search: "", flags: "", sort: "", page: 0 };
   const stored = parse().query;
@@ -41,6 +41,7 @@ export function list({ path, columns, open, filters = [], prefix = "", placehold
 
   async function refresh() {
     const mine = ++turn;
+    element.setAttribute("aria-busy", "true");
     try {
       const found = await loadList(path, { ...asked, size });
       if (mine !== turn) return;
@@ -49,13 +50,15 @@ export function list({ path, columns, open, filters = [], prefix = "", placehold
       draw();
     } catch (error) {
       if (mine === turn) replace(notice, problemCard(error, refresh));
+    } finally {
+      if (mine === turn) element.removeAttribute("aria-busy");
     }
   }
 
   function draw() {
     replace(notice);
     const pressed = asked.flags.split(",").filter(Boolean);
-    replace(chips, filters.map(([flag, text, title]) => {
+    replace(chips, (typeof filters === "function" ? filters() : filters).map(([flag, text, title]) => {
       const number = values.flags[flag];
       if (!number && !pressed.includes(flag)) return null;
       const toggle = () => change({ flags: (pressed.includes(flag) ? pressed.filter((f) => f !== flag) : [...pressed, flag]).join(","), page: 0 });
@@ -64,13 +67,13 @@ export function list({ path, columns, open, filters = [], prefix = "", placehold
     replace(head, columns.map((column) => {
       const direction = asked.sort === column.key ? "ascending" : asked.sort === `-${column.key}` ? "descending" : null;
       const next = direction === "descending" ? column.key : direction === "ascending" ? "" : `-${column.key}`;
-      return h("th", { class: column.num ? "num" : null, scope: "col", "aria-sort": column.key ? direction : null, title: column.hint },
+      return h("th", { class: `${column.num ? "num" : ""}${column.key ? " sortable" : ""}`, scope: "col", "aria-sort": column.key ? direction : null, title: column.hint },
         column.key ? h("button", { on: { click: () => change({ sort: next, page: 0 }) } }, column.title) : column.title);
     }));
     replace(body, values.rows.map((row, i) => {
       const target = open?.(row);
       const line = h("tr", { class: `${target ? "link" : ""}${i === at ? " at" : ""}` }, columns.map((column) =>
-        h("td", { class: `${column.num ? "num" : ""} ${column.class ?? ""}` }, column.cell(row, target))));
+        h("td", { class: `${column.num ? "num" : ""}${column.isMain ? " main" : ""} ${column.class ?? ""}`, data: { label: column.title } }, column.cell(row, target))));
       if (target) line.addEventListener("click", (event) => { if (!event.target.closest("a, button") && !String(getSelection())) location.hash = target; });
       return line;
     }));
@@ -78,6 +81,7 @@ export function list({ path, columns, open, filters = [], prefix = "", placehold
     const first = values.page * values.size + 1;
     const shown = values.found ? `${count(first)}–${count(first + values.rows.length - 1)} of ${count(values.found)}` : "0";
     const filtered = values.found < values.total ? ` (${count(values.total)} in all)` : "";
+    foot.hidden = !values.total;
     replace(foot, h("span", {}, shown, filtered, more ?? ""), values.pages > 1 ? h("span", { class: "row" },
       h("button", { class: "button", disabled: values.page === 0, on: { click: () => turnPage(-1) } }, "Previous"),
       h("span", {}, `${values.page + 1} / ${values.pages}`),
@@ -104,7 +108,7 @@ export function list({ path, columns, open, filters = [], prefix = "", placehold
   const element = h("div", { class: "list" },
     search || filters.length ? h("div", { class: "toolbar list-tools" }, search ? box : null, chips) : null,
     notice,
-    h("div", { class: "table-scroll" }, h("table", { "aria-label": label }, h("thead", {}, head), body)), foot);
+    scroller(h("table", { "aria-label": label }, h("thead", {}, head), body)), foot);
   const ready = refresh();
   return { element, keys, refresh, ready };
 }

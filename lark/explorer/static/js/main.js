@@ -98,6 +98,7 @@ async function draw() {
       return;
     }
     current = shown;
+    if (context.view && parse().parts[0] === context.pool) context.view = parse().parts[1] ?? context.view; // see follow()
     replace(main, shown.body);
     keys.bind(shown.keys ?? {});
     document.title = `${shown.title} · LARK explorer`;
@@ -105,7 +106,11 @@ async function draw() {
     drawTop(parse());
     shown.shown?.();
   } catch (error) {
-    if (turn === drawn) replace(main, problemCard(error, draw));
+    if (turn === drawn) {
+      context.pool = null; // it may be gone: the tabs lead to the newest one
+      drawTop(route);
+      replace(main, problemCard(error, draw));
+    }
   } finally {
     clearTimeout(waiting);
     if (turn === drawn) main.removeAttribute("aria-busy");

@@ -1,6 +1,6 @@
 // Parts of pages: cards, tags, controls, tooltips.
 
-import { h, replace, visible } from "./dom.js";
+import { h, replace, said, visible } from "./dom.js";
 import { Problem } from "./load.js";
 import { address } from "./route.js";
 
@@ -9,7 +9,7 @@ export function problemCard(error, retry) {
   if (!isKnown) console.error(error);
   const text = isKnown ? error.message : "This part could not be drawn. Reload the page; if this stays, the browser's console has details.";
   return h("section", { class: "card problem", role: "alert" },
-    h("div", { class: "tight" }, h("strong", {}, "Not available"), h("p", {}, visible(text)),
+    h("div", { class: "tight" }, h("strong", {}, "Not available"), h("p", {}, said(text)),
       h("p", {}, retry ? h("button", { class: "button", on: { click: retry } }, "Try again") : null, " ", h("a", { class: "button", href: "#/" }, "Overview"))));
 }
 
@@ -28,6 +28,11 @@ export function stateTag(state) {
   const [kind, label] = STATES[state] ?? ["", state];
   return h("span", { class: `tag ${kind}` }, h("span", { class: `dot${state === "running" ? " pulse" : ""}` }), label);
 }
+
+export const teacherName = (name) => visible(name ?? "").trim() || "(no name)";
+
+// Labels of the paper's table say which direction is better ("RSR min"); elsewhere the page says it in words.
+export const methodName = (label) => visible(label).replace(/ (max|min)$/, "");
 
 export const tag = (kind, ...text) => h("span", { class: `tag ${kind}` }, ...text);
 export const fingerprint = (value) => h("code", { class: "faint" }, value.slice(0, 8));

@@ -21,3 +21,11 @@ export function remember(changes) {
   const route = parse();
   history.replaceState(null, "", address(route.page, route.parts, { ...route.query, ...changes }));
 }
+
+// During a run, the server may answer with a newer view of the pool than the address asks for: the address follows.
+export function follow(asked, found) {
+  if (asked === found) return found;
+  const route = parse();
+  history.replaceState(null, "", address(route.page, route.parts.map((part) => (part === asked ? found : part)), route.query));
+  return found;
+}

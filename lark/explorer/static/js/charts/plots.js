@@ -1,47 +1,25 @@
-// Plots: histogram, lines, dots with intervals, quantiles by group.
+// Plots: histogram, dots with intervals, quantiles by group.
 
 import { s } from "../dom.js";
-import { count, number, percent } from "../format.js";
+import { count, number } from "../format.js";
 import { tipped } from "../parts.js";
-import { axisX, axisY, chart, line, linear, log } from "./base.js";
+import { axisX, axisY, chart, linear, log } from "./base.js";
 
 const min = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
 const max = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
 
 // Bars between edges. `marked` are counts drawn in front, such as one teacher's part of all.
-export function histogram(width, { edges, counts, marked, label, title, isLog = false, height = 190, colour = "var(--series)" }) {
-  const [left, right, top, bottom] = [44, 12, 14, 38];
+export function histogram(width, { edges, counts, marked, label, title, titleY, isLog = false, height = 190, colour = "var(--series)" }) {
+  const [left, right, top, bottom] = [44, 12, titleY ? 24 : 14, 38];
   const x = (isLog ? log : linear)([edges[0], edges.at(-1)], [left, width - right]);
   const y = linear([0, max(counts) || 1], [height - bottom, top]);
   const bars = (values, fill, opacity) => values.map((v, i) => v ? tipped(s("rect", {
     x: x(edges[i]) + 0.5, width: Math.max(0.5, x(edges[i + 1]) - x(edges[i]) - 1), y: y(v), height: Math.max(0.5, y(0) - y(v)), fill, opacity, rx: 1.5,
   }), `${number(edges[i], 3)} to ${number(edges[i + 1], 3)}: ${count(v)}`) : null);
   return chart(width, height, label,
-    axisY(y, left, { count: 4, grid: width - left - right }),
+    axisY(y, left, { count: 4, grid: width - left - right, title: titleY, y: top }),
     s("g", {}, bars(counts, marked ? "var(--line-strong)" : colour, 1), marked ? bars(marked, colour, 1) : null),
     axisX(x, height - bottom, { title, x: width - right, count: Math.min(8, width / 80) }));
-}
-
-// Curves: [{name, colour, points: [[x, y]], dots}]. Points without a number are gaps.
-export function lines(width, { curves, label, title, titleY, height = 230, isLog = false }) {
-  const [left, right, top, bottom] = [50, 14, 22, 38];
-  const all = curves.flatMap((c) => c.points).filter(([, v]) => v !== null && Number.isFinite(v));
-  if (!all.length) return chart(width, 40, label, s("text", { x: 8, y: 22 }, "No numbers yet."));
-  const xs = all.map((p) => p[0]);
-  const ys = all.map((p) => p[1]);
-  const low = isLog ? min(ys.filter((v) => v > 0)) : Math.min(0, min(ys));
-  const x = linear([min(xs), max(xs)], [left, width - right]);
-  const y = (isLog ? log : linear)([low, max(ys) * (isLog ? 1 : 1.04) || 1], [height - bottom, top]);
-  const node = chart(width, height, label,
-    axisY(y, left, { grid: width - left - right, title: titleY, y: top }),
-    axisX(x, height - bottom, { title, x: width - right, count: Math.min(8, width / 90) }),
-    curves.map((c) => {
-      const known = c.points.filter(([, v]) => v !== null && Number.isFinite(v) && (!isLog || v > 0)).map(([a, b]) => [x(a), y(b)]);
-      return s("g", {},
-        s("path", { d: line(known), fill: "none", stroke: c.colour, "stroke-width": 1.7, "stroke-linejoin": "round", opacity: c.faint ? 0.3 : 1 }),
-        c.dots ? known.map(([a, b]) => s("circle", { cx: a, cy: b, r: 2.6, fill: c.colour })) : null);
-    }));
-  return node;
 }
 
 // One row per group: a dot with an interval. groups: [{name, rows: [{label, mean, low, high, colour, tip}]}].
@@ -86,10 +64,10 @@ export function strips(width, { rows, label, title, isLog = false, colour = "var
     x.ticks(6).map((v) => s("line", { class: "tick-line", x1: x(v), x2: x(v), y1: top, y2: height - 38 })),
     rows.map((row, i) => {
       const y = top + step * i + step / 2;
-      const text = s("text", { class: "label", x: left - 10, y: y + 4, "text-anchor": "end" }, shorten(row.name, left / 7));
+      const text = s("text", { class: "label", x: left - 10, y: y + 4, "text-anchor": "end" }, shorten(row.name, left / 7.6));
       if (!row.quantiles) return text;
       const [q5, q25, q50, q75, q95] = row.quantiles.map((v) => x(v));
-      return tipped(s("g", { tabindex: 0 },
+      return tipped(s("g", { tabindex: 0, class: row.pick ? "pick" : null, on: row.pick ? { click: row.pick } : null },
         s("rect", { x: 0, y: y - step / 2, width, height: step, fill: "transparent" }), text,
         s("line", { x1: q5, x2: q95, y1: y, y2: y, stroke: row.colour ?? colour, "stroke-width": 1.5, opacity: 0.55 }),
         s("rect", { x: q25, width: Math.max(1, q75 - q25), y: y - 6, height: 12, rx: 3, fill: row.colour ?? colour, opacity: 0.32 }),
@@ -100,4 +78,3 @@ export function strips(width, { rows, label, title, isLog = false, colour = "var
 }
 
 export const shorten = (text, most) => (text.length > most ? `${text.slice(0, Math.max(3, Math.floor(most) - 1))}…` : text);
-export { percent };

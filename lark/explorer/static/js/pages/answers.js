@@ -7,7 +7,7 @@ import { load, Problem } from "../load.js";
 import { answerText } from "../math/text.js";
 import { choice, segments, tag } from "../parts.js";
 import { address, go } from "../route.js";
-import { modelLabel, modelNote } from "./results.js";
+import { GRADERS, modelLabel, modelNote } from "./results.js";
 
 export const modelName = (model) => `${modelLabel(model)}${modelNote(model) ? ` (${modelNote(model)})` : ""}`;
 
@@ -35,20 +35,20 @@ export async function open(route) {
     ],
     open: (row) => address("problem", [...parts, row.n], { grader }),
     columns: [
-      { title: "Problem", cell: (row, target) => h("div", { class: "tight question-cell" }, h("a", { href: target, class: "fill two-lines" }, oneLine(row.text)), h("span", { class: "faint small row" }, h("code", {}, visible(row.id)), row.level === null ? null : `level ${row.level}`, row.disagree ? tag("warn", "graders disagree") : null, row.truncated ? tag("", "truncated") : null, row.unboxed ? tag("", "no box") : null)) },
+      { title: "Problem", isMain: true, cell: (row, target) => h("div", { class: "tight question-cell" }, h("a", { href: target, class: "fill two-lines" }, oneLine(row.text)), h("span", { class: "faint small row" }, h("code", {}, visible(row.id)), row.level === null ? null : `level ${row.level}`, row.disagree ? tag("warn", "graders disagree") : null, row.truncated ? tag("", "truncated") : null, row.unboxed ? tag("", "no box") : null)) },
       { title: "Answer", cell: (row) => h("span", { class: "answer-box", title: visible(row.answer) }, answerText(row.answer)) },
-      { title: modelLabel(base), key: "before", num: true, hint: "share of seeds that solve it", cell: (row) => percent(row.before) },
-      { title: trained.id === base.id ? "Same" : modelLabel(trained), key: "after", num: true, hint: "share of seeds that solve it", cell: (row) => percent(row.after) },
+      { title: `${modelLabel(base)} solves`, key: "before", num: true, hint: "share of the seeds in which at least one sample is correct", cell: (row) => percent(row.before) },
+      { title: trained.id === base.id ? "Same" : `${modelLabel(trained)} solves`, key: "after", num: true, hint: "share of the seeds in which at least one sample is correct", cell: (row) => percent(row.after) },
       { title: "Change", key: "change", cell: (row) => change(row.before, row.after) },
     ],
   });
   const move = (changes) => go("answers", changes.group ? [changes.group, base.id, trained.id] : [benchmark.group, changes.base ?? base.id, changes.trained ?? trained.id], { grader: changes.grader ?? grader });
   const body = h("div", { class: "stack" },
-    h("div", { class: "page-head" }, h("h1", {}, "Answers"), h("p", { class: "muted" }, "What the student answers before and after training, problem by problem.")),
+    h("div", { class: "page-head" }, h("h1", {}, "Answers"), h("p", { class: "muted" }, "What the student answers before and after training, problem by problem. Percentages are shares of the decoding seeds in which at least one sample is correct.")),
     h("div", { class: "toolbar" },
       segments("Benchmark", benchmarks.map((b) => [b.group, visible(b.label)]), benchmark.group, (g) => move({ group: g })),
       choice("First", options, base.id, (id) => move({ base: id })), choice("Second", options, trained.id, (id) => move({ trained: id })),
-      segments("Grader", graders.map((g) => [g, g]), grader, (g) => move({ grader: g }))),
+      h("div", { class: "field" }, "Grader", segments("Grader", graders.map((g) => [g, g, GRADERS[g]]), grader, (g) => move({ grader: g })))),
     h("section", { class: "card flush" }, problems.element));
   return { title: `Answers to ${benchmark.label}`, body, keys: problems.keys };
 }

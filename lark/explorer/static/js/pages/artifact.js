@@ -2,7 +2,7 @@
 
 import { h, visible } from "../dom.js";
 import { bytes, count, duration, number, when } from "../format.js";
-import { load } from "../load.js";
+import { isStatic, load } from "../load.js";
 import { artifactLink, card, stateTag } from "../parts.js";
 
 export async function open(route) {
@@ -20,6 +20,8 @@ export async function open(route) {
     h("div", { class: "grid two" },
       card("Made from", null, links(values.inputs, "It has no inputs.")),
       card("Used by", null, links(values.used_by, "Nothing has been made from it yet."))),
+    isStatic ? null : card("Runs", "that made or reused it", values.runs.length ? h("ul", { class: "links" }, values.runs.map((run) => h("li", { class: "row" },
+      h("span", { class: "muted link-kind" }, run.how), h("b", {}, visible(run.name)), h("span", { class: "muted nowrap", title: run.when }, when(run.when)), h("code", { class: "faint small" }, visible(run.overrides.join(" ")) || "defaults")))) : h("p", { class: "muted" }, "No run has recorded it.")),
     h("div", { class: "grid two" },
       card("Counts", null, tree(values.counts)),
       card("Settings", "everything that can change it", values.config.problem ? h("p", { class: "muted" }, visible(values.config.problem)) : tree(values.config.depends))),

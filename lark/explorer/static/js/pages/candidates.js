@@ -1,9 +1,11 @@
 // The table of a question's candidates: scores and ranks under every method, marks of selections, weights as bars.
 
-import { h, visible } from "../dom.js";
+import { h, scroller, visible } from "../dom.js";
 import { count, fixed, number } from "../format.js";
 import { answerText } from "../math/text.js";
-import { verdict } from "../parts.js";
+import { methodName, verdict } from "../parts.js";
+
+const NARROW = 700;
 
 // Whether a candidate's id already says whose it is.
 export const isNamed = (c) => !c.teacher || String(c.id).includes(c.teacher);
@@ -14,54 +16,65 @@ export function candidateTable(values, state, found, { change, mark, compare }) 
   const chosenBy = new Map();
   for (const selection of values.selections) {
     for (const { c } of selection.chosen) {
-      if (!chosenBy.has(`${selection.ranking} ${c}`)) chosenBy.set(`${selection.ranking} ${c}`, []);
-      chosenBy.get(`${selection.ranking} ${c}`).push(selection);
+      const key = `${selection.ranking} ${c}`;
+      chosenBy.set(key, [...(chosenBy.get(key) ?? []), selection]);
     }
   }
   const order = sorted(values, state);
-  const hasStatistics = values.candidates.some((c) => c.loss !== null);
-  const columns = [
-    { key: "tokens", title: "Tokens", cell: (c) => [count(c.tokens), c.truncated ? h("span", { class: "faint", title: "cut at the student's maximum length" }, " ✂") : null] },
-    ...(hasStatistics ? [
-      { key: "loss", title: "Loss", hint: "mean surprisal in nats per token", cell: (c) => fixed(c.loss, 3) },
-      { key: "rho", title: "ρ̂", hint: "residual over surprisal", cell: (c) => fixed(c.rho, 3) },
-    ] : []),
-  ];
-  const head = (key, title, props = {}) => {
+  const head = (key, title, unit, props = {}) => {
     const isSorted = state.sort === key;
     const { isUp } = direction(values, key, state);
+    const next = () => (values.scores[key] ? { sort: key, method: key, isTurned: isSorted && state.method === key ? !state.isTurned : false } : { sort: key, isTurned: isSorted ? !state.isTurned : false });
     return h("th", { scope: "col", "aria-sort": isSorted ? (isUp ? "ascending" : "descending") : null, ...props },
-      h("button", { on: { click: () => change(values.scores[key] ? { sort: key, method: key, isTurned: isSorted && state.method === key ? !state.isTurned : false } : { sort: key, isTurned: isSorted ? !state.isTurned : false }) } }, title));
+      h("button", { on: { click: () => change(next()) } }, title), unit ? h("span", { class: "unit" }, unit) : null);
   };
+  const plainHead = (title, props) => h("th", { scope: "col", ...props }, title);
+  const about = [
+    { head: plainHead("Correct", { class: "middle", title: "by the rule of the pool stage" }), cell: (c) => h("td", { class: "middle" }, verdict(c.correct)) },
+    { head: plainHead("Answer", { title: "in the last \\boxed{}" }), cell: (c) => h("td", {}, c.boxed === null ? h("span", { class: "faint" }, "–") : h("span", { class: "answer-box", title: visible(c.boxed) }, answerText(c.boxed))) },
+    { head: head("tokens", "Tokens", null, { class: "num" }), cell: (c) => h("td", { class: "num nowrap" }, count(c.tokens), c.truncated ? h("span", { class: "faint", title: "cut at the student's maximum length" }, " ✂") : null) },
+    ...(values.candidates.some((c) => c.loss !== null) ? [
+      { head: head("loss", "Loss", "nats/token", { class: "num", title: "mean surprisal of its tokens" }), cell: (c) => h("td", { class: "num" }, fixed(c.loss, 3)) },
+      { head: head("rho", "ρ̂", null, { class: "num", title: "sum of the residuals ‖π − e_y‖² over the sum of the surprisals" }), cell: (c) => h("td", { class: "num" }, fixed(c.rho, 3)) },
+    ] : []),
+  ];
+  const methods = values.rankings.map((ranking) => ({
+    key: ranking.key,
+    head: head(ranking.key, methodName(ranking.label), ranking.higher ? null : "lower is better", { class: `num${ranking.key === state.method ? " active-method" : ""}`, title: visible(ranking.about) }),
+    cell: (c) => scoreCell(values, state, ranking, c.c, chosenBy.get(`${ranking.key} ${c.c}`) ?? []),
+  }));
+  // On a phone, the method that the page is about comes first.
+  const columns = innerWidth < NARROW ? [...methods.sort((a, b) => (b.key === state.method) - (a.key === state.method)), ...about] : [...about, ...methods];
   const rows = order.map((i) => {
     const c = values.candidates[i];
     const q = weight.get(i);
     const line = h("tr", { class: `link${state.at === i ? " at" : ""}`, data: { c: i } },
-      h("td", { class: "who" }, h("span", { class: "row nowrap" },
-        h("button", { class: "pick-button", "aria-pressed": String(state.marked.includes(i)), "aria-label": `Mark ${c.id} for comparison`, title: "Mark for comparison (x)", on: { click: () => mark(i) } }, state.marked.includes(i) ? "AB"[state.marked.indexOf(i)] : ""),
-        h("a", { class: "fill", href: "#", on: { click: (event) => { event.preventDefault(); compare(i); } } }, visible(c.id)), isNamed(c) ? null : h("span", { class: "faint small" }, visible(c.teacher)))),
-      h("td", { class: "weight-cell" }, q === undefined ? null : h("div", { class: "weight", title: `weight q = ${q}` }, h("div", { class: "meter" }, h("i", { style: { width: `${(100 * q) / most}%` } })), h("span", { class: "num small weight-number" }, fixed(q, 3)))),
-      h("td", { class: "num" }, verdict(c.correct)),
-      h("td", {}, c.boxed === null ? h("span", { class: "faint" }, "–") : h("span", { class: "answer-box", title: visible(c.boxed) }, answerText(c.boxed))),
-      columns.map((column) => h("td", { class: "num" }, column.cell(c))),
-      values.rankings.map((ranking) => {
-        const rank = values.ranks[ranking.key][i];
-        const by = chosenBy.get(`${ranking.key} ${i}`) ?? [];
-        return h("td", { class: `num${ranking.key === state.method ? " active-method" : ""}` }, h("span", { class: `score${rank && rank <= state.budget ? " top" : ""}` },
-          by.length ? h("span", { class: "chosen-dot", title: `selected: ${by.map((s) => `${s.budget ? `B=${s.budget}` : "budget across questions"}, ${s.weighting}`).join("; ")}` }, "●") : null,
-          number(values.scores[ranking.key][i], 3), h("i", {}, rank ? `#${rank}` : "–")));
-      }));
-    line.addEventListener("click", (event) => { if (!event.target.closest("a, button")) change({ at: i }); });
+      whoCell(c, state, mark, compare),
+      found && h("td", { class: "weight-cell" }, q === undefined ? null : h("div", { class: "weight", title: `weight q = ${q}` }, h("div", { class: "meter" }, h("i", { style: { width: `${(100 * q) / most}%` } })), h("span", { class: "num small weight-number" }, fixed(q, 3)))),
+      columns.map((column) => column.cell(c)));
+    line.addEventListener("click", (event) => { if (!event.target.closest("a, button") && !String(getSelection())) change({ at: i }); });
     return line;
   });
   const table = h("table", { class: "candidates", "aria-label": "Candidates and methods" },
-    h("thead", {}, h("tr", {},
-      head("candidate", "Candidate", { class: "who" }), h("th", { scope: "col", title: "as computed by the slider above" }, "Weight q"), h("th", { class: "num", scope: "col", title: "Correct" }, "✓"), h("th", { scope: "col" }, "Answer"),
-      columns.map((column) => head(column.key, column.title, { class: "num", title: column.hint })),
-      values.rankings.map((ranking) => head(ranking.key, ranking.label.replace(/ (max|min)$/, ""), { class: `num${ranking.key === state.method ? " active-method" : ""}`, title: ranking.higher ? "higher is better" : "lower is better" })))),
+    h("thead", {}, h("tr", {}, head("candidate", "Candidate", null, { class: "who" }), found && plainHead("Weight q", { title: "of the method, budget and weights above" }), columns.map((column) => column.head))),
     h("tbody", {}, rows));
+  const box = scroller(table);
   table.order = order;
-  return h("div", { class: "table-scroll" }, table);
+  return box;
+}
+
+function whoCell(c, state, mark, compare) {
+  const place = state.marked.indexOf(c.c);
+  return h("td", { class: "who" }, h("div", { class: "who-line" },
+    h("button", { class: "pick-button", "aria-pressed": String(place >= 0), "aria-label": `Mark ${visible(c.id)} for comparison`, title: "Mark for comparison (x)", on: { click: () => mark(c.c) } }, place >= 0 ? "AB"[place] : ""),
+    h("a", { class: "fill who-name", href: "#", title: `${visible(c.id)}${isNamed(c) ? "" : `, ${visible(c.teacher)}`}`, on: { click: (event) => { event.preventDefault(); compare(c.c); } } }, h("span", {}, visible(c.id)), isNamed(c) ? null : h("small", { class: "faint" }, visible(c.teacher)))));
+}
+
+function scoreCell(values, state, ranking, i, by) {
+  const rank = values.ranks[ranking.key][i];
+  const dot = by.length ? h("span", { class: "chosen-dot", title: `selected: ${by.map((s) => `${s.amount}, ${s.weighting}`).join("; ")}` }, "●") : null;
+  return h("td", { class: `num${ranking.key === state.method ? " active-method" : ""}` },
+    h("span", { class: `score${rank && rank <= state.budget ? " top" : ""}` }, dot, number(values.scores[ranking.key][i], 3), h("i", {}, rank ? `#${rank}` : "–")));
 }
 
 function direction(values, key, state) {

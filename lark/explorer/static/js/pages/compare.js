@@ -2,21 +2,23 @@
 
 import { LEVELS } from "../charts/grids.js";
 import { tickText, ticks } from "../charts/base.js";
-import { h, replace, visible } from "../dom.js";
+import { announce, h, replace, visible } from "../dom.js";
 import { count, fixed } from "../format.js";
 import { load, Problem } from "../load.js";
 import { mathText, plainText } from "../math/text.js";
-import { choice, problemCard, segments, tag, verdict } from "../parts.js";
-import { address, go, remember } from "../route.js";
+import { choice, methodName, problemCard, segments, tag } from "../parts.js";
+import { address, follow, go, remember } from "../route.js";
 import { isNamed } from "./candidates.js";
+import { opinions } from "./opinions.js";
 import { MEASURES, prepare, scale } from "../tokens/measures.js";
 import { tokenTip } from "../tokens/tip.js";
 import { tokenView } from "../tokens/view.js";
 
 export async function open(route) {
-  const [pool, view, number, first, second] = route.parts;
+  const [pool, asked, number, first, second] = route.parts;
   const n = Number(number);
-  const question = await load(`question/${pool}/${view}/${n}`);
+  const question = await load(`question/${pool}/${asked}/${n}`);
+  const view = follow(asked, question.view.id);
   const sides = [first, second].map(Number);
   for (const c of sides) if (!question.candidates[c]) throw new Problem(`Question ${question.id} has ${question.candidates.length} candidates; there is no number ${c}.`);
   const state = {
@@ -70,10 +72,22 @@ export async function open(route) {
     } else if (!("isTogether" in changes)) draw();
   }
 
+  // The next token that stands out, on the side that was last used.
+  let active = 0;
+  function peak(step) {
+    const focused = views.findIndex((side) => side.box === document.activeElement);
+    if (focused >= 0) active = focused;
+    const side = views[active] ?? views[0];
+    if (!side) return;
+    if (!side.peak(step)) announce(step > 0 ? "No further token stands out." : "No earlier token stands out.");
+  }
+
   const heats = segments("Measure", Object.entries(MEASURES).map(([key, measure]) => [key, measure.label, measure.note]), state.heat, (heat) => change({ heat }));
   const shows = segments("View", [["tokens", "Tokens"], ["text", "Text"]], state.show, (show) => change({ show }));
   const tools = h("div", { class: "toolbar compare-tools", data: { show: state.show } }, shows,
-    h("div", { class: "only-tokens row" }, heats, h("label", { class: "field" }, h("input", { type: "checkbox", checked: state.isTogether, on: { change: (event) => change({ isTogether: event.target.checked }) } }), "scroll together")),
+    h("div", { class: "only-tokens row" }, heats,
+      h("div", { class: "row peaks" }, h("button", { class: "button", title: "Previous token that stands out (p)", "aria-label": "Previous peak", on: { click: () => peak(-1) } }, "‹"), h("span", { class: "muted" }, "peaks"), h("button", { class: "button", title: "Next token that stands out (n)", "aria-label": "Next peak", on: { click: () => peak(1) } }, "›")),
+      h("label", { class: "field" }, h("input", { type: "checkbox", checked: state.isTogether, on: { change: (event) => change({ isTogether: event.target.checked }) } }), "scroll together")),
     h("div", { class: "only-text row" }, segments("Mathematics", [["math", "Rendered"], ["raw", "Raw LaTeX"]], state.math ? "math" : "raw", (key) => change({ math: key === "math" }))));
   const options = question.candidates.map((c) => [String(c.c), visible(isNamed(c) ? c.id : `${c.id} (${c.teacher})`)]);
   const heads = sides.map((c, i) => sideHead(question, c, choice("AB"[i], options, String(c), (to) => {
@@ -88,7 +102,8 @@ export async function open(route) {
       h("h1", { class: "sr" }, `Compare two candidates of ${question.id}`),
       h("details", { class: "plain question-fold" }, h("summary", { class: "muted clip" }, visible(question.text.slice(0, 160).replace(/\s+/g, " "))), h("div", { class: "prose" }, mathText(question.text)))),
     tools, legend,
-    h("div", { class: "sides compare-sides" }, sides.map((_, i) => h("section", { class: "card flush side" }, heads[i], boxes[i]))));
+    h("div", { class: "sides compare-sides" }, sides.map((_, i) => h("section", { class: "card flush side" }, heads[i], boxes[i]))),
+    opinions(question, sides, loaded));
   const cycle = (list, now) => list[(list.indexOf(now) + 1) % list.length];
   const redraw = () => views.forEach((side) => side.redraw());
   document.addEventListener("theme", redraw);
@@ -97,6 +112,7 @@ export async function open(route) {
     shown: () => { draw(); if (state.show === "tokens") views[0]?.focus(); },
     leave: () => { document.removeEventListener("theme", redraw); views.forEach((side) => side.leave()); },
     keys: {
+      n: () => state.show === "tokens" && peak(1), p: () => state.show === "tokens" && peak(-1),
       h: () => state.show === "tokens" && change({ heat: cycle(Object.keys(MEASURES), state.heat) }),
       o: () => { (views.find((side) => side.box !== document.activeElement) ?? views[0])?.focus(); },
       v: () => change({ show: state.show === "tokens" ? "text" : "tokens" }),
@@ -108,12 +124,13 @@ export async function open(route) {
 function sideHead(question, c, picker) {
   const candidate = question.candidates[c];
   const used = question.selections.filter((s) => s.chosen.some((row) => row.c === c));
+  const said = { true: ["good", "✓ correct"], false: ["bad", "✗ wrong"] }[String(candidate.correct)];
   return h("header", { class: "side-head" },
-    h("div", { class: "row between" }, picker, verdict(candidate.correct)),
-    h("p", { class: "small muted" }, `${visible(candidate.teacher)} · ${candidate.tokens === null ? `${count(candidate.characters)} characters` : `${count(candidate.tokens)} tokens`}`, candidate.loss === null ? null : ` · loss ${fixed(candidate.loss, 3)} · ρ̂ ${fixed(candidate.rho, 3)}`,
-      candidate.truncated ? [" ", tag("warn", "truncated")] : null),
-    h("p", { class: "row small chips" }, used.slice(0, 4).map((s) => { const row = s.chosen.find((r) => r.c === c); return tag("accent", `${visible(s.label)} #${row.rank}, q ${fixed(row.weight, 3)}`); }),
-      used.length > 4 ? h("span", { class: "faint" }, `and ${used.length - 4} more selections`) : null, used.length ? null : h("span", { class: "faint" }, "not selected")));
+    h("div", { class: "row between" }, picker, said ? tag(...said) : null),
+    h("p", { class: "small muted" }, isNamed(candidate) ? null : `${visible(candidate.teacher)} · `, candidate.tokens === null ? `${count(candidate.characters)} characters` : `${count(candidate.tokens)} tokens`,
+      candidate.loss === null ? null : ` · loss ${fixed(candidate.loss, 3)} nats/token · ρ̂ ${fixed(candidate.rho, 3)}`, candidate.truncated ? [" ", tag("warn", "truncated")] : null),
+    h("p", { class: "row small chips" }, used.slice(0, 4).map((s) => { const row = s.chosen.find((r) => r.c === c); return tag("accent", `${methodName(s.label)}, ${visible(s.amount)}: #${row.rank}, q = ${fixed(row.weight, 3)}`); }),
+      used.length > 4 ? h("span", { class: "muted" }, `and ${used.length - 4} more selections`) : null, used.length ? null : h("span", { class: "muted" }, question.selections.length ? "in no selection" : "no selection has been made yet")));
 }
 
 function heatLegend(key, common) {

@@ -7,12 +7,13 @@ import { h, oneLine, replace, responsive, visible } from "../dom.js";
 import { fixed, percent, plural } from "../format.js";
 import { list } from "../list.js";
 import { load } from "../load.js";
-import { card, choice, later, poolChoice, segments } from "../parts.js";
-import { address, remember } from "../route.js";
+import { card, choice, later, methodName, poolChoice, segments, teacherName } from "../parts.js";
+import { address, follow, remember } from "../route.js";
 
 export async function open(route) {
-  const [pool, view] = route.parts;
-  const [values, { pools }] = await Promise.all([load(`methods/${pool}/${view}`), load("overview")]);
+  const [pool, asked] = route.parts;
+  const [values, { pools }] = await Promise.all([load(`methods/${pool}/${asked}`), load("overview")]);
+  const view = follow(asked, values.view.id);
   const keys = values.rankings.map((r) => r.key);
   if (!keys.length) return { title: "Methods", body: nothing(values) };
   const pick = (key, otherwise) => (keys.includes(key) ? key : otherwise);
@@ -22,7 +23,7 @@ export async function open(route) {
     x: pick(route.query.x, values.comparable[0] ?? keys[0]),
     y: pick(route.query.y, values.comparable.includes("rsr") ? "rsr" : values.comparable[1] ?? keys[0]),
   };
-  const label = (key) => visible(values.rankings.find((r) => r.key === key).label);
+  const label = (key) => methodName(values.rankings.find((r) => r.key === key).label);
   const [scoresBox, agreementBox, questionsBox] = [h("div"), h("div"), h("div")];
   let questions = { keys: {} };
   let shownKeys = {};
@@ -40,7 +41,8 @@ export async function open(route) {
       filters: [["disjoint", `nothing in common at B=${state.B}`]],
       open: (row) => address("question", [pool, view, row.n], { m: state.x, B: state.B }),
       columns: [
-        { title: "Question", cell: (row, target) => h("div", { class: "tight question-cell" }, h("a", { href: target, class: "fill two-lines" }, oneLine(row.text)), h("code", { class: "faint small" }, visible(row.id))) },
+        { title: "Question", isMain: true, cell: (row, target) => h("div", { class: "tight question-cell" }, h("a", { href: target, class: "fill two-lines" }, oneLine(row.text)), h("code", { class: "faint small" }, visible(row.id))) },
+        ...[0, 1].map((side) => ({ title: `${label(pair[side])} chooses`, class: "picks", cell: (row) => row.picks[side].map((name) => h("span", { class: `tag${row.picks[1 - side].includes(name) ? " accent" : ""}`, title: visible(name) }, visible(name))) })),
         { title: "Rank correlation", key: "spearman", num: true, cell: (row) => fixed(row.spearman, 3) },
         { title: `Common at B=${state.B}`, key: "overlap", num: true, cell: (row) => percent(row.overlap) },
       ],
@@ -66,7 +68,7 @@ export async function open(route) {
     h("div", { class: "page-head" },
       h("div", { class: "row between" }, h("h1", {}, "Methods"), poolChoice("methods", pools, values.views, values.view)),
       h("p", { class: "muted" }, `${plural(values.rankings.length, "method")} can be computed from the artifacts of the pool `, h("a", { href: address("pool", [pool, view]) }, visible(values.view.pool.name)), `: ${plural(values.questions, "question")}, ${plural(values.trajectories, "trajectory", "trajectories")}.`)),
-    h("div", { class: "toolbar" }, segments("Method", values.rankings.map((r) => [r.key, visible(r.label)]), state.m, (m) => change({ m }))),
+    h("div", { class: "toolbar" }, segments("Method", values.rankings.map((r) => [r.key, methodName(r.label), visible(r.about)]), state.m, (m) => change({ m }))),
     scoresBox,
     values.comparable.length > 1 ? [
       h("div", { class: "toolbar" }, h("h2", {}, "Agreement"), segments("Budget", values.budgets.map((b) => [b, `B = ${b}`]), state.B, (B) => change({ B }))),
@@ -80,17 +82,17 @@ function nothing(values) {
 
 function distribution(values) {
   const colour = methodColour(values.method);
-  const title = `${visible(values.label)} (${values.higher ? "higher" : "lower"} is better)`;
+  const title = `score of ${methodName(values.label)} (${values.higher ? "higher" : "lower"} is better)`;
   const teachers = [...values.teachers].sort((a, b) => ((b.quantiles?.[2] ?? -Infinity) - (a.quantiles?.[2] ?? -Infinity)) * (values.higher ? 1 : -1));
   return h("div", { class: "grid two" },
     h("div", { class: "grid" },
-      card("Scores by teacher", "median, middle half, 5–95%", responsive((width) => strips(width, { rows: teachers.map((t) => ({ name: visible(t.teacher), quantiles: t.quantiles })), label: "Scores by teacher", title, colour }))),
-      card("All candidates", plural(values.scored, "score"), responsive((width) => histogram(width, { edges: values.edges, counts: values.histogram, label: "Scores of all candidates", title, colour })))),
-    values.length ? card("Scores by length", "how many candidates; line: median", responsive((width) => density(width, { ...values.length, label: "Scores by length", titleX: "response tokens", titleY: "score", height: Math.min(560, Math.max(300, width * 0.9)) }))) : null);
+      card("Scores by teacher", "median, middle half, 5–95%", h("div", { class: "tall" }, responsive((width) => strips(width, { rows: teachers.map((t) => ({ name: teacherName(t.teacher), quantiles: t.quantiles })), label: "Scores by teacher", title, colour })))),
+      card("All candidates", plural(values.scored, "score"), responsive((width) => histogram(width, { edges: values.edges, counts: values.histogram, label: "Scores of all candidates", title, titleY: "candidates", colour })))),
+    values.length ? card("Scores by length", "colour: number of candidates; line: median score", responsive((width) => density(width, { ...values.length, label: "Scores by length", titleX: "response tokens", titleY: "score", height: Math.min(560, Math.max(300, width * 0.9)) }))) : null);
 }
 
 function agreement(values, state, pick) {
-  const names = values.rankings.map((r) => visible(r.label).replace(/ (max|min)$/, ""));
+  const names = values.rankings.map((r) => methodName(r.label));
   const keys = values.rankings.map((r) => r.key);
   const isChosen = (i, j) => (keys[i] === state.x && keys[j] === state.y) || (keys[i] === state.y && keys[j] === state.x);
   const shares = values.shares;
@@ -98,16 +100,16 @@ function agreement(values, state, pick) {
   return h("div", { class: "grid" },
     h("div", { class: "matrix-row" },
       card("Rank correlation", "Spearman within questions, mean; click a pair", responsive((width) => matrix(width, {
-        rows: names, columns: names, values: values.spearman, low: -1, high: 1, label: "Rank correlation between methods", isDiverging: true, chosen: isChosen,
+        rows: names, columns: names, values: values.spearman, low: -1, high: 1, label: "Rank correlation between methods", isDiverging: true, chosen: isChosen, short: (v) => fixed(v, 1).replace("0.", "."),
         tip: (i, j) => `${names[i]} and ${names[j]}: ${fixed(values.spearman[i][j], 3)}`, pick: (i, j) => pick(keys[i], keys[j]),
       }))),
-      card(`Common selections at B = ${values.budget}`, "share of the selected trajectories that both chose", responsive((width) => matrix(width, {
+      card(`Common selections at B = ${values.budget}`, "share that both choose; click a pair", responsive((width) => matrix(width, {
         rows: names, columns: names, values: values.overlap, low: 0, high: 1, label: "Overlap of selections", form: (v) => percent(v), chosen: isChosen,
         tip: (i, j) => `${names[i]} and ${names[j]} have ${percent(values.overlap[i][j], 1)} in common`, pick: (i, j) => pick(keys[i], keys[j]),
       })))),
     card(`Teachers' shares at B = ${values.budget}`, `of what each method selects; ${percent(1 / Math.max(1, values.teachers.length), 1)} would be equal shares`, responsive((width) => matrix(width, {
-      rows: names, columns: values.teachers.map(visible), values: shares, low: 0, high: most, label: "Shares of teachers", form: (v) => percent(v),
-      tip: (i, j) => `${names[i]}: ${percent(shares[i][j], 1)} from ${visible(values.teachers[j])}`,
+      rows: names, columns: values.teachers.map(teacherName), values: shares, low: 0, high: most, label: "Shares of teachers", form: (v) => percent(v),
+      tip: (i, j) => `${names[i]}: ${percent(shares[i][j], 1)} from ${teacherName(values.teachers[j])}`,
     }))));
 }
 

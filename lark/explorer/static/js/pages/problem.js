@@ -1,6 +1,6 @@
 // One problem: the samples of two students, seed by seed, with the extracted answers and both graders' verdicts.
 
-import { h, replace, visible } from "../dom.js";
+import { h, oneLine, replace, visible } from "../dom.js";
 import { count } from "../format.js";
 import { load } from "../load.js";
 import { answerText, mathText, plainText } from "../math/text.js";
@@ -20,7 +20,7 @@ export async function open(route) {
   const draw = () => replace(sides, values.sides.map((side) => h("section", { class: "card" },
     h("header", {}, h("h2", {}, visible(modelName(side))), h("p", {}, solved(side, grader))),
     seeds(side).map(([seed, samples]) => [
-      h("div", { class: "seed-head" }, `seed ${seed}`, samples.some((s) => s[grader]) ? tag("good", "solved") : tag("", "not solved")),
+      h("div", { class: "seed-head" }, `seed ${seed}`, samples.some((s) => s[grader]) ? tag("good", "✓ solved") : tag("", "✗ not solved")),
       samples.map((sample) => sampleRow(group, side, sample, () => isMath)),
     ]))));
   draw();
@@ -34,7 +34,7 @@ export async function open(route) {
           h("button", { class: "button", disabled: values.next === null, "aria-label": "Next problem", on: { click: () => step(values.next) } }, "→"))),
       h("h1", { class: "sr" }, `Problem ${values.id}`),
       h("section", { class: "card" }, h("div", { class: "prose question-text" }, mathText(values.text)),
-        h("p", { class: "muted answer-line" }, "Answer ", h("span", { class: "answer-box" }, answerText(values.answer)), values.level === null ? null : `  level ${values.level}`))),
+        h("p", { class: "muted answer-line" }, "Answer ", h("span", { class: "answer-box" }, answerText(values.answer)), values.level === null ? null : [" ", tag("", `level ${values.level}`)]))),
     sides);
   return { title: `Problem ${values.id}`, body, keys: { "[": () => step(values.previous), "]": () => step(values.next), Escape: () => { location.hash = back; } } };
 }
@@ -58,7 +58,8 @@ function sampleRow(group, side, sample, isMath) {
     h("summary", {}, h("span", { class: "faint" }, `#${sample.sample + 1}`),
       sample.answer === null ? tag("warn", "no box") : h("span", { class: "answer-box", title: visible(sample.answer) }, answerText(sample.answer)),
       mark("paper", sample.paper), mark("verify", sample.verify), sample.paper === sample.verify ? null : tag("warn", "graders disagree"),
-      sample.truncated ? tag("warn", "truncated") : null, h("span", { class: "faint small" }, `${count(sample.tokens)} tokens`)),
+      sample.truncated ? tag("warn", "truncated") : null, h("span", { class: "faint small" }, `${count(sample.tokens)} tokens`),
+      h("span", { class: "ending small muted" }, h("bdi", {}, oneLine(sample.ending)))),
     sample.answer_verify !== null && sample.answer_verify !== sample.answer ? h("p", { class: "small muted" }, `The grader verify reads: ${visible(sample.answer_verify)}`) : null,
     text);
   row.addEventListener("toggle", async () => {

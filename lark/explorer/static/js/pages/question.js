@@ -5,24 +5,26 @@ import { h, replace, responsive, visible } from "../dom.js";
 import { plural } from "../format.js";
 import { load } from "../load.js";
 import { answerText, mathText } from "../math/text.js";
-import { choice, segments, stateTag, studentChoice } from "../parts.js";
-import { address, go, remember } from "../route.js";
+import { choice, methodName, segments, stateTag, studentChoice } from "../parts.js";
+import { address, follow, go, remember } from "../route.js";
 import { select, WEIGHTINGS } from "../select.js";
+import { why } from "../why.js";
 import { candidateTable } from "./candidates.js";
 
 export async function open(route) {
-  const [pool, view, number] = route.parts;
+  const [pool, asked, number] = route.parts;
   const n = Number(number);
-  const values = await load(`question/${pool}/${view}/${n}`);
+  const values = await load(`question/${pool}/${asked}/${n}`);
+  const view = follow(asked, values.view.id);
   const state = startState(values, route.query);
-  const table = h("div");
+  const [table, reasons, bar] = [h("div"), h("div", { "aria-live": "polite" }), h("div")];
   const note = h("p", { class: "muted small" });
   const output = h("output", { "aria-live": "polite" }, String(state.budget));
   const K = Math.max(1, values.candidates.length);
   const slider = h("input", { type: "range", min: 1, max: K, step: 1, value: state.budget, id: "budget", "aria-label": "Budget B", on: { input: () => change({ budget: Number(slider.value) }) } });
   const weightings = segments("Weighting", WEIGHTINGS, state.weighting, (weighting) => change({ weighting }));
-  const method = choice("Method", values.rankings.map((r) => [r.key, r.label]), state.method, (key) => change({ method: key }));
-  const bar = h("div");
+  const method = choice("Method", values.rankings.map((r) => [r.key, methodName(r.label)]), state.method, (key) => change({ method: key, sort: key }));
+  const menu = selectionsMenu(values, change);
 
   const ranking = () => values.rankings.find((r) => r.key === state.method);
   const result = () => {
@@ -31,12 +33,13 @@ export async function open(route) {
   };
   const plot = responsive((width) => {
     const active = ranking();
-    if (!active) return h("p", { class: "muted" }, "There are no scores of this question yet.");
+    const found = result();
     return selectionChart(width, {
-      scores: values.scores[active.key], names: values.candidates.map((c) => visible(c.id)), result: result(), weighting: state.weighting, higher: active.higher,
-      label: active.higher ? active.label : `${active.label} (lower is better)`, isAt: (i) => state.at === i, pick: (i) => change({ at: i }),
+      scores: values.scores[active.key], names: values.candidates.map((c) => visible(c.id)), result: found, weighting: state.weighting, higher: active.higher,
+      label: `score of ${methodName(active.label)}`, isAt: (i) => at(found) === i, pick: (i) => change({ at: i }),
     });
   });
+  const at = (found) => state.at ?? found?.chosen[0] ?? null; // the best one, until another is looked at
 
   function change(changes) {
     Object.assign(state, changes);
@@ -57,9 +60,13 @@ export async function open(route) {
     const found = result();
     const used = values.selections.find((s) => s.ranking === state.method && s.weighting === state.weighting && s.chosen.length === state.budget);
     replace(table, candidateTable(values, state, found, { change, mark, compare: (i) => openComparison(i) }));
-    replace(note, sentence(found, used, state));
+    if (found) {
+      replace(note, sentence(found, used));
+      replace(reasons, at(found) === null ? null : why(values, state, found, at(found)));
+      if (menu.localName === "label") menu.querySelector("select").value = used?.fingerprint ?? "";
+      plot.redraw();
+    }
     replace(bar, state.marked.length === 2 ? compareBar() : null);
-    plot.redraw();
   }
 
   function openComparison(i) {
@@ -68,8 +75,8 @@ export async function open(route) {
   }
 
   const compareBar = () => h("div", { class: "compare-bar", role: "status" },
-    h("span", {}, state.marked.map((c) => visible(values.candidates[c].id)).join("  and  ")),
-    h("a", { class: "button", href: address("compare", [pool, view, n, ...state.marked]) }, "Compare them ", h("kbd", {}, "c")));
+    h("span", { class: "clip" }, state.marked.map((c, i) => `${"AB"[i]}: ${visible(values.candidates[c].id)}`).join("   ")),
+    h("a", { class: "button nowrap", href: address("compare", [pool, view, n, ...state.marked]) }, "Compare them ", h("kbd", {}, "c")));
 
   const step = (to) => { if (to !== null) go("question", [pool, view, to], { m: state.method, B: state.budget, w: state.weighting }); };
   const order = () => table.querySelector("table")?.order ?? [];
@@ -90,11 +97,11 @@ export async function open(route) {
       h("section", { class: "card" }, h("div", { class: "prose question-text" }, mathText(values.text)),
         values.answer ? h("p", { class: "muted answer-line" }, "Answer ", h("span", { class: "answer-box" }, answerText(values.answer))) : null)),
     values.rankings.length ? h("section", { class: "card" },
-      h("header", {}, h("h2", {}, "Why these?"), selectionsMenu(values, change)),
-      h("div", { class: "toolbar" }, method, h("div", { class: "slider" }, h("label", { for: "budget", class: "field" }, "Budget B"), slider, output), weightings),
-      plot, note) : h("section", { class: "card" }, h("p", { class: "muted" }, "No student has been run on this pool yet: there are no scores to compare. ", values.view.id === "-" ? null : stateTag("running"))),
+      h("header", {}, h("h2", {}, "Why these?"), menu),
+      h("div", { class: "toolbar" }, method, h("div", { class: "slider" }, h("label", { for: "budget", class: "field" }, "Budget B"), slider, output), h("div", { class: "field" }, "Weights", weightings)),
+      plot, note, reasons) : h("section", { class: "card" }, h("p", { class: "muted" }, "No student has been run on this pool yet: there are no scores to compare. ", values.view.id === "-" ? null : stateTag("running"))),
     values.notes.map((text) => h("p", { class: "small muted" }, visible(text))),
-    h("section", { class: "card flush" }, h("header", {}, h("h2", {}, plural(K, "candidate")), h("p", {}, "mark two to compare them token by token")), table),
+    h("section", { class: "card flush" }, h("header", {}, h("h2", {}, plural(values.candidates.length, "candidate")), h("p", {}, values.rankings.length ? "● selected · #1 rank · mark two to compare them token by token" : "mark two to compare them")), table),
     bar);
   return {
     title: `Question ${values.id}`, body, shown: draw,
@@ -124,19 +131,22 @@ function startState(values, query) {
   };
 }
 
+export const selectionName = (s) => `${methodName(s.label)}, ${s.amount}, ${s.weighting}`;
+
 function selectionsMenu(values, change) {
   if (!values.selections.length) return h("p", {}, "no selection has been made yet: this is what one would choose");
-  return choice("Selection", [["", "choose…"], ...values.selections.map((s) => [s.fingerprint, `${s.label}, ${s.budget ? `B=${s.budget}` : "budget across questions"}, ${s.weighting}`])], "", (print) => {
+  return choice("Selection", [["", "none: computed here"], ...values.selections.map((s) => [s.fingerprint, selectionName(s)])], "", (print) => {
     const chosen = values.selections.find((s) => s.fingerprint === print);
-    if (chosen?.chosen.length) change({ method: chosen.ranking, sort: chosen.ranking, budget: chosen.chosen.length, weighting: chosen.weighting });
+    if (chosen?.chosen.length) change({ method: chosen.ranking, sort: chosen.ranking, budget: chosen.chosen.length, weighting: chosen.weighting, at: null });
+    else change({});
   });
 }
 
-function sentence(found, used, state) {
-  if (!found) return "";
+function sentence(found, used) {
+  if (!found.K) return "No candidate of this question has a score of this method (yet).";
   const parts = [`K = ${found.K} candidates with a score, B = ${found.size}.`];
   if (found.threshold === null) parts.push("The budget takes every candidate: there is no threshold, and all weights are equal.");
   else if (found.isTied) parts.push("The scores just inside and just outside the budget are equal: the candidate's id decided.");
-  parts.push(used ? `This is the selection ${used.name} as it was made.` : "This combination has not been selected in this store: it is computed here.");
+  parts.push(used ? `This is the selection ${visible(used.name)} as it was made.` : "No selection of this store has these settings: the browser computes it, by the same rules.");
   return parts.join(" ");
 }

@@ -2,27 +2,31 @@
 
 import { methodColour } from "../charts/base.js";
 import { intervals } from "../charts/plots.js";
-import { h, replace, responsive, visible } from "../dom.js";
+import { h, replace, responsive, scroller, visible } from "../dom.js";
 import { fixed } from "../format.js";
-import { card, segments } from "../parts.js";
+import { card, methodName, segments } from "../parts.js";
 import { address } from "../route.js";
 
-export const modelLabel = (model) => (model.base ? "Base model" : visible(model.label));
-export const modelNote = (model) => model.base ? "" : [model.budget ? `B=${model.budget}` : model.limit ? Object.entries(model.limit).map(([k, v]) => `${v} ${k}`).join(", ") : "", model.weighting].filter(Boolean).join(", ");
+export const modelLabel = (model) => (model.base ? "Base model" : methodName(model.label));
+export const modelNote = (model) => model.base ? "" : [model.amount, model.weighting].filter(Boolean).map(visible).join(", ");
+
+export const GRADERS = { paper: "The paper's rules: the last \\boxed{} answer, compared as text (Appendix C.4)", verify: "math-verify: compares answers as mathematics" };
+
+const DRAWN = 16;
 
 export function resultsCard(values) {
-  if (!values.models.length) return values.notes.length ? card("Results", null, h("p", { class: "muted" }, values.notes.join(" "))) : null;
+  if (!values.models.length) return values.notes.length ? card("Results", null, h("p", { class: "muted" }, visible(values.notes.join(" ")))) : null;
   let grader = values.graders[0];
   const students = [...new Set(values.models.map((model) => model.student))];
   const box = h("div");
   const plot = responsive((width) => intervals(width, {
-    label: "Accuracy with 95% intervals", title: "Acc@k in percent, 95% interval over problems", domain: [0, 100],
+    label: "Accuracy with 95% intervals", title: "percent, with the 95% interval", domain: [0, 100],
     groups: values.tasks.map((task) => ({
       name: visible(task.label),
-      rows: values.models.filter((model) => model.cells[task.group]).slice(0, 14).map((model, i) => {
+      rows: values.models.slice(0, DRAWN).filter((model) => model.cells[task.group]).map((model, i) => {
         const cell = model.cells[task.group][grader];
         return {
-          label: `${modelLabel(model)}${model.budget ? ` B=${model.budget}` : ""}`, mean: cell.mean, low: cell.interval[0], high: cell.interval[1],
+          label: `${students.length > 1 ? `${visible(model.student)} ` : ""}${modelLabel(model)}${model.budget ? ` B=${model.budget}` : ""}`, mean: cell.mean, low: cell.interval[0], high: cell.interval[1],
           colour: model.base ? "var(--faint)" : methodColour(model.ranking, i),
           tip: `${modelLabel(model)} ${modelNote(model)}: ${fixed(cell.mean, 2)} (${fixed(cell.interval[0], 1)} to ${fixed(cell.interval[1], 1)}), by seed ${cell.by_seed.map((v) => fixed(v, 1)).join(", ")}`,
         };
@@ -33,18 +37,19 @@ export function resultsCard(values) {
   draw();
   const k = Object.values(values.models[0].cells)[0][grader].samples;
   return h("section", { class: "card" },
-    h("header", {}, h("div", { class: "row" }, h("h2", {}, "Results"), h("p", {}, `Acc@${k} in percent, mean ± standard deviation over decoding seeds`)),
-      segments("Grader", values.graders.map((name) => [name, name]), grader, (name) => { grader = name; draw(); })),
-    h("div", { class: "grid wide-left" }, h("div", { class: "table-scroll" }, box), plot),
+    h("header", {}, h("div", { class: "row" }, h("h2", {}, "Results"), h("p", {}, `Acc@${k} in percent: mean ± standard deviation over decoding seeds, and the 95% interval over problems`)),
+      h("div", { class: "field" }, "Grader", segments("Grader", values.graders.map((name) => [name, name, GRADERS[name]]), grader, (name) => { grader = name; draw(); }))),
+    h("div", { class: "grid wide-left" }, scroller(box), plot),
+    values.models.length > DRAWN ? h("p", { class: "small muted" }, `The chart shows the first ${DRAWN} of ${values.models.length} models.`) : null,
     values.notes.map((note) => h("p", { class: "small muted" }, visible(note))));
 }
 
 function table(values, grader, students) {
-  const best = Object.fromEntries(values.tasks.map((task) => [task.group, Math.max(...values.models.map((m) => m.cells[task.group]?.[grader].mean ?? -1))]));
+  const best = (student, task) => Math.max(...values.models.filter((m) => m.student === student).map((m) => m.cells[task.group]?.[grader].mean ?? -1));
   const base = (student) => values.models.find((model) => model.base && model.student === student);
   return h("table", { class: "results" },
     h("thead", {}, h("tr", {}, students.length > 1 ? h("th", {}, "Student") : null, h("th", {}, "Method"), h("th", { class: "num" }, "B"),
-      values.tasks.map((task) => h("th", { class: "num" }, visible(task.label))), h("th", { class: "num" }, "Mean"))),
+      values.tasks.map((task) => h("th", { class: "num" }, visible(task.label))), h("th", { class: "num" }, "Average"))),
     h("tbody", {}, values.models.map((model) => {
       const cells = values.tasks.map((task) => model.cells[task.group]?.[grader]);
       const known = cells.filter(Boolean);
@@ -52,13 +57,15 @@ function table(values, grader, students) {
       return h("tr", {},
         students.length > 1 ? h("td", {}, visible(model.student)) : null,
         h("td", { class: "nowrap" }, model.checkpoint ? h("a", { href: address("artifact", ["checkpoint", model.checkpoint]), title: modelNote(model) }, modelLabel(model)) : modelLabel(model)),
-        h("td", { class: "num" }, model.budget ?? "–"),
+        h("td", { class: "num nowrap" }, model.base ? "–" : model.budget ?? visible(model.amount ?? "–")),
         cells.map((cell, i) => {
           const task = values.tasks[i];
           if (!cell) return h("td", { class: "num faint" }, "–");
           const target = first?.cells[task.group] && !model.base ? address("answers", [task.group, first.id, model.id]) : null;
-          const text = [h(cell.mean === best[task.group] ? "b" : "span", {}, fixed(cell.mean, 2)), cell.std === null ? null : h("span", { class: "faint small" }, ` ±${fixed(cell.std, 1)}`)];
-          return h("td", { class: "num nowrap", title: `95% interval ${fixed(cell.interval[0], 1)} to ${fixed(cell.interval[1], 1)}` }, target ? h("a", { href: target, class: "fill" }, text) : text);
+          const text = [h(cell.mean === best(model.student, task) ? "b" : "span", {}, fixed(cell.mean, 2)), cell.std === null ? null : h("span", { class: "muted small" }, ` ±${fixed(cell.std, 1)}`)];
+          return h("td", { class: "num nowrap", title: `${cell.problems} problems × ${cell.by_seed.length} seeds × ${cell.samples} samples; truncated ${fixed(cell.truncated, 1)}%, without a box ${fixed(cell.unboxed, 1)}%` },
+            target ? h("a", { href: target, class: "fill", title: "See the answers, problem by problem" }, text) : text,
+            h("div", { class: "faint interval" }, `${fixed(cell.interval[0], 1)}–${fixed(cell.interval[1], 1)}`));
         }),
         h("td", { class: "num" }, known.length === cells.length ? h("b", {}, fixed(known.reduce((sum, c) => sum + c.mean, 0) / known.length, 2)) : "–"));
     })));

@@ -1,6 +1,6 @@
 // What the colours of tokens mean: five measures, each with one scale for both sides.
 
-import { fixed, number } from "../format.js";
+import { number } from "../format.js";
 
 const quantile = (values, q) => { const sorted = Float64Array.from(values).sort(); return sorted.length ? sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))] : 0; };
 const nats = (v) => `${number(v, 4)} nats`;
@@ -9,7 +9,7 @@ export const MEASURES = {
   surprisal: { label: "Surprisal", note: "−log p of the token, in nats", values: (t) => t.surprisal, form: nats, top: (all) => Math.max(1, quantile(all, 0.99)) },
   residual: { label: "Residual", note: "‖π − e_y‖², from 0 (certain and right) to 2 (certain and wrong)", values: (t) => t.residual, form: (v) => number(v, 4), top: () => 2 },
   rank: { label: "Rank", note: "place among all tokens of the vocabulary, on a logarithmic scale", values: (t) => t.rank, form: (v) => (v >= 65535 ? "≥ 65,535" : number(v, 6)), bottom: 1, top: (all) => Math.max(10, quantile(all, 0.999)), isLog: true },
-  probability: { label: "Probability", note: "p of the token; dark is unlikely", values: (t) => t.probability, form: (v) => fixed(v, 4), top: () => 1, isTurned: true },
+  probability: { label: "Probability", note: "p of the token; dark is unlikely", values: (t) => t.probability, form: (v) => number(v, 4), top: () => 1, isTurned: true },
   entropy: { label: "Entropy", note: "of the student's distribution, in nats", values: (t) => t.entropy, form: nats, top: (all) => Math.max(0.5, quantile(all, 0.99)) },
 };
 

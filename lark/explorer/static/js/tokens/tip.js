@@ -19,7 +19,8 @@ export function tokenTip(tokens, path) {
     if (!tokens.alternatives) return;
     try {
       const found = await load(`${path}/${part}`);
-      draw(found.rows[i - found.start], null);
+      const at = i - found.start;
+      draw(found.ids[at].map((id, j) => ({ id, text: found.texts[id], p: found.p[at][j] })), null);
     } catch (error) {
       draw(null, error.message);
     }
@@ -28,12 +29,14 @@ export function tokenTip(tokens, path) {
 
 const quoted = (text) => h("code", { class: "token-text" }, text === "" ? "∅" : shown(text).replaceAll(" ", "␣"));
 
+const alternative = (row, isOwn) => h("div", { class: `alternative${isOwn ? " own" : ""}` }, quoted(row.text), h("span", { class: "bar" }, h("i", { style: { width: `${100 * Math.min(1, row.p)}%` } })), h("span", { class: "num" }, number(row.p, 3)));
+
 function content(tokens, i, rows, note) {
   const own = tokens.id[i];
   return h("div", { class: "token-tip", data: { token: i } },
     h("div", { class: "row between" }, quoted(tokens.pieces[tokens.piece[i]]), h("span", { class: "faint" }, `token ${count(i + 1)} of ${count(tokens.count)} · id ${own}`)),
     h("dl", { class: "kv" }, Object.entries(MEASURES).map(([key, measure]) => [h("dt", {}, measure.label), h("dd", { data: { measure: key } }, measure.form(measure.values(tokens)[i]))])),
-    rows ? h("div", { class: "alternatives" }, h("div", { class: "faint" }, "The student's own choices"), rows.map((row) =>
-      h("div", { class: `alternative${row.id === own ? " own" : ""}` }, quoted(row.text), h("span", { class: "bar" }, h("i", { style: { width: `${100 * Math.min(1, row.p)}%` } })), h("span", { class: "num" }, number(row.p, 3))))) : null,
+    rows ? h("div", { class: "alternatives" }, h("div", { class: "faint" }, "The student's own choices"), rows.map((row) => alternative(row, row.id === own)),
+      rows.some((row) => row.id === own) ? null : h("div", { class: "instead" }, "…", alternative({ text: tokens.pieces[tokens.piece[i]], p: tokens.probability[i] }, true))) : null,
     note ? h("div", { class: "faint" }, note) : null);
 }

@@ -8,6 +8,7 @@ import { strip } from "./strip.js";
 
 const LINE = 22;
 const MARGIN = 12;
+const PEAK = 0.6;
 
 // onToken(i, element | null): the pointer or the cursor is on a token. onScroll(share): the view was scrolled by the user.
 export function tokenView(tokens, { label, onToken, onScroll }) {
@@ -156,6 +157,20 @@ export function tokenView(tokens, { label, onToken, onScroll }) {
     setCursor(to);
   });
 
+  // Go to the next or previous token that stands out: at least PEAK of the scale, and more than the token before it.
+  function peak(step) {
+    const height = (i) => scale?.of(values[i]) ?? 0;
+    for (let i = cursor < 0 ? (step > 0 ? 0 : tokens.count - 1) : cursor + step; i >= 0 && i < tokens.count; i += step) {
+      if (height(i) >= PEAK && (i === 0 || height(i - 1) < height(i))) {
+        box.focus({ preventScroll: true });
+        goTo(i);
+        setCursor(i);
+        return true;
+      }
+    }
+    return false;
+  }
+
   // The token at the same place some lines below or above.
   function nearest(i, by) {
     const row = state.lineOf[i];
@@ -173,7 +188,7 @@ export function tokenView(tokens, { label, onToken, onScroll }) {
   observer.observe(box);
   return {
     element: h("div", { class: "token-view" }, map.element, box),
-    box, goTo, setCursor, position,
+    box, goTo, peak, setCursor, position,
     setScale(next) {
       scale = next;
       values = next.measure.values(tokens);

@@ -1,0 +1,173 @@
+"""Paired comparison of entrants that were trained with several seeds and answered the same problems. Pure.
+
+An entrant m has results y[s, p]: one number per training seed s and problem p, the same problems for all entrants. With
+random seeds and random problems,
+
+    y_msp = μ_m + a_ms + b_mp + e_msp,
+
+where b_m· may be correlated between entrants (a hard problem is hard for all), so differences are taken per problem. The
+difference of two entrants' means has the variance
+
+    V_ij = Var_p(z_ip - z_jp) / P + σ_a² (1/S_i + 1/S_j),        z_mp: mean of an entrant's seeds on a problem,
+
+whose first term contains b and e, and whose second term contains what changes all answers of a training run together. Two or
+three seeds cannot estimate a variance, so σ_a² is pooled over all entrants: it is the variance of the runs' means within
+entrants, less the share of e in it. Runs of different entrants count as independent, even if they share a seed.
+
+Intervals come from a two-way bootstrap. Each resample draws problems with replacement, the same for all entrants; a value of
+σ_a² that the runs allow (their pooled variance, divided by a χ² over its degrees of freedom); and normal effects of this
+size for every entrant's seeds. The quantile of a pair's deviation gives its interval. The quantile of the largest deviation of
+all pairs, each in units of its standard error, decides which differences are real: if no pair differs, it is exceeded in 5% of
+the cases (Westfall and Young, 1993). tests/experiments/test_paired.py checks both by simulation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences between all entrants. Arrays of pairs are [M, M], the entry (i, j) is i minus j."""
+
+    names: tuple[str, ...]
+    means: Floats
+    """[M] over seeds and problems."""
+    seeds: NDArray[np.int64]
+    """[M] Training seeds of each entrant."""
+    difference: Floats
+    error: Floats
+    """Standard error of the difference, sqrt(V_ij); 0 on the diagonal."""
+    critical: Floats
+    """[M, M] Half the length of each pair's own interval, in standard errors."""
+    joint: float
+    """Standard errors from which on a difference is real, for all pairs together."""
+    seed_deviation: float | None
+    """σ_a, the standard deviation that training seeds add to an entrant's mean. None: no entrant has two seeds."""
+
+    @property
+    def low(self) -> Floats:
+        """Lower end of each difference's own interval."""
+        return self.difference - self.critical * self.error
+
+    @property
+    def high(self) -> Floats:
+        return self.difference + self.critical * self.error
+
+    @property
+    def real(self) -> NDArray[np.bool_]:
+        """[M, M] Whether i is better than j, for all pairs together. Never with one seed each: its effect is unknown."""
+        if self.seed_deviation is None:
+            return np.zeros_like(self.difference, dtype=bool)
+        return (self.difference > 0) & (self.difference > self.joint * self.error)
+
+    @property
+    def order(self) -> list[int]:
+        """Entrants from the best mean to the worst; those with equal means in their order."""
+        return sorted(range(len(self.names)), key=lambda m: (-self.means[m], m))
+
+
+def compare(
+    results: Mapping[str, Floats], level: float = 0.95, joint_level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> Comparison:
+    """Compare entrants by their results [S, P]. `level`: of each pair's interval; `joint_level`: of all pairs together."""
+    names, tables = tuple(results), [np.asarray(table, dtype=np.float64) for table in results.values()]
+    counts = np.array([len(table) for table in tables])
+    by_problem = np.stack([table.mean(axis=0) for table in tables], axis=1)
+    problems = len(by_problem)
+    if problems < 2:
+        raise ValueError("At least two problems are needed for an interval.")
+    means = by_problem.mean(axis=0)
+    first, second = np.triu_indices(len(tables), k=1)
+    paired = by_problem[:, first] - by_problem[:, second]
+    seeds = _SeedEffects.of(tables)
+    share = 1 / counts[first] + 1 / counts[second]
+    error = np.sqrt(paired.var(axis=0, ddof=1) / problems + seeds.variance * share)
+
+    moved = _resampled_weights(problems, resamples, seed) @ (paired - paired.mean(axis=0))
+    effects = seeds.drawn(counts, resamples, np.random.default_rng([seed, 1]))
+    shift = np.abs(moved + effects[:, first] - effects[:, second])
+    ratio = np.divide(shift, error, out=np.zeros_like(shift), where=error > 0)
+    return Comparison(
+        names,
+        means,
+        counts,
+        _square(means[first] - means[second], first, second, len(tables), antisymmetric=True),
+        _square(error, first, second, len(tables)),
+        _square(np.maximum(np.quantile(ratio, level, axis=0), _normal(level)), first, second, len(tables)),
+        max(float(np.quantile(ratio.max(axis=1, initial=0.0), joint_level)), _normal(joint_level)),
+        float(np.sqrt(seeds.variance)) if seeds.freedom else None,
+    )
+
+
+@lru_cache(maxsize=2)
+def _resampled_weights(problems: int, resamples: int, seed: int) -> Floats:
+    """[R, P] How much each problem counts in a resample, scaled so that the variance is not biased for few problems."""
+    drawn = np.random.default_rng([seed, 0]).multinomial(problems, np.full(problems, 1 / problems), size=resamples)
+    weights: Floats = drawn / np.sqrt(problems * (problems - 1.0))
+    weights.setflags(write=False)
+    return weights
+
+
+def _normal(level: float) -> float:
+    """The quantile if the variance were known. The bootstrap's is never taken to be smaller."""
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def _square(values: Floats, first: NDArray[Any], second: NDArray[Any], size: int, antisymmetric: bool = False) -> Floats:
+    square = np.zeros((size, size))
+    square[first, second] = values
+    square[second, first] = -values if antisymmetric else values
+    return square
+
+
+@dataclass(frozen=True)
+class _SeedEffects:
+    """What training seeds add to the mean of a run, pooled over entrants."""
+
+    residuals: Floats
+    """Deviations of runs from their entrant's mean, scaled to the variance of a single run."""
+    noise: float
+    """The part of their variance that comes from single answers, σ_e² / P: it is in the problems' term already."""
+    freedom: int
+
+    @classmethod
+    def of(cls, tables: list[Floats]) -> "_SeedEffects":
+        several = [table for table in tables if len(table) > 1]
+        freedom = sum(len(table) - 1 for table in several)
+        if not freedom:
+            return cls(np.zeros(1), 0.0, 0)
+        runs = [table.mean(axis=1) for table in several]
+        residuals = np.concatenate([(run - run.mean()) * np.sqrt(len(run) / (len(run) - 1)) for run in runs])
+        single = sum(
+            float(((table - run[:, None] - table.mean(axis=0) + run.mean()) ** 2).sum())
+            for table, run in zip(several, runs, strict=True)
+        )
+        problems = several[0].shape[1]
+        return cls(residuals, single / (freedom * (problems - 1)) / problems, freedom)
+
+    @property
+    def total(self) -> float:
+        """Variance of a run's mean around its entrant's. Entrants count by their degrees of freedom."""
+        return 0.0 if not self.freedom else float((self.residuals**2).mean())
+
+    @property
+    def variance(self) -> float:
+        """σ_a²."""
+        return max(0.0, self.total - self.noise)
+
+    def drawn(self, counts: NDArray[np.int64], resamples: int, rng: np.random.Generator) -> Floats:
+        """[R, M] Mean effects of each entrant's seeds."""
+        if not self.freedom:
+            return np.zeros((resamples, len(counts)))
+        total = self.total * self.freedom / rng.chisquare(self.freedom, size=resamples)
+        deviation = np.sqrt(np.maximum(0.0, total - self.noise))
+        return rng.standard_normal((resamples, len(counts))) * deviation[:, None] / np.sqrt(counts)

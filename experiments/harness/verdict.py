@@ -1,0 +1,190 @@
+"""A comparison in words: the ranking, which differences are real, what it cost, and what to run next."""
+
+from dataclasses import dataclass
+from math import isnan
+
+import numpy as np
+
+from experiments.harness import results
+from experiments.harness.game import Game
+from experiments.harness.halving import Round
+from experiments.harness.paired import Comparison, Floats, compare
+from experiments.harness.sweep import counted
+from lark.planner.report import duration
+
+WORDS = {"accuracy": "Acc@{k}", "samples": "accuracy of a single sample", "loss": "loss of held-out correct trajectories"}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a criterion is shown: accuracies in percent, losses in nats per token. Scores of losses are negative losses, so that
+    higher is better; they are shown as losses."""
+
+    factor: float
+    digits: int
+    unit: str
+
+    @classmethod
+    def of(cls, criterion: str) -> "Scale":
+        return cls(-1.0, 3, "nats per token") if criterion == "loss" else cls(100.0, 1, "points")
+
+    def value(self, number: float) -> str:
+        shown = f"{number * self.factor:.{self.digits}f}"
+        return shown if self.factor < 0 else f"{shown}%"
+
+    def difference(self, number: float) -> str:
+        return f"{number * self.factor:+.{self.digits}f}".replace("-", "−")
+
+    def interval(self, low: float, high: float) -> str:
+        first, last = sorted([low, high], key=lambda end: end * self.factor)
+        return f"{self.difference(first)} to {self.difference(last)}"
+
+
+def criterion_words(game: Game) -> str:
+    config = game.contest.config
+    return WORDS[config.compare.criterion].format(k=config.benchmark.decoding.samples)
+
+
+def latest(game: Game) -> Comparison | None:
+    """The comparison of all results so far; of the last round, if it is complete."""
+    if game.rounds and not game.missing:
+        return game.rounds[-1].comparison
+    return compare(game.tables) if len(game.scores) > 1 else None
+
+
+def real_pairs(game: Game, found: Comparison) -> list[list[bool]]:
+    """Whether i is better than j, by the last round or, if it is not complete, by all results so far."""
+    rounds = game.rounds and game.rounds[-1].comparison.names == found.names
+    return (game.rounds[-1].real if rounds else found.real).tolist()
+
+
+def sentence(game: Game) -> str:
+    """The outcome in a few sentences."""
+    if not game.rounds:
+        return "No round is complete yet, so nothing can be said."
+    last, words = game.rounds[-1], criterion_words(game)
+    parts = [_outcome(game, last, words), _behind(last)]
+    if not game.finished:
+        parts.append("It is not complete: run the same command again.")
+    runs = sum(map(len, game.trials.values()))
+    parts.append(f"It took {duration(game.seconds)} for {counted(runs, 'training run')} and their evaluation.")
+    parts += [game.stopped] if game.stopped else []
+    return " ".join(part for part in parts if part)
+
+
+def _outcome(game: Game, last: Round, words: str) -> str:
+    scale, found = Scale.of(game.contest.config.compare.criterion), last.comparison
+    leader = found.names.index(last.leader)
+    lead = f"{last.leader} ({scale.value(found.means[leader])})"
+    if found.seed_deviation is None:
+        return f"{lead} leads by {words}. With one training seed each, no difference can be called real: raise compare.seeds."
+    if not last.tied:
+        second = next(k for k in found.order if k != leader)
+        return (
+            f"{lead} is the best by {words}: its lead over every other entrant is real, by {_versus(found, scale, leader, second)} "
+            f"over {found.names[second]}, the next."
+        )
+    close = ", ".join(f"{name} ({_versus(found, scale, leader, found.names.index(name))})" for name in last.tied)
+    return f"No single winner by {words}: {lead} leads, but its lead over {close} is not clear of chance."
+
+
+def _versus(found: Comparison, scale: Scale, i: int, j: int) -> str:
+    interval = scale.interval(found.low[i, j], found.high[i, j])
+    return f"{scale.difference(found.difference[i, j])} {scale.unit}, 95% interval {interval}"
+
+
+def _behind(last: Round) -> str:
+    leader = last.comparison.names.index(last.leader)
+    names = [last.comparison.names[k] for k in last.comparison.order if last.real[leader, k]]
+    if not names or not last.tied:
+        return ""
+    verb = "is" if len(names) == 1 else "are"
+    return f"{', '.join(names)} {verb} really behind."
+
+
+def next_command(game: Game) -> str:
+    """The full run with the leader."""
+    return game.contest.command(game.entrant(game.rounds[-1].leader)) if game.rounds else ""
+
+
+def status(game: Game, name: str) -> str:
+    """What is known about an entrant, for the table."""
+    if name in game.failed:
+        return "failed"
+    if not game.rounds:
+        return ""
+    last = game.rounds[-1]
+    if name == last.leader:
+        return "leads" if last.tied else "best"
+    leader = last.comparison.names.index(last.leader)
+    if name not in last.comparison.names:
+        return ""
+    place = last.comparison.names.index(name)
+    if last.real[leader, place]:
+        return "really behind"
+    stopped = next(
+        (n for n, r in enumerate(game.rounds, 1) if name in r.running and name not in r.ahead and r is not last), None
+    )
+    return "tie" if stopped is None else f"undecided, stopped after round {stopped}"
+
+
+def told(game: Game, number: int, judged: Round) -> str:
+    """A round as a line of the log."""
+    gone = [name for name in judged.running if name not in judged.ahead]
+    behind = [name for name in gone if judged.behind(name)]
+    others = [name for name in gone if name not in behind]
+    said = f"Round {number + 1} of {len(game.schedule.seeds)}: {judged.leader} leads."
+    said += f" Really behind: {', '.join(behind)}." if behind else ""
+    if judged.ahead:
+        said += f" Stopped in the lower half: {', '.join(others)}." if others else ""
+        said += f" Continuing: {', '.join(judged.ahead)}."
+    return said
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How the loss of held-out trajectories ranks entrants, compared with the criterion."""
+
+    losses: dict[str, float]
+    tau: float
+    """Kendall's rank correlation of accuracy and negative loss over entrants; NaN with fewer than 3."""
+    real: int
+    """Pairs that the loss calls different, by the same rule."""
+    same: int
+    """Of these, the pairs that the criterion orders in the same way."""
+    pairs: int
+
+
+def agreement(game: Game) -> Agreement | None:
+    """None if the loss is the criterion itself or was not measured."""
+    if game.contest.config.compare.criterion == "loss" or len(game.scores) < 2:
+        return None
+    tables: dict[str, Floats] = {}
+    for name, trials in game.trials.items():
+        found = [results.losses(game.contest.sweep, trial) for trial in trials]
+        if any(each is None for each in found):
+            return None
+        tables[name] = np.stack([-each for each in found if each is not None])
+    by_loss, by_score = compare(tables), compare(game.tables)
+    real = by_loss.real
+    same = int((real & (by_score.difference > 0)).sum())
+    losses = {name: -float(mean) for name, mean in zip(by_loss.names, by_loss.means, strict=True)}
+    count = len(tables)
+    return Agreement(losses, kendall(by_score.means, by_loss.means), int(real.sum()), same, count * (count - 1) // 2)
+
+
+def kendall(x: Floats, y: Floats) -> float:
+    """Kendall's tau-b; NaN if there are fewer than three values, or no two of them differ."""
+    first, second = np.triu_indices(len(x), 1)
+    a, b = np.sign(x[first] - x[second]), np.sign(y[first] - y[second])
+    scale = np.sqrt(float((a != 0).sum()) * float((b != 0).sum()))
+    return float((a * b).sum() / scale) if len(x) > 2 and scale else float("nan")
+
+
+def agreement_words(found: Agreement) -> str:
+    tau = "too few entrants for a rank correlation" if isnan(found.tau) else f"Kendall's τ = {found.tau:.2f}"
+    return (
+        f"Ranked by the loss of held-out correct trajectories instead, which needs no generation: {tau} with this ranking; the "
+        f"loss separates {found.real} of {counted(found.pairs, 'pair')}, {found.same} of them in the same direction. Low loss on "
+        "the teachers' texts is not the same as solving problems; rely on it only if the two rankings agree."
+    )

@@ -1,0 +1,250 @@
+"""`make regime`: how the ranking of methods changes with the student's strength, the epochs and the learning rate.
+
+The sweep's trials are the recipe itself. The other settings change one thing at a time: the student is an earlier checkpoint
+of the demo student's pretraining (or another student of the sweep), or the recipe has other epochs or another learning rate.
+"""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.harness import accuracy
+from experiments.harness.carrying import carry_out
+from experiments.harness.planning import describe as describe_sweep
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import ROOT, Sweep, Trial
+from experiments.harness.verdict import kendall
+from lark.config import Config
+from lark.errors import LarkError
+from lark.models.students import weights_identity
+from lark.report.style import BLACK, MARKERS, METHOD_COLOURS, panels, plain_label, styled
+from lark.report.tables import MISSING, Cell
+from lark.runtime.launch import die_with_parent
+from lark.runtime.plan import make_plan
+from lark.runtime.store import Artifact, Checksums, Kind
+
+log = logging.getLogger(__name__)
+TITLE = "Regime: the ranking of methods by strength, epochs and learning rate"
+PRETRAINED = Kind("pretrained", 1)
+"""Earlier checkpoints of the demo's student."""
+AXES = {"strength": "strength of the student", "epochs": "epochs", "rate": "learning rate"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One thing that differs from the recipe, or nothing."""
+
+    axis: str
+    label: str
+    order: float
+
+
+def settings_of(sweep: Sweep) -> dict[str, Any]:
+    scale: dict[str, Any] = sweep.trials[0].config.experiment.scales[sweep.scale]
+    return scale
+
+
+def pretrained(sweep: Sweep) -> Artifact:
+    """The earlier checkpoints that the scale names. The bundled student's weights stand for its recipe."""
+    student = sweep.trials[0].config.student
+    identity = weights_identity(student, Checksums(sweep.store.root))
+    return Artifact(PRETRAINED, "demo", {"student": identity, "steps": sorted(settings_of(sweep)["pretraining"])})
+
+
+def expanded(sweep: Sweep) -> list[tuple[Setting, Trial]]:
+    """All trials with their settings; those of checkpoints only if these exist."""
+    found, scale = list[tuple[Setting, Trial]](), settings_of(sweep)
+    last = list(dict.fromkeys(trial.config.student.name for trial in sweep.trials))[-1]
+    for number, trial in enumerate(sweep.trials):
+        config = trial.config
+        strength = Setting("strength", _strength(config), 10_000 + number)
+        found.append((strength, trial))
+        if config.student.name != last:
+            continue  # other students only show strength
+        for steps, folder in _checkpoints(sweep).items():
+            weaker = replace(config, student=replace(config.student, name=f"demo-step-{steps}", path=str(folder)))
+            named = replace(weaker, training=replace(config.training, name="regime"))
+            found.append((Setting("strength", f"{steps:,} steps", steps), _trial(named, f"student.path={folder}", trial)))
+        for epochs in sorted({*scale["epochs"], config.training.epochs}):
+            changed = replace(config, training=replace(config.training, epochs=epochs))
+            found.append((Setting("epochs", str(epochs), epochs), _trial(changed, f"training.epochs={epochs}", trial)))
+        for rate in sorted({*map(float, scale["rates"]), config.training.learning_rate}):
+            changed = replace(config, training=replace(config.training, learning_rate=rate))
+            found.append((Setting("rate", f"{rate:g}", rate), _trial(changed, f"training.learning_rate={rate:g}", trial)))
+    return found
+
+
+def _strength(config: Config) -> str:
+    return "2,800 steps" if config.student.path == "demo" else config.student.name
+
+
+def _checkpoints(sweep: Sweep) -> dict[int, Path]:
+    """Folders of the earlier checkpoints that exist, by step."""
+    if not settings_of(sweep)["pretraining"]:
+        return {}
+    artifact = pretrained(sweep)
+    if sweep.store.state(artifact) != "finished":
+        return {}
+    return {steps: sweep.store.path(artifact) / f"step-{steps}" for steps in artifact.depends["steps"]}
+
+
+def _trial(config: Config, change: str, trial: Trial) -> Trial:
+    return Trial((*trial.overrides, change), config, tuple(make_plan(config, Checksums(config.outputs_path), elsewhere=True)))
+
+
+def conduct(sweep: Sweep) -> list[str]:
+    """Pretrain earlier checkpoints, unless that is done, and run all trials. Return the errors of those that failed."""
+    if settings_of(sweep)["pretraining"]:
+        sweep.store.ensure((pretrained(sweep),), lambda folders: [_pretrain(sweep, folder) for folder in folders])
+    trials, failed = expanded(sweep), list[str]()
+    for number, (setting, trial) in enumerate(trials, 1):
+        name = f"{trial.config.method.title}, {AXES[setting.axis]} {setting.label}"
+        try:
+            carry_out(trial, f"regime/{trial.config.method.key}-{setting.axis}-{setting.label}")
+        except LarkError as error:
+            failed.append(f"{sweep.title}: {name}: {error}")
+            continue
+        log.info("%d of %d. %s: %s", number, len(trials), name, _shown(sweep, trial))
+    return failed
+
+
+def describe(sweep: Sweep) -> str:
+    """The plan of all trials; those of earlier checkpoints are in it once these exist."""
+    whole = replace(sweep, trials=tuple(trial for _, trial in expanded(sweep)))
+    missing = settings_of(sweep)["pretraining"] if not _checkpoints(sweep) else []
+    note = (
+        f"\n\nNot in this plan: pretraining up to step {missing[-1]}, and the trials of {len(missing)} checkpoints."
+        if missing
+        else ""
+    )
+    return describe_sweep(whole) + note
+
+
+def _pretrain(sweep: Sweep, folder: Path) -> dict[str, Any]:
+    steps = [str(step) for step in pretrained(sweep).depends["steps"]]
+    log.info("Pretraining the demo's student up to step %s", steps[-1])
+    command = [sys.executable, "-m", "lark.demo.pretrain", "--folder", str(folder), "--snapshots", *steps]
+    code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
+    if code:
+        raise LarkError(f"Pretraining the demo's student failed (exit code {code}); the messages above say why.")
+    return {"steps": len(steps)}
+
+
+def _shown(sweep: Sweep, trial: Trial) -> str:
+    average = _average(sweep, trial)
+    return "not evaluated" if average is None else f"Avg {average:.1f}%"
+
+
+def _average(sweep: Sweep, trial: Trial, trained: bool = True) -> float | None:
+    rows = accuracy.rows(trial, sweep.metrics(trial, trained))
+    found: Any = next(row["mean"] for row in rows if row["benchmark"] == accuracy.AVERAGE)
+    return None if found is None else float(found)
+
+
+def render(sweep: Sweep) -> Report:
+    data = pd.DataFrame(
+        [
+            {"axis": setting.axis, "setting": setting.label, "order": setting.order, "method": trial.config.method.key,
+             "label": trial.config.method.title, "accuracy": _average(sweep, trial), "base": _average(sweep, trial, trained=False)}
+            for setting, trial in expanded(sweep)
+        ]
+    ).astype({"accuracy": float, "base": float})  # fmt: skip
+    data = data.sort_values(["axis", "order"], key=_axis_order, kind="stable", ignore_index=True)
+    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.per_question
+    found = bool(data["accuracy"].notna().any())
+    return Report(
+        title=TITLE,
+        caption=(
+            f"Acc@{samples} (percent, average of the benchmarks) at B={budget}; one thing changes at a time, the rest is the "
+            "recipe. One training run and one decoding seed per point, so differences of a few points between methods are within "
+            "the spread of training seeds (make seeds). Strength: checkpoints of the student's pretraining, or other students."
+        ),
+        data=data,
+        tables=[_table(data)],
+        figure=_figure(data, samples) if found else None,
+        notes=_notes(data) if found else [],
+        found=found,
+    )
+
+
+def _axis_order(column: pd.Series) -> pd.Series:
+    return column.map(list(AXES).index) if column.name == "axis" else column
+
+
+def _table(data: pd.DataFrame) -> Table:
+    labels = list(data["label"].unique())
+    rows = []
+    for (axis, _), part in data.groupby(["axis", "order"], sort=False):
+        values = dict(zip(part["label"], part["accuracy"], strict=True))
+        best = max((value for value in values.values() if not pd.isna(value)), default=None)
+        cells = [_cell(values.get(label), best) for label in labels]
+        rows.append([Cell(AXES[str(axis)]), Cell(str(part["setting"].iloc[0])), _cell(part["base"].iloc[0]), *cells])
+    return Table(["Changed", "Setting", "Base model", *labels], rows, labels=2)
+
+
+def _cell(value: float | None, best: float | None = None) -> Cell:
+    return MISSING if value is None or pd.isna(value) else Cell(f"{value:.1f}", value == best)
+
+
+def rank_agreement(data: pd.DataFrame) -> dict[str, float]:
+    """Kendall's τ between the methods' order at the two ends of each axis."""
+    found = {}
+    for axis in data["axis"].unique():
+        wide = data[data["axis"] == axis].pivot_table(index="order", columns="method", values="accuracy").sort_index()
+        if len(wide) > 1 and wide.iloc[[0, -1]].notna().all(axis=None):
+            found[str(axis)] = kendall(wide.iloc[0].to_numpy(dtype=float), wide.iloc[-1].to_numpy(dtype=float))
+    return found
+
+
+def _notes(data: pd.DataFrame) -> list[str]:
+    said = [f"{AXES[axis]} {tau:.2f}" for axis, tau in rank_agreement(data).items() if not pd.isna(tau)]
+    first = [
+        f"{AXES[str(axis)]} {part['setting'].iloc[0]}: {part['label'].iloc[int(part['accuracy'].to_numpy().argmax())]}"
+        for (axis, _), part in data.dropna(subset=["accuracy"]).groupby(["axis", "order"], sort=False)
+    ]
+    notes = [f"First in each setting: {'; '.join(first)}."]
+    if said:
+        notes.append(f"Agreement of the rankings at the two ends of each axis (Kendall's τ): {', '.join(said)}.")
+    return notes
+
+
+@styled
+def _figure(data: pd.DataFrame, samples: int) -> Figure:
+    axes_found: Sequence[str] = [axis for axis in AXES if axis in set(data["axis"])]
+    figure, axes = panels(len(axes_found), width=3.4, height=3.3)
+    for panel, axis in zip(axes, axes_found, strict=True):
+        part = data[data["axis"] == axis]
+        places = {order: place for place, order in enumerate(sorted(part["order"].unique()))}
+        for number, method in enumerate(data["method"].unique()):
+            own = part[part["method"] == method].dropna(subset=["accuracy"])
+            panel.plot(
+                [places[order] for order in own["order"]], own["accuracy"], color=METHOD_COLOURS.get(method, "#009E73"),
+                marker=MARKERS[number % len(MARKERS)], markersize=4,
+                label=plain_label(str(data.loc[data["method"] == method, "label"].iloc[0])),
+            )  # fmt: skip
+        base = part.drop_duplicates("order").dropna(subset=["base"])
+        panel.plot(
+            [places[order] for order in base["order"]],
+            base["base"],
+            color=BLACK,
+            linestyle=":",
+            linewidth=1,
+            label="Base model",
+        )
+        names = part.drop_duplicates("order").set_index("order")["setting"]
+        panel.set_xticks(list(places.values()), [plain_label(str(names[order])) for order in places])
+        panel.set_xlabel(AXES[axis])
+        panel.margins(x=0.12)
+    low, high = min(panel.get_ylim()[0] for panel in axes), max(panel.get_ylim()[1] for panel in axes)
+    for panel in axes:
+        panel.set_ylim(low, high)
+    axes[0].set_ylabel(f"Acc@{samples} (%)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=1 + data["method"].nunique())
+    return figure

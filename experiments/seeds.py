@@ -1,0 +1,158 @@
+"""`make seeds`: the spread over training seeds, and how much of the differences between methods it explains."""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from experiments.harness import accuracy, results
+from experiments.harness.paired import Comparison, compare
+from experiments.harness.report import Report, Table
+from experiments.harness.sweep import Sweep
+from lark.report.style import BLUE, GREY, METHOD_COLOURS, panels, plain_label, styled
+from lark.report.tables import MISSING, Cell
+
+TITLE = "Training seeds: spread within and between methods"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Variance of runs' accuracies, in squared points: one-way analysis of variance with random effects."""
+
+    between: float
+    """Of the methods' expected accuracies; 0 if the runs do not show any."""
+    within: float
+    """Of runs of the same method: training seed and sampled answers."""
+
+    @property
+    def explained(self) -> float:
+        """Share of the runs' variance that is due to the training seed (and the sampled answers), not to the method."""
+        total = self.between + self.within
+        return self.within / total if total else float("nan")
+
+    def wrong_order(self, difference: float) -> float:
+        """Chance that one run of each of two methods orders them wrongly, if their means differ by this much."""
+        return NormalDist().cdf(-abs(difference) / np.sqrt(2 * self.within)) if self.within else 0.0
+
+
+def spread(runs: dict[str, NDArray[np.float64]]) -> Spread | None:
+    """From the accuracies [S] of each method's runs. None if no method has two runs."""
+    several = {name: values for name, values in runs.items() if len(values) > 1}
+    freedom = sum(len(values) - 1 for values in several.values())
+    if not freedom:
+        return None
+    within = float(sum(((values - values.mean()) ** 2).sum() for values in several.values()) / freedom)
+    means = np.array([values.mean() for values in runs.values()])
+    noise = float(np.mean([within / len(values) for values in runs.values()]))
+    between = max(0.0, float(means.var(ddof=1)) - noise) if len(means) > 1 else 0.0
+    return Spread(between, within)
+
+
+def render(sweep: Sweep) -> Report:
+    data, tables = _collect(sweep)
+    runs = {label: 100 * np.array([table.mean() for table in each]) for label, each in tables.items()}
+    found = spread(runs)
+    compared = compare({label: np.stack(each) for label, each in tables.items()}) if len(tables) > 1 else None
+    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.per_question
+    return Report(
+        title=TITLE,
+        caption=(
+            f"Acc@{samples} (percent, average of the benchmarks) at B={budget} of students that differ only in the training seed, "
+            "which decides the order of trajectories. One decoding seed, so runs of a method also differ by their sampled answers. "
+            "The selection is the same in all runs of a method, also for Random: its spread over other random selections is not "
+            "part of this. The paper has one training run per cell and names this as a limitation."
+        ),
+        data=data,
+        tables=[_table(sweep, runs, found), *([_pairs(compared, found)] if compared and found else [])],
+        figure=_figure(sweep, runs, found, samples) if runs else None,
+        notes=_notes(found, compared),
+        found=bool(runs),
+    )
+
+
+def _collect(sweep: Sweep) -> tuple[pd.DataFrame, dict[str, list[NDArray[np.float64]]]]:
+    """One row per run and benchmark, and the runs' accuracies per problem by method."""
+    rows, tables = [], dict[str, list[NDArray[np.float64]]]()
+    for trial in sweep.trials:
+        for row in accuracy.rows(trial, sweep.metrics(trial)):
+            rows.append({**row, "training_seed": trial.config.training.seed})
+        found = results.accuracies(sweep, trial)
+        if found is not None:
+            tables.setdefault(trial.config.method.title, []).append(found)
+    return pd.DataFrame(rows), tables
+
+
+def _table(sweep: Sweep, runs: dict[str, NDArray[np.float64]], found: Spread | None) -> Table:
+    rows = []
+    labels = dict.fromkeys(trial.config.method.title for trial in sweep.trials)
+    best = max((values.mean() for values in runs.values()), default=None)
+    for label in labels:
+        values = runs.get(label)
+        if values is None:
+            rows.append([Cell(label), Cell("0"), *[MISSING] * 3])
+            continue
+        deviation = Cell(f"{values.std(ddof=1):.1f}") if len(values) > 1 else MISSING
+        ends = Cell(f"{values.min():.1f} to {values.max():.1f}")
+        rows.append([Cell(label), Cell(str(len(values))), Cell(f"{values.mean():.1f}", values.mean() == best), deviation, ends])
+    return Table(["Method", "training seeds", "mean", "standard deviation", "range"], rows)
+
+
+def _pairs(compared: Comparison, found: Spread) -> Table:
+    rows = []
+    for place, i in enumerate(compared.order):
+        for j in compared.order[place + 1 :]:
+            difference = 100 * compared.difference[i, j]
+            low, high = 100 * compared.low[i, j], 100 * compared.high[i, j]
+            rows.append(
+                [Cell(compared.names[i]), Cell(compared.names[j]), Cell(f"{difference:+.1f}"),
+                 Cell(f"{low:+.1f} to {high:+.1f}".replace("-", "−")), Cell("yes" if compared.real[i, j] else "no"),
+                 Cell(f"{100 * found.wrong_order(difference):.0f}%")]
+            )  # fmt: skip
+    caption = (
+        "All pairs, with intervals over problems and training seeds, and how often one run of each would order them wrongly."
+    )
+    return Table(["Method", "minus", "difference", "95% interval", "real", "wrong order"], rows, caption, labels=2)
+
+
+def _notes(found: Spread | None, compared: Comparison | None) -> list[str]:
+    if found is None:
+        return []
+    notes = [
+        f"Of the variance of single runs, {100 * found.explained:.0f}% is within methods (another seed, other sampled answers) and "
+        f"{100 * (1 - found.explained):.0f}% between them: standard deviations of {np.sqrt(found.within):.1f} and "
+        f"{np.sqrt(found.between):.1f} points."
+    ]
+    if compared is not None and compared.seed_deviation is not None:
+        notes.append(
+            f"The part of the former that other answers to the same problems do not explain, the training seed itself, has a "
+            f"standard deviation of {100 * compared.seed_deviation:.1f} points."
+        )
+    return notes
+
+
+@styled
+def _figure(sweep: Sweep, runs: dict[str, NDArray[np.float64]], found: Spread | None, samples: int) -> Figure:
+    figure, (left, right) = panels(2, width=4.4, height=3.2)
+    names = {trial.config.method.title: trial.config.method.name for trial in sweep.trials}
+    order = sorted(runs, key=lambda label: -runs[label].mean())
+    for place, label in enumerate(order):
+        colour = METHOD_COLOURS.get(names[label], BLUE)
+        left.plot(runs[label], [place] * len(runs[label]), "o", color=colour, alpha=0.5, markersize=5)
+        left.plot([runs[label].mean()], [place], "|", color=colour, markersize=18, markeredgewidth=2.5)
+    left.set_yticks(range(len(order)), [plain_label(label) for label in order])
+    left.invert_yaxis()
+    left.set_xlabel(f"Acc@{samples} (%), average of the benchmarks")
+    left.set_title("one dot per training run, a bar for the mean")
+    if found is not None:
+        shares = [1 - found.explained, found.explained]
+        right.barh([1, 0], [100 * share for share in shares], color=[BLUE, GREY], height=0.5)
+        right.set_yticks([1, 0], ["between\nmethods", "within\nmethods"])
+        right.set_ylim(-0.6, 1.6)
+        for place, share in zip((1, 0), shares, strict=True):
+            right.annotate(f"{100 * share:.0f}%", (100 * share, place), (4, -3), textcoords="offset points", fontsize=8)
+        right.set_xlim(0, 112)
+        right.set_xlabel("share of the variance of single runs (%)")
+    return figure

@@ -1,0 +1,214 @@
+"""A Ray cluster: reach one that exists, or start one on this machine. Only hardware=ray and SLURM jobs of several nodes use it.
+
+The run itself does not import Ray. A process of its own (this module) connects to the cluster and prints what it consists of; for
+a local cluster, it starts Ray and ends it when the run ends. Each step's worker connects separately (lark/runtime/crew.py).
+
+Ray executes code that it receives, so its ports must not be open to others: authentication by a token is on, the dashboard is
+off, and a local cluster listens on loopback only. Nothing is read from the network except through Ray.
+
+Run as: python -m lark.runtime.cluster [address]
+"""
+
+import atexit
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import secrets
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from lark.errors import LarkError, first_line
+from lark.reading.untrusted import parse_object
+from lark.runtime.machine import Machine, pinned, usable_cores, visible_gpus
+from lark.runtime.process import ROOT, die_with_parent
+
+log = logging.getLogger(__name__)
+
+MODE, TOKEN, ADDRESS = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"
+LOOPBACK = "127.0.0.1"
+STORE_BYTES = 100 * 2**20
+"""Ray's object store. Shards are files; only their names pass through Ray."""
+PATIENCE_SECONDS = 180
+"""How long the start of a cluster, or the connection to one, may take."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """What Ray may use of a machine."""
+
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray cluster at one time; nodes may join and leave."""
+
+    address: str
+    nodes: tuple[Node, ...]
+
+
+LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Lets Ray use a loopback address. Otherwise it replaces the address by the machine's own, at which a local cluster does not
+listen."""
+
+
+def settings() -> dict[str, str]:
+    """Environment variables of processes that use Ray: authentication is on, unless the user has turned it off."""
+    return {**QUIET, MODE: os.environ.get(MODE, "token")}
+
+
+def require_ray() -> None:
+    if importlib.util.find_spec("ray") is None:
+        raise LarkError(f"hardware=ray needs Ray, which is not installed: pip install {pinned('ray')}.")
+
+
+@cache
+def reach(address: str | None) -> Cluster:
+    """Connect to a cluster. None: start one on this machine, which ends with this process."""
+    require_ray()
+    if address is None:
+        os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
+        log.info("cluster   starting Ray on this machine")
+    env = {**os.environ, **settings()}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, *([address] if address else [])], env=env, cwd=ROOT, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
+    )  # fmt: skip
+    atexit.register(_end, process)
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_SECONDS)
+    line = process.stdout.readline() if ready else ""
+    said: dict[str, Any] = parse_object(line.encode(), "Ray") if line.strip() else {"error": "it does not answer"}
+    if "error" in said:
+        _end(process)
+        raise LarkError(_refusal(address, str(said["error"])))
+    return Cluster(said["address"], tuple(Node(**node) for node in said["nodes"]))
+
+
+def _refusal(address: str | None, why: str) -> str:
+    if address is None:
+        return f"Ray cannot be started on this machine ({why}). Use hardware=auto, which needs no Ray."
+    return (
+        f"hardware.address={address}: the Ray cluster cannot be reached ({why}). Run this on a node of the cluster, with the "
+        f"cluster's token in {TOKEN} or ~/.ray/auth_token (docs/cluster.md)."
+    )
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End a local cluster. Its processes end with the one that started them."""
+    with contextlib.suppress(OSError):
+        assert process.stdin is not None
+        process.stdin.close()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def machine_of(cluster: Cluster, device: str, processes: int, threads: int, workers: int) -> Machine:
+    """The cluster as a machine, for plans and checks: its nodes, and the processes of the smallest of them.
+
+    `processes` per node, `threads` per process and `workers` in total, each 0: as many as the cluster has.
+    """
+    if device == "auto":
+        device = "cuda" if any(node.gpus for node in cluster.nodes) else "cpu"
+    nodes = [node for node in cluster.nodes if (node.gpus if device == "cuda" else node.cpus)]
+    if not nodes:
+        raise LarkError(f"hardware.device={device}: no node of the Ray cluster at {cluster.address} has one.")
+    cpus = min(node.cpus for node in nodes)
+    if device == "cpu":
+        threads = threads or max(1, cpus // (processes or 1))
+        processes = processes or max(1, cpus // threads)
+    else:
+        processes = processes or min(node.gpus for node in nodes)
+        threads = threads or max(1, cpus // processes)
+    return Machine(device, processes, len(nodes), threads, cluster.address, workers)
+
+
+def connect(address: str) -> Any:
+    """Connect this process to a cluster; return the module `ray`. The connection lasts until the process ends."""
+    os.environ.update(settings())
+    import ray  # noqa: PLC0415  # an optional package
+
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
+    except Exception as error:  # of several types, and RuntimeError if the token is refused
+        raise LarkError(_refusal(address, first_line(error))) from error
+    # Its threads abort the process if one of them is busy then. The cluster ends what a process has started when that ends.
+    atexit.unregister(ray.shutdown)
+    return ray
+
+
+def alive(nodes: list[Mapping[str, Any]]) -> list[Node]:
+    """The nodes of `ray.nodes()` that can work."""
+    found = [node["Resources"] for node in nodes if node["Alive"]]
+    return [Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0))) for resources in found]
+
+
+def main(address: str | None) -> int:
+    """Report on a cluster; a local one runs until the input ends."""
+    die_with_parent()
+    os.environ.update(settings())
+    import ray  # noqa: PLC0415
+
+    try:
+        if address is None:
+            ray.init(
+                "local", num_cpus=usable_cores(), num_gpus=visible_gpus(), include_dashboard=False, log_to_driver=False,
+                object_store_memory=STORE_BYTES, _node_ip_address=LOOPBACK, logging_level=logging.ERROR,
+            )  # fmt: skip
+        else:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        nodes = alive(ray.nodes())
+        found = {"address": ray.get_runtime_context().gcs_address, "nodes": [asdict(node) for node in nodes]}
+    except Exception as error:
+        found = {"error": first_line(error)}
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+    if address is None and "error" not in found:
+        sys.stdin.read()
+        ray.shutdown()
+    return 0
+
+
+def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cluster:
+    """Wait until a cluster answers and has this many nodes."""
+    deadline = time.monotonic() + patience
+    while True:
+        late = time.monotonic() > deadline
+        try:
+            cluster = reach(address)
+        except LarkError:
+            if late:
+                raise
+        else:
+            if len(cluster.nodes) >= nodes:
+                return cluster
+            if late:
+                raise LarkError(
+                    f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after {patience:.0f} s."
+                )
+        reach.cache_clear()
+        time.sleep(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else None))

@@ -1,0 +1,47 @@
+"""Runs of a comparison with accuracies of our choice, made without a model: grades and losses as an evaluation leaves them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from experiments.harness.sweep import Sweep, Trial
+from lark.pool.hashing import hash64
+from lark.runtime.operation import Step
+from lark.runtime.store import Artifact
+
+Ability = Callable[[Trial], float]
+"""The chance that a run's answers are right, in logits, before the problem's difficulty."""
+
+
+def build(sweep: Sweep, trial: Trial, ability: Ability) -> None:
+    """Finish all artifacts of a run."""
+    for step in trial.steps:
+        sweep.store.ensure(step.artifacts, lambda folders, step=step: _write(sweep, trial, step, folders, ability))  # type: ignore[misc]
+
+
+def _write(sweep: Sweep, trial: Trial, step: Step, folders: list[Path], ability: Ability) -> list[dict[str, int]]:
+    by_folder = {sweep.store.path(artifact): artifact for artifact in step.artifacts}
+    for folder in folders:
+        _write_one(trial, by_folder[folder], folder, ability(trial) if step.model != "base" else -2.0)
+    return [{"questions": 1} for _ in folders]
+
+
+def _write_one(trial: Trial, artifact: Artifact, folder: Path, ability: float) -> None:
+    rng = np.random.default_rng(hash64(artifact.fingerprint) % 2**32)
+    if artifact.kind.name == "metrics":
+        seeds, samples = trial.config.benchmark.decoding.seeds, trial.config.benchmark.decoding.samples
+        difficulty = np.random.default_rng(7).normal(0, 1.2, 80)
+        rows = [
+            {"problem": f"p{p:03d}", "seed": seed, "sample": k, "paper": right, "verify": right}
+            for p in range(80)
+            for seed in seeds
+            for k in range(samples)
+            for right in [bool(rng.random() < 1 / (1 + np.exp(-(ability + difficulty[p]))))]
+        ]
+        (folder / "grades.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "metrics.json").write_text("{}")
+    elif artifact.kind.name == "checkpoint":
+        lines = [{"trajectory": f"q{q}/c0", "loss": 2.0 - 0.3 * ability + rng.normal(0, 0.05)} for q in range(60)]
+        (folder / "held_out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,0 +1,53 @@
+"""Work in shards without a model, for the tests of actors. A shard is a file with the node that wrote it."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+
+from lark.runtime.operation import Job
+from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
+
+COUNT = 60
+
+
+@in_shards
+def work(job: Job) -> Work:
+    """Files in the job's folder say what happens: `slow` (each shard takes a second), `bad-<name>`, `deadly-<name>`."""
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        import ray
+
+        if (job.folder / "unloadable").exists():
+            raise ValueError("this cannot be loaded")
+        node = ray.get_runtime_context().get_node_id()
+
+        def do(shards: Sequence[Shard], progress: Progress) -> None:
+            for shard in shards:
+                with (job.folder / "tried.txt").open("a") as handle:
+                    handle.write(f"{shard.name}\n")
+                if (job.folder / f"bad-{shard.name}").exists():
+                    raise RuntimeError(f"{shard.name} cannot be done")
+                with contextlib.suppress(FileNotFoundError):
+                    (job.folder / f"deadly-{shard.name}").unlink()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if (job.folder / "slow").exists():
+                    time.sleep(1)
+                (job.folder / f"{shard.name}.done").write_text(node)
+
+        yield do
+
+    def missing(shards: Sequence[Shard]) -> list[Shard]:
+        return [shard for shard in shards if not (job.folder / f"{shard.name}.done").exists()]
+
+    listed = [Shard(f"s{number:02d}", cost=number) for number in range(COUNT)]
+    return Work(
+        listed, missing, load, lambda done: {"done": done.size}, lambda shard: f"trajectory {shard.name}", "working", "s"
+    )
+
+
+def whole(job: Job) -> dict[str, str]:
+    """Work that cannot be divided."""
+    return {"said": "done", "actor": job.actor}

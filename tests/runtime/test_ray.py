@@ -1,0 +1,203 @@
+"""A cluster gives the files of one machine, whatever happens to its nodes. Real Ray, on loopback."""
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from lark.errors import LarkError
+from lark.evaluation.generate import generate
+from lark.evaluation.grade import collect
+from lark.evaluation.operations import GENERATE
+from lark.evaluation.shards import GENERATIONS
+from lark.runtime import cluster, launch
+from lark.runtime.dispatch import ATTEMPTS
+from lark.runtime.machine import Machine
+from tests.conftest import composed, job_of, run_program, start_program
+from tests.runtime.ray_cluster import Nodes, nodes
+from tests.runtime.ray_work import COUNT
+
+RUN = ["pool.questions=4", "training.epochs=4", "training.global_batch=6", "stages=[train]", "tracking=none",
+       "hardware.threads=1", "scoring.shard_tokens=300"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Nodes]:
+    """The cluster of all tests in this file. Nothing of it is left afterwards."""
+    before = {process.pid for process in psutil.process_iter()}
+    with nodes(2) as running:
+        yield running
+    deadline = time.time() + 30
+    while time.time() < deadline and (left := _of_ray(before)):
+        time.sleep(0.5)
+    assert not left
+
+
+def _of_ray(before: set[int]) -> list[str]:
+    """Processes of Ray that did not exist before, and belong to the user who runs the tests."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if (
+            process.pid not in before
+            and process.info["uids"].real == os.getuid()
+            and ("raylet" in line or "gcs_server" in line)
+        ):
+            found.append(line[:100])
+    return found
+
+
+def run(folder: Path, started: Nodes, target: str = "work") -> dict[str, object]:
+    """Do the work in `folder` on the cluster."""
+    folder.mkdir(exist_ok=True)
+    machine = Machine("cpu", 1, 2, 1, started.address)
+    return launch.run_worker(job_of(composed(), folder, machine=machine), f"tests.runtime.ray_work:{target}")
+
+
+def tried(folder: Path) -> Counter[str]:
+    return Counter((folder / "tried.txt").read_text().split())
+
+
+def test_a_shard_that_fails_three_times_is_named_and_the_others_are_kept(tmp_path: Path, started: Nodes) -> None:
+    (tmp_path / "bad-s03").touch()
+    (tmp_path / "deadly-s05").touch()
+    with pytest.raises(
+        LarkError, match=r"s03 cannot be done This occurred 3 times in trajectory s03\. Finished shards are kept"
+    ):
+        run(tmp_path, started)
+    assert tried(tmp_path)["s03"] == ATTEMPTS
+    (tmp_path / "bad-s03").unlink()
+    before = tried(tmp_path)
+    done = {path.stem for path in tmp_path.glob("*.done")}
+    run(tmp_path, started)
+    again = tried(tmp_path) - before
+    assert set(again) == {f"s{number:02d}" for number in range(COUNT)} - done
+    assert len(list(tmp_path.glob("*.done"))) == COUNT
+    assert before["s05"] + again["s05"] == 2  # its process was killed once
+    assert run(tmp_path, started) == {"done": 0.0}
+
+
+def test_a_node_that_joins_takes_work_and_a_lost_node_costs_only_the_shard_it_was_at(tmp_path: Path, started: Nodes) -> None:
+    (tmp_path / "slow").touch()
+
+    def workers() -> set[str]:
+        return {path.read_text() for path in tmp_path.glob("*.done")}
+
+    with ThreadPoolExecutor() as pool:
+        counts = pool.submit(run, tmp_path, started)
+        wait(workers)
+        started.add()
+        wait(lambda: len(workers()) == 3 or counts.done())
+        started.kill()
+        (tmp_path / "slow").unlink()
+        assert counts.result() == {"done": COUNT}
+    assert len(workers()) == 3
+    again = [name for name, times in tried(tmp_path).items() if times > 1]
+    assert len(again) <= 1, "only the shard that the lost node was at is done again"
+    assert len(tried(tmp_path)) == COUNT
+
+
+def test_undivided_work_runs_in_one_process_of_the_cluster(tmp_path: Path, started: Nodes) -> None:
+    assert run(tmp_path, started, "whole") == {"said": "done", "actor": ""}
+    assert not list(tmp_path.glob(".whole*"))
+
+
+def wait(condition: Callable[[], object], seconds: float = 240) -> None:
+    deadline = time.time() + seconds
+    while not condition():
+        assert time.time() < deadline, "nothing happened"
+        time.sleep(0.02)
+
+
+def test_a_client_without_the_token_is_refused(started: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "2")  # how often it tries to connect
+    cluster.reach.cache_clear()
+    with pytest.raises(LarkError, match=r"the Ray cluster cannot be reached .*token"):
+        cluster.reach(started.address)
+    cluster.reach.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one machine makes."""
+    folder = tmp_path_factory.mktemp("one")
+    code, said = run_program(*RUN, "hardware=cpu", outputs=folder)
+    assert code == 0, said
+    return folder
+
+
+def stamps(folder: Path, pattern: str) -> dict[str, int]:
+    found = {}
+    for path in folder.glob(pattern):
+        with contextlib.suppress(FileNotFoundError):
+            found[path.name] = path.stat().st_mtime_ns
+    return found
+
+
+@pytest.mark.skipif("LARK_CLUSTER_TESTS" not in os.environ, reason="takes minutes: set LARK_CLUSTER_TESTS=1")
+def test_a_run_survives_the_loss_of_its_driver_and_of_nodes_and_makes_the_files_of_one_machine(
+    one: Path, started: Nodes, tmp_path: Path
+) -> None:
+    arguments = [*RUN, "hardware=ray", "hardware.elastic=true"]
+    for kind in ("pool", "lengths"):  # the same either way, and not what is compared
+        shutil.copytree(one / kind, tmp_path / kind)
+
+    def shards() -> dict[str, int]:
+        return stamps(tmp_path, "scores/*/shard-*")
+
+    first = start_program(*arguments, outputs=tmp_path)
+    wait(lambda: len(shards()) >= 2 or first.poll() is not None)
+    first.kill()  # -9
+    first.communicate()
+    kept = shards()
+    second = start_program(*arguments, outputs=tmp_path)
+    wait(lambda: len(shards()) > len(kept) or second.poll() is not None)
+    assert kept.items() <= shards().items(), "what was done before the driver was killed is not done again"
+    wait(lambda: list(tmp_path.glob("checkpoint/*/checkpoints/*/complete")) or second.poll() is not None)
+    started.kill()
+    said, _ = second.communicate()
+    assert second.returncode == 0, said
+    for file in ("scores/*/scores.parquet", "selection/*/train.jsonl"):
+        assert next(tmp_path.glob(file)).read_bytes() == next(one.glob(file)).read_bytes()
+    ours, theirs = (load_file(next(folder.glob("checkpoint/*/model.safetensors"))) for folder in (tmp_path, one))
+    for name, value in theirs.items():
+        assert_close(ours[name], value, rtol=0, atol=1e-6)
+    curve = next(tmp_path.glob("checkpoint/*/metrics.jsonl")).read_text().splitlines()
+    assert [json.loads(line)["step"] for line in curve] == list(range(1, len(curve) + 1))
+
+
+@pytest.mark.skipif("LARK_CLUSTER_TESTS" not in os.environ, reason="takes minutes: set LARK_CLUSTER_TESTS=1")
+def test_a_node_that_is_lost_while_generating_changes_no_answer(started: Nodes, tmp_path: Path) -> None:
+    started.add(2 - len(started.nodes))
+    config = composed(
+        "benchmark=demo_words", "benchmark.tasks.demo_words.limit=12", "benchmark.decoding.samples=2", "engine.batch=4",
+        "benchmark.decoding.seeds=[0,1]", "benchmark.decoding.max_new_tokens=150", "benchmark.decoding.temperature=1.5",
+    )  # fmt: skip
+    found = {}
+    for name in ("one", "cluster"):
+        folder = tmp_path / name / "run"
+        folder.mkdir(parents=True)
+        job = job_of(config, folder, outputs={"demo_words": folder}, machine=Machine("cpu", 1, 2, 1, started.address))
+        if name == "one":
+            counts = generate(replace(job, machine=Machine("cpu", 1, 1, 1)))
+        else:
+            with ThreadPoolExecutor() as pool:
+                working = pool.submit(launch.run_worker, job, str(GENERATE.run))
+                wait(lambda: any(path.stat().st_size for path in folder.glob("shard-*")) or working.done())  # noqa: B023
+                started.kill()
+                counts = working.result()
+        collect(job, counts)
+        found[name] = (folder / GENERATIONS.file).read_bytes()
+    assert found["cluster"] == found["one"]

@@ -1,0 +1,74 @@
+"""A SLURM job of several nodes becomes a Ray cluster. SLURM is represented by its environment variables, Ray is real."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lark.errors import LarkError
+from lark.planner.throughput import throughput
+from lark.runtime import slurm
+from lark.runtime.cluster import Cluster, Node, machine_of
+from lark.runtime.machine import resolve
+from tests.conftest import composed, run_program, start_program
+
+
+def test_two_nodes_of_a_job_form_a_cluster_and_leave_it_at_the_end(tmp_path: Path) -> None:
+    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "127.0.0.2"}
+    arguments = ["hardware=slurm", "hardware.device=cpu", "hardware.processes=1", "hardware.threads=1", "pool.questions=2",
+                 "method=token_length", "stages=[select]", "tracking=none"]  # fmt: skip
+    processes = []
+    for node in (1, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {**job, "SLURM_NODEID": str(node)}.items():
+                patch.setenv(name, value)
+            processes.append(start_program(*arguments, outputs=tmp_path))
+    said = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert "Ray on 2 nodes of SLURM job" in said[1]
+    assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 1
+    assert not list(tmp_path.glob(".locks/*.token"))
+
+
+def test_a_job_without_a_node_number_says_how_to_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    monkeypatch.delenv("SLURM_NODEID", raising=False)
+    with pytest.raises(LarkError, match="start the command with srun, once per node"):
+        slurm.is_follower()
+
+
+def test_a_plan_takes_the_nodes_that_the_launcher_would_ask_for_or_says_that_it_knows_none(tmp_path: Path) -> None:
+    asked = ["dry_run=true", "hardware=slurm", "student=qwen7b", "stages=[train]", "method=random", "pool=demo"]
+    code, said = run_program(*asked, "hydra.launcher.nodes=2", outputs=tmp_path)
+    assert code == 0, said
+    assert "16 GPUs (cuda) on 2 nodes" in said
+    config = composed(*asked)  # as in a program that Hydra did not start
+    assert any("planned for 1 node" in note for note in throughput(config).notes)
+    assert not throughput(composed("hardware=a100x8")).notes
+
+
+def test_a_cluster_can_be_planned_for_without_being_there() -> None:
+    planned = resolve(
+        composed("hardware=ray", "hardware.device=cuda", "hardware.processes=8", "hardware.workers=64").hardware, here=False
+    )
+    assert (planned.world, planned.nodes) == (64, 8)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "device", "settings", "expected"),
+    [
+        ([Node(96, 8), Node(96, 8), Node(4, 0)], "auto", (0, 0, 0), ("cuda", 8, 2, 12, 16)),
+        ([Node(0, 0), Node(8, 0), Node(4, 0)], "auto", (0, 0, 0), ("cpu", 1, 2, 4, 2)),
+        ([Node(8, 0), Node(8, 0)], "cpu", (0, 2, 0), ("cpu", 4, 2, 2, 8)),
+        ([Node(96, 8)], "cuda", (4, 0, 0), ("cuda", 4, 1, 24, 4)),
+        ([Node(96, 8)], "cuda", (0, 0, 64), ("cuda", 8, 1, 12, 64)),
+    ],
+)
+def test_a_cluster_is_as_large_as_its_nodes(nodes, device, settings, expected) -> None:
+    machine = machine_of(Cluster("a:1", tuple(nodes)), device, *settings)
+    assert (machine.device, machine.processes, machine.nodes, machine.threads, machine.world) == expected
+
+
+def test_a_cluster_without_gpus_has_none() -> None:
+    with pytest.raises(LarkError, match=r"hardware\.device=cuda: no node of the Ray cluster at a:1 has one"):
+        machine_of(Cluster("a:1", (Node(8, 0),)), "cuda", 0, 0, 0)
