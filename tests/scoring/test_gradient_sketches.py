@@ -22,7 +22,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
+from lark.models.cpu_linear import pack_linears
 from lark.models.head import Head, LogitRule
+from lark.scoring import forward
 from lark.scoring.forward import Student
 from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.learnability import exact_score
@@ -156,15 +158,41 @@ def test_a_sketch_is_its_linear_map_of_the_whole_gradient(sketcher: type[Sketche
     assert found.layers.numel() + found.head.numel() == small.numbers
 
 
+def with_shared_prompts() -> list[Encoded]:
+    """Some of them have the same prompt."""
+    found = trajectories()
+    prompt = found[0].ids[: found[0].prompt_length]
+    more = [Encoded([*prompt, *e.ids[e.prompt_length :]], len(prompt), False) for e in found if not e.context]
+    return [*found, *more]
+
+
 @pytest.mark.parametrize("sketcher", [ForwardSketcher, BackwardSketcher])
-def test_neither_company_nor_padding_nor_packing_changes_a_sketch(sketcher: type[Sketcher]) -> None:
-    encoded = trajectories()
-    padded, packed = (sketcher(student(attention=name), Sizes(8, 8), Sizes(16, 8)) for name in ("sdpa", "varlen"))
-    assert (padded.student.packs, packed.student.packs) == (False, True)
+def test_neither_company_nor_padding_nor_packing_nor_a_shared_prompt_changes_a_sketch(
+    sketcher: type[Sketcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = with_shared_prompts()
+    padded, packed, shared = (
+        sketcher(student(attention=name), Sizes(8, 8), Sizes(16, 8)) for name in ("eager", "varlen", "sdpa")
+    )
+    assert [made.student.packs for made in (padded, packed, shared)] == [False, True, True]
+    assert [made.student.shares for made in (padded, packed, shared)] == [False, False, True]
     alone = whole([padded([e])[0] for e in encoded])
     scale = float(alone.abs().max())
-    for found in (padded(encoded), padded(encoded[::-1])[::-1], packed(encoded), [*padded(encoded[:2]), *packed(encoded[2:])]):
-        torch.testing.assert_close(whole(found), alone, rtol=1e-5, atol=1e-5 * scale)
+    for budget in (2048, 40):  # one pass, or several
+        monkeypatch.setattr(forward, "CPU_TOKENS", budget)
+        for made in (padded, packed, shared):
+            for found in (made(encoded), made(encoded[::-1])[::-1], [*made(encoded[:2]), *made(encoded[2:])]):
+                torch.testing.assert_close(whole(found), alone, rtol=1e-5, atol=1e-5 * scale)
+
+
+def test_weights_in_the_layout_of_the_cpus_kernels_change_nothing() -> None:
+    """method=lark_gram needs no gradients of the layers, so it runs on packed ones where they are faster."""
+    encoded = with_shared_prompts()
+    expected = whole(ForwardSketcher(student(), Sizes(8, 8))(encoded))
+    again = tiny(LlamaConfig(**SHAPE, tie_word_embeddings=True))
+    pack_linears(again.base_model)
+    found = whole(ForwardSketcher(Student.of(again), Sizes(8, 8))(encoded))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
 def test_recomputed_activations_change_nothing() -> None:

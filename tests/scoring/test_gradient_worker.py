@@ -40,7 +40,8 @@ def rows() -> list[Trajectory]:
 def prepare(folder: Path, config: Config, order: list[Trajectory]) -> dict[str, Path]:
     folder.mkdir()
     pools.write(iter(order), folder / pools.FILE, config.pool)
-    worker.lengths(job_of(config, folder, inputs={"pool": folder}))
+    job = job_of(config, folder, inputs={"pool": folder})
+    shards.collect_lengths(job, worker.lengths(job))
     return {"pool": folder, "lengths": folder}
 
 
