@@ -19,12 +19,12 @@ from lark.report.tables import MISSING, Cell
 from lark.scoring.learnability import Floats
 
 LABELS = {
-    "pearson": "pooled Pearson r (rescaled ĝ)", "spearman": "pooled Spearman ρ (rescaled ĝ)",
+    "pearson": "pooled Pearson r (rescaled)", "spearman": "pooled Spearman ρ (rescaled)",
     "pearson_within": "Pearson r within a question, mean", "spearman_within": "Spearman ρ within a question, mean",
     "recall@1": "Recall@1", "recall@3": "Recall@3", "recall@10": "Recall@10",
     "attained@3": "share of the attainable g* in the top three",
-    "error_mean": "relative RMS error, mean (rescaled ĝ)", "error_median": "relative RMS error, median (rescaled ĝ)",
-    "error_raw_mean": "relative RMS error, mean (raw ĝ)", "error_raw_median": "relative RMS error, median (raw ĝ)",
+    "error_mean": "relative RMS error, mean (rescaled)", "error_median": "relative RMS error, median (rescaled)",
+    "error_raw_mean": "relative RMS error, mean (raw)", "error_raw_median": "relative RMS error, median (raw)",
     "mean_cosine": "mean cosine of two trajectories' gradients",
     "pearson_proxy": "Pearson r of ĝ with the diagonal score, mean",
     "pearson_diagonal": "Pearson r of the diagonal score with g*, mean",
@@ -58,12 +58,14 @@ def render(sweep: Sweep) -> Report:
     found = agreement(questions)
     ours = found.summary()
     others = other_scores(sweep, questions)
-    theirs = {name: agreement(questions, scores).summary() for name, scores in others.items()}
+    sketched = {name: agreement(questions, scores) for name, scores in others.items()}
+    theirs = {name: made.summary() for name, made in sketched.items()}
     caption = (
         f"(a) Exact g* and ĝ, shifted and stretched within each question to the mean and spread of g*, for {sizes(questions)}. "
-        "(b) Recall@B of the top B, mean and standard deviation over questions, and the random baseline B/K. (c) Relative "
-        f"p-weighted RMS error of each question. {READING} The columns lark_gram and lark_exact are scores from sketched gradients "
-        "(`method=lark_gram`, `method=lark_exact`). They estimate g* better; that does not make them better selectors."
+        "(b) Recall@B of the top B, mean over questions (of ĝ with the standard deviation), and the random baseline B/K. "
+        f"(c) Relative p-weighted RMS error of each question. {READING} The columns lark_gram and lark_exact are scores from "
+        "sketched gradients (`method=lark_gram`, `method=lark_exact`). They estimate g* better; that does not make them better "
+        "selectors."
     )
     notes = [
         "The paper does not state whether its error is that of the raw or of the rescaled ĝ: (c) shows the rescaled one, which "
@@ -74,21 +76,22 @@ def render(sweep: Sweep) -> Report:
     summary = pd.DataFrame({"metric": list(ours), "value": list(ours.values())})
     summary = summary.assign(paper=summary["metric"].map(paper))
     summary = summary.assign(difference=summary["value"] - summary["paper"] if sweep.like_the_paper else None)
-    sketched = [
+    more = [
         pd.DataFrame({"table": "summary", "score": name, "metric": list(values), "value": list(values.values())})
         for name, values in theirs.items()
     ]
     data = pd.concat(
         [
             summary.assign(table="summary", score="g_hat"),
-            *sketched,
-            found.recalls.assign(table="recall"),
+            *more,
+            *(made.recalls.assign(table="recall", score=name) for name, made in {"g_hat": found, **sketched}.items()),
             found.questions.assign(table="question"),
             found.pairs.assign(table="trajectory"),
         ],
         ignore_index=True,
     )
-    return Report(TITLE, caption, data, [Table(header, _rows(ours, theirs, paper, sweep))], surrogate_figure(found), notes)
+    table = Table(header, _rows(ours, theirs, paper, sweep))
+    return Report(TITLE, caption, data, [table], surrogate_figure(found, sketched), notes)
 
 
 def other_scores(sweep: Sweep, questions: list[Question]) -> dict[str, list[Floats]]:
@@ -123,8 +126,8 @@ def _cell(value: float | None) -> Cell:
 
 
 @styled
-def surrogate_figure(agreement: Agreement) -> Figure:
-    """App. B.8: (a) g-hat against g*, (b) Recall@B, (c) relative RMS error per question."""
+def surrogate_figure(agreement: Agreement, others: Mapping[str, Agreement]) -> Figure:
+    """App. B.8: (a) g-hat against g*, (b) Recall@B, also of other scores, (c) relative RMS error per question."""
     figure, (scatter, recall, histogram) = panels(3, width=3.8, height=3.5)
     pairs = agreement.pairs
     values = pairs[["g_star", "g_hat_rescaled"]].to_numpy()
@@ -148,12 +151,14 @@ def surrogate_figure(agreement: Agreement) -> Figure:
         recalls["budget"], recalls["recall"], yerr=recalls["std"], color=LARK_COLOUR, marker="o", markersize=4, capsize=2,
         label="ĝ (mean ± std over questions)",
     )  # fmt: skip
+    for (name, other), colour in zip(others.items(), (BLUE, BLACK), strict=False):
+        recall.plot(other.recalls["budget"], other.recalls["recall"], color=colour, marker=".", label=OTHERS[name])
     recall.plot(recalls["budget"], recalls["random"], color=GREY, linestyle="--", label="random, B/K")
     recall.set_ylim(-0.02, 1.05)
     recall.set_xlabel("budget B (trajectories)")
     recall.set_ylabel("Recall@B (share of the exact top B)")
     recall.set_title("(b) Agreement of the selections")
-    recall.legend(loc="upper left")
+    recall.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
     errors = agreement.questions["error"]
     histogram.hist(errors, bins=min(20, max(5, len(errors) // 3)), color=BLUE, alpha=0.75, label="questions")
