@@ -14,7 +14,7 @@ from lark.runtime.operation import Step
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.store import Artifact, Store, write_text
 from lark.selection.character import CHARACTER, sentence
-from lark.selection.write import SELECTION
+from lark.selection.write import SELECTION, length_note
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ def run_summary(run: Pipeline) -> None:
         text += f"\n{DETAILS.format(k=decoding.samples)}\n\n{markdown_table(detail_header, details)}"
         text += f"\n{by_level}\n\n{markdown_table(level_header, levels)}" if levels else ""
         text += f"\n{said}.\n" if (said := sentence(selected)) else ""
+        text += f"\nNote: {said}.\n" if (said := length_note(config, selected)) else ""
         write_text(folder / "summary.md", text)
         tracker.table("results", header, rows)
         tracker.table("details", detail_header, details)

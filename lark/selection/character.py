@@ -3,7 +3,9 @@
 A score that ranks candidates almost as their length does is a length rule with a longer name, so every selection reports it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -79,7 +81,7 @@ def mean_correlation(a: Floats, b: Floats, codes: Integers, valid: np.ndarray) -
     return float(np.mean(xy[varies] / np.sqrt(xx[varies] * yy[varies]))) if varies.any() else None
 
 
-def sentence(counts: dict[str, float]) -> str | None:
+def sentence(counts: Mapping[str, Any]) -> str | None:
     """The character of a selection in words, from its manifest; None for a selection that has none."""
     parts = []
     for name, what in (("length", "length"), ("loss", "loss")):
@@ -90,5 +92,12 @@ def sentence(counts: dict[str, float]) -> str | None:
     return f"What the selection is like: {'; '.join(parts)}" if parts else None
 
 
-def is_length_rule(counts: dict[str, float]) -> bool:
-    return abs(counts.get("length_correlation") or 0.0) > LENGTH_RULE
+def nearly_length(counts: Mapping[str, Any]) -> str | None:
+    """A note if the selection is nearly a length rule."""
+    rho = counts.get("length_correlation") or 0.0
+    if abs(rho) <= LENGTH_RULE:
+        return None
+    return (
+        f"the selection is nearly a length rule (ρ = {rho:.2f} with the length, within questions): it prefers "
+        f"{'short' if rho < 0 else 'long'} responses; compare method=shortest, or method=token_length"
+    )

@@ -22,7 +22,7 @@ from lark.scoring import external_scores as external
 from lark.scoring.external_scores import scores_file
 from lark.scoring.methods import METHODS, SOURCES, find_method, shortest, token_length
 from lark.selection.allocation import Across
-from lark.selection.character import character, is_length_rule, sentence
+from lark.selection.character import character, nearly_length, sentence
 from lark.selection.rules import Selection, check_dropped, select, share_weights
 
 log = logging.getLogger(__name__)
@@ -32,10 +32,6 @@ TRAINING_SET = "train.jsonl"
 UNDECIDED = "the scores just inside and just outside the budget are equal: the candidate's id decided, not the method"
 
 ALL_TAKEN = "the budget takes every candidate: nothing is left out, and their weights are equal"
-NEARLY_LENGTH = (
-    "the selection is nearly a length rule (ρ = %.2f with the length, within questions): it prefers %s responses; compare "
-    "method=shortest, or method=token_length"
-)
 UNREACHED = "%s: %d of %d questions get no trajectory, because the budget cannot hold the best one of each question"
 MANY_CUT = 0.05
 CUT = (
@@ -182,19 +178,24 @@ def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
         if source.kind is not None and source.kind.name in inputs:
             path = inputs[source.kind.name] / source.kind.file
             there = pq.read_schema(path).names
-            wanted = [name for name in (*source.columns, "truncated") if name in there and name not in table.columns]
+            # The loss is for the selection's character: passes that compute it for other purposes store it too.
+            wanted = [name for name in (*source.columns, "truncated", "nll") if name in there and name not in table.columns]
             table = table.merge(pd.read_parquet(path, columns=[*KEY, *wanted]), on=KEY, how="left", validate="1:1")
     return table
 
 
 def report_character(config: Config, counts: Counts, made: bool) -> None:
     """Log what the selection is like, and whether a plain rule would do (lark/selection/character.py)."""
-    said = sentence(dict(counts))
-    if said is not None:
+    if (said := sentence(counts)) is not None:
         log.info(said)
-    is_plain = METHODS[config.method.name].function in (shortest, token_length)
-    if is_length_rule(dict(counts)) and not is_plain:
-        log.warning(NEARLY_LENGTH, counts["length_correlation"], "short" if counts["length_correlation"] < 0 else "long")
+    if (note := length_note(config, counts)) is not None:
+        log.warning(note)
+
+
+def length_note(config: Config, counts: Counts) -> str | None:
+    """A note for a selection that is nearly a length rule, unless its method is meant to be one."""
+    note = nearly_length(counts)
+    return None if note is None or METHODS[config.method.name].function in (shortest, token_length) else note
 
 
 def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
