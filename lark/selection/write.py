@@ -179,7 +179,9 @@ def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
             path = inputs[source.kind.name] / source.kind.file
             there = pq.read_schema(path).names
             # The loss is for the selection's character: passes that compute it for other purposes store it too.
-            wanted = [name for name in (*source.columns, "truncated", "nll") if name in there and name not in table.columns]
+            wanted = [
+                name for name in sorted({*source.columns, "truncated", "nll"}) if name in there and name not in table.columns
+            ]
             table = table.merge(pd.read_parquet(path, columns=[*KEY, *wanted]), on=KEY, how="left", validate="1:1")
     return table
 
