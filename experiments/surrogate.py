@@ -1,4 +1,5 @@
-"""App. B.8: how well the forward-pass surrogate ĝ agrees with the exact g*, next to the paper's numbers."""
+"""App. B.8: how well the forward-pass surrogate ĝ agrees with the exact g*, next to the paper's numbers and to scores from sketched
+gradients."""
 
 from collections.abc import Mapping
 
@@ -10,16 +11,20 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from experiments.harness.exact_gradients import questions_of, sizes
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
+from lark.analysis.kinds import ESTIMATES_TABLE
+from lark.analysis.questions import Question
 from lark.analysis.surrogate import Agreement, agreement
 from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, panels, powers_of_ten, styled
 from lark.report.tables import MISSING, Cell
+from lark.scoring.learnability import Floats
 
 LABELS = {
-    "pearson": "pooled Pearson r (rescaled ĝ)", "spearman": "pooled Spearman ρ (rescaled ĝ)",
+    "pearson": "pooled Pearson r (rescaled)", "spearman": "pooled Spearman ρ (rescaled)",
     "pearson_within": "Pearson r within a question, mean", "spearman_within": "Spearman ρ within a question, mean",
     "recall@1": "Recall@1", "recall@3": "Recall@3", "recall@10": "Recall@10",
-    "error_mean": "relative RMS error, mean (rescaled ĝ)", "error_median": "relative RMS error, median (rescaled ĝ)",
-    "error_raw_mean": "relative RMS error, mean (raw ĝ)", "error_raw_median": "relative RMS error, median (raw ĝ)",
+    "attained@3": "share of the attainable g* in the top three",
+    "error_mean": "relative RMS error, mean (rescaled)", "error_median": "relative RMS error, median (rescaled)",
+    "error_raw_mean": "relative RMS error, mean (raw)", "error_raw_median": "relative RMS error, median (raw)",
     "mean_cosine": "mean cosine of two trajectories' gradients",
     "pearson_proxy": "Pearson r of ĝ with the diagonal score, mean",
     "pearson_diagonal": "Pearson r of the diagonal score with g*, mean",
@@ -30,6 +35,10 @@ PAPER = {
 }  # fmt: skip
 """Our names for the paper's numbers (experiments/paper/figures.csv), if they differ."""
 TITLE = "Appendix B.8. The surrogate ĝ against the exact g*"
+OTHERS = {"g_gram": "lark_gram", "g_exact": "lark_exact"}
+"""Columns of scores from sketched gradients, and the methods that select by them."""
+OF_THE_GRADIENTS = ("mean_cosine", "pearson_proxy", "pearson_diagonal")
+"""Numbers that do not depend on the score, or are about ĝ's approximations."""
 
 READING = (
     "The paper finds r = 0.748, ρ = 0.566, Recall@3 ≈ 0.56 and a mean error of 0.574 on Qwen-2.5-7B, and reads them as strong "
@@ -40,18 +49,23 @@ READING = (
 def render(sweep: Sweep) -> Report:
     printed = published("figures").query("experiment == 'surrogate'").set_index("quantity")["value"]
     paper = printed.rename(PAPER)
-    header = ["", "ours", "paper", *(["difference"] if sweep.like_the_paper else [])]
+    header = ["", "ĝ", *OTHERS.values(), "the paper's ĝ", *(["difference"] if sweep.like_the_paper else [])]
     questions = questions_of(sweep)
     if questions is None:
-        rows = _rows(dict.fromkeys(LABELS), paper, sweep)
+        rows = _rows(dict.fromkeys(LABELS), {}, paper, sweep)
         caption = "The exact g* of a question's trajectories against the forward pass's ĝ."
         return Report(TITLE, f"{caption} {READING}", pd.DataFrame(), [Table(header, rows)], found=False)
     found = agreement(questions)
     ours = found.summary()
+    others = other_scores(sweep, questions)
+    sketched = {name: agreement(questions, scores) for name, scores in others.items()}
+    theirs = {name: made.summary() for name, made in sketched.items()}
     caption = (
         f"(a) Exact g* and ĝ, shifted and stretched within each question to the mean and spread of g*, for {sizes(questions)}. "
-        "(b) Recall@B of the top B, mean and standard deviation over questions, and the random baseline B/K. (c) Relative "
-        f"p-weighted RMS error of each question. {READING}"
+        "(b) Recall@B of the top B, mean over questions (of ĝ with the standard deviation), and the random baseline B/K. "
+        f"(c) Relative p-weighted RMS error of each question. {READING} The columns lark_gram and lark_exact are scores from "
+        "sketched gradients (`method=lark_gram`, `method=lark_exact`). They estimate g* better; that does not make them better "
+        "selectors."
     )
     notes = [
         "The paper does not state whether its error is that of the raw or of the rescaled ĝ: (c) shows the rescaled one, which "
@@ -62,25 +76,48 @@ def render(sweep: Sweep) -> Report:
     summary = pd.DataFrame({"metric": list(ours), "value": list(ours.values())})
     summary = summary.assign(paper=summary["metric"].map(paper))
     summary = summary.assign(difference=summary["value"] - summary["paper"] if sweep.like_the_paper else None)
+    more = [
+        pd.DataFrame({"table": "summary", "score": name, "metric": list(values), "value": list(values.values())})
+        for name, values in theirs.items()
+    ]
     data = pd.concat(
         [
-            summary.assign(table="summary"),
-            found.recalls.assign(table="recall"),
+            summary.assign(table="summary", score="g_hat"),
+            *more,
+            *(made.recalls.assign(table="recall", score=name) for name, made in {"g_hat": found, **sketched}.items()),
             found.questions.assign(table="question"),
             found.pairs.assign(table="trajectory"),
         ],
         ignore_index=True,
     )
-    return Report(TITLE, caption, data, [Table(header, _rows(ours, paper, sweep))], surrogate_figure(found), notes)
+    table = Table(header, _rows(ours, theirs, paper, sweep))
+    return Report(TITLE, caption, data, [table], surrogate_figure(found, sketched), notes)
 
 
-def _rows(ours: Mapping[str, float | None], paper: pd.Series, sweep: Sweep) -> list[list[Cell]]:
-    """One row per number, with the paper's next to it, and their difference if they can be compared."""
+def other_scores(sweep: Sweep, questions: list[Question]) -> dict[str, list[Floats]]:
+    """The scores from sketched gradients of each question's candidates, by column; without those that are not finished, or that
+    this student cannot have."""
+    folder = sweep.folder(sweep.trials[0], ESTIMATES_TABLE)
+    if folder is None:
+        return {}
+    table = pd.read_parquet(folder / ESTIMATES_TABLE.file).set_index(["question_id", "candidate_id"])
+    keys = [[(question.question_id, candidate) for candidate in question.table["candidate_id"]] for question in questions]
+    found = {name: [table[name].reindex(key).to_numpy(dtype=np.float64) for key in keys] for name in OTHERS}
+    return {name: scores for name, scores in found.items() if all(np.isfinite(part).all() for part in scores)}
+
+
+def _rows(
+    ours: Mapping[str, float | None], theirs: Mapping[str, Mapping[str, float]], paper: pd.Series, sweep: Sweep
+) -> list[list[Cell]]:
+    """One row per number, with those of the sketched scores and the paper's next to it, and the difference to the paper's if they
+    can be compared."""
     rows = []
     for name, value in ours.items():
         printed = paper.get(name)
         difference = None if value is None or printed is None else value - printed
-        rows.append([Cell(LABELS[name]), _cell(value), _cell(printed), *([_cell(difference)] if sweep.like_the_paper else [])])
+        others = [_cell(None if name in OF_THE_GRADIENTS else theirs.get(score, {}).get(name)) for score in OTHERS]
+        last = [_cell(difference)] if sweep.like_the_paper else []
+        rows.append([Cell(LABELS[name]), _cell(value), *others, _cell(printed), *last])
     return rows
 
 
@@ -89,8 +126,8 @@ def _cell(value: float | None) -> Cell:
 
 
 @styled
-def surrogate_figure(agreement: Agreement) -> Figure:
-    """App. B.8: (a) g-hat against g*, (b) Recall@B, (c) relative RMS error per question."""
+def surrogate_figure(agreement: Agreement, others: Mapping[str, Agreement]) -> Figure:
+    """App. B.8: (a) g-hat against g*, (b) Recall@B, also of other scores, (c) relative RMS error per question."""
     figure, (scatter, recall, histogram) = panels(3, width=3.8, height=3.5)
     pairs = agreement.pairs
     values = pairs[["g_star", "g_hat_rescaled"]].to_numpy()
@@ -114,12 +151,14 @@ def surrogate_figure(agreement: Agreement) -> Figure:
         recalls["budget"], recalls["recall"], yerr=recalls["std"], color=LARK_COLOUR, marker="o", markersize=4, capsize=2,
         label="ĝ (mean ± std over questions)",
     )  # fmt: skip
+    for (name, other), colour in zip(others.items(), (BLUE, BLACK), strict=False):
+        recall.plot(other.recalls["budget"], other.recalls["recall"], color=colour, marker=".", label=OTHERS[name])
     recall.plot(recalls["budget"], recalls["random"], color=GREY, linestyle="--", label="random, B/K")
     recall.set_ylim(-0.02, 1.05)
     recall.set_xlabel("budget B (trajectories)")
     recall.set_ylabel("Recall@B (share of the exact top B)")
     recall.set_title("(b) Agreement of the selections")
-    recall.legend(loc="upper left")
+    recall.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
     errors = agreement.questions["error"]
     histogram.hist(errors, bins=min(20, max(5, len(errors) // 3)), color=BLUE, alpha=0.75, label="questions")

@@ -1,14 +1,16 @@
-"""Figure 3c: a teacher's mean g-hat against the accuracy of a student trained on this teacher alone."""
+"""Figure 3c: a teacher's mean g-hat against the accuracy of a student trained on this teacher alone, and GRACE beside it."""
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.stats import pearsonr
+from scipy.stats import pearsonr, spearmanr
 
 from experiments.harness import accuracy
 from experiments.harness.candidates import candidates, selection
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published_value
+from lark.analysis.grace import by_teacher
+from lark.analysis.kinds import TEACHERS_TABLE
 from lark.report.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
 from lark.report.tables import Cell
 
@@ -19,7 +21,9 @@ ENOUGH = 3
 def render(sweep: Sweep) -> Report:
     data = collect(sweep)
     known = data.dropna(subset=["mean", "mean_g_hat"])
-    r, p = correlation(known)
+    r, p = correlation(known["mean_g_hat"], known["mean"])
+    judged = data.dropna(subset=["mean", "grace"])
+    rank = float(spearmanr(judged["grace"], judged["mean"]).statistic) if _varies(judged) else float("nan")
     paper_r, paper_p = published_value("teacher_utility", "pearson_r"), published_value("teacher_utility", "p_value")
     high, low = (published_value("teacher_utility", f"{end}_accuracy") for end in ("high", "low"))
     label = data["label"].iloc[0]
@@ -27,6 +31,8 @@ def render(sweep: Sweep) -> Report:
         [
             Cell(row["teacher"]),
             Cell("–" if pd.isna(row["mean_g_hat"]) else f"{row['mean_g_hat']:.5f}"),
+            Cell("–" if pd.isna(row["grace"]) else f"{row['grace']:.4g}"),
+            Cell("–" if pd.isna(row["gnorm"]) else f"{row['gnorm']:.4g}"),
             accuracy.cell(row["mean"], row["std"]),
         ]
         for row in data.sort_values("mean_g_hat", ascending=False).to_dict("records")
@@ -44,11 +50,14 @@ def render(sweep: Sweep) -> Report:
             f"Here: {found}. The paper finds r = {paper_r:.2f}, p = {paper_p:.3f} over 11 teachers on AMC{difference}: above "
             f"{high:g}% for GPT-OSS-20B, GPT-OSS-120B, Phi-4-R+ and QwQ-32B, below {low:g}% for Magistral-S and Nemotron."
         ),
-        data=data.assign(pearson_r=r, p_value=p, paper_r=paper_r, paper_p=paper_p),
-        tables=[Table(["Teacher", "mean ĝ", f"Acc@{samples} ({label})"], rows)],
+        data=data.assign(pearson_r=r, p_value=p, paper_r=paper_r, paper_p=paper_p, grace_spearman=rank),
+        tables=[Table(["Teacher", "mean ĝ", "GRACE", "G-Norm", f"Acc@{samples} ({label})"], rows)],
         found=accuracy.any_found(data),
         figure=_figure(known, r, p, f"Acc@{samples} ({plain_label(label)}, %)"),
-        notes=[f"The paper does not state how many of a teacher's rollouts it trains on; here it is {trained_on(sweep)}."],
+        notes=[
+            f"The paper does not state how many of a teacher's rollouts it trains on; here it is {trained_on(sweep)}.",
+            *([_grace_note(sweep, judged, rank)] if data["grace"].notna().any() else []),
+        ],
     )
 
 
@@ -56,13 +65,18 @@ def collect(sweep: Sweep) -> pd.DataFrame:
     """One row per teacher. The accuracy is the average over benchmarks, or that of the only one."""
     table = candidates(sweep, sweep.trials[0])
     means = {} if table is None else table.groupby("teacher")["g_hat"].mean().to_dict()
+    folder = sweep.folder(sweep.trials[0], TEACHERS_TABLE)
+    found = pd.DataFrame() if folder is None else by_teacher(pd.read_parquet(folder / TEACHERS_TABLE.file)).set_index("teacher")
+    score = {name: found[name].to_dict() if name in found else {} for name in ("grace", "gnorm")}
     rows = []
     for trial in sweep.trials:
         chosen = selection(sweep, trial)
         teacher = str(chosen["teacher"].iloc[0]) if chosen is not None else f"teacher {trial.config.method.teacher}"
         results = accuracy.rows(trial, sweep.metrics(trial))
         result = results[0] if len(results) == 2 else results[-1]
-        rows.append({"teacher": teacher, "mean_g_hat": means.get(teacher), **result})
+        rows.append({
+            "teacher": teacher, "mean_g_hat": means.get(teacher), **{name: score[name].get(teacher) for name in score}, **result,
+        })  # fmt: skip
     return pd.DataFrame(rows)
 
 
@@ -75,12 +89,30 @@ def trained_on(sweep: Sweep) -> str:
     return f"this teacher's rollouts alone, the top {budget} of each question by ĝ with {weighting} weights"
 
 
-def correlation(known: pd.DataFrame) -> tuple[float, float]:
+def correlation(score: pd.Series, accuracy: pd.Series) -> tuple[float, float]:
     """Pearson's r and its two-sided p; NaN with too few teachers, or if all accuracies are equal."""
-    if len(known) < ENOUGH or known["mean"].nunique() == 1:
+    if len(score) < ENOUGH or accuracy.nunique() == 1:
         return float("nan"), float("nan")
-    result = pearsonr(known["mean_g_hat"].astype(float), known["mean"].astype(float))
+    result = pearsonr(score.astype(float), accuracy.astype(float))
     return float(result.statistic), float(result.pvalue)
+
+
+def _varies(judged: pd.DataFrame) -> bool:
+    return len(judged) >= ENOUGH and judged["mean"].nunique() > 1 and judged["grace"].nunique() > 1
+
+
+def _grace_note(sweep: Sweep, judged: pd.DataFrame, rank: float) -> str:
+    """What GRACE and G-Norm are, and how GRACE ranks the teachers."""
+    asked = sweep.trials[0].config.analysis.questions
+    found = (
+        f"Spearman ρ = {rank:.2f} with the accuracy, over {len(judged)} teachers" if np.isfinite(rank) else "too few teachers"
+    )
+    return (
+        f"GRACE (Panigrahi et al., 2026) is computed from the student's gradients on each teacher's trajectories of up to {asked} "
+        f"questions; lower is better, so it predicts well if its correlation is negative. Here: {found.replace('-', '−')}. The "
+        "source reports |ρ| of up to 0.86 for its students on GSM8K and MATH. G-Norm is the mean norm of these gradients. Both use "
+        "the sketched gradients of the output projections and the head (`analysis.name=grace`)."
+    )
 
 
 def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:

@@ -46,6 +46,7 @@ from lark.runtime.entry import run_main
 from lark.scoring.methods import METHODS
 from lark.scoring.statistics import detailed_statistics, token_statistics
 from lark.scoring.tokens import ALTERNATIVES
+from lark.selection.character import character
 from lark.selection.rules import WEIGHTINGS, select
 
 log = logging.getLogger("bench.scoring")
@@ -91,7 +92,7 @@ class Result:
 
 @dataclass(frozen=True)
 class SelectionResult:
-    """Scores from statistics, ranking and weights of a whole pool, from memory to memory."""
+    """Scores from statistics, ranking, weights and character of a whole pool, from memory to memory."""
 
     method: str
     weighting: str
@@ -292,10 +293,11 @@ def measure_selection(questions: int = 5000, candidates: int = 33, rounds: int =
         method, seconds = METHODS[name], []
         for _ in range(rounds):
             start = time.perf_counter()
-            select(
-                method.score(pool), pool["question_id"], pool["candidate_id"], 3, weighting,
-                higher_is_better=method.higher_is_better,
+            score = method.score(pool)
+            made = select(
+                score, pool["question_id"], pool["candidate_id"], 3, weighting, higher_is_better=method.higher_is_better,
             )  # fmt: skip
+            character(score if method.higher_is_better else -score, pool, made.row)
             seconds.append(time.perf_counter() - start)
         results.append(SelectionResult(name, weighting, questions, candidates, median(seconds), min(seconds), max(seconds)))
     return results

@@ -11,19 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lark.errors import LarkError
-from lark.scoring.learnability import Floats, learnability_score
+from lark.scoring.learnability import Floats, exact_score, learnability_score, rate, rate_gradient, uniform
 from lark.selection.rules import select
 
-
-def rate(gram: Floats, losses: Floats, q: Floats) -> Floats:
-    """ρ(q) = qᵀGq / ℓᵀq, eq. (2) in the form of eq. (ND-def), for q [..., K]."""
-    return np.asarray(np.einsum("...i,ij,...j->...", q, gram, q, optimize=True) / (q @ losses))
-
-
-def rate_gradient(gram: Floats, losses: Floats, q: Floats) -> Floats:
-    """∇ρ(q) = (2Gq - ρ(q) ℓ) / D(q), Lemma "Hessian formula", for q [..., K]."""
-    rho = rate(gram, losses, q)
-    return np.asarray((2 * q @ gram - rho[..., None] * losses) / (q @ losses)[..., None])
+__all__ = [
+    "budget_path", "chi2", "diagonal_score", "exact_score", "quasiconvexity_excess", "rate", "rate_gradient", "rate_hessian",
+    "simplex_samples", "single_rates", "surrogate_score", "uniform", "vertex_excess",
+]  # fmt: skip
 
 
 def rate_hessian(gram: Floats, losses: Floats, q: Floats) -> Floats:
@@ -36,16 +30,6 @@ def rate_hessian(gram: Floats, losses: Floats, q: Floats) -> Floats:
 def single_rates(gram: Floats, losses: Floats) -> Floats:
     """ρ*_k = ||∇ℓ_k||² / ℓ_k, the rate at each vertex of the simplex."""
     return np.asarray(np.diagonal(gram) / losses)
-
-
-def uniform(K: int) -> Floats:
-    """p, the prior that represents training on everything."""
-    return np.full(K, 1 / K)
-
-
-def exact_score(gram: Floats, losses: Floats) -> Floats:
-    """g* = ∇ρ(p), eq. (gstar-closed): g*_k = (2 g_kᵀḡ - ρ(p) ℓ_k) / ℓ̄. Its mean is ρ(p), because ρ is homogeneous."""
-    return rate_gradient(gram, losses, uniform(len(losses)))
 
 
 def diagonal_score(gram: Floats, losses: Floats) -> Floats:

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lark.errors import LarkError
 from lark.models.chat import Encoded
 from lark.models.head import last_hidden_state, logit_rule, predicting
 from lark.models.padding import right_padded
+from lark.models.recompute import recompute_activations
 from lark.scoring.forward import batches
 from lark.scoring.learnability import Floats
 from lark.training.loss import NO_TARGET, response_targets, weighted_loss
@@ -93,7 +93,7 @@ class Anchor:
         if self.bias is not None:
             self.tensors[HEAD_BIAS] = self.bias
         if checkpointing:
-            _recompute_activations(model)
+            recompute_activations(model)
 
     @property
     def head(self) -> Tensor:
@@ -214,16 +214,6 @@ def _inner(a: Tensor, b: Tensor) -> Floats:
         left, right = (x[:, start : start + COLUMNS].double() for x in (a, b))
         total += left @ right.T
     return np.asarray(total.cpu().numpy())
-
-
-def _recompute_activations(model: "PreTrainedModel") -> None:
-    """Enable gradient checkpointing. It works only in training mode, where dropout would make the loss random."""
-    dropout = [key for key, value in model.config.to_dict().items() if "drop" in key and isinstance(value, float) and value > 0]
-    if dropout:
-        raise LarkError(f"Exact gradients of a student with {dropout[0]} > 0 would be random: set it to 0 in its config.json.")
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.disable_input_require_grads()  # its hook on the embedding is for reentrant checkpoints, and stops forward mode
-    model.train()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from lark.runtime.store import Kind
 
 GRADIENTS_TABLE = Kind("analysis", 1, "gradients.parquet")
+ESTIMATES_TABLE = Kind("analysis", 1, "estimates.parquet")
+TEACHERS_TABLE = Kind("analysis", 1, "teachers.parquet")
 JACOBIANS_TABLE = Kind("analysis", 1, "jacobians.parquet")
 KAPPA_TABLE = Kind("analysis", 1, "kappa.parquet")
 CONTAMINATION_TABLE = Kind("analysis", 1)

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from lark.analysis import parts
-from lark.analysis.kinds import GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE
+from lark.analysis.kinds import ESTIMATES_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TEACHERS_TABLE
 from lark.config import Config
 from lark.errors import LarkError
 from lark.evaluation import benchmarks
 from lark.models.shapes import Shape
 from lark.models.students import check_context
 from lark.planner import costs, remedies
-from lark.planner.costs import GIB, TrainingSetup
+from lark.planner.costs import GIB, SketchShape, TrainingSetup
 from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, precision_bytes
 from lark.runtime.machine import Machine
 from lark.runtime.operation import EXPANDABLE, Counts, Job, Operation, Settings, Step
@@ -72,6 +72,8 @@ def gradient_passes(config: Config, shape: Shape, candidates: int) -> int:
 
 def _gradients_cost(planner: Planner, step: Step) -> Estimate:
     """Every pass is a forward pass and the gradients of activations; those of the weights are computed once in total."""
+    if planner.config.analysis.quick:
+        return _sketched_cost(planner, step, forward=False)
     hardware, lengths, K = planner.config.hardware, planner.lengths, planner.lengths.candidates
     questions = min(planner.config.analysis.questions, lengths.questions)
     passes = gradient_passes(planner.config, planner.shape, K)
@@ -89,6 +91,29 @@ def _gradients_cost(planner: Planner, step: Step) -> Estimate:
         return made
     seconds = made.seconds + 2 * whole * K * questions / LOAD_BYTES  # written and read; all processes share one disk
     return replace(made, seconds=seconds, device_hours=seconds * planner.hardware.machine.world / 3600)
+
+
+def _sketched_cost(planner: Planner, step: Step, forward: bool) -> Estimate:
+    """Sketches of exact gradients, and with `forward` also those of a forward pass, for a sample of questions."""
+    asked, lengths, shape = planner.config.analysis, planner.lengths, planner.shape
+    questions = min(asked.questions, lengths.questions)
+    sketch = planner.config.sketch
+    exact, gram = (SketchShape.of(shape, size, sketch.words, sketch.states) for size in (sketch.exact, sketch.gram))
+    each = costs.exact_flops(shape, lengths.total, lengths.response, exact, bool(_recomputes(planner)))
+    each += costs.gram_flops(shape, lengths.total, lengths.response, gram) if forward else 0.0
+    flops = each * lengths.repeat * questions / lengths.questions
+    tokens = max(planner.config.hardware.train_tokens, _longest(planner))
+    work = f"{questions * lengths.candidates:,} trajectories, sketched"
+    kept = 4.0 * exact.numbers(shape) * lengths.candidates
+    return _made(planner, step, work, flops, questions, 0.0, _activations(planner, tokens) + kept)
+
+
+def _estimates_cost(planner: Planner, step: Step) -> Estimate:
+    return _sketched_cost(planner, step, forward=True)
+
+
+def _teachers_cost(planner: Planner, step: Step) -> Estimate:
+    return _sketched_cost(planner, step, forward=False)
 
 
 def _jacobians_cost(planner: Planner, step: Step) -> Estimate:
@@ -173,6 +198,14 @@ GRADIENTS = Operation(
     collect=_merge(GRADIENTS_TABLE.file, "questions"), check=_check_scratch,
     cost=_gradients_cost, remedies=_gradients_remedies,
 )  # fmt: skip
+ESTIMATES = Operation(
+    "estimates", "analyse", "lark.analysis.worker:estimates", allocator=EXPANDABLE,
+    collect=_merge(ESTIMATES_TABLE.file, "questions"), cost=_estimates_cost, remedies=_kappa_remedies, sketches=True,
+)  # fmt: skip
+TEACHERS = Operation(
+    "teacher_gradients", "analyse", "lark.analysis.worker:teacher_gradients", allocator=EXPANDABLE,
+    collect=_merge(TEACHERS_TABLE.file, "questions"), cost=_teachers_cost, remedies=_kappa_remedies, sketches=True,
+)  # fmt: skip
 JACOBIANS = Operation(
     "jacobians", "analyse", "lark.analysis.worker:jacobians", allocator=EXPANDABLE,
     collect=_merge(JACOBIANS_TABLE.file, "questions"), cost=_jacobians_cost, remedies=_jacobians_remedies,
@@ -184,4 +217,4 @@ KAPPA = Operation(
 CONTAMINATION = Operation("contamination", "analyse", _audit, check=_check_benchmarks)
 TIMING = Operation("cost", "analyse", "lark.analysis.timing:measure", processes="one", check=_check_timing, asks_judge=True)
 
-OPERATIONS = (GRADIENTS, JACOBIANS, KAPPA, CONTAMINATION, TIMING)
+OPERATIONS = (GRADIENTS, ESTIMATES, TEACHERS, JACOBIANS, KAPPA, CONTAMINATION, TIMING)

@@ -36,6 +36,12 @@ def recall(surrogate: Floats, exact: Floats, budget: int) -> float:
     return len(chosen & best) / budget
 
 
+def attained(surrogate: Floats, exact: Floats, budget: int) -> float:
+    """The share of the attainable g* that a selection gets: Σ g* over top_B(g-hat) / Σ g* over top_B(g*)."""
+    chosen, best = (np.argsort(-scores, kind="stable")[:budget] for scores in (surrogate, exact))
+    return float(exact[chosen].sum() / exact[best].sum())
+
+
 def relative_error(surrogate: Floats, exact: Floats) -> float:
     """||g-hat - g*||_p / ||g*||_p, the norm of Corollary "p-weighted RMS error"."""
     return float(np.linalg.norm(surrogate - exact) / np.linalg.norm(exact))
@@ -51,7 +57,7 @@ class Agreement:
     """One row per question: pearson, spearman, error (rescaled), error_raw, mean_cosine, K. Two more columns show which of
     the two approximations costs agreement: pearson_proxy of g-hat with g-tilde, pearson_diagonal of g-tilde with g*."""
     recalls: pd.DataFrame
-    """One row per budget: recall, its standard deviation over questions, and the random baseline B/K."""
+    """One row per budget: recall, its standard deviation over questions, the random baseline B/K, and the attained share of g*."""
 
     @property
     def pearson(self) -> float:
@@ -64,13 +70,14 @@ class Agreement:
 
     def summary(self) -> dict[str, float]:
         """The numbers of the figure and the text, by name."""
-        by_budget = self.recalls.set_index("budget")["recall"]
+        by_budget, shares = (self.recalls.set_index("budget")[name] for name in ("recall", "attained"))
         return {
             "pearson": self.pearson,
             "spearman": self.spearman,
             "pearson_within": float(self.questions["pearson"].mean()),
             "spearman_within": float(self.questions["spearman"].mean()),
             **{f"recall@{budget}": float(by_budget[budget]) for budget in (1, 3, 10) if budget in by_budget.index},
+            **{f"attained@{budget}": float(shares[budget]) for budget in (3,) if budget in shares.index},
             "error_mean": float(self.questions["error"].mean()),
             "error_median": float(self.questions["error"].median()),
             "error_raw_mean": float(self.questions["error_raw"].mean()),
@@ -81,13 +88,13 @@ class Agreement:
         }
 
 
-def agreement(questions: Sequence[Question]) -> Agreement:
-    """g-hat against g* over the given questions, with budgets up to 10, or K-1 of the smallest question."""
+def agreement(questions: Sequence[Question], scores: Sequence[Floats] | None = None) -> Agreement:
+    """g-hat, or other scores of each question's candidates, against g*, with budgets up to 10, or K-1 of the smallest question."""
     smallest = min(question.K for question in questions)
     budgets = range(1, min(LARGEST_BUDGET, smallest - 1) + 1)
-    by_question, recalls, rescaled = [], [], []
-    for question in questions:
-        g_hat, g_star = question.surrogate, question.exact
+    by_question, recalls, shares, rescaled = [], [], [], []
+    for question, g_hat in zip(questions, scores or [question.surrogate for question in questions], strict=True):
+        g_star = question.exact
         rescaled.append(rescale(g_hat, g_star))
         g_tilde = diagonal_score(question.gram.gram, question.losses)
         by_question.append(
@@ -104,10 +111,12 @@ def agreement(questions: Sequence[Question]) -> Agreement:
             }
         )
         recalls.append([recall(g_hat, g_star, budget) for budget in budgets])
+        shares.append([attained(g_hat, g_star, budget) for budget in budgets])
     found = np.array(recalls)
     chance = [np.mean([budget / question.K for question in questions]) for budget in budgets]
     deviation = found.std(axis=0, ddof=1) if len(found) > 1 else np.full(len(budgets), np.nan)
-    table = pd.DataFrame({"budget": list(budgets), "recall": found.mean(axis=0), "std": deviation, "random": chance})
+    columns = {"recall": found.mean(axis=0), "std": deviation, "random": chance, "attained": np.mean(shares, axis=0)}
+    table = pd.DataFrame({"budget": list(budgets), **columns})
     pairs = trajectories(questions).assign(g_hat_rescaled=np.concatenate(rescaled))
     return Agreement(pairs, pd.DataFrame(by_question), table)
 

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lark.analysis import parts
-from lark.analysis.gradients import Anchor, corpus_rate, gram_matrix, passes
+from lark.analysis import parts, sketched
+from lark.analysis.gradients import Anchor, Gram, corpus_rate, gram_matrix, passes
 from lark.analysis.jacobian import ANOTHER, head_norm, jacobian_norm2
 from lark.analysis.kinds import GRADIENTS_TABLE
 from lark.analysis.questions import Question
@@ -30,6 +30,7 @@ from lark.runtime.devices import start_torch
 from lark.runtime.integrity import verify
 from lark.runtime.operation import Counts, Job
 from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
+from lark.scoring.gradient_worker import backward_sketcher
 from lark.scoring.statistics import token_statistics
 from lark.selection.write import TRAINING_SET
 from lark.training.worker import read_examples
@@ -44,6 +45,8 @@ SNAPSHOTS = "snapshots/step-*"
 @in_shards
 def gradients(job: Job) -> Work:
     """Gram matrix, losses and statistics of the trajectories of a sample of questions: one shard per question."""
+    if job.config.analysis.quick:
+        return _each_question(job, lambda: _quick(job), "sketched gradients")
     chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
     memory = int(job.config.hardware.gradient_gib * 2**30)
     folder = job.config.hardware.gradient_scratch
@@ -64,6 +67,50 @@ def gradients(job: Job) -> Work:
         yield do
 
     return _work(job, chosen, "question_id", load, {"questions": len(chosen)}, "exact gradients", "question")
+
+
+@in_shards
+def estimates(job: Job) -> Work:
+    """g* of the same questions from sketched gradients, to compare them with the exact ones: one shard per question."""
+    return _each_question(job, lambda: sketched.estimates(job), "sketched gradients")
+
+
+@in_shards
+def teacher_gradients(job: Job) -> Work:
+    """Short vectors of gradients with their teachers, for GRACE: one shard per question."""
+    return _each_question(job, lambda: sketched.teacher_gradients(job), "gradients of teachers")
+
+
+def _quick(job: Job) -> sketched.Measure:
+    """What `gradients` measures, from sketched gradients (`analysis.quick`): one pass for each trajectory, whatever the memory."""
+    student = sketched.load_student(job)
+    sketcher, anchor = backward_sketcher(student, job.config), Anchor(student.model)
+
+    def measured(name: str, rows: sketched.Trajectories) -> pd.DataFrame:
+        gram = sketched.quick_gram(sketcher, [encoded for _, encoded in rows], job)
+        return _question(anchor, name, rows, gram).rows()
+
+    return measured
+
+
+def _each_question(job: Job, start: Callable[[], sketched.Measure], label: str) -> Work:
+    """A table for each question of the sample. `start` loads the student."""
+    chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        measured = start()
+
+        def do(some: Sequence[Shard], progress: Progress) -> None:
+            rows = read_questions(job, [chosen[int(shard.name)] for shard in some])
+            for shard in some:
+                name = chosen[int(shard.name)]
+                parts.write(measured(name, rows[name]), job.folder, int(shard.name))
+                progress.update(1)
+
+        yield do
+
+    return _work(job, chosen, "question_id", load, {"questions": len(chosen)}, label, "question")
 
 
 @in_shards
@@ -177,22 +224,24 @@ def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[
 def measure(
     anchor: Anchor,
     name: str,
-    rows: Sequence[tuple[dict[str, Any], Encoded]],
+    rows: sketched.Trajectories,
     memory: int,
     advance: Callable[..., object],
     scratch: Path | None = None,
 ) -> Question:
     """All exact quantities of one question's trajectories."""
-    head = Head.of(anchor.model)
-    table = pd.DataFrame(_statistics(anchor, head, rows))
-    gram = gram_matrix(anchor, [encoded for _, encoded in rows], memory, advance, scratch)
+    return _question(anchor, name, rows, gram_matrix(anchor, [encoded for _, encoded in rows], memory, advance, scratch))
+
+
+def _question(anchor: Anchor, name: str, rows: sketched.Trajectories, gram: Gram) -> Question:
+    table = pd.DataFrame(_statistics(anchor, Head.of(anchor.model), rows))
     if not all(np.isfinite(part).all() for part in (gram.rest, gram.head, gram.cross)):
         raise LarkError(f"A gradient of question {name} is not finite: check the student's weights.")
     return Question(name, table, gram, tied=anchor.tied is not None)
 
 
 @torch.no_grad()
-def _statistics(anchor: Anchor, head: Head, rows: Sequence[tuple[dict[str, Any], Encoded]]) -> Iterator[dict[str, Any]]:
+def _statistics(anchor: Anchor, head: Head, rows: sketched.Trajectories) -> Iterator[dict[str, Any]]:
     """The part from the forward pass: `questions.SCALARS` of each trajectory, summed in float64."""
     for row, encoded in rows:
         hidden, targets = anchor.hidden(encoded)

@@ -9,7 +9,7 @@ from lark.config.analysis import Analysis
 from lark.config.compare import Compare
 from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
 from lark.config.hardware import Experiment, Hardware, Tracking
-from lark.config.method import Budget, Judge, Method, Scoring
+from lark.config.method import Budget, Judge, Method, Scoring, Sketch, Validation
 from lark.config.pool import ANSWER_FORMATS, Mixed, Pool, Source
 from lark.config.schema import STAGES, Config, from_dict, load, register
 from lark.config.student import Student
@@ -17,6 +17,6 @@ from lark.config.training import HeldOut, Lora, Training
 
 __all__ = [
     "ANSWER_FORMATS", "GRADERS", "STAGES", "Analysis", "Benchmark", "Budget", "Compare", "Config", "Decoding", "Engine",
-    "Experiment", "Hardware", "HeldOut", "Judge", "Lora", "Method", "Mixed", "Pool", "Scoring", "Source", "Student", "Task",
-    "Tracking", "Training", "from_dict", "load", "register",
+    "Experiment", "Hardware", "HeldOut", "Judge", "Lora", "Method", "Mixed", "Pool", "Scoring", "Sketch", "Source", "Student",
+    "Task", "Tracking", "Training", "Validation", "from_dict", "load", "register",
 ]  # fmt: skip

@@ -58,6 +58,24 @@ class Judge:
 
 
 @dataclass
+class Validation:
+    """What method=less compares gradients with."""
+
+    path: str | None = None
+    """A file of trajectories, in any layout of pool=files. None: trajectories of the pool itself; a candidate is then never
+    compared with its own question."""
+    questions: int = 100
+    """Questions whose trajectories are used, at most: a sample that does not depend on their order. Where answers are known, only
+    correct trajectories count."""
+    seed: int = 42
+    """Seed of the sample."""
+
+    def __post_init__(self) -> None:
+        require(self.questions >= 2, "method.validation.questions", self.questions, "must be at least 2")
+        seed("method.validation.seed", self.seed)
+
+
+@dataclass
 class Method:
     """How candidates are ranked. The function of the same name is in lark/scoring/methods.py."""
 
@@ -82,6 +100,7 @@ class Method:
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the method's function, all of them part of the selection's fingerprint."""
     judge: Judge = field(default_factory=Judge)
+    validation: Validation = field(default_factory=Validation)
 
     def __post_init__(self) -> None:
         plain_name("method.name", self.name)
@@ -193,6 +212,30 @@ def _short(value: int) -> str:
             whole, tenth = divmod(value * 10 // scale, 10)
             return f"{whole}.{tenth}{unit}" if tenth else f"{whole}{unit}"
     return str(value)
+
+
+@dataclass
+class Sketch:
+    """How gradients are sketched (lark/scoring/sketches.py): for method=lark_gram, lark_exact, gnorm and less, and for analyses."""
+
+    seed: int = 0
+    """Seed of the random signs."""
+    gram: int | None = 32
+    """lark_gram: each output projection's gradient becomes a matrix of this size, squared. null: nothing is left out."""
+    exact: int | None = 64
+    """The same for lark_exact, gnorm and less."""
+    words: int | None = 512
+    """Rows of the head's gradient: the vocabulary is folded to this size."""
+    states: int | None = 64
+    """Columns of the head's gradient."""
+    features: int = 4096
+    """Numbers that are stored of each gradient, to compare gradients of different questions (less)."""
+
+    def __post_init__(self) -> None:
+        seed("sketch.seed", self.seed)
+        for key in ("gram", "exact", "words", "states", "features"):
+            value = getattr(self, key)
+            require(value is None or 1 <= value <= 2**20, f"sketch.{key}", value, "must be from 1 to 1,048,576")
 
 
 @dataclass

@@ -16,7 +16,7 @@ from lark.config.checks import check_values, one_of, require, user_path
 from lark.config.compare import Compare
 from lark.config.evaluation import Benchmark, Engine
 from lark.config.hardware import Experiment, Hardware, Tracking
-from lark.config.method import Budget, Method, Scoring, budget_name, method_key
+from lark.config.method import Budget, Method, Scoring, Sketch, budget_name, method_key
 from lark.config.pool import Pool
 from lark.config.student import Student
 from lark.config.training import Training
@@ -36,8 +36,11 @@ class Config:
     method: Method = MISSING
     weighting: str = "auto"
     """How weight is distributed over the selected trajectories of a question. auto: the method's default."""
+    share_weights: bool = False
+    """Whether selected candidates of a question that are nearly identical share the weight of one, with any weighting."""
     budget: Budget = field(default_factory=Budget)
     scoring: Scoring = field(default_factory=Scoring)
+    sketch: Sketch = field(default_factory=Sketch)
     training: Training = MISSING
     benchmark: Benchmark = MISSING
     engine: Engine = MISSING

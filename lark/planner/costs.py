@@ -52,6 +52,43 @@ def local_flops(shape: Shape, lengths: Floats, projected: Floats, context: int) 
     return replace(forward_flops(shape, lengths, projected), backbone=(context + 1) * 2.0 * shape.backbone_matrices * tokens)
 
 
+@dataclass(frozen=True)
+class SketchShape:
+    """Sizes of the sketches of gradients (lark/config/method.py); a side that is not sketched has its own size."""
+
+    size: int
+    words: int
+    states: int
+
+    @classmethod
+    def of(cls, shape: Shape, size: int | None, words: int | None, states: int | None) -> "SketchShape":
+        return cls(size or shape.intermediate, words or shape.vocabulary, states or shape.hidden)
+
+    def numbers(self, shape: Shape) -> float:
+        """Numbers in one sketched gradient."""
+        sides = [(shape.hidden, shape.attention_width), (shape.hidden, shape.intermediate)]
+        layers = sum(min(self.size, a) * min(self.size, b) for a, b in sides)
+        return shape.layers * layers + min(self.words, shape.vocabulary) * min(self.states, shape.hidden)
+
+    def flops(self, shape: Shape, tokens: float) -> float:
+        """FLOPs to fold both sides of each gradient, and to multiply them: for two matrices per layer, and the head."""
+        layer = shape.attention_width + shape.intermediate + 2 * shape.hidden + 2 * self.size**2
+        head = shape.vocabulary + shape.hidden + self.words * self.states
+        return 2.0 * tokens * (shape.layers * layer + head)
+
+
+def gram_flops(shape: Shape, lengths: Floats, projected: Floats, sketch: SketchShape) -> float:
+    """FLOPs of the forward-only sketches: one more product with the head, and the sketches."""
+    forward = forward_flops(shape, lengths, projected)
+    return forward.forward + forward.head + sketch.flops(shape, float(np.sum(lengths)))
+
+
+def exact_flops(shape: Shape, lengths: Floats, projected: Floats, sketch: SketchShape, recompute: bool) -> float:
+    """FLOPs of the sketches with a backward pass: gradients of activations, and none of weights."""
+    forward = forward_flops(shape, lengths, projected)
+    return forward.training(recompute, frozen=True) + sketch.flops(shape, float(np.sum(lengths)))
+
+
 def kv_bytes_per_token(shape: Shape, element: int) -> int:
     """Bytes of the keys and values of one position in all layers."""
     return 2 * shape.layers * shape.kv_width * element

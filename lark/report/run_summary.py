@@ -13,6 +13,8 @@ from lark.runtime.integrity import verify
 from lark.runtime.operation import Step
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.store import Artifact, Store, write_text
+from lark.selection.character import CHARACTER, sentence
+from lark.selection.write import SELECTION, length_note
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ def run_summary(run: Pipeline) -> None:
     """Print the tables, write them to the run's folder, and send them to the tracker."""
     config, store, outcomes, tracker, folder = run.config, run.store, run.outcomes, run.tracker, run.folder
     graded = [step for step in run.plan if step.makes(METRICS)]
+    selected = _selected(store, run.plan)
     header, rows = results_table(config, store, graded)
     if rows:
         decoding = config.benchmark.decoding
@@ -46,6 +49,8 @@ def run_summary(run: Pipeline) -> None:
         text = f"{title}\n\n{markdown_table(header, rows)}\n{note}"
         text += f"\n{DETAILS.format(k=decoding.samples)}\n\n{markdown_table(detail_header, details)}"
         text += f"\n{by_level}\n\n{markdown_table(level_header, levels)}" if levels else ""
+        text += f"\n{said}.\n" if (said := sentence(selected)) else ""
+        text += f"\nNote: {said}.\n" if (said := length_note(config, selected)) else ""
         write_text(folder / "summary.md", text)
         tracker.table("results", header, rows)
         tracker.table("details", detail_header, details)
@@ -58,8 +63,17 @@ def run_summary(run: Pipeline) -> None:
     log.info("%s\n\nSummary: %s", text_table(["stage", "operation", "time", "artifact"], made, right=4), folder / "summary.md")
     seconds = {o.step.title: round(o.seconds, 2) for o in outcomes if o.made}
     results = [dict(zip(header, row, strict=True)) for row in rows]
-    write_text(folder / "summary.json", json.dumps({"results": results, "seconds": seconds}, indent=2) + "\n")
+    write_text(
+        folder / "summary.json", json.dumps({"results": results, "seconds": seconds, "selection": selected}, indent=2) + "\n"
+    )
     tracker.log({f"seconds/{name}": value for name, value in seconds.items()})
+
+
+def _selected(store: Store, plan: Sequence[Step]) -> dict[str, float]:
+    """What the run's selection is like (lark/selection/character.py); empty if there is none, or if it is of an older version."""
+    made = [artifact for step in plan if step.makes(SELECTION) for artifact in step.artifacts]
+    counts = store.manifest(made[0]).counts if made and store.state(made[0]) == "finished" else {}
+    return {name: counts[name] for name in CHARACTER if name in counts}
 
 
 def headline(config: Config) -> str:

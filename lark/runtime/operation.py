@@ -116,6 +116,8 @@ class Operation:
     """Settings that may make it fit, least intrusive first; given the tokens of the longest trajectory."""
     model: str = "student"
     """The model it loads, as error messages call it."""
+    sketches: bool = False
+    """Whether it uses the settings in `sketch`."""
     asks_judge: bool = False
     """Whether it uses the settings in `method.judge`."""
 

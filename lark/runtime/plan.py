@@ -11,8 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from lark.analysis.kinds import CONTAMINATION_TABLE, CONVERTED_JUDGE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TIMINGS
-from lark.analysis.operations import CONTAMINATION, GRADIENTS, JACOBIANS, KAPPA, TIMING
+from lark.analysis.kinds import (
+    CONTAMINATION_TABLE,
+    CONVERTED_JUDGE,
+    ESTIMATES_TABLE,
+    GRADIENTS_TABLE,
+    JACOBIANS_TABLE,
+    KAPPA_TABLE,
+    TEACHERS_TABLE,
+    TIMINGS,
+)
+from lark.analysis.operations import CONTAMINATION, ESTIMATES, GRADIENTS, JACOBIANS, KAPPA, TEACHERS, TIMING
 from lark.config import STAGES, Config, Student, Task, Training
 from lark.config.checks import one_of
 from lark.errors import LarkError
@@ -31,9 +40,14 @@ from lark.runtime.operation import Step
 from lark.runtime.registry import OPERATIONS
 from lark.runtime.store import Artifact, Checksums
 from lark.scoring.external_scores import scores_file
+from lark.scoring.influence import validation_file
 from lark.scoring.methods import (
     CORRECTNESS_TABLE,
     ENTROPY_TABLE,
+    EXACT_TABLE,
+    FEATURES_TABLE,
+    GRAM_TABLE,
+    INFLUENCE_TABLE,
     JUDGE_TABLE,
     LENGTHS_TABLE,
     LOCAL_TABLE,
@@ -44,7 +58,7 @@ from lark.scoring.methods import (
     TOKENS,
     UNPROMPTED_TABLE,
 )
-from lark.scoring.operations import CORRECTNESS, JUDGE, LENGTHS, LOCAL, SCORE, TEXT, UNPROMPTED
+from lark.scoring.operations import CORRECTNESS, EXACT, GRAM, INFLUENCE, JUDGE, LENGTHS, LOCAL, SCORE, TEXT, UNPROMPTED
 from lark.selection.operations import SELECT
 from lark.selection.rules import WEIGHTINGS
 from lark.selection.write import SELECTION
@@ -181,6 +195,33 @@ class _Plan:
         table = Artifact(UNPROMPTED_TABLE, self.name, self.identity, self.pool_and_lengths())
         return Step(UNPROMPTED, (table,), self.weights, (table.kind.name,))
 
+    def gram(self) -> Step:
+        part = {**self.identity, "sketch": self.sketch("gram")}
+        table = Artifact(GRAM_TABLE, self.name, part, self.pool_and_lengths())
+        return Step(GRAM, (table,), self.weights, (table.kind.name,))
+
+    def exact(self) -> Step:
+        part = {**self.identity, "sketch": self.sketch("exact")}
+        outputs = [Artifact(EXACT_TABLE, self.name, part, self.pool_and_lengths())]
+        if "influence" in METHODS[self.config.method.name].needs:
+            features = {**part, "features": self.config.sketch.features}
+            outputs.append(Artifact(FEATURES_TABLE, self.name, features, self.pool_and_lengths()))
+        return Step(EXACT, tuple(outputs), self.weights, tuple(output.kind.name for output in outputs))
+
+    def influence(self) -> Step:
+        asked = self.config.method.validation
+        part: dict[str, Any] = {"questions": asked.questions, "seed": asked.seed, "verdicts": VERDICTS}
+        if asked.path is not None:
+            part["validation"] = self.checksums(validation_file(asked))
+        *_, features = self.exact().artifacts
+        table = Artifact(INFLUENCE_TABLE, self.name, part, {"pool": self.pool, FEATURES_TABLE.name: features})
+        return Step(INFLUENCE, (table,), self.weights)
+
+    def sketch(self, size: str) -> dict[str, Any]:
+        """The settings of a sketch that can change its result."""
+        sketch = self.config.sketch
+        return {"size": getattr(sketch, size), "words": sketch.words, "states": sketch.states, "seed": sketch.seed}
+
     def correctness(self) -> Step:
         part = {"verdicts": VERDICTS, "answer_format": self.config.pool.answer_format}
         return Step(CORRECTNESS, (Artifact(CORRECTNESS_TABLE, self.config.pool.name, part, {"pool": self.pool}),))
@@ -202,6 +243,8 @@ class _Plan:
         part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget.identity, **options}
         if method.reverse:
             part["reverse"] = True
+        if self.config.share_weights:
+            part["share_weights"] = True
         if method.teacher is not None:
             part["teacher"] = method.teacher
         needs = METHODS[method.name].needs
@@ -210,7 +253,8 @@ class _Plan:
         known = [artifact for step in scoring for artifact in step.artifacts]
         kinds = {LENGTHS_TABLE, *(SOURCES[source].kind for source in needs)}  # not those of scoring.tokens alone
         inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
-        return Artifact(SELECTION, f"{self.name}-{method.key}-{weighting}{self.teacher_name()}-{budget.name}", part, inputs)
+        name = f"{self.name}-{method.key}-{weighting}{self.shared_name()}{self.teacher_name()}-{budget.name}"
+        return Artifact(SELECTION, name, part, inputs)
 
     def evaluation(self, checkpoint: Artifact | None) -> list[Step]:
         """Generation and grading are separate steps, so that a fix to a grader or a gold answer costs no GPU time."""
@@ -267,21 +311,41 @@ class _Plan:
         part = {"analysis": "kappa", "dtype": self.config.analysis.dtype}
         return [Step(KAPPA, (Artifact(KAPPA_TABLE, f"kappa-{checkpoint.name}", part, inputs),), self.weights)]
 
-    def gradients(self, purpose: str = "gradients") -> list[Step]:
+    def gradients(self, purpose: str = "gradients", may_be_sketched: bool = True) -> list[Step]:
         """Exact gradients, shared by the surrogate, the landscape and the theory."""
+        quick = self.config.analysis.quick
+        if quick and not may_be_sketched:
+            raise LarkError(
+                f"analysis.quick=true sketches gradients, and analysis.name={purpose} needs exact ones: remove it, or choose "
+                "analysis.name=gradients."
+            )
+        part = {**self.sampled("gradients"), **({"quick": self.sketch("exact")} if quick else {})}
+        name = f"gradients-{'quick-' if quick else ''}{self.name}"
+        return [Step(GRADIENTS, (Artifact(GRADIENTS_TABLE, name, part, {"pool": self.pool}),), self.weights, purpose=purpose)]
+
+    def sampled(self, analysis: str) -> dict[str, Any]:
+        """What the gradients of a sample of questions depend on."""
         asked = self.config.analysis
-        part = {
-            "analysis": "gradients",
-            **self.identity,
-            "dtype": asked.dtype,
-            "questions": asked.questions,
-            "seed": asked.seed,
-        }
-        gradients = Artifact(GRADIENTS_TABLE, f"gradients-{self.name}", part, {"pool": self.pool})
-        return [Step(GRADIENTS, (gradients,), self.weights, purpose=purpose)]
+        return {
+            "analysis": analysis, **self.identity, "dtype": asked.dtype, "questions": asked.questions, "seed": asked.seed,
+        }  # fmt: skip
+
+    def surrogate(self) -> list[Step]:
+        """Exact gradients, and the scores that estimate the same from sketches."""
+        part = {**self.sampled("estimates"), "gram": self.sketch("gram"), "exact": self.sketch("exact")}
+        estimates = Artifact(ESTIMATES_TABLE, f"estimates-{self.name}", part, {"pool": self.pool})
+        return [
+            *self.gradients("surrogate", may_be_sketched=False),
+            Step(ESTIMATES, (estimates,), self.weights, purpose="surrogate"),
+        ]
+
+    def grace(self) -> list[Step]:
+        part = {**self.sampled("grace"), "sketch": self.sketch("exact")}
+        teachers = Artifact(TEACHERS_TABLE, f"grace-{self.name}", part, {"pool": self.pool})
+        return [Step(TEACHERS, (teachers,), self.weights, purpose="grace")]
 
     def theory(self) -> list[Step]:
-        asked, (gradients,) = self.config.analysis, self.gradients("theory")
+        asked, (gradients,) = self.config.analysis, self.gradients("theory", may_be_sketched=False)
         part = {"analysis": "jacobians", "questions": asked.jacobians, "iterations": asked.iterations, "seed": asked.seed}
         inputs = {"pool": self.pool, "gradients": gradients.artifacts[0]}
         jacobians = Artifact(JACOBIANS_TABLE, f"jacobians-{self.name}", part, inputs)
@@ -302,7 +366,12 @@ class _Plan:
     def model_name(self) -> str:
         weighting = "" if self.config.weighting == "auto" else f"-{self.config.weighting}"
         method = self.config.method.key
-        return f"{self.config.student.name}-{method}{weighting}{self.teacher_name()}-{self.config.budget.name}"
+        return (
+            f"{self.config.student.name}-{method}{weighting}{self.shared_name()}{self.teacher_name()}-{self.config.budget.name}"
+        )
+
+    def shared_name(self) -> str:
+        return "-shared" if self.config.share_weights else ""
 
     def teacher_name(self) -> str:
         return "" if self.config.method.teacher is None else f"-teacher-{self.config.method.teacher}"
@@ -313,6 +382,9 @@ SCORING: dict[str, Callable[[_Plan], Step]] = {
     "statistics": _Plan.score,
     "entropy": _Plan.score,
     "unprompted": _Plan.unprompted,
+    "gram": _Plan.gram,
+    "exact": _Plan.exact,
+    "influence": _Plan.influence,
     "local": _Plan.local,
     "text": _Plan.text,
     "judge": _Plan.judge,
@@ -321,7 +393,9 @@ SCORING: dict[str, Callable[[_Plan], Step]] = {
 
 ANALYSES: dict[str, Callable[[_Plan], list[Step]]] = {
     "gradients": _Plan.gradients,
+    "surrogate": _Plan.surrogate,
     "theory": _Plan.theory,
+    "grace": _Plan.grace,
     "kappa": _Plan.kappa,
     "contamination": _Plan.contamination,
     "cost": _Plan.timing,

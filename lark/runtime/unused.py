@@ -16,7 +16,7 @@ from lark.runtime.machine import Machine
 from lark.runtime.operation import Step
 from lark.runtime.plan import ANALYSES
 from lark.runtime.registry import OPERATIONS
-from lark.scoring.methods import LOCAL_TABLE, METHODS, SCORES_TABLE
+from lark.scoring.methods import INFLUENCE_TABLE, LOCAL_TABLE, METHODS, SCORES_TABLE
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,7 @@ def check_unused(config: Config, machine: Machine, plan: Sequence[Step], overrid
     said = [
         *_method(config, typed),
         *_scoring(config, plan, typed),
+        *_gradients(config, plan, typed),
         *_judge(config, machine, plan, typed),
         *_analysis(config, typed),
         *_stages(config, plan, typed),
@@ -45,6 +46,7 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
     budget = [(key, getattr(config.budget, key.removeprefix("budget."))) for key in typed if key.startswith("budget.")]
     for key, value in (
         ("weighting", config.weighting), ("method.teacher", method.teacher), ("method.reverse", str(method.reverse).lower()),
+        ("share_weights", str(config.share_weights).lower()),
         *budget,
     ):  # fmt: skip
         if key in typed and config.weighting_name is None:
@@ -67,6 +69,18 @@ def _scoring(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Iter
         if f"scoring.{key}" in typed and not any(step.makes(table) or step.makes(TIMINGS) for step in plan):
             value, method = getattr(config.scoring, key), config.method.name
             yield f"scoring.{key}={value} has no effect: method={method} does not use it. Remove it, or choose another method."
+
+
+def _gradients(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
+    """Settings of sketched gradients that this run does not compute, and of a validation set that nothing is compared with."""
+    for prefix, has in (
+        ("sketch.", any(step.operation.sketches for step in plan)),
+        ("method.validation.", any(step.makes(INFLUENCE_TABLE) for step in plan)),
+    ):
+        given = [key for key in typed if key.startswith(prefix)]
+        if given and not has:
+            what = f"{given[0]} has" if len(given) == 1 else f"{', '.join(given)} have"
+            yield f"{what} no effect: method={config.method.name} does not use it. Remove it, or choose another method."
 
 
 def _judge(config: Config, machine: Machine, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:

@@ -1,8 +1,5 @@
 """The student's forward pass over trajectories: hidden states at response positions, and from them every statistic.
 
-Trajectories are packed into one row, in which attention keeps them apart (lark/models/varlen.py). If the model cannot do
-this, they are padded on the right without a mask: attention is causal, so no real token sees the padding.
-
 A GPU runs a whole batch at once. A CPU runs it in several passes (`CPU_TOKENS`), and trajectories that begin alike, such as the
 candidates of a question, share their beginning: the layers run on it once per pass. The statistics of a batch are computed at
 once on every device.
@@ -20,10 +17,9 @@ from lark import config
 from lark.models.attention import separate_segments, separates, supports_packing, supports_prefixes
 from lark.models.chat import Encoded
 from lark.models.cpu_linear import pack_linears
-from lark.models.head import Head, last_hidden_state, predicting
+from lark.models.head import Head
 from lark.models.load import load_model
-from lark.models.padding import right_padded
-from lark.models.varlen import Segments
+from lark.scoring.inputs import Inputs, common
 from lark.scoring.pass_sizes import CPU_PADDING, CPU_TOKENS
 from lark.scoring.statistics import TokenStatistics, detailed_statistics, token_statistics
 
@@ -40,10 +36,10 @@ class Student:
     """Whether trajectories of a pack share a common beginning."""
 
     @classmethod
-    def load(cls, path: str, student: config.Student, device: str) -> "Student":
-        """The model at `path`, for scoring only: on CPU its layers have no gradients."""
+    def load(cls, path: str, student: config.Student, device: str, gradients: bool = False) -> "Student":
+        """The model at `path`. On CPU its layers have gradients only if they are requested."""
         model = load_model(path, student, device)
-        if device == "cpu":
+        if device == "cpu" and not gradients:
             pack_linears(model.base_model)
         return cls.of(model)
 
@@ -89,19 +85,13 @@ def packs(batch: Sequence[Encoded], budget: int, shares: bool) -> list[list[int]
     tokens = 0
     for index in sorted(range(len(batch)), key=lambda i: list(batch[i].ids)) if shares else range(len(batch)):
         ids = batch[index].ids
-        shared = _common(batch[result[-1][-1]].ids, ids) if result and shares else 0
+        shared = common(batch[result[-1][-1]].ids, ids) if result and shares else 0
         if not result or tokens + len(ids) - shared > budget:
             result.append([])
             tokens = shared = 0
         result[-1].append(index)
         tokens += len(ids) - shared
     return result
-
-
-def _common(before: Sequence[int], ids: Sequence[int]) -> int:
-    """Length of the common beginning, without the last of `ids`."""
-    pairs = zip(before, ids[:-1], strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(ids) - 1))
 
 
 @torch.no_grad()
@@ -129,47 +119,18 @@ def response_statistics(
 
 def _hidden(student: Student, batch: Sequence[Encoded]) -> list[Tensor]:
     """[T, d] for each trajectory: the hidden states that predict its response tokens."""
-    if student.head.weight.device.type != "cpu":
-        passes = [list(range(len(batch)))]
-    elif student.packs:
-        passes = packs(batch, CPU_TOKENS, student.shares)
-    else:
-        passes = batches([len(encoded.ids) for encoded in batch], CPU_TOKENS, padded=True, padding=CPU_PADDING)
-    run = _packed if student.packs else _padded
-    found = {
-        index: states
-        for chosen in passes
-        for index, states in zip(chosen, run(student, [batch[i] for i in chosen]), strict=True)
-    }
+    found: dict[int, Tensor] = {}
+    for chosen in passes(student, batch, student.shares):
+        inputs = Inputs.of(student, [batch[i] for i in chosen])
+        found |= zip(chosen, inputs.predicting(inputs.run(student)), strict=True)
     return [found[index] for index in range(len(batch))]
 
 
-def _padded(student: Student, batch: Sequence[Encoded]) -> Iterator[Tensor]:
-    """The hidden states of trajectories in rows of the same length."""
-    ids = right_padded([encoded.ids for encoded in batch])
-    hidden = last_hidden_state(student.model, ids.to(student.head.weight.device))
-    return (predicting(hidden[row], encoded) for row, encoded in enumerate(batch))
-
-
-def _packed(student: Student, batch: Sequence[Encoded]) -> Iterator[Tensor]:
-    """The same states from one row in which attention separates the trajectories."""
-    device = student.head.weight.device
-    ids: list[int] = []
-    positions: list[int] = []
-    sizes: list[int] = []
-    prefixes: list[Tensor] = []
-    where = torch.arange(0)  # of a trajectory's tokens in the row
-    for index, encoded in enumerate(batch):
-        shared = _common(batch[index - 1].ids, encoded.ids) if index and student.shares else 0
-        prefixes.append(where[:shared])
-        where = torch.cat([where[:shared], torch.arange(len(ids), len(ids) + len(encoded.ids) - shared)])
-        ids += encoded.ids[shared:]
-        positions += range(shared, len(encoded.ids))
-        sizes.append(len(encoded.ids) - shared)
-    segments = Segments.of(sizes, prefixes if student.shares else None).to(device)
-    hidden = last_hidden_state(
-        student.model, torch.tensor(ids, device=device)[None], position_ids=torch.tensor(positions, device=device)[None],
-        **segments.arguments(student.model.base_model),
-    )[0]  # fmt: skip
-    for encoded, own, prefix in zip(batch, hidden.split(sizes), prefixes, strict=True):
-        yield predicting(torch.cat([hidden[prefix], own]) if len(prefix) else own, encoded)
+def passes(student: Student, batch: Sequence[Encoded], shares: bool) -> list[list[int]]:
+    """Indices of the trajectories of each forward pass: on a GPU, all of them at once. `shares`: a common beginning is in a pass
+    once."""
+    if student.head.weight.device.type != "cpu":
+        return [list(range(len(batch)))]
+    if student.packs:
+        return packs(batch, CPU_TOKENS, shares)
+    return batches([len(encoded.ids) for encoded in batch], CPU_TOKENS, padded=True, padding=CPU_PADDING)

@@ -1,4 +1,5 @@
-"""LARK's score (paper, Section 4.2), and sums over the trajectories of each question. Pure functions, no I/O.
+"""LARK's score (paper, Section 4.2), the g* that it estimates, and sums over the trajectories of each question. Pure functions, no
+I/O.
 
 Rows are trajectories in any order; a label per row names its question. Results do not depend on the order of the rows, not even
 in the last bit: sums are taken over rows sorted by value.
@@ -32,6 +33,27 @@ def learnability_score(loss: npt.ArrayLike, rho: npt.ArrayLike, question: Labels
     mean_rho = group_sum(rhos * losses, codes, len(labels))[codes] / total
     score[order] = losses / total * (2 * rhos - mean_rho)
     return score
+
+
+def rate(gram: Floats, losses: Floats, q: Floats) -> Floats:
+    """ρ(q) = qᵀGq / ℓᵀq, eq. (2) in the form of eq. (ND-def), for q [..., K], the Gram matrix G [K, K] and the losses ℓ [K]."""
+    return np.asarray(np.einsum("...i,ij,...j->...", q, gram, q, optimize=True) / (q @ losses))
+
+
+def rate_gradient(gram: Floats, losses: Floats, q: Floats) -> Floats:
+    """∇ρ(q) = (2Gq - ρ(q) ℓ) / D(q), Lemma "Hessian formula", for q [..., K]."""
+    rho = rate(gram, losses, q)
+    return np.asarray((2 * q @ gram - rho[..., None] * losses) / (q @ losses)[..., None])
+
+
+def uniform(K: int) -> Floats:
+    """p, the prior that represents training on everything."""
+    return np.full(K, 1 / K)
+
+
+def exact_score(gram: Floats, losses: Floats) -> Floats:
+    """g* = ∇ρ(p), eq. (gstar-closed): g*_k = (2 g_kᵀḡ - ρ(p) ℓ_k) / ℓ̄. Its mean is ρ(p), because ρ is homogeneous."""
+    return rate_gradient(gram, losses, uniform(len(losses)))
 
 
 def group_sum(values: Floats, codes: Integers, groups: int) -> Floats:

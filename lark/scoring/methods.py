@@ -15,6 +15,9 @@ only candidates with at least one response token, in any order:
     judge                       overall_score of the judge model                  judge
     external                    the score of another tool                         external
     unprompted_nll              sum_t -log p_t without the prompt                 unprompted
+    g_gram                      g* from forward-only sketches of gradients        gram
+    g_exact, gradient_norm      g* and ||grad l_k|| from sketched gradients       exact
+    influence                   cosine with the gradient of a validation set      influence
     correct                     1, 0, or NaN where nobody knows                   correctness
     words, self_verification, exploration, granularity                            text (lark/scoring/text.py)
 """
@@ -37,6 +40,11 @@ SCORES_TABLE = Kind("scores", 1, "scores.parquet")
 LOCAL_TABLE = Kind("local", 1, "local.parquet")
 TEXT_TABLE = Kind("text", 1, "text.parquet")
 JUDGE_TABLE = Kind("judge", 3, "judge.parquet")
+GRAM_TABLE = Kind("gram", 1, "gram.parquet")
+EXACT_TABLE = Kind("exact", 1, "exact.parquet")
+FEATURES_TABLE = Kind("features", 1, "features.parquet")
+"""Short vectors of the trajectories' gradients, which the pass `exact` writes for methods that need them."""
+INFLUENCE_TABLE = Kind("influence", 1, "influence.parquet")
 UNPROMPTED_TABLE = Kind("unprompted", 1, "unprompted.parquet")
 CORRECTNESS_TABLE = Kind("correctness", 1, "correctness.parquet")
 ENTROPY_TABLE = Kind("entropy", 1, "entropy.parquet")
@@ -61,6 +69,9 @@ SOURCES: dict[str, Source] = {
     "unprompted": Source(UNPROMPTED_TABLE, ("unprompted_nll",)),
     "correctness": Source(CORRECTNESS_TABLE, ("correct",)),
     "local": Source(LOCAL_TABLE, ("local_naturalness",)),
+    "gram": Source(GRAM_TABLE, ("g_gram",)),
+    "exact": Source(EXACT_TABLE, ("g_exact", "gradient_norm")),
+    "influence": Source(INFLUENCE_TABLE, ("influence",)),
     "judge": Source(JUDGE_TABLE, ("judge",)),
     "external": Source(None, ("external",)),
     "text": Source(TEXT_TABLE, TEXT_COLUMNS),
@@ -255,6 +266,37 @@ def renyi2(trajectories: pd.DataFrame) -> Floats:
     return _column(trajectories, "renyi2")
 
 
+def lark_gram(trajectories: pd.DataFrame) -> Floats:
+    """g*_k = (2 g_k·g-bar - rho(p) l_k) / l-bar, eq. (gstar-closed), from sketched gradients g_k of a forward pass alone.
+
+    g_k: 1/n sum_t e_t x a_t for each output projection, with the gradient e_t behind the final norm in every layer, and the head's
+    1/n sum_t (pi_t - e_y) x h_t (lark/scoring/gradient_sketches.py). It estimates g* better than `lark`; that does not make it a
+    better selector.
+    """
+    return _column(trajectories, "g_gram")
+
+
+def lark_exact(trajectories: pd.DataFrame) -> Floats:
+    """g*_k = (2 g_k·g-bar - rho(p) l_k) / l-bar, eq. (gstar-closed), from sketches of the exact gradients g_k of the output
+    projections and the head. It estimates g* better than `lark`; that does not make it a better selector."""
+    return _column(trajectories, "g_exact")
+
+
+def gnorm(trajectories: pd.DataFrame) -> Floats:
+    """||grad l_k||, the norm of the gradient (GraNd at the student's weights: Paul et al., 2021, arXiv:2107.07075), from the
+    sketches of `lark_exact`."""
+    return _column(trajectories, "gradient_norm")
+
+
+def less(trajectories: pd.DataFrame) -> Floats:
+    """cos(grad l_k, mean gradient of a validation set): LESS (Xia et al., 2024, arXiv:2402.04333), at one checkpoint.
+
+    The source trains adapters first, weights several of their checkpoints by the learning rate and preconditions gradients as Adam
+    does. Here gradients are those of plain descent at the student's own weights (`method.validation` sets what to compare with).
+    """
+    return _column(trajectories, "influence")
+
+
 def external(trajectories: pd.DataFrame) -> Floats:
     """Another tool's score; method.higher_is_better sets its direction."""
     return _column(trajectories, "external")
@@ -275,6 +317,10 @@ METHODS: dict[str, Method] = {
         Method("medium_loss", frozenset({"statistics"}), medium_loss, higher_is_better=False),
         Method("correct_then_likely", frozenset({"statistics", "correctness"}), correct_then_likely),
         Method("ifd", frozenset({"statistics", "unprompted"}), ifd),
+        Method("lark_gram", frozenset({"gram"}), lark_gram),
+        Method("lark_exact", frozenset({"exact"}), lark_exact),
+        Method("gnorm", frozenset({"exact"}), gnorm),
+        Method("less", frozenset({"exact", "influence"}), less),
         Method("entropy", frozenset({"entropy"}), entropy),
         Method("renyi2", frozenset({"entropy"}), renyi2),
         Method("external", frozenset({"external"}), external),

@@ -19,7 +19,8 @@ from lark.runtime.machine import Machine
 from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
 from lark.scoring.correctness import write_correctness
-from lark.scoring.methods import TOKENS
+from lark.scoring.influence import validation_file
+from lark.scoring.methods import FEATURES_TABLE, TOKENS
 from lark.scoring.pass_sizes import CPU_TOKENS
 from lark.scoring.text import write_indicators
 
@@ -73,6 +74,68 @@ def _local_cost(planner: Planner, step: Step) -> Estimate:
 def _unprompted_cost(planner: Planner, step: Step) -> Estimate:
     response = planner.lengths.response
     return _pass_cost(planner, step, costs.forward_flops(planner.shape, response, response), tokens=_pass_tokens(planner))
+
+
+def _gram_cost(planner: Planner, step: Step) -> Estimate:
+    lengths, sketch = planner.lengths, _sketch(planner, planner.config.sketch.gram)
+    flops = costs.gram_flops(planner.shape, lengths.total, lengths.response, sketch)
+    found = _pass_cost(planner, step, Flops(flops, 0.0))
+    batch = max(planner.config.hardware.score_tokens, int(lengths.total.max()))
+    # the sketched inputs of all output projections, and the gradients of a group of questions
+    kept = 4.0 * batch * (2 * planner.shape.layers * sketch.size + sketch.words + 2 * planner.shape.hidden)
+    return replace(found, memory_gib=found.memory_gib + (kept + _group_bytes(planner, sketch)) / GIB)
+
+
+def _exact_cost(planner: Planner, step: Step) -> Estimate:
+    shape, lengths, config = planner.shape, planner.lengths, planner.config
+    sketch, cuda = _sketch(planner, config.sketch.exact), planner.hardware.machine.device == "cuda"
+    flops = costs.exact_flops(shape, lengths.total, lengths.response, sketch, cuda) * lengths.repeat
+    weights = shape.parameters * precision_bytes(config.student.dtype)
+    tokens = max(config.hardware.train_tokens, int(lengths.total.max()))
+    # Adapters of rank 1 in place of none: the head has no gradient then.
+    setup = costs.TrainingSetup(1, 0, tokens, cuda, bf16=config.student.dtype != "float32", lora=1, cuda=cuda)
+    kept = 4.0 * tokens * (2 * shape.layers * sketch.size + sketch.words + 2 * shape.hidden) + _group_bytes(planner, sketch)
+    memory = (weights + costs.activation_bytes(shape, setup) + kept) / GIB
+    work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens, forward and backward"
+    stored = 2.0 * config.sketch.features * lengths.trajectories if step.makes(FEATURES_TABLE) else 0.0
+    found = planner.made(step, work, flops, planner.seconds("training", flops, weights), memory, weights / GIB)
+    return replace(found, kept_gib=stored / GIB)
+
+
+def _sketch(planner: Planner, size: int | None) -> costs.SketchShape:
+    asked = planner.config.sketch
+    return costs.SketchShape.of(planner.shape, size, asked.words, asked.states)
+
+
+def _group_bytes(planner: Planner, sketch: costs.SketchShape) -> float:
+    """Sketches of the questions that are in memory together."""
+    return max(float(shards.SKETCH_BYTES), 4.0 * sketch.numbers(planner.shape) * planner.lengths.candidates)
+
+
+def _influence_cost(planner: Planner, step: Step) -> Estimate:
+    """Only a validation set of its own needs the student. Its trajectories are assumed to be like the pool's."""
+    asked, lengths, cuda = planner.config.method.validation, planner.lengths, planner.hardware.machine.device == "cuda"
+    if asked.path is None:
+        return planner.made(step, f"{lengths.trajectories:,} cosines", 0.0, START_SECONDS["cpu"], 1.0, 1.0, devices=1)
+    sketch = _sketch(planner, planner.config.sketch.exact)
+    each = costs.exact_flops(planner.shape, lengths.total, lengths.response, sketch, cuda) / len(lengths.total)
+    weights = planner.shape.parameters * precision_bytes(planner.config.student.dtype)
+    flops = each * asked.questions
+    seconds = planner.seconds("training", flops * planner.hardware.machine.world, weights)
+    return planner.made(step, f"{asked.questions} trajectories", flops, seconds, 2 * weights / GIB, weights / GIB, devices=1)
+
+
+def _exact_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    tokens = config.hardware.train_tokens
+    smaller: list[Settings] = [{"hardware.train_tokens": longest}] if tokens > longest else []
+    yield from smaller
+    shorter = remedies.shorter(min(longest, config.student.max_length), "hardware.train_tokens", tokens)
+    yield from remedies.combined([{}, *smaller, *shorter], remedies.half("student.dtype", config.student.dtype))
+
+
+def _check_validation(config: Config, machine: Machine) -> None:
+    if config.method.validation.path is not None:
+        validation_file(config.method.validation)
 
 
 def _pass_tokens(planner: Planner) -> int | None:
@@ -156,6 +219,18 @@ UNPROMPTED = Operation(
     "unprompted", "score", "lark.scoring.worker:unprompted", allocator=EXPANDABLE, collect=shards.collect,
     cost=_unprompted_cost, remedies=_pass_remedies,
 )  # fmt: skip
+GRAM = Operation(
+    "gram", "score", "lark.scoring.gradient_worker:gram", allocator=EXPANDABLE, collect=shards.collect, cost=_gram_cost,
+    remedies=_pass_remedies, sketches=True,
+)  # fmt: skip
+EXACT = Operation(
+    "exact", "score", "lark.scoring.gradient_worker:exact", allocator=EXPANDABLE, collect=shards.collect, cost=_exact_cost,
+    remedies=_exact_remedies, sketches=True,
+)  # fmt: skip
+INFLUENCE = Operation(
+    "influence", "score", "lark.scoring.gradient_worker:influence", processes="one", allocator=EXPANDABLE,
+    check=_check_validation, cost=_influence_cost,
+)  # fmt: skip
 TEXT = Operation("text", "score", write_indicators)
 CORRECTNESS = Operation("correctness", "score", write_correctness)
 JUDGE = Operation(
@@ -164,4 +239,4 @@ JUDGE = Operation(
     model="judge", asks_judge=True,
 )  # fmt: skip
 
-OPERATIONS = (LENGTHS, SCORE, UNPROMPTED, LOCAL, TEXT, CORRECTNESS, JUDGE)
+OPERATIONS = (LENGTHS, SCORE, UNPROMPTED, GRAM, EXACT, INFLUENCE, LOCAL, TEXT, CORRECTNESS, JUDGE)

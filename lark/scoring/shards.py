@@ -24,7 +24,17 @@ from lark.runtime.operation import Counts, Job
 from lark.runtime.part_files import intact
 from lark.runtime.store import atomic
 from lark.scoring import tokens
-from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS, UNPROMPTED_TABLE
+from lark.scoring.methods import (
+    ENTROPY_TABLE,
+    EXACT_TABLE,
+    FEATURES_TABLE,
+    GRAM_TABLE,
+    LENGTHS_TABLE,
+    LOCAL_TABLE,
+    SCORES_TABLE,
+    TOKENS,
+    UNPROMPTED_TABLE,
+)
 from lark.scoring.pass_sizes import CPU_TOKENS
 
 ROWS = {**dict.fromkeys(KEY, pa.string()), "n_tokens": pa.int64()}
@@ -33,7 +43,14 @@ LEAST_SHARDS = 16
 QUADRATIC = 1 / 20_000
 """Cost of a trajectory of n tokens is n + n²/20,000: attention costs as much as the rest at about 20,000 tokens."""
 
-FILES = {kind.name: kind.file for kind in (LENGTHS_TABLE, SCORES_TABLE, ENTROPY_TABLE, UNPROMPTED_TABLE, LOCAL_TABLE, TOKENS)}
+SKETCH_BYTES = 2**29
+"""Memory for the sketched gradients of questions that are processed together (at least one question)."""
+BY_QUESTION = {kind.name: kind.file for kind in (GRAM_TABLE, EXACT_TABLE, FEATURES_TABLE)}
+"""Outputs of passes over whole questions. Their shards are not ranges of the pool's rows, and are named differently."""
+FILES = {
+    **{kind.name: kind.file for kind in (LENGTHS_TABLE, SCORES_TABLE, ENTROPY_TABLE, UNPROMPTED_TABLE, LOCAL_TABLE, TOKENS)},
+    **BY_QUESTION,
+}
 """The outputs of a pass, and the file that their shards are merged into; per-token statistics are too large for one file."""
 
 
@@ -61,7 +78,10 @@ class Shards:
     costs: np.ndarray
     """[N] Estimated work."""
     expected: pa.Table
-    """The trajectories and their response tokens, in the pool's order: results have the same rows."""
+    """The trajectories and their response tokens, in the order of the results: the pool's, unless there is an `order`."""
+    order: np.ndarray | None = None
+    """[N] Rows of the pool, the candidates of each question together, for passes that need whole questions. Ranges of rows then
+    count in this order."""
 
     @classmethod
     def of(cls, lengths: Path, shard_tokens: int, blocks: int = 1, prompts: bool = True) -> "Shards":
@@ -72,6 +92,28 @@ class Shards:
         run_on = prompts * table["n_prompt"].to_numpy() + blocks * table["n_tokens"].to_numpy()
         costs = cost(run_on) if blocks == 1 else run_on.astype(np.float64)
         return cls(cut(costs, shard_tokens), run_on, costs, _rows(table))
+
+    @classmethod
+    def by_question(cls, lengths: Path, shard_tokens: int) -> "Shards":
+        """Shards of whole questions, for passes that compare the candidates of a question with each other."""
+        whole = cls.of(lengths, shard_tokens)
+        codes = pd.factorize(np.array(whole.questions, dtype=object))[0]
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes))
+        starts = np.concatenate([[0], ends[:-1]])
+        parts = cut(np.bincount(codes, weights=whole.costs), shard_tokens)
+        rows = [range(int(starts[part.start]), int(ends[part.stop - 1])) for part in parts]
+        return cls(rows, whole.tokens[order], whole.costs[order], whole.expected.take(order), order)
+
+    def read(self, path: Path, rows: range, columns: list[str]) -> list[dict[str, Any]]:
+        """The rows of a shard from the pool's file."""
+        if self.order is None:
+            return read_rows(path, rows, columns)
+        wanted = self.order[rows.start : rows.stop]
+        found: dict[int, dict[str, Any]] = {}
+        for run in np.split(np.sort(wanted), np.flatnonzero(np.diff(np.sort(wanted)) > 1) + 1):
+            found |= zip(run.tolist(), read_rows(path, range(run[0], run[-1] + 1), columns), strict=True)
+        return [found[row] for row in wanted.tolist()]
 
     @property
     def questions(self) -> list[str]:
@@ -118,7 +160,7 @@ def _rows(table: pa.Table) -> pa.Table:
 
 
 def name(output: str, rows: range) -> str:
-    prefix = "shard" if FILES[output] else output
+    prefix = "questions" if output in BY_QUESTION else "shard" if FILES[output] else output
     return f"{prefix}-{rows.start:08d}-{rows.stop:08d}.parquet"
 
 

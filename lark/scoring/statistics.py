@@ -135,14 +135,14 @@ def detailed_statistics(
 
 def tiled_statistics(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling) -> TokenStatistics:
     """`token_statistics` with a given tiling."""
-    _check_inputs(hidden, targets, head)
+    check_inputs(hidden, targets, head)
     tiling = tiling.fitted(len(targets), head.vocabulary)
     return _statistics(_swept(hidden, targets, head, tiling), head, tiling)
 
 
 def tiled_details(hidden: Tensor, targets: Tensor, head: Head, n_alternatives: int, tiling: Tiling) -> DetailedStatistics:
     """`detailed_statistics` with a given tiling."""
-    _check_inputs(hidden, targets, head)
+    check_inputs(hidden, targets, head)
     tiling = tiling.fitted(len(targets), head.vocabulary)
     n_blocks = -(-len(targets) // tiling.rows)
     collector = Collector(n_blocks, tiling.rows, min(n_alternatives, head.vocabulary), hidden.device, tiling.weigh)
@@ -247,10 +247,14 @@ def _compiled() -> Tiling | None:
     try:
         reduce(torch.zeros(CPU_TILE, CPU_TILE), torch.zeros(CPU_TILE), state[:5])
     except Exception as error:  # the compiler's failures have no common type
-        log.warning("Scoring runs uncompiled, a little slower: %s", str(error).strip().split("\n")[0][:200])
+        log_uncompiled(error)
         return None
     weigh = torch.compile(weigh_tile, fullgraph=True, dynamic=False)  # compiled when it is first used
     return Tiling(CPU_TILE, CPU_TILE, partial(_absorb, reduce), fixed=True, weigh=weigh)
+
+
+def log_uncompiled(error: Exception) -> None:
+    log.warning("Scoring runs uncompiled, a little slower: %s", str(error).strip().split("\n")[0][:200])
 
 
 def _new_states(n_blocks: int, rows: int, device: torch.device) -> Tensor:
@@ -303,7 +307,8 @@ def _finish(state: Tensor, n_masked: int) -> TokenStatistics:
     )
 
 
-def _check_inputs(hidden: Tensor, targets: Tensor, head: Head) -> None:
+def check_inputs(hidden: Tensor, targets: Tensor, head: Head) -> None:
+    """Raise an error for shapes that do not match and tokens that the head does not have."""
     T, d = hidden.shape
     if targets.shape != (T,) or d != head.weight.shape[1]:
         raise LarkError(
@@ -327,6 +332,11 @@ def _check_bounds(statistics: TokenStatistics, head: Head) -> None:
         & (statistics.rank >= 1)
         & (statistics.rank <= head.vocabulary)
     )
+    check_bounds(ok)
+
+
+def check_bounds(ok: Tensor) -> None:
+    """Raise an error for tokens whose statistics are not those of a finite prediction."""
     if not bool(ok.all()):
         bad = (~ok).nonzero()[:, 0]
         raise LarkError(

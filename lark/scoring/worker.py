@@ -70,7 +70,7 @@ def lengths(job: Job) -> Work:
             for shard in some:
                 rows = shards.read_rows(path, groups[shard.name], pools.TEXT)
                 encoded = chat.encode_many(rows, config.student.max_length)
-                table = _table(rows, encoded, n_prompt=[len(e.ids) - e.n_response for e in encoded])
+                table = id_table(rows, encoded, n_prompt=[len(e.ids) - e.n_response for e in encoded])
                 write_part(pa.Table.from_pandas(table, preserve_index=False), job.folder / shard.name)
                 progress.update(len(rows))
 
@@ -88,13 +88,13 @@ def score(job: Job) -> Work:
     """Every statistic of every trajectory, and of every token if `scoring.tokens` is set (paper, Alg. 1 lines 1-5)."""
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
     if TOKENS.name not in job.outputs:
-        return _pass(job, cut, "scoring", lambda student: _Pass(student, job))
+        return pass_over(job, cut, "scoring", lambda student: _Pass(student, job))
     if job.is_main:
         _write_vocabulary(job)
     questions = cut.first_questions(job.config.scoring.token_questions)
     with_tokens = cut.only(questions)
     alone = len(job.outputs) == 1
-    return _pass(
+    return pass_over(
         job, with_tokens if alone else cut, "scoring", lambda student: _Pass(student, job, questions),
         some={TOKENS.name: with_tokens},
     )  # fmt: skip
@@ -112,12 +112,12 @@ def unprompted(job: Job) -> Work:
             alone = [without_prompt(e, opening, longest) for e in encoded]
             found = _each_batch(student, rows, alone, job.config.hardware.score_tokens, advance)
             sums = {index: float(statistics.surprisal.double().sum()) for index, statistics in found}
-            table = _table(rows, encoded, unprompted_nll=[sums.get(index, np.nan) for index in range(len(rows))])
+            table = id_table(rows, encoded, unprompted_nll=[sums.get(index, np.nan) for index in range(len(rows))])
             return {UNPROMPTED_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
 
         return score_shard
 
-    return _pass(job, cut, "scoring without prompts", scorer)
+    return pass_over(job, cut, "scoring without prompts", scorer)
 
 
 def without_prompt(encoded: Encoded, opening: Sequence[int], longest: int) -> Encoded:
@@ -138,18 +138,19 @@ def local(job: Job) -> Work:
         blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
         return lambda rows, encoded, advance: _score_locally(blocks, rows, encoded, advance)
 
-    return _pass(job, cut, "scoring steps", scorer, offsets=True)
+    return pass_over(job, cut, "scoring steps", scorer, offsets=True)
 
 
-def _pass(
+def pass_over(
     job: Job,
     cut: Shards,
     label: str,
     scorer: Callable[[Student], ShardScorer],
     offsets: bool = False,
     some: Mapping[str, Shards] | None = None,
+    gradients: bool = False,
 ) -> Work:
-    """One pass of the student over the pool. `some`: the shards of outputs that lack others."""
+    """One pass of the student over the pool. `some`: the shards of outputs that lack others. `gradients`: it needs them."""
     parts = {output: (some or {}).get(output, cut) for output in job.outputs}
     bounds = {output: [(rows.start, rows.stop) for rows in part.rows] for output, part in parts.items()}
     ranges = {f"{rows.start}-{rows.stop}": rows for rows in cut.rows}
@@ -170,11 +171,11 @@ def _pass(
     def load() -> Iterator[Do]:
         config, device = job.config.student, start_torch(job)
         chat = load_chat(job.weights, config, job.config.pool.turns == "last")
-        score_shard = scorer(Student.load(job.weights, config, device))
+        score_shard = scorer(Student.load(job.weights, config, device, gradients))
 
         def do(wanted: Sequence[Shard], progress: Progress) -> None:
             for where, files in sorted(lacking([ranges[s.name] for s in wanted]).items(), key=lambda item: item[0].start):
-                read = shards.read_rows(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
+                read = cut.read(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
                 chosen = [read[row] for row in cut.with_work(where)]
                 contents = score_shard(chosen, chat.encode_many(chosen, config.max_length, offsets), progress.update)
                 for output, path in files.items():
@@ -183,7 +184,7 @@ def _pass(
         yield do
 
     def describe(shard: Shard) -> str:
-        return shards.named(shards.read_rows(job.inputs["pool"] / pools.FILE, ranges[shard.name], KEY))
+        return shards.named(cut.read(job.inputs["pool"] / pools.FILE, ranges[shard.name], KEY))
 
     listed = [Shard(name, cut.tokens_in(rows), cut.cost_of(rows)) for name, rows in ranges.items()]
     return Work(listed, missing, load, lambda done: {"shards": bounds, "tokens_per_second": done.rate}, describe, label, "tok")
@@ -231,7 +232,7 @@ class _Pass:
                 entropies[index] = {name: float(getattr(statistics, name).double().mean()) for name in ENTROPIES}
                 if index in tokens:
                     tokens[index] = trajectory_tokens(rows[index], encoded[index], statistics)
-        ids = _table(rows, encoded)
+        ids = id_table(rows, encoded)
         return {
             SCORES_TABLE.name: _joined(ids, summaries, SUMMARY),
             ENTROPY_TABLE.name: _joined(ids, entropies, ENTROPIES),
@@ -256,7 +257,7 @@ def _each_batch(
     usable = [i for i, e in enumerate(encoded) if e.n_response > 0]
     for batch in batches([len(encoded[i].ids) for i in usable], budget, padded=not student.packs):
         chosen = [usable[i] for i in batch]
-        with _naming(rows, chosen):
+        with naming(rows, chosen):
             yield from zip(chosen, response_statistics(student, [encoded[i] for i in chosen], detail(chosen)), strict=True)
         advance(sum(len(encoded[i].ids) for i in chosen))
 
@@ -284,11 +285,11 @@ def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], 
         group = [encoded[i] for i in chosen]
         steps = [steps_of(encoded[i]) for i in chosen]
         work = sum(e.prompt_length + (scorer.m + 1) * e.n_response for e in group)
-        with _naming(rows, chosen):
+        with naming(rows, chosen):
             found = scorer.surprisals(group, steps, lambda share, work=work: advance(share * work))  # type: ignore[misc]
         for index, surprisal, numbers in zip(chosen, found, steps, strict=True):
             score[index], n_steps[index] = local_naturalness(surprisal, numbers), numbers[-1] + 1
-    table = _table(rows, encoded, n_steps=n_steps, local_naturalness=score)
+    table = id_table(rows, encoded, n_steps=n_steps, local_naturalness=score)
     return {LOCAL_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
 
 
@@ -315,7 +316,7 @@ def summarise(statistics: TokenStatistics, rank_clip: int) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _naming(rows: Rows, chosen: Sequence[int]) -> Iterator[None]:
+def naming(rows: Rows, chosen: Sequence[int]) -> Iterator[None]:
     """Add the names of the trajectories to an error."""
     try:
         yield
@@ -325,7 +326,8 @@ def _naming(rows: Rows, chosen: Sequence[int]) -> Iterator[None]:
         raise LarkError(f"{error} This occurred in a batch of {len(chosen)} trajectories: {named}{more}") from error
 
 
-def _table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:
+def id_table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:
+    """The columns that all tables of a pass have in common, and further ones."""
     ids = {name: [row[name] for row in rows] for name in KEY}
     counts = {"n_tokens": [e.n_response for e in encoded], "truncated": [e.truncated for e in encoded]}
     return pd.DataFrame({**ids, **counts, **columns})

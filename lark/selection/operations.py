@@ -11,6 +11,9 @@ def _check(config: Config, machine: Machine) -> None:
     write.check_scores_file(config)
 
 
-SELECT = Operation("select", "select", write.write_selection, check=_check, preview=write.check_choice, card=dataset_card)
+SELECT = Operation(
+    "select", "select", write.write_selection, check=_check, preview=write.check_choice, notice=write.report_character,
+    card=dataset_card,
+)  # fmt: skip
 
 OPERATIONS = (SELECT,)

@@ -6,7 +6,7 @@ Results do not depend on the order of the rows, not even in the last bit: sums a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -122,6 +122,21 @@ def select(
         n_unreached=int(np.sum((candidates > 0) & (size == 0))),
         dropped=tuple(labels[candidates == 0].tolist()),
     )
+
+
+def share_weights(selection: Selection, group: npt.ArrayLike) -> Selection:
+    """The same trajectories, with q_i ~ q_i / c_i, where c_i of the selected ones say the same as i (itself included).
+
+    group [M]: a number per selected trajectory, equal for those of a question that say the same. Without this, a response that
+    several teachers wrote alike has their weights together.
+    """
+    groups = np.asarray(group)
+    copies = np.bincount(np.unique(groups, return_inverse=True)[1])[np.unique(groups, return_inverse=True)[1]]
+    # Each question's trajectories are consecutive, and its first one has rank 1.
+    question = np.cumsum(selection.rank == 1) - 1
+    mass = selection.weight / copies
+    total = group_sum(mass, question, int(question.max(initial=-1)) + 1)[question]
+    return replace(selection, weight=np.divide(mass, total, out=selection.weight.copy(), where=total > 0))
 
 
 def check_dropped(selection: Selection, limit: float = 0.01) -> None:

@@ -8,19 +8,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from lark.config import Budget, Config
 from lark.errors import LarkError
-from lark.models.dialogue import dialogue_of
+from lark.models.dialogue import dialogue_of, response_text
 from lark.pool import trajectories as pools
+from lark.pool.duplicates import similar_pairs, sketch
 from lark.pool.trajectories import KEY
-from lark.runtime.operation import Job
+from lark.runtime.operation import Counts, Job
 from lark.runtime.store import Kind, atomic
 from lark.scoring import external_scores as external
 from lark.scoring.external_scores import scores_file
-from lark.scoring.methods import METHODS, SOURCES, find_method
+from lark.scoring.methods import METHODS, SOURCES, find_method, shortest, token_length
 from lark.selection.allocation import Across
-from lark.selection.rules import Selection, check_dropped, select
+from lark.selection.character import character, nearly_length, sentence
+from lark.selection.rules import Selection, check_dropped, select, share_weights
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +65,12 @@ def write_selection(job: Job) -> dict[str, Any]:
     check_dropped(selection)
     if not len(selection.row):
         raise LarkError(f"{config.budget.typed}: the first trajectory already exceeds this budget. Raise it.")
+    shared: dict[str, int] = {}
+    if config.share_weights:
+        groups = near_duplicates(job.inputs["pool"] / pools.FILE, selection.row, table)
+        selection = share_weights(selection, groups)
+        shared = {"near_duplicates": len(groups) - len(np.unique(groups))}
+    preference = score if method.higher_is_better else -score
     if selection.n_tied > selection.n_questions / 2:
         log.warning("for %d of %d questions %s", selection.n_tied, selection.n_questions, UNDECIDED)
     if selection.n_whole:
@@ -77,6 +86,8 @@ def write_selection(job: Job) -> dict[str, Any]:
         "questions": selection.n_questions - len(selection.dropped) - selection.n_unreached,
         "trajectories": len(chosen),
         **_length_counts(table.iloc[selection.row], config.student.max_length),
+        **character(preference, table, selection.row).counts(),
+        **shared,
         "budget_takes_all": selection.n_whole,
         "tied": selection.n_tied,
         "unreached": selection.n_unreached,
@@ -143,14 +154,50 @@ def check_choice(config: Config, inputs: Mapping[str, Path]) -> None:
         check_coverage(external.match(external.read_scores(path), table, path).score, table["teacher"], config, path)
 
 
+def near_duplicates(pool: Path, rows: np.ndarray, table: pd.DataFrame) -> np.ndarray:
+    """[M] A number for each of these rows of the pool: the same for candidates of a question that are nearly identical."""
+    texts: dict[int, str] = {}
+    start = 0
+    wanted = np.sort(rows)
+    for part in pools.tables(pool, pools.TEXT):
+        here = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + len(part))]
+        texts |= zip(here.tolist(), map(response_text, part.take(here - start).to_pylist()), strict=True)
+        start += len(part)
+    groups = np.arange(len(rows))
+    questions = table["question_id"].to_numpy()[rows]
+    for members in pd.Series(np.arange(len(rows))).groupby(questions).indices.values():
+        for first, second in similar_pairs([sketch(texts[int(rows[at])]) for at in members]) if len(members) > 1 else []:
+            groups[groups == groups[members[second]]] = groups[members[first]]
+    return groups
+
+
 def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
     """One row per trajectory of the pool, in the pool's order, with the columns of the inputs."""
     table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=[*KEY, "teacher"])
     for source in SOURCES.values():
         if source.kind is not None and source.kind.name in inputs:
-            extra = pd.read_parquet(inputs[source.kind.name] / source.kind.file)
-            table = table.merge(extra[[*KEY, *extra.columns.difference(table.columns)]], on=KEY, how="left", validate="1:1")
+            path = inputs[source.kind.name] / source.kind.file
+            there = pq.read_schema(path).names
+            # The loss is for the selection's character: passes that compute it for other purposes store it too.
+            wanted = [
+                name for name in sorted({*source.columns, "truncated", "nll"}) if name in there and name not in table.columns
+            ]
+            table = table.merge(pd.read_parquet(path, columns=[*KEY, *wanted]), on=KEY, how="left", validate="1:1")
     return table
+
+
+def report_character(config: Config, counts: Counts, made: bool) -> None:
+    """Log what the selection is like, and whether a plain rule would do (lark/selection/character.py)."""
+    if (said := sentence(counts)) is not None:
+        log.info(said)
+    if (note := length_note(config, counts)) is not None:
+        log.warning(note)
+
+
+def length_note(config: Config, counts: Counts) -> str | None:
+    """A note for a selection that is nearly a length rule, unless its method is meant to be one."""
+    note = nearly_length(counts)
+    return None if note is None or METHODS[config.method.name].function in (shortest, token_length) else note
 
 
 def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:

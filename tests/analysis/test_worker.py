@@ -151,3 +151,41 @@ def test_what_is_asked_for_is_planned_and_nothing_else(tmp_path: Path) -> None:
         operations("analysis.name=kappa", "method=base")
     with pytest.raises(LarkError, match="choose one of gradients"):
         operations("analysis.name=gradient")
+
+
+def test_sketched_gradients_are_nearly_the_exact_ones_and_nothing_is_lost_without_sketches(pool: Path, tmp_path: Path) -> None:
+    """The quick mode, the estimates beside the surrogate, and the teachers' gradients agree with each other."""
+    whole = ["sketch.exact=null", "sketch.words=null", "sketch.states=null"]
+    typed = ["analysis.name=gradients", "analysis.questions=2"]
+    exact = job(tmp_path / "exact", {"pool": pool}, *typed)
+    quick = job(tmp_path / "quick", {"pool": pool}, *typed, *whole, "analysis.quick=true")
+    for each in (exact, quick):
+        worker.gradients(each)
+        parts.merge(each.folder, GRADIENTS_TABLE.file, 2)
+    for one, other in zip(statistics.read(exact.folder), statistics.read(quick.folder), strict=True):
+        np.testing.assert_allclose(other.gram.head, one.gram.head, rtol=1e-3, atol=1e-5 * one.gram.head.max())
+        assert (np.diagonal(other.gram.rest) < np.diagonal(one.gram.rest)).all()  # two of seven projections
+        assert not other.gram.cross.any()
+        np.testing.assert_allclose(other.surrogate, one.surrogate, rtol=1e-3, atol=1e-6)
+    estimated = job(tmp_path / "estimates", {"pool": pool}, "analysis.name=surrogate", "analysis.questions=2", *whole)
+    assert worker.estimates(estimated) == {"questions": 2}
+    parts.merge(estimated.folder, "estimates.parquet", 2)
+    table = pd.read_parquet(estimated.folder / "estimates.parquet").sort_values(["question_id", "candidate_id"])
+    expected = np.concatenate([q.exact for q in statistics.read(quick.folder)])
+    np.testing.assert_allclose(table["g_exact"], expected, rtol=1e-3, atol=1e-5)
+    assert table["g_gram"].notna().all()
+    graced = job(tmp_path / "grace", {"pool": pool}, "analysis.name=grace", "analysis.questions=2", *whole)
+    assert worker.teacher_gradients(graced) == {"questions": 2}
+    parts.merge(graced.folder, "teachers.parquet", 2)
+    table = pd.read_parquet(graced.folder / "teachers.parquet").sort_values(["question_id", "candidate_id"])
+    norms = np.concatenate([np.sqrt(np.diagonal(q.gram.gram)) for q in statistics.read(quick.folder)])
+    np.testing.assert_allclose(table["gradient_norm"], norms, rtol=1e-4)
+    assert {len(vector) for vector in table["feature"]} == {2 * 512}
+
+
+@pytest.mark.parametrize("name", ["theory", "surrogate"])
+def test_sketches_are_refused_where_exact_gradients_are_the_point(name: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        LarkError, match=rf"analysis\.quick=true sketches gradients, and analysis\.name={name} needs exact ones"
+    ):
+        make_plan(composed(f"analysis.name={name}", "analysis.quick=true"), Checksums(tmp_path))

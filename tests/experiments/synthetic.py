@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.harness.sweep import Sweep, Trial
+from lark.analysis.kinds import TEACHERS_TABLE
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.pool import trajectories as pools
 from lark.pool.noise import noisy
@@ -71,6 +72,8 @@ def _write(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None
             for right in [problem < accuracy_of(artifact)]
         ]
         (folder / "grades.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif artifact.kind == TEACHERS_TABLE:
+        _teacher_gradients(sweep, trial).to_parquet(folder / TEACHERS_TABLE.file)
     elif artifact.kind.name == "cost":
         rows = [(m, r, t, 20, 30, s * (1 + t)) for m, s in COSTS.items() for r in range(3) for t in range(4)]
         columns = ["method", "round", "trajectory", "n_tokens", "length", "seconds"]
@@ -93,6 +96,14 @@ def _statistics(table: pd.DataFrame) -> pd.DataFrame:
         n_tokens=20, truncated=False, nll=nll, brier=brier, rank_sum=rng.uniform(20, 200, len(table)), ties=0.0,
         p_gold=rng.uniform(0.2, 0.8, len(table)), wrong_p2=rng.uniform(0.05, 0.4, len(table)), sum_p2=0.5,
     )  # fmt: skip
+
+
+def _teacher_gradients(sweep: Sweep, trial: Trial) -> pd.DataFrame:
+    folder = sweep.folder(trial, pools.POOL)
+    assert folder is not None
+    table = pd.read_parquet(folder / pools.FILE, columns=[*KEY, "teacher"])
+    vectors = np.random.default_rng(0).normal(size=(len(table), 16)).astype(np.float16)
+    return table.assign(n_tokens=20, gradient_norm=1.0 + np.arange(len(table)) % 5, feature=[row.tobytes() for row in vectors])
 
 
 def _tokens(table: pd.DataFrame) -> list[TrajectoryTokens]:

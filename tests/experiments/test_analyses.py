@@ -12,7 +12,7 @@ from experiments import contamination, kappa, landscape, surrogate, theory
 from experiments.harness import report
 from experiments.harness.sweep import Sweep, compose_sweep
 from lark.analysis.contamination import CLOSEST, TABLE, summary
-from lark.analysis.kinds import CONTAMINATION_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE
+from lark.analysis.kinds import CONTAMINATION_TABLE, ESTIMATES_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE
 from lark.runtime.store import Kind
 from tests.analysis.questions import made_up
 from tests.experiments.test_rendering import check_latex
@@ -40,6 +40,15 @@ def finish(sweep: Sweep, kind: Kind, write: Callable[[Path, int], None]) -> None
 
 def gradients(folder: Path, _: int) -> None:
     pd.concat([question.rows() for question in QUESTIONS]).to_parquet(folder / GRADIENTS_TABLE.file)
+
+
+def estimates(folder: Path, _: int) -> None:
+    ids = [(question.question_id, name) for question in QUESTIONS for name in question.table["candidate_id"]]
+    table = pd.DataFrame(ids, columns=["question_id", "candidate_id"])
+    exact = np.concatenate([question.exact for question in QUESTIONS])
+    table.assign(g_gram=[np.nan, *exact[1:]], g_exact=exact).sample(frac=1, random_state=0).to_parquet(
+        folder / ESTIMATES_TABLE.file
+    )
 
 
 def jacobians(folder: Path, _: int) -> None:
@@ -106,16 +115,30 @@ def test_surrogate_landscape_and_theory_share_their_gradients(tmp_path: Path) ->
 def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
     drawn = surrogate.render(finished("surrogate", tmp_path))
     cells = {row[0].text: [cell.text for cell in row[1:]] for row in drawn.tables[0].rows}
-    assert cells["pooled Pearson r (rescaled ĝ)"][1] == "0.748"
-    assert cells["Recall@3"][1] == "0.560"
-    assert cells["relative RMS error, mean (rescaled ĝ)"][1] == "0.574"
-    assert cells["relative RMS error, mean (raw ĝ)"][1] == "–"
+    assert cells["pooled Pearson r (rescaled)"][3] == "0.748"
+    assert cells["Recall@3"][3] == "0.560"
+    assert cells["relative RMS error, mean (rescaled)"][3] == "0.574"
+    assert cells["relative RMS error, mean (raw)"][3] == "–"
+
+
+def test_scores_from_sketches_stand_beside_the_surrogate(tmp_path: Path) -> None:
+    """One that is g* itself agrees perfectly; one that is missing for a trajectory is not shown."""
+    sweep = finished("surrogate", tmp_path)
+    without = [cell.text for cell in surrogate.render(sweep).tables[0].rows[0]]
+    assert without[2:4] == ["–", "–"]
+    finish(sweep, ESTIMATES_TABLE, estimates)
+    cells = {row[0].text: [cell.text for cell in row[1:]] for row in surrogate.render(sweep).tables[0].rows}
+    assert cells["Recall@3"][1:3] == ["–", "1.000"]
+    assert cells["share of the attainable g* in the top three"][2] == "1.000"
+    assert cells["mean cosine of two trajectories' gradients"][2] == "–"
+    expected = np.mean([np.sort(q.exact[np.argsort(-q.surrogate)[:3]]).sum() / np.sort(q.exact)[-3:].sum() for q in QUESTIONS])
+    assert float(cells["share of the attainable g* in the top three"][0].replace("−", "-")) == pytest.approx(expected, abs=6e-4)
 
 
 def test_at_the_papers_scale_the_differences_stand_there_too(tmp_path: Path) -> None:
     drawn = surrogate.render(replace(finished("surrogate", tmp_path), scale="paper", overrides=()))
     rows = {row[0].text: [cell.text.replace("−", "-") for cell in row[1:]] for row in drawn.tables[0].rows}
-    ours, printed, difference = rows["Recall@3"]
+    ours, _, _, printed, difference = rows["Recall@3"]
     assert float(difference) == pytest.approx(float(ours) - float(printed), abs=1.1e-3)
     drawn = kappa.render(replace(finished("kappa", tmp_path), scale="paper", overrides=()))
     assert drawn.tables[0].header[-1] == "difference"

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.config import Lora
-from lark.models.shapes import ARCHITECTURES, Shape
+from lark.models.shapes import ARCHITECTURES, Shape, shape_of
 from lark.planner import costs
 from lark.planner.costs import TrainingSetup
 from lark.planner.lengths import PoolLengths
@@ -171,3 +171,16 @@ def test_every_measure_against_lack_of_memory_saves_some(world: int, tokens: int
     assert costs.state_bytes(REAL, replace(setup, world=2 * world)) < costs.state_bytes(REAL, setup)
     assert costs.activation_bytes(REAL, setup) < costs.activation_bytes(REAL, replace(setup, tokens=2 * tokens))
     assert costs.activation_bytes(REAL, setup) < costs.activation_bytes(REAL, replace(setup, checkpointing=False))
+
+
+def test_sketched_gradients_cost_a_head_or_a_backward_pass_more() -> None:
+    """By FLOPs: 1.08 forward passes of a 7 B student without a backward pass, and 2 with one (3 if activations are recomputed)."""
+    shape = shape_of(composed("student=qwen7b").student)
+    assert shape is not None
+    sketch, lengths = costs.SketchShape.of(shape, 32, 512, 64), np.full(8, 2000)
+    forward = costs.forward_flops(shape, lengths, lengths).forward
+    assert costs.gram_flops(shape, lengths, lengths, sketch) / forward == pytest.approx(1.08, abs=0.01)
+    for recompute, expected in ((False, 2.0), (True, 2.93)):
+        assert costs.exact_flops(shape, lengths, lengths, sketch, recompute) / forward == pytest.approx(expected, abs=0.03)
+    small = costs.SketchShape.of(shape, 64, 512, 64)
+    assert small.numbers(shape) == 28 * 2 * 64 * 64 + 512 * 64

@@ -297,13 +297,15 @@ def test_statistics_of_tokens_need_space_in_proportion_to_their_questions() -> N
     assert too_many == all_
 
 
-ORDER = ("lengths", "score", "local", "judge", "train", "generate:base", "generate:trained", "gradients", "jacobians", "kappa")
+ORDER = ("lengths", "score", "unprompted", "gram", "exact", "influence", "local", "judge", "train", "generate:base",
+         "generate:trained", "gradients", "estimates", "teacher_gradients", "jacobians", "kappa")  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "asked",
     [["method=lark"], ["method=rule_quality"], ["method=random", "scoring.tokens=true"], ["method=local_naturalness"],
      ["method=llm_judge"], ["method=base"], ["analysis.name=kappa", "training.snapshots=3"],
+     ["method=ifd"], ["method=lark_gram"], ["method=less"], ["analysis.name=surrogate"], ["analysis.name=grace"],
      ["analysis.name=cost"], ["analysis.name=gradients"],
      ["analysis.name=theory"], ["analysis.name=contamination"]],
 )  # fmt: skip

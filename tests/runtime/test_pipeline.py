@@ -23,7 +23,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "Acc@2 in percent" in said
     assert "the demo's numbers" in said
     assert "95% interval" in said
-    assert "level 1" in (outputs / "runs" / "demo" / "lark-B3" / "summary.md").read_text()
+    summary = (outputs / "runs" / "demo" / "lark-B3" / "summary.md").read_text()
+    assert "level 1" in summary
+    assert "What the selection is like: ρ = " in summary and "What the selection is like: ρ = " in said
     return outputs
 
 

@@ -56,7 +56,8 @@ UNUSED = [
     ),
     (
         ["stages=analyse"],
-        "stages: analyse has nothing to do: choose a measurement with analysis.name=gradients|theory|kappa|contamination|cost.",
+        "stages: analyse has nothing to do: choose a measurement with "
+        "analysis.name=gradients|surrogate|theory|grace|kappa|contamination|cost.",
     ),
     (["stages=evaluate,analyse"], "stages: analyse has nothing to do"),
     (["method=base", "stages=train"], "stages: train has nothing to do: the stages of method=base are evaluate."),

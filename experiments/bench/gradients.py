@@ -1,0 +1,167 @@
+"""Time of the sketched gradients (method=lark_gram and lark_exact) relative to the bare forward pass to logits.
+
+Run as: python -m experiments.bench.gradients [--quick] [--threads 1]
+Time: about 10 minutes on 2 idle cores, 1 minute with --quick. On a busy machine use --threads 1: it then measures the
+processor time of one thread, which other jobs disturb less, and takes twice as long.
+Expect: lark_gram at most 1.25 times the bare forward pass (measured: 1.2). The goal for lark_exact is 2.2; 2.3 to 2.4 was measured.
+Attention grows with the length, and its backward pass costs more than twice its forward pass, so long responses cost lark_exact
+more.
+Writes outputs/bench/gradients.csv.
+
+Models. Random weights in fp32 in the shape of SmolLM2-135M with all its layers. The head is a fifth of its forward pass, and
+lark_gram uses it twice; of a 7 B student it is a fourteenth (the table has the ratio by FLOPs for it, from the planner).
+Time. In each round every variant runs once on the same batch, end to end, in rotating order; a ratio is within a round, and the
+median over rounds is reported. `ours, all statistics` is the pass of all other forward-pass methods.
+"""
+
+import argparse
+import csv
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from statistics import median
+
+import numpy as np
+import torch
+
+from experiments.bench.scoring import FOLDER, Size, measure, random_student
+from lark import config as conf
+from lark.config import Sketch
+from lark.models.chat import Encoded
+from lark.models.shapes import shape_of
+from lark.planner import costs
+from lark.printing import log_to
+from lark.report.tables import text_table
+from lark.runtime.entry import run_main
+from lark.scoring.forward import Student, response_statistics
+from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher
+from lark.scoring.inputs import Inputs
+from lark.scoring.sketches import Sizes
+
+log = logging.getLogger("bench.gradients")
+BARE, OURS, GRAM, EXACT = "bare forward pass to logits", "ours, all statistics", "lark_gram", "lark_exact"
+GOALS = {GRAM: 1.25, EXACT: 2.2}
+LARGE = "Qwen/Qwen2.5-7B"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One measurement: trajectories of equal length, all of whose tokens but the first are responses."""
+
+    trajectories: int
+    tokens: int
+    rounds: int
+    layers: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of the table. `flops` is the same ratio, counted, for this student; `flops_7b` for one of 7 B parameters."""
+
+    trajectories: int
+    tokens: int
+    variant: str
+    seconds: float
+    ratio: float
+    lowest: float
+    highest: float
+    peak_mib: float
+    flops: float
+    flops_7b: float
+
+
+FULL = [Batch(4, 256, 7), Batch(2, 1024, 3), Batch(1, 4096, 2)]
+QUICK = [Batch(4, 256, 3, layers=6)]
+
+
+def measure_batch(batch: Batch) -> list[Result]:
+    """Measure all variants on one batch."""
+    model = random_student(Size("SmolLM2-135M", 49_152, batch.tokens, batch.rounds, batch.layers))
+    student, generator = Student.of(model), torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 49_152, (batch.trajectories, batch.tokens), generator=generator).tolist()
+    encoded = [Encoded(row, 1, False) for row in ids]
+    sketch = Sketch()
+    head = Sizes(sketch.words, sketch.states)
+    gram = ForwardSketcher(student, Sizes(sketch.gram, sketch.gram), head)
+    exact = BackwardSketcher(student, Sizes(sketch.exact, sketch.exact), head)
+
+    def bare() -> object:
+        inputs = Inputs.of(student, encoded)
+        with torch.no_grad():
+            return torch.cat(inputs.predicting(inputs.run(student))) @ student.head.weight.T
+
+    work: dict[str, Callable[[], object]] = {
+        BARE: bare,
+        OURS: lambda: list(response_statistics(student, encoded)),
+        GRAM: lambda: gram(encoded),
+        EXACT: lambda: exact(encoded),
+    }
+    for one in work.values():  # compile, and touch everything once
+        one()
+    seconds: dict[str, list[float]] = defaultdict(list)
+    peaks: dict[str, float] = {}
+    names = list(work)
+    for turn in range(batch.rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            took, peaks[name] = measure(work[name])[:2]
+            seconds[name].append(took)
+        log.info("%d × %d tokens: round %d of %d", batch.trajectories, batch.tokens, turn + 1, batch.rounds)
+    return [_result(batch, name, seconds, peaks[name]) for name in names]
+
+
+def _result(batch: Batch, name: str, seconds: dict[str, list[float]], peak: float) -> Result:
+    ratios = [mine / bare for mine, bare in zip(seconds[name], seconds[BARE], strict=True)]
+    counted = (by_flops(name, batch, path) for path in ("smollm2", LARGE))
+    size = (batch.trajectories, batch.tokens, name)
+    return Result(*size, median(seconds[name]), median(ratios), min(ratios), max(ratios), peak, *counted)
+
+
+def by_flops(name: str, batch: Batch, path: str) -> float:
+    """The ratio that the planner counts for a student."""
+    shape = shape_of(conf.Student(name="student", path=path))
+    assert shape is not None
+    sketch = Sketch()
+    gram, exact = (costs.SketchShape.of(shape, size, sketch.words, sketch.states) for size in (sketch.gram, sketch.exact))
+    lengths, projected = np.full(batch.trajectories, batch.tokens), np.full(batch.trajectories, batch.tokens - 1)
+    bare = costs.forward_flops(shape, lengths, projected).forward
+    if name == GRAM:
+        return costs.gram_flops(shape, lengths, projected, gram) / bare
+    return costs.exact_flops(shape, lengths, projected, exact, recompute=False) / bare if name == EXACT else 1.0
+
+
+def verdicts(results: list[Result]) -> list[str]:
+    """Goals and measurements."""
+    return [
+        f"{r.trajectories} × {r.tokens:,} tokens, {r.variant}: {r.ratio:.3f} (at most {GOALS[r.variant]:.2f}): "
+        f"{'reached' if r.ratio <= GOALS[r.variant] else 'NOT reached'}"
+        for r in results
+        if r.variant in GOALS
+    ]
+
+
+def main() -> None:
+    log_to()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a model of six layers: ratios are less realistic")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    results = [result for batch in (QUICK if arguments.quick else FULL) for result in measure_batch(batch)]
+    with (FOLDER / "gradients.csv").open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, [field.name for field in fields(Result)])
+        writer.writeheader()
+        writer.writerows(map(asdict, results))
+    rows = [
+        [f"{r.trajectories} × {r.tokens:,}", r.variant, f"{r.seconds:.2f}", f"{r.ratio:.3f}", f"{r.lowest:.3f}-{r.highest:.3f}",
+         f"{r.peak_mib:,.0f}", f"{r.flops:.2f}", f"{r.flops_7b:.2f}"]
+        for r in results
+    ]  # fmt: skip
+    header = ["tokens", "variant", "seconds", "ratio", "lowest-highest", "MiB", "by FLOPs", "by FLOPs, 7 B"]
+    log.info("\n%s\n", text_table(header, rows, right=2))
+    log.info("\n".join(verdicts(results)))
+
+
+if __name__ == "__main__":
+    run_main(main)

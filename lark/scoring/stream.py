@@ -1,0 +1,121 @@
+"""The residual stream of a decoder: which matrices write to it, and the norm that reads it last.
+
+`method=lark_gram` takes the gradient behind the final norm as the gradient at every layer. That is an approximation of a model
+whose stream is the sum of what its layers write, x_L = x_0 + Σ_l (o_proj + down_proj), and the wrong number for any other. So the
+sum is checked on a few tokens before anything is scored.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from lark.errors import LarkError
+from lark.models.attention import half_only
+from lark.models.cpu_linear import PackedLinear
+from lark.models.head import PROBE_TOKENS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Linear: TypeAlias = nn.Linear | PackedLinear
+WRITERS = ("o_proj", "down_proj")
+"""The output projections of attention and of the MLP, in every layer."""
+
+
+def output_projections(model: "PreTrainedModel", method: str) -> dict[str, Linear]:
+    """The matrices that write to the residual stream, by name, in order of depth. Refuses a model that has others."""
+    layers = getattr(model.base_model, "layers", None)
+    found: dict[str, Linear] = {}
+    for number, layer in enumerate(layers if isinstance(layers, nn.ModuleList) else ()):
+        linear = {name: part for name, part in layer.named_modules() if isinstance(part, Linear)}
+        for writer in WRITERS:
+            own = [name for name in linear if name.rpartition(".")[2] == writer]
+            if len(own) != 1:
+                raise LarkError(_refused(model, method, f"layer {number} has {len(own)} projections called {writer}, not one"))
+            found[f"{number}.{own[0]}"] = linear[own[0]]
+    if not found:
+        raise LarkError(_refused(model, method, "it has no list of decoder layers called `layers`"))
+    if getattr(model.get_output_embeddings(), "bias", None) is not None:
+        raise LarkError(_refused(model, method, "its head has a bias"))
+    return found
+
+
+def final_norm(model: "PreTrainedModel", writers: dict[str, Linear], method: str) -> nn.Module:
+    """The norm between the residual stream and the head. Refuses a model in which the stream is not the sum of its writers."""
+    norm = getattr(model.base_model, "norm", None)
+    if not isinstance(norm, nn.Module) or "RMSNorm" not in type(norm).__name__:
+        raise LarkError(_refused(model, method, "its last norm is not an RMSNorm called `norm`"))
+    off = _probe(model, norm, writers)
+    if not off <= (1e-4 if model.dtype in (torch.float32, torch.float64) else 5e-2):
+        why = f"its layers do more than add the output of {' and '.join(WRITERS)} to their input (the sum is off by {off:.1e})"
+        raise LarkError(_refused(model, method, why))
+    return norm
+
+
+def _refused(model: "PreTrainedModel", method: str, why: str) -> str:
+    return (
+        f"method={method} cannot score {type(model).__name__}: {why}. It is made for decoders such as Llama, Qwen and Mistral. "
+        "Choose another method, such as lark."
+    )
+
+
+@dataclass
+class _Seen:
+    """What a forward pass adds to the stream."""
+
+    total: Tensor | None = None
+    last: Tensor | None = None
+    normed: Tensor | None = None
+
+
+@torch.no_grad()
+def _probe(model: "PreTrainedModel", norm: nn.Module, writers: dict[str, Linear]) -> float:
+    """Largest difference between the input of the final norm and the sum of what was written, in units of the largest entry;
+    infinite if the norm's output is not the last hidden state."""
+    seen = _Seen()
+
+    def first(_module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        seen.total = (arguments[0] if arguments else keywords["hidden_states"]).float()
+
+    def written(_module: nn.Module, _arguments: Any, output: Tensor) -> None:
+        assert seen.total is not None
+        seen.total = seen.total + output.float()
+
+    def last(_module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+        seen.last, seen.normed = arguments[0].float(), output
+
+    layers: Any = model.base_model.layers
+    hooks = [
+        layers[0].register_forward_pre_hook(first, with_kwargs=True),
+        *(writer.register_forward_hook(written) for writer in writers.values()),
+        norm.register_forward_hook(last),
+    ]
+    ids = torch.arange(PROBE_TOKENS, device=model.device)[None] % int(model.config.get_text_config().vocab_size)
+    try:
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=half_only(model)):
+            output = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if seen.total is None or seen.last is None or seen.normed is None or not torch.equal(seen.normed, output):
+        return float("inf")
+    return float((seen.total - seen.last).abs().max() / seen.last.abs().max().clamp_min(1e-6))
+
+
+@contextmanager
+def watched(modules: dict[str, Linear], see: Callable[[str, Tensor, Tensor], Tensor | None]) -> Iterator[None]:
+    """Call `see` with the name, input and output of each module while the model runs; what it returns replaces the output."""
+
+    def hook(name: str) -> Callable[..., Tensor | None]:
+        return lambda _module, arguments, output: see(name, arguments[0], output)
+
+    hooks = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.remove()
