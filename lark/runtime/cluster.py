@@ -28,7 +28,7 @@ from typing import Any
 from lark.errors import LarkError, first_line
 from lark.reading.untrusted import parse_object
 from lark.runtime.machine import Machine, pinned, usable_cores, visible_gpus
-from lark.runtime.process import ROOT, die_with_parent
+from lark.runtime.process import ROOT, die_with_parent, for_actor
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +80,13 @@ def require_ray() -> None:
 
 
 @cache
-def reach(address: str | None) -> Cluster:
-    """Connect to a cluster. None: start one on this machine, which ends with this process."""
+def reach(address: str | None, threads: int = 1) -> Cluster:
+    """Connect to a cluster. None: start one on this machine, which ends with this process. Its processes have `threads` each."""
     require_ray()
     if address is None:
         os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
         log.info("cluster   starting Ray on this machine")
-    env = {**os.environ, **settings()}
+    env = {**os.environ, **settings(), **(prepared(threads) if address is None else {})}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, *([address] if address else [])], env=env, cwd=ROOT, text=True,
@@ -102,6 +102,17 @@ def reach(address: str | None) -> Cluster:
         _end(process)
         raise LarkError(_refusal(address, str(said["error"])))
     return Cluster(said["address"], tuple(Node(**node) for node in said["nodes"]))
+
+
+def prepared(threads: int) -> dict[str, str]:
+    """Lets the processes of a local cluster import packages before they get work. Libraries read the variables when imported.
+
+    Not on GPUs: there, the packages must be imported after Ray has assigned a GPU.
+    """
+    if visible_gpus():
+        return {}
+    kept = for_actor(Machine("cpu", 1, 1, threads), "", on_cpu=True)
+    return {**kept, "RAY_preload_python_modules": f"{__package__}.preload"}
 
 
 def _refusal(address: str | None, why: str) -> str:

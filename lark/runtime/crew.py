@@ -83,7 +83,7 @@ class _Crew:
         try:
             with Bar(self.work, self.work.label, max(total, left), max(total, left) - left) as bar:
                 waited = time.monotonic()
-                while self.queue or self.calls:
+                while self.queue or any(member.shards for member in self.calls.values()):
                     self._fill()
                     if any(member.loaded for member in [*self.idle, *self.calls.values()]):
                         waited = time.monotonic()
@@ -163,9 +163,8 @@ class _Crew:
         missing = self._end(member)
         what = "a node" if gone else "a process"
         log.warning("Lost %s of the cluster; %d of its %d shards go to others.", what, len(missing), len(member.shards))
-        starting = not member.loaded and self.started > 3 * ATTEMPTS and not self.idle and not self.calls
-        if starting and not gone:
-            raise LarkError(f"Processes on the Ray cluster end while they start: {str(error).splitlines()[0]}")
+        if not gone:
+            self._check_start(member, f"Processes on the Ray cluster end while they start: {str(error).splitlines()[0]}")
         text = "A process on the cluster was killed, most likely because it ran out of memory."
         self._return(missing, gone, Failure(text, True, "" if not gone else None))
 
@@ -191,7 +190,13 @@ class _Crew:
         limit = f"hardware.silence={self.job.config.hardware.silence:g} sets this limit in minutes"
         log.warning("Process %s. It was ended, and %d of its %d shards go to others; %s.%s", silent, len(missing),
                     len(member.shards), limit, f" It waited for:\n{silent.stack}" if silent.stack else "")  # fmt: skip
+        self._check_start(member, f"Processes on the Ray cluster do not start: process {silent}.")
         self._return(missing, not silent.stack, Failure(f"Process {silent}.", True))
+
+    def _check_start(self, member: _Member, why: str) -> None:
+        """Stop if many processes were lost before they had loaded what they need, and no other is left."""
+        if not member.loaded and self.started > 3 * ATTEMPTS and not self.idle and not self.calls:
+            raise LarkError(why)
 
     def _end(self, member: _Member) -> list[Shard]:
         """End an actor, which may only be out of reach; return the shards that it has not done."""

@@ -3,9 +3,10 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -58,11 +59,15 @@ def _of_ray(before: set[int]) -> list[str]:
     return found
 
 
-def run(folder: Path, started: Nodes, target: str = "work") -> dict[str, object]:
+def run(folder: Path, started: Nodes, target: str = "work", *settings: str) -> dict[str, object]:
     """Do the work in `folder` on the cluster."""
     folder.mkdir(exist_ok=True)
     machine = Machine("cpu", 1, 2, 1, started.address)
-    return launch.run_worker(job_of(composed(), folder, machine=machine), f"tests.runtime.ray_work:{target}")
+    return launch.run_worker(job_of(composed(*settings), folder, machine=machine), f"tests.runtime.ray_work:{target}")
+
+
+def logged(folder: Path) -> str:
+    return (folder / launch.LOG).read_text()
 
 
 def tried(folder: Path) -> Counter[str]:
@@ -106,11 +111,33 @@ def test_a_node_that_joins_takes_work_and_a_lost_node_costs_only_the_shard_it_wa
     again = [name for name, times in tried(tmp_path).items() if times > 1]
     assert len(again) <= 1, "only the shard that the lost node was at is done again"
     assert len(tried(tmp_path)) == COUNT
+    assert re.search(r"Lost 1 process of the cluster, and with it [\d.]+ s of [\d.]+ s of work \([\d.]+%\)", logged(tmp_path))
+
+
+def test_the_shards_of_stopped_and_stuck_processes_go_to_others(tmp_path: Path, started: Nodes) -> None:
+    (tmp_path / "stopped-s10").touch()
+    (tmp_path / "stuck-s11").touch()
+    assert run(tmp_path, started, "work", "hardware.silence=0.1") == {"done": COUNT}
+    assert {name for name, times in tried(tmp_path).items() if times > 1} == {"s10", "s11"}
+    said = logged(tmp_path)
+    assert re.search(r"\(process id \d+ on .*\) has shown no sign of life for \d+ seconds: it is stopped", said)
+    assert re.search(r"\(process id \d+ on .*\) has waited for \d+ seconds without working", said)
+    assert said.count("1 of its 1 shards go to others; hardware.silence=0.1") == 2
+    assert "time.sleep(3600)" in said, "the stack of the stuck process"
+    assert not list(tmp_path.glob(".remote*"))
+
+
+def test_nodes_take_turns_where_the_file_system_has_no_locks(tmp_path: Path, started: Nodes) -> None:
+    (tmp_path / "unlockable").touch()
+    run(tmp_path, started)
+    assert (tmp_path / "turns.txt").read_text().split() == ["in", "out"] * COUNT
+    assert len({path.read_text() for path in tmp_path.glob("*.done")}) == 2
 
 
 def test_undivided_work_runs_in_one_process_of_the_cluster(tmp_path: Path, started: Nodes) -> None:
     assert run(tmp_path, started, "whole") == {"said": "done", "actor": ""}
     assert not list(tmp_path.glob(".whole*"))
+    assert logged(tmp_path).count("it is working") == 1, "its messages are passed on"
 
 
 def wait(condition: Callable[[], object], seconds: float = 240) -> None:
@@ -146,7 +173,6 @@ def stamps(folder: Path, pattern: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.skipif("LARK_CLUSTER_TESTS" not in os.environ, reason="takes minutes: set LARK_CLUSTER_TESTS=1")
 def test_a_run_survives_the_loss_of_its_driver_and_of_nodes_and_makes_the_files_of_one_machine(
     one: Path, started: Nodes, tmp_path: Path
 ) -> None:
@@ -154,21 +180,32 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_nodes_and_makes_the_files_
     for kind in ("pool", "lengths"):  # the same either way, and not what is compared
         shutil.copytree(one / kind, tmp_path / kind)
 
-    def shards() -> dict[str, int]:
-        return stamps(tmp_path, "scores/*/shard-*")
+    seen: dict[str, set[int]] = defaultdict(set)
+
+    def shards() -> int:
+        """The number of scored shards. Remembers when each was written."""
+        now = stamps(tmp_path, "scores/*/shard-*")
+        for name, stamp in now.items():
+            seen[name].add(stamp)
+        return len(now)
 
     first = start_program(*arguments, outputs=tmp_path)
-    wait(lambda: len(shards()) >= 2 or first.poll() is not None)
+    wait(lambda: shards() >= 2 or first.poll() is not None)
     first.kill()  # -9
     first.communicate()
     kept = shards()
     second = start_program(*arguments, outputs=tmp_path)
-    wait(lambda: len(shards()) > len(kept) or second.poll() is not None)
-    assert kept.items() <= shards().items(), "what was done before the driver was killed is not done again"
-    wait(lambda: list(tmp_path.glob("checkpoint/*/checkpoints/*/complete")) or second.poll() is not None)
-    started.kill()
+    wait(lambda: shards() > kept or second.poll() is not None)
+    started.kill()  # while it scores
+    started.add()
+    wait(lambda: shards() * 0 or list(tmp_path.glob("checkpoint/*/checkpoints/*/complete")) or second.poll() is not None)
+    assert kept >= 2 and all(len(times) == 1 for times in seen.values()), "no shard is done twice"
+    started.kill()  # while it trains
     said, _ = second.communicate()
     assert second.returncode == 0, said
+    assert "Lost a node of the cluster; 1 of its 1 shards go to others." in said
+    assert "training runs in 2 processes" in said and "training runs in 1 processes" in said
+    assert "resuming from checkpoint-" in said
     for file in ("scores/*/scores.parquet", "selection/*/train.jsonl"):
         assert next(tmp_path.glob(file)).read_bytes() == next(one.glob(file)).read_bytes()
     ours, theirs = (load_file(next(folder.glob("checkpoint/*/model.safetensors"))) for folder in (tmp_path, one))
@@ -178,7 +215,6 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_nodes_and_makes_the_files_
     assert [json.loads(line)["step"] for line in curve] == list(range(1, len(curve) + 1))
 
 
-@pytest.mark.skipif("LARK_CLUSTER_TESTS" not in os.environ, reason="takes minutes: set LARK_CLUSTER_TESTS=1")
 def test_a_node_that_is_lost_while_generating_changes_no_answer(started: Nodes, tmp_path: Path) -> None:
     started.add(2 - len(started.nodes))
     config = composed(
