@@ -167,7 +167,20 @@ def connect(address: str) -> Any:
         raise LarkError(_refusal(address, first_line(error))) from error
     # Its threads abort the process if one of them is busy then. The cluster ends what a process has started when that ends.
     atexit.unregister(ray.shutdown)
+    _shorten(ray)
     return ray
+
+
+def _shorten(ray: Any) -> None:
+    """Reduce Ray's messages about lost nodes to their first lines: the rest is hundreds of lines of its internal state."""
+    worker = getattr(ray._private, "worker", None)
+    if shown := getattr(worker, "print_to_stdstream", None):
+
+        def first_lines(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+            lines = [str(line).partition("\n")[0] for line in data.get("lines", [])]
+            shown({**data, "lines": lines}, *arguments, **options)
+
+        worker.print_to_stdstream = first_lines
 
 
 def alive(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
