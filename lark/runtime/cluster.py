@@ -28,7 +28,7 @@ from typing import Any
 from lark.errors import LarkError, first_line
 from lark.reading.untrusted import parse_object
 from lark.runtime.machine import Machine, pinned, usable_cores, visible_gpus
-from lark.runtime.process import ROOT, die_with_parent, for_actor
+from lark.runtime.process import ROOT, die_with_parent
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +80,13 @@ def require_ray() -> None:
 
 
 @cache
-def reach(address: str | None, threads: int = 1) -> Cluster:
-    """Connect to a cluster. None: start one on this machine, which ends with this process. Its processes have `threads` each."""
+def reach(address: str | None) -> Cluster:
+    """Connect to a cluster. None: start one on this machine, which ends with this process."""
     require_ray()
     if address is None:
         os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
         log.info("cluster   starting Ray on this machine")
-    env = {**os.environ, **settings(), **(prepared(threads) if address is None else {})}
+    env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, *([address] if address else [])], env=env, cwd=ROOT, text=True,
@@ -102,17 +102,6 @@ def reach(address: str | None, threads: int = 1) -> Cluster:
         _end(process)
         raise LarkError(_refusal(address, str(said["error"])))
     return Cluster(said["address"], tuple(Node(**node) for node in said["nodes"]))
-
-
-def prepared(threads: int) -> dict[str, str]:
-    """Lets the processes of a local cluster import packages before they get work. Libraries read the variables when imported.
-
-    Not on GPUs: there, the packages must be imported after Ray has assigned a GPU.
-    """
-    if visible_gpus():
-        return {}
-    kept = for_actor(Machine("cpu", 1, 1, threads), "", on_cpu=True)
-    return {**kept, "RAY_preload_python_modules": f"{__package__}.preload"}
 
 
 def _refusal(address: str | None, why: str) -> str:
@@ -167,20 +156,21 @@ def connect(address: str) -> Any:
         raise LarkError(_refusal(address, first_line(error))) from error
     # Its threads abort the process if one of them is busy then. The cluster ends what a process has started when that ends.
     atexit.unregister(ray.shutdown)
-    _shorten(ray)
+    with contextlib.suppress(AttributeError):  # not part of Ray's interface
+        _shorten(ray)
     return ray
 
 
 def _shorten(ray: Any) -> None:
     """Reduce Ray's messages about lost nodes to their first lines: the rest is hundreds of lines of its internal state."""
-    worker = getattr(ray._private, "worker", None)
-    if shown := getattr(worker, "print_to_stdstream", None):
+    worker: Any = ray._private.worker
+    shown = worker.print_to_stdstream
 
-        def first_lines(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
-            lines = [str(line).partition("\n")[0] for line in data.get("lines", [])]
-            shown({**data, "lines": lines}, *arguments, **options)
+    def first_lines(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        lines = [str(line).partition("\n")[0] for line in data.get("lines", [])]
+        shown({**data, "lines": lines}, *arguments, **options)
 
-        worker.print_to_stdstream = first_lines
+    worker.print_to_stdstream = first_lines
 
 
 def alive(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:

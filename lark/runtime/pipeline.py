@@ -21,7 +21,7 @@ from lark.runtime import slurm
 from lark.runtime.cluster import ADDRESS, machine_of, reach
 from lark.runtime.integrity import verify
 from lark.runtime.launch import command, environment, run_worker
-from lark.runtime.machine import Machine, resolve, usable_cores
+from lark.runtime.machine import Machine, resolve
 from lark.runtime.operation import Counts, Job, Step
 from lark.runtime.plan import make_plan, wanted
 from lark.runtime.record import Record
@@ -243,8 +243,7 @@ def check_machine(config: Config) -> Machine:
     """Resolve the hardware settings; refuse what this machine does not have or the student's context does not allow."""
     hardware, cluster = config.hardware, None
     if hardware.cluster == "ray" and not config.dry_run:
-        threads = hardware.threads or max(1, usable_cores() // max(1, hardware.processes))
-        cluster = reach(hardware.address or os.environ.get(ADDRESS) or None, threads)
+        cluster = reach(hardware.address or os.environ.get(ADDRESS) or None)
     elif hardware.cluster == "slurm" and not config.dry_run and slurm.several_nodes():
         cluster = slurm.lead(config.outputs_path)
     if cluster is None:
