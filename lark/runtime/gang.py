@@ -102,7 +102,7 @@ def _process(config: dict[str, str]) -> None:
                 file.unlink(missing_ok=True)
         logging.getLogger().addHandler(Relay(folder))
         logging.getLogger("lark").setLevel(logging.INFO)
-        log.info("training runs in %d processes", world)
+        log.info("training runs in %d process%s", world, "" if world == 1 else "es")
     module, function = target.split(":")
     try:
         counts = getattr(importlib.import_module(module), function)(replace(job, rank=rank, world=world))
