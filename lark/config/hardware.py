@@ -56,7 +56,8 @@ class Hardware:
     """Memory bandwidth of one device in GB/s, to plan generation. 0: an A100's, or 12 on CPU."""
     silence: float = 10.0
     """Minutes without a sign of life from a worker process (it is stopped, or its machine hangs) after which the run ends.
-    Loading and compiling do not count. A worker that only waits for this long has its stack written to the log. 0: no limit."""
+    Loading and compiling do not count. A worker that only waits for this long has its stack written to the log. On a cluster,
+    such a process is ended, and its work goes to another. 0: no limit."""
     max_hours: float = 2000.0
     """Longest run that is started, as the planner estimates it. 0: no limit."""
 

@@ -17,9 +17,11 @@ from lark.errors import LarkError
 from lark.printing import log_to
 from lark.runtime.entry import prepare
 from lark.runtime.failures import failure_of
+from lark.runtime.heartbeat import start_remote
 from lark.runtime.launch import JOB, read_job
 from lark.runtime.operation import Counts, Job
 from lark.runtime.process import ROOT, for_actor
+from lark.runtime.relay import Relay
 from lark.runtime.sharding import Do, Done, InShards, Progress, Shard, Work
 from lark.runtime.store import write_text
 
@@ -58,11 +60,14 @@ class Actor:
         self.shards: dict[str, Shard] = {}
         self.stack = contextlib.ExitStack()
         self.folder = Path()
+        self.busy = False
+        self.alone = False
+        """Whether it does all of the work, so that its messages are the step's and are passed on at once."""
 
     def load(self, folder: str, name: str) -> Outcome:
         """Load what the work in this folder needs."""
         self.folder = Path(folder)
-        with _outcome(self.folder) as outcome:
+        with self._outcome() as outcome:
             prepare()
             log_to(level=logging.WARNING)
             if not (self.folder / JOB).is_file():
@@ -71,17 +76,23 @@ class Actor:
                     "nodes of the cluster share."
                 )
             job, target = read_job(self.folder / JOB)
+            start_remote(self.folder, name, job.config.hardware.silence, lambda: self.busy)
             os.environ.update(for_actor(job.machine, job.allocator, job.on_cpu))
             sys.path[:0] = [str(ROOT)] * (str(ROOT) not in sys.path)
             module, function = target.split(":")
-            work = work_of(getattr(importlib.import_module(module), function), replace(job, actor=name))
+            called = getattr(importlib.import_module(module), function)
+            self.alone = not isinstance(called, InShards)
+            if self.alone:
+                logging.getLogger().addHandler(Relay(self.folder))
+                logging.getLogger("lark").setLevel(logging.INFO)
+            work = work_of(called, replace(job, actor=name))
             self.shards = {shard.name: shard for shard in work.shards}
             self.do = self.stack.enter_context(work.load())
         return outcome
 
     def run(self, names: Sequence[str]) -> Outcome:
         """Do some shards."""
-        with _outcome(self.folder) as outcome:
+        with self._outcome() as outcome:
             assert self.do is not None
             self.do([self.shards[name] for name in names], _Quiet())
         return outcome
@@ -90,6 +101,22 @@ class Actor:
         """End what `load` has started, such as an engine's processes."""
         self.stack.close()
 
+    @contextlib.contextmanager
+    def _outcome(self) -> Iterator[Outcome]:
+        """Collect warnings, and describe an error. Exceptions of other libraries need not be known to the leader."""
+        outcome: Outcome = {"warnings": []}
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: self.alone or outcome["warnings"].append(record.getMessage())  # type: ignore
+        logging.getLogger().addHandler(handler)
+        self.busy = True
+        try:
+            yield outcome
+        except Exception as error:
+            outcome |= {"failure": failure_of(error, self.folder).to_dict(), "trace": traceback.format_exc()}
+        finally:
+            self.busy = False
+            logging.getLogger().removeHandler(handler)
+
 
 class _Quiet:
     """Progress of an actor: the leader counts finished shards."""
@@ -97,18 +124,3 @@ class _Quiet:
     def update(self, size: float) -> None: ...
 
     def note(self, text: str) -> None: ...
-
-
-@contextlib.contextmanager
-def _outcome(folder: Path) -> Iterator[Outcome]:
-    """Collect warnings, and describe an error. Exceptions of other libraries need not be known to the leader."""
-    outcome: Outcome = {"warnings": []}
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: outcome["warnings"].append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger().addHandler(handler)
-    try:
-        yield outcome
-    except Exception as error:
-        outcome |= {"failure": failure_of(error, folder).to_dict(), "trace": traceback.format_exc()}
-    finally:
-        logging.getLogger().removeHandler(handler)

@@ -20,7 +20,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -42,7 +42,9 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+    # How long Ray Train waits for the room that it has asked for before it counts the nodes again. While it waits for a node that
+    # was lost, training does not continue on those that are left.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
 }
 
 
@@ -69,7 +71,7 @@ listen."""
 
 def settings() -> dict[str, str]:
     """Environment variables of processes that use Ray: authentication is on, unless the user has turned it off."""
-    return {**QUIET, MODE: os.environ.get(MODE, "token")}
+    return {name: os.environ.get(name, value) for name, value in {**QUIET, MODE: "token"}.items()}
 
 
 def require_ray() -> None:
@@ -154,13 +156,32 @@ def connect(address: str) -> Any:
         raise LarkError(_refusal(address, first_line(error))) from error
     # Its threads abort the process if one of them is busy then. The cluster ends what a process has started when that ends.
     atexit.unregister(ray.shutdown)
+    with contextlib.suppress(AttributeError):  # not part of Ray's interface
+        _shorten(ray)
     return ray
 
 
-def alive(nodes: list[Mapping[str, Any]]) -> list[Node]:
+def _shorten(ray: Any) -> None:
+    """Reduce Ray's messages about lost nodes to their first lines: the rest is hundreds of lines of its internal state."""
+    worker: Any = ray._private.worker
+    shown = worker.print_to_stdstream
+
+    def first_lines(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        lines = [str(line).partition("\n")[0] for line in data.get("lines", [])]
+        shown({**data, "lines": lines}, *arguments, **options)
+
+    worker.print_to_stdstream = first_lines
+
+
+def alive(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
     """The nodes of `ray.nodes()` that can work."""
     found = [node["Resources"] for node in nodes if node["Alive"]]
     return [Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0))) for resources in found]
+
+
+def room(nodes: list[Node], cpus: int, gpus: int) -> int:
+    """How many processes the nodes have room for, given what each needs."""
+    return sum(min(node.cpus // cpus, node.gpus // gpus if gpus else node.cpus) for node in nodes)
 
 
 def main(address: str | None) -> int:

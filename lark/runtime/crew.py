@@ -2,8 +2,8 @@
 
 Shards: there are as many actors as the cluster has room for, more when nodes join. Each loads what it needs once, and then gets
 one shard after the other (lark/runtime/dispatch.py). Shards and their results are files on the shared disk, the same as on one
-machine; only names pass through Ray. If a node or a process is lost, its shards go to others. A shard that fails three times
-ends the step, and finished shards are kept.
+machine; only names pass through Ray. If a node or a process is lost, stopped or stuck, its shards go to others. A shard that
+fails three times ends the step, and finished shards are kept.
 """
 
 import contextlib
@@ -17,11 +17,14 @@ from typing import Any
 
 from lark.errors import LarkError
 from lark.runtime.actor import Actor, work_of
-from lark.runtime.cluster import alive, connect
+from lark.runtime.cluster import alive, connect, room
 from lark.runtime.dispatch import ATTEMPTS, Dispatch
 from lark.runtime.failures import Failure, RemoteError
 from lark.runtime.gang import run_together
+from lark.runtime.heartbeat import REMOTE, Silent, Watch
+from lark.runtime.losses import Losses
 from lark.runtime.operation import Counts, Job
+from lark.runtime.relay import Tail
 from lark.runtime.sharding import Bar, Done, Shard, Together, Work
 
 log = logging.getLogger(__name__)
@@ -37,7 +40,7 @@ GONE = "its node has died"
 def run_on_cluster(function: Callable[[Job], Counts], job: Job, target: str) -> Counts:
     """Do the work of a job's function on the cluster. Called in the worker process of the step."""
     ray = connect(job.machine.cluster)
-    if isinstance(function, Together):
+    if isinstance(function, Together) and job.machine.world > 1:  # a single process needs no others
         return run_together(ray, job, target)
     return _Crew(ray, job, target, work_of(function, job)).run()
 
@@ -50,6 +53,8 @@ class _Member:
     name: str
     loaded: bool = False
     shards: list[Shard] = field(default_factory=list)
+    since: float = 0.0
+    """When it got its shards."""
 
 
 class _Crew:
@@ -64,7 +69,9 @@ class _Crew:
         self.idle: list[_Member] = []
         self.started = 0
         self.said: set[str] = set()
-        self.node_losses = 0
+        self.losses = Losses()
+        self.watch, self.watched = Watch(job.folder, job.config.hardware.silence, REMOTE), time.monotonic()
+        self.tail = Tail(job.folder)
 
     def run(self) -> Counts:
         missing = self.work.missing(self.work.shards)
@@ -76,7 +83,7 @@ class _Crew:
         try:
             with Bar(self.work, self.work.label, max(total, left), max(total, left) - left) as bar:
                 waited = time.monotonic()
-                while self.queue or self.calls:
+                while self.queue or any(member.shards for member in self.calls.values()):
                     self._fill()
                     if any(member.loaded for member in [*self.idle, *self.calls.values()]):
                         waited = time.monotonic()
@@ -87,6 +94,9 @@ class _Crew:
                     ready, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=POLL_SECONDS)
                     for call in ready:
                         bar.update(sum(sizes[shard.name] for shard in self._heard(call)))
+                    self._listen()
+                if self.losses.processes:
+                    log.warning("%s", self.losses)
                 return self.work.counts(Done(left, bar.rate))
         finally:
             self._close()
@@ -98,10 +108,10 @@ class _Crew:
         """Give shards to idle actors, and start actors if there is room and work for more."""
         while self.idle and self.queue:
             member = self.idle.pop()
-            member.shards = self.queue.take(self.started_now)
+            member.shards, member.since = self.queue.take(self.started_now + 1), time.monotonic()
             call = member.handle.run.remote([shard.name for shard in member.shards])
             self.calls[call] = member
-        wanted = self.job.machine.workers or self._slots()
+        wanted = self.job.machine.workers or room(alive(self.ray.nodes()), self.cpus, self.gpus)
         loading = sum(not member.loaded for member in self.calls.values())
         for _ in range(min(wanted - self.started_now, len(self.queue) - loading)):
             self._start()
@@ -109,11 +119,6 @@ class _Crew:
     @property
     def started_now(self) -> int:
         return len(self.idle) + len(self.calls)
-
-    def _slots(self) -> int:
-        """How many actors the nodes that are alive have room for."""
-        nodes = alive(self.ray.nodes())
-        return sum(min(node.cpus // self.cpus, node.gpus // self.gpus if self.gpus else node.cpus) for node in nodes)
 
     def _start(self) -> None:
         self.started += 1
@@ -132,42 +137,80 @@ class _Crew:
             return []
         for warning in outcome["warnings"]:
             self._say(warning)
-        shards, member.shards = member.shards, []
         if "failure" in outcome:
-            self._failed(member, shards, Failure(**outcome["failure"]), outcome["trace"])
+            self._failed(member, Failure(**outcome["failure"]), outcome["trace"])
             return []
+        shards, member.shards = member.shards, []
+        if member.loaded:
+            self.losses.finished(time.monotonic() - member.since)
         member.loaded = True
         self.idle.append(member)
         return shards
 
-    def _failed(self, member: _Member, shards: list[Shard], failure: Failure, trace: str) -> None:
+    def _failed(self, member: _Member, failure: Failure, trace: str) -> None:
         """Try shards again in another process, since this one may be unusable after an error."""
-        self.ray.kill(member.handle)
+        missing = self._end(member)
         sys.stderr.write(trace)
         if not member.loaded:
             raise RemoteError(failure)
-        if (worst := self.queue.failed(self.work.missing(shards))) is not None:
+        if (worst := self.queue.failed(missing)) is not None:
             self._stop(worst, failure)
         log.warning("A shard failed and is tried again: %s", failure.message)
 
     def _lost(self, member: _Member, error: Exception) -> None:
         """Give the shards of an actor that has died to others: its process ended, or its node was lost."""
-        missing = self.work.missing(member.shards)
-        with contextlib.suppress(self.ray.exceptions.RayError):
-            self.ray.kill(member.handle)  # it may only be out of reach
         gone = GONE in str(error) or isinstance(error, self.ray.exceptions.ActorUnavailableError)
+        missing = self._end(member)
         what = "a node" if gone else "a process"
         log.warning("Lost %s of the cluster; %d of its %d shards go to others.", what, len(missing), len(member.shards))
-        if gone:
-            self.node_losses += 1
-            worst = self.queue.lost(missing)
-        else:
-            worst = self.queue.failed(missing)
-            if not member.loaded and self.started > 3 * ATTEMPTS and not self.idle and not self.calls:
-                raise LarkError(f"Processes on the Ray cluster end while they start: {str(error).splitlines()[0]}")
-        if worst is not None:
-            text = "A process on the cluster was killed, most likely because it ran out of memory."
-            self._stop(worst, Failure(text, True, "" if not gone else None))
+        if not gone:
+            self._check_start(member, f"Processes on the Ray cluster end while they start: {str(error).splitlines()[0]}")
+        text = "A process on the cluster was killed, most likely because it ran out of memory."
+        self._return(missing, gone, Failure(text, True, "" if not gone else None))
+
+    def _listen(self) -> None:
+        """Pass on messages, and end actors that are stopped or stuck."""
+        self.tail.log(log)
+        if self.watch.interval is None or time.monotonic() - self.watched < self.watch.interval:
+            return
+        self.watched = time.monotonic()
+        for silent in self.watch.silent():
+            self._silent(silent)
+
+    def _silent(self, silent: Silent) -> None:
+        call = next((call for call, member in self.calls.items() if member.name == silent.name), None)
+        member = next((member for member in self.idle if member.name == silent.name), None)
+        if call is not None:
+            member = self.calls.pop(call)
+        elif member is not None:
+            self.idle.remove(member)
+        if member is None:
+            return
+        missing = self._end(member)
+        limit = f"hardware.silence={self.job.config.hardware.silence:g} sets this limit in minutes"
+        log.warning("Process %s. It was ended, and %d of its %d shards go to others; %s.%s", silent, len(missing),
+                    len(member.shards), limit, f" It waited for:\n{silent.stack}" if silent.stack else "")  # fmt: skip
+        self._check_start(member, f"Processes on the Ray cluster do not start: process {silent}.")
+        self._return(missing, not silent.stack, Failure(f"Process {silent}.", True))
+
+    def _check_start(self, member: _Member, why: str) -> None:
+        """Stop if many processes were lost before they had loaded what they need, and no other is left."""
+        if not member.loaded and self.started > 3 * ATTEMPTS and not self.idle and not self.calls:
+            raise LarkError(why)
+
+    def _end(self, member: _Member) -> list[Shard]:
+        """End an actor, which may only be out of reach; return the shards that it has not done."""
+        with contextlib.suppress(self.ray.exceptions.RayError):
+            self.ray.kill(member.handle)
+        self.watch.forget(member.name)
+        missing = self.work.missing(member.shards)
+        self.losses.add(time.monotonic() - member.since, len(missing), len(member.shards))
+        return missing
+
+    def _return(self, shards: list[Shard], gone: bool, failure: Failure) -> None:
+        """Put shards back. `gone`: because of their machine, so they are unlikely to be the cause."""
+        if (worst := self.queue.lost(shards) if gone else self.queue.failed(shards)) is not None:
+            self._stop(worst, failure)
 
     def _stop(self, shard: Shard, failure: Failure) -> None:
         """End the step because of a shard."""
@@ -189,3 +232,6 @@ class _Crew:
         for member in [*self.idle, *self.calls.values()]:
             with contextlib.suppress(self.ray.exceptions.RayError):
                 self.ray.kill(member.handle)
+        self.tail.log(log)
+        self.tail.close()
+        self.watch.close()

@@ -19,9 +19,12 @@ from lark.errors import LarkError
 from lark.printing import log_to
 from lark.runtime.entry import prepare
 from lark.runtime.failures import Failure, RemoteError, failure_of
+from lark.runtime.gang_watch import GangWatch
+from lark.runtime.heartbeat import REMOTE, start_remote
 from lark.runtime.launch import JOB, read_job
 from lark.runtime.operation import Counts, Job
 from lark.runtime.process import ROOT, for_actor
+from lark.runtime.relay import Relay
 from lark.runtime.store import write_text
 
 log = logging.getLogger(__name__)
@@ -53,7 +56,8 @@ def run_together(ray: Any, job: Job, target: str) -> Counts:
         ),
     )
     try:
-        trainer.fit()
+        with GangWatch(ray, job, least(job) if job.config.hardware.elastic else machine.world):
+            trainer.fit()
     except Exception as error:  # Ray Train's own types differ between its versions
         if (described := _read(job.folder / FAILED)) is not None:
             raise RemoteError(Failure(**described)) from error
@@ -90,6 +94,15 @@ def _process(config: dict[str, str]) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(context.get_local_rank())}
     if _is_final(_read(folder / FAILED)):  # it would occur again: the run ends with this error
         return
+    # Training runs in a thread, so the main thread always waits; PyTorch's own limit ends an exchange that hangs.
+    start_remote(folder, str(rank), job.config.hardware.silence, busy=lambda: False)
+    if rank == 0:
+        for file in folder.glob(f"{REMOTE}*"):  # of an earlier start with more processes
+            if int(file.name.removeprefix(REMOTE)) >= world:
+                file.unlink(missing_ok=True)
+        logging.getLogger().addHandler(Relay(folder))
+        logging.getLogger("lark").setLevel(logging.INFO)
+        log.info("training runs in %d process%s", world, "" if world == 1 else "es")
     module, function = target.split(":")
     try:
         counts = getattr(importlib.import_module(module), function)(replace(job, rank=rank, world=world))

@@ -63,9 +63,10 @@ def train(job: Job) -> dict[str, Any]:
     run.trainer.accelerator.wait_for_everyone()
     resume = newest_checkpoint(checkpoints, run.trainer.layout)
     if resume is not None:
-        log.info("resuming from %s", resume.name)
         last = int(resume.name.split("-")[1])
         curve = read_curve(job.folder / CURVE)
+        lost = max((line["step"] for line in curve), default=last) - last
+        log.info("resuming from %s%s", resume.name, f"; steps that were lost and are done again: {lost}" if lost > 0 else "")
         run.trainer.skipped = {line["step"]: line["skipped"] for line in curve if "skipped" in line and line["step"] <= last}
         run.trainer.accelerator.wait_for_everyone()  # before the main process shortens the file
     run.trainer.train(resume_from_checkpoint=str(resume) if resume else None)

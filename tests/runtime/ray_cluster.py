@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
+
 SETTINGS = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -15,7 +17,7 @@ SETTINGS = {
     "RAY_TRAIN_V2_ENABLED": "1",
     # A lost node is noticed in seconds.
     "RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "3000",
-    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_failure_threshold": "3", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "4",
 }  # fmt: skip
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.1"}
 
@@ -36,9 +38,19 @@ class Nodes:
         self.nodes += [self.cluster.add_node(**NODE, wait=False) for _ in range(count)]
         self.cluster.wait_for_nodes()
 
-    def kill(self) -> None:
-        """`kill -9` of the last node's raylet, as when its machine is lost."""
-        node = self.nodes.pop()
+    def working(self) -> Any | None:
+        """A node on which an actor is doing shards."""
+        for node in self.nodes:
+            with contextlib.suppress(psutil.Error):
+                processes = psutil.Process(node.all_processes["raylet"][0].process.pid).children()
+                if any("Actor.run" in " ".join(process.cmdline()) for process in processes):
+                    return node
+        return None
+
+    def kill(self, node: Any | None = None) -> None:
+        """`kill -9` of a node's raylet (default: the last node's), as when its machine is lost."""
+        node = node or self.nodes[-1]
+        self.nodes.remove(node)
         for info in node.all_processes["raylet"]:
             os.kill(info.process.pid, signal.SIGKILL)
         self.cluster.worker_nodes.discard(node)

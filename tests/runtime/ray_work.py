@@ -1,20 +1,26 @@
 """Work in shards without a model, for the tests of actors. A shard is a file with the node that wrote it."""
 
 import contextlib
+import errno
+import fcntl
+import logging
 import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
 
+from lark.runtime.locks import locked
 from lark.runtime.operation import Job
 from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 
 COUNT = 60
+log = logging.getLogger("lark.test")
 
 
 @in_shards
 def work(job: Job) -> Work:
-    """Files in the job's folder say what happens: `slow` (each shard takes a second), `bad-<name>`, `deadly-<name>`."""
+    """Files in the job's folder say what happens: `slow` (each shard takes a second), `bad-<name>`, `deadly-<name>`,
+    `stopped-<name>`, `stuck-<name>`, `unlockable` (shards take turns, on a file system that has no locks)."""
 
     @contextlib.contextmanager
     def load() -> Iterator[Do]:
@@ -33,8 +39,16 @@ def work(job: Job) -> Work:
                 with contextlib.suppress(FileNotFoundError):
                     (job.folder / f"deadly-{shard.name}").unlink()
                     os.kill(os.getpid(), signal.SIGKILL)
+                with contextlib.suppress(FileNotFoundError):
+                    (job.folder / f"stopped-{shard.name}").unlink()
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                with contextlib.suppress(FileNotFoundError):
+                    (job.folder / f"stuck-{shard.name}").unlink()
+                    time.sleep(3600)
                 if (job.folder / "slow").exists():
                     time.sleep(1)
+                if (job.folder / "unlockable").exists():
+                    take_turn(job)
                 (job.folder / f"{shard.name}.done").write_text(node)
 
         yield do
@@ -48,6 +62,19 @@ def work(job: Job) -> Work:
     )
 
 
+def take_turn(job: Job) -> None:
+    def flock(handle: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    fcntl.flock = flock  # in a process of its own
+    with locked(job.folder / "turn", "a turn"):
+        for what in ("in", "out"):
+            with (job.folder / "turns.txt").open("a") as handle:
+                handle.write(f"{what}\n")
+            time.sleep(0.01)
+
+
 def whole(job: Job) -> dict[str, str]:
     """Work that cannot be divided."""
+    log.info("it is working")
     return {"said": "done", "actor": job.actor}

@@ -2,10 +2,12 @@
 
 import contextlib
 import json
-import os
+import re
 import shutil
+import subprocess
+import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,7 +26,7 @@ from lark.evaluation.shards import GENERATIONS
 from lark.runtime import cluster, launch
 from lark.runtime.dispatch import ATTEMPTS
 from lark.runtime.machine import Machine
-from tests.conftest import composed, job_of, run_program, start_program
+from tests.conftest import ROOT, composed, job_of, run_program, start_program
 from tests.runtime.ray_cluster import Nodes, nodes
 from tests.runtime.ray_work import COUNT
 
@@ -35,34 +37,34 @@ RUN = ["pool.questions=4", "training.epochs=4", "training.global_batch=6", "stag
 @pytest.fixture(scope="module")
 def started() -> Iterator[Nodes]:
     """The cluster of all tests in this file. Nothing of it is left afterwards."""
-    before = {process.pid for process in psutil.process_iter()}
     with nodes(2) as running:
+        session = running.cluster.head_node.get_session_dir_path()
         yield running
     deadline = time.time() + 30
-    while time.time() < deadline and (left := _of_ray(before)):
+    while time.time() < deadline and (left := _of_ray(session)):
         time.sleep(0.5)
     assert not left
 
 
-def _of_ray(before: set[int]) -> list[str]:
-    """Processes of Ray that did not exist before, and belong to the user who runs the tests."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if (
-            process.pid not in before
-            and process.info["uids"].real == os.getuid()
-            and ("raylet" in line or "gcs_server" in line)
-        ):
-            found.append(line[:100])
-    return found
+def _of_ray(session: str) -> list[str]:
+    """Processes of a cluster, which have the folder of its logs or sockets on their command lines."""
+    lines = (" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
+    return [line[:200] for line in lines if session in line]
 
 
-def run(folder: Path, started: Nodes, target: str = "work") -> dict[str, object]:
+def run(folder: Path, started: Nodes, target: str = "work", *settings: str) -> dict[str, object]:
     """Do the work in `folder` on the cluster."""
+    return work_at(folder, started.address, target, *settings)
+
+
+def work_at(folder: Path, address: str, target: str = "work", *settings: str) -> dict[str, object]:
     folder.mkdir(exist_ok=True)
-    machine = Machine("cpu", 1, 2, 1, started.address)
-    return launch.run_worker(job_of(composed(), folder, machine=machine), f"tests.runtime.ray_work:{target}")
+    machine = Machine("cpu", 1, 2, 1, address)
+    return launch.run_worker(job_of(composed(*settings), folder, machine=machine), f"tests.runtime.ray_work:{target}")
+
+
+def logged(folder: Path) -> str:
+    return (folder / launch.LOG).read_text()
 
 
 def tried(folder: Path) -> Counter[str]:
@@ -106,11 +108,52 @@ def test_a_node_that_joins_takes_work_and_a_lost_node_costs_only_the_shard_it_wa
     again = [name for name, times in tried(tmp_path).items() if times > 1]
     assert len(again) <= 1, "only the shard that the lost node was at is done again"
     assert len(tried(tmp_path)) == COUNT
+    assert re.search(r"Lost 1 process of the cluster, and with it [\d.]+ s of [\d.]+ s of work \([\d.]+%\)", logged(tmp_path))
+
+
+DRIVER = (
+    "import sys; from pathlib import Path; from tests.runtime.test_ray import work_at; work_at(Path(sys.argv[1]), sys.argv[2])"
+)
+
+
+def test_what_a_killed_driver_has_done_is_not_done_again(tmp_path: Path, started: Nodes) -> None:
+    (tmp_path / "slow").touch()
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path), started.address], cwd=ROOT)
+    wait(lambda: len(list(tmp_path.glob("*.done"))) >= 2 or driver.poll() is not None)
+    driver.kill()  # -9
+    driver.wait()
+    (tmp_path / "slow").unlink()
+    wait(lambda: started.working() is None)  # its actors end with it
+    done, before = {path.stem for path in tmp_path.glob("*.done")}, tried(tmp_path)
+    run(tmp_path, started)
+    assert done and not done & set(tried(tmp_path) - before)
+    assert len(list(tmp_path.glob("*.done"))) == COUNT
+
+
+def test_the_shards_of_stopped_and_stuck_processes_go_to_others(tmp_path: Path, started: Nodes) -> None:
+    (tmp_path / "stopped-s10").touch()
+    (tmp_path / "stuck-s11").touch()
+    assert run(tmp_path, started, "work", "hardware.silence=0.1") == {"done": COUNT}
+    assert {name for name, times in tried(tmp_path).items() if times > 1} == {"s10", "s11"}
+    said = logged(tmp_path)
+    assert re.search(r"\(process id \d+ on .*\) has shown no sign of life for \d+ seconds: it is stopped", said)
+    assert re.search(r"\(process id \d+ on .*\) has waited for \d+ seconds without working", said)
+    assert said.count("1 of its 1 shards go to others; hardware.silence=0.1") == 2
+    assert "time.sleep(3600)" in said, "the stack of the stuck process"
+    assert not list(tmp_path.glob(".remote*"))
+
+
+def test_nodes_take_turns_where_the_file_system_has_no_locks(tmp_path: Path, started: Nodes) -> None:
+    (tmp_path / "unlockable").touch()
+    run(tmp_path, started)
+    assert (tmp_path / "turns.txt").read_text().split() == ["in", "out"] * COUNT
+    assert len({path.read_text() for path in tmp_path.glob("*.done")}) == 2
 
 
 def test_undivided_work_runs_in_one_process_of_the_cluster(tmp_path: Path, started: Nodes) -> None:
     assert run(tmp_path, started, "whole") == {"said": "done", "actor": ""}
     assert not list(tmp_path.glob(".whole*"))
+    assert logged(tmp_path).count("it is working") == 1, "its messages are passed on"
 
 
 def wait(condition: Callable[[], object], seconds: float = 240) -> None:
@@ -146,29 +189,37 @@ def stamps(folder: Path, pattern: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.skipif("LARK_CLUSTER_TESTS" not in os.environ, reason="takes minutes: set LARK_CLUSTER_TESTS=1")
-def test_a_run_survives_the_loss_of_its_driver_and_of_nodes_and_makes_the_files_of_one_machine(
-    one: Path, started: Nodes, tmp_path: Path
-) -> None:
+def test_a_run_survives_the_loss_of_nodes_and_makes_the_files_of_one_machine(one: Path, started: Nodes, tmp_path: Path) -> None:
     arguments = [*RUN, "hardware=ray", "hardware.elastic=true"]
     for kind in ("pool", "lengths"):  # the same either way, and not what is compared
         shutil.copytree(one / kind, tmp_path / kind)
 
-    def shards() -> dict[str, int]:
-        return stamps(tmp_path, "scores/*/shard-*")
+    seen: dict[str, set[int]] = defaultdict(set)
 
-    first = start_program(*arguments, outputs=tmp_path)
-    wait(lambda: len(shards()) >= 2 or first.poll() is not None)
-    first.kill()  # -9
-    first.communicate()
-    kept = shards()
-    second = start_program(*arguments, outputs=tmp_path)
-    wait(lambda: len(shards()) > len(kept) or second.poll() is not None)
-    assert kept.items() <= shards().items(), "what was done before the driver was killed is not done again"
-    wait(lambda: list(tmp_path.glob("checkpoint/*/checkpoints/*/complete")) or second.poll() is not None)
-    started.kill()
-    said, _ = second.communicate()
-    assert second.returncode == 0, said
+    def shards() -> int:
+        """The number of scored shards. Remembers when each was written."""
+        now = stamps(tmp_path, "scores/*/shard-*")
+        for name, stamp in now.items():
+            seen[name].add(stamp)
+        return len(now)
+
+    program = start_program(*arguments, outputs=tmp_path)
+    lost = None
+    while shards() < 2 or (lost := started.working()) is None:
+        assert program.poll() is None, program.communicate()[0]
+        time.sleep(0.005)
+    started.kill(lost)  # while it scores
+    started.add()
+    wait(lambda: shards() * 0 or list(tmp_path.glob("checkpoint/*/checkpoints/*/complete")) or program.poll() is not None)
+    assert all(len(times) == 1 for times in seen.values()), "no shard is done twice"
+    started.kill()  # while it trains
+    said, _ = program.communicate()
+    assert program.returncode == 0, said
+    assert re.search(r"Lost a node of the cluster; [01] of its 1 shards go to others\.", said), said
+    assert re.search(r"Lost 1 process of the cluster, and with it [\d.]+ s of [\d.]+ s of work", said)
+    assert re.search(
+        r"training runs in 2 processes\n.*training runs in 1 process\n.*resuming from checkpoint-", said, re.DOTALL
+    )
     for file in ("scores/*/scores.parquet", "selection/*/train.jsonl"):
         assert next(tmp_path.glob(file)).read_bytes() == next(one.glob(file)).read_bytes()
     ours, theirs = (load_file(next(folder.glob("checkpoint/*/model.safetensors"))) for folder in (tmp_path, one))
@@ -178,7 +229,6 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_nodes_and_makes_the_files_
     assert [json.loads(line)["step"] for line in curve] == list(range(1, len(curve) + 1))
 
 
-@pytest.mark.skipif("LARK_CLUSTER_TESTS" not in os.environ, reason="takes minutes: set LARK_CLUSTER_TESTS=1")
 def test_a_node_that_is_lost_while_generating_changes_no_answer(started: Nodes, tmp_path: Path) -> None:
     started.add(2 - len(started.nodes))
     config = composed(

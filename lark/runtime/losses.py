@@ -1,0 +1,36 @@
+"""How much work was lost with nodes and processes of a cluster, for the log."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Losses:
+    """Time of a step's processes, and the part of it whose results do not exist."""
+
+    spent: float = 0.0
+    """Seconds that all processes together were given shards for."""
+    lost: float = 0.0
+    """Seconds of it that were lost. Includes the time until a loss was noticed."""
+    shards: int = 0
+    """Shards that were given to another process."""
+    processes: int = 0
+
+    def finished(self, seconds: float) -> None:
+        """A process has done its shards."""
+        self.spent += seconds
+
+    def add(self, seconds: float, missing: int, shards: int) -> None:
+        """A process was lost: `missing` of its `shards` have no result."""
+        self.processes += 1
+        if shards:
+            self.spent += seconds
+            self.lost += seconds * missing / shards
+            self.shards += missing
+
+    def __str__(self) -> str:
+        lost = f"{self.processes} process{'es' if self.processes > 1 else ''} of the cluster"
+        share = self.lost / self.spent if self.spent else 0.0
+        return (
+            f"Lost {lost}, and with {'them' if self.processes > 1 else 'it'} {self.lost:.1f} s of {self.spent:.1f} s of work "
+            f"({share:.1%}), on {self.shards} shard{'' if self.shards == 1 else 's'} that others did again."
+        )
