@@ -4,6 +4,7 @@ indicators of its text, whether it is correct, a judge's opinion."""
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from lark.models.students import check_context
 from lark.planner import costs, remedies
 from lark.planner.costs import GIB, Flops
 from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_bytes
+from lark.planner.lengths import CHARACTERS
+from lark.pool import trajectories as pools
 from lark.runtime.machine import Machine
 from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
@@ -43,7 +46,10 @@ def _report_truncation(config: Config, counts: Counts, made: bool) -> None:
 def _lengths_cost(planner: Planner, step: Step) -> Estimate:
     threads = planner.hardware.machine.threads * planner.hardware.machine.processes
     seconds = START_SECONDS["cpu"] + planner.lengths.tokens / TOKENISE * (SERIAL + (1 - SERIAL) / threads)
-    return planner.made(step, f"{planner.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
+    made = planner.made(step, f"{planner.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
+    text = max(1.0, float(planner.lengths.response.mean()) * CHARACTERS)
+    rows = min(pools.ROWS_IN_MEMORY, max(1.0, pools.CHARACTERS_IN_MEMORY / text))
+    return replace(made, shards=ceil(planner.lengths.trajectories / rows))  # a shard is a row group of the pool
 
 
 def _score_cost(planner: Planner, step: Step) -> Estimate:
@@ -51,7 +57,8 @@ def _score_cost(planner: Planner, step: Step) -> Estimate:
     flops = costs.forward_flops(planner.shape, lengths.total, lengths.response)
     own = flops.forward * lengths.repeat / lengths.trajectories / planner.hardware.rate("forward", planner.shape, 1)
     paper = f"{PAPER_SCORE_SECONDS} s per sample (ours {own:.2f} s of one GPU)" if planner.is_papers else ""
-    return replace(_pass_cost(planner, step, flops, paper), kept_gib=_token_bytes(planner, step) / GIB)
+    made = _pass_cost(planner, step, flops, shards.cost(lengths.total), paper)
+    return replace(made, kept_gib=_token_bytes(planner, step) / GIB)
 
 
 def _token_bytes(planner: Planner, step: Step) -> float:
@@ -65,16 +72,17 @@ def _token_bytes(planner: Planner, step: Step) -> float:
 
 def _local_cost(planner: Planner, step: Step) -> Estimate:
     lengths, context = planner.lengths, planner.config.scoring.local_context
-    return _pass_cost(planner, step, costs.local_flops(planner.shape, lengths.total, lengths.response, context))
+    work = costs.local_flops(planner.shape, lengths.total, lengths.response, context)
+    return _pass_cost(planner, step, work, lengths.total + context * lengths.response)
 
 
 def _unprompted_cost(planner: Planner, step: Step) -> Estimate:
     response = planner.lengths.response
-    return _pass_cost(planner, step, costs.forward_flops(planner.shape, response, response))
+    return _pass_cost(planner, step, costs.forward_flops(planner.shape, response, response), shards.cost(response))
 
 
-def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "") -> Estimate:
-    """Cost of one pass of the student over the pool."""
+def _pass_cost(planner: Planner, step: Step, operations: Flops, load: np.ndarray, paper: str = "") -> Estimate:
+    """Cost of one pass of the student over the pool. `load`: of each trajectory, as shards are cut by it."""
     lengths, shape = planner.lengths, planner.shape
     flops = operations.forward * lengths.repeat
     element = precision_bytes(planner.config.student.dtype)
@@ -82,7 +90,9 @@ def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "")
     batch = max(planner.config.hardware.score_tokens, int(lengths.total.max()))
     memory = (weights + costs.forward_bytes(shape, batch, element)) / GIB
     work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens"
-    return planner.made(step, work, flops, planner.seconds("forward", flops, weights), memory, weights / GIB, paper)
+    made = planner.made(step, work, flops, planner.seconds("forward", flops, weights), memory, weights / GIB, paper)
+    wanted = ceil(float(load.sum()) * lengths.repeat / planner.config.scoring.shard_tokens)
+    return replace(made, shards=min(lengths.trajectories, max(shards.LEAST_SHARDS, wanted)))
 
 
 def _pass_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
@@ -122,7 +132,7 @@ def _judge_cost(planner: Planner, step: Step) -> Estimate | None:
     memory = (weights + kv * judged.max_length) / GIB
     seconds = flops / planner.hardware.rate("forward", shape) + answering
     work = f"{lengths.trajectories:,} verdicts of {Path(judged.path).name}"
-    return planner.made(step, work, flops, seconds, memory, weights / GIB)
+    return replace(planner.made(step, work, flops, seconds, memory, weights / GIB), shards=lengths.trajectories)
 
 
 def _judge_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
