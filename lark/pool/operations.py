@@ -6,6 +6,7 @@ from lark.config import Config
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.noise import noisy
+from lark.pool.partition import groups, write_parts
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.runtime.operation import Counts, Job, Operation
@@ -15,6 +16,9 @@ log = logging.getLogger(__name__)
 
 def _pool(job: Job) -> Counts:
     pool, tally = job.config.pool, Tally()
+    split = groups(pool)
+    if len(split) > 1:
+        return write_parts(pool, split, job.folder)
     if pool.decontaminate:
         from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
 
