@@ -6,6 +6,9 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 # The build of vLLM, with the versions that it requires: gpu where the driver reports a GPU. To choose: make setup ENGINE=cpu
 ENGINE ?= $(if $(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),gpu,cpu)
+ifneq ($(filter-out cpu gpu,$(ENGINE))$(word 2,$(ENGINE)),)
+$(error ENGINE must be cpu or gpu)
+endif
 CONSTRAINTS := $(if $(filter gpu,$(ENGINE)),constraints-gpu.txt,constraints.txt)
 INSTALL := $(PIP) install --quiet -c $(CONSTRAINTS)
 ARGS ?=
@@ -35,6 +38,9 @@ test: $(VENV)/.test ## Run the linter, the type checker and the tests
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	OMP_NUM_THREADS=1 $(PY) -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+
+fuzz: $(VENV)/.test ## Damage pools, settings, students, outputs and answers at random, and kill runs (10 minutes; ARGS="--minutes 10 --seed 0")
+	$(PY) -m tests.fuzz $(ARGS)
 
 check-environment: $(VENV)/.test ## Resolve environment.yml and environment-sglang.yml against the package index (5 minutes; downloads metadata only)
 	$(PY) -m pytest -rs tests/check_environment.py $(ARGS)
@@ -98,4 +104,4 @@ $(VENV)/.test: $(VENV)/.run
 	$(if $(filter cpu,$(ENGINE)),$(PIP) uninstall --quiet --yes $(UNUSED))
 	touch $@
 
-.PHONY: help run explore test check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)
+.PHONY: help run explore test fuzz check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)

@@ -125,8 +125,9 @@ def test_credentials_are_recognised(text: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_key_that_starts_like_a_path_is_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE")
-    assert find("x=/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE") is not None
+    for key in ("/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE", "~nobody-here/K7MDENG", "/" + "x" * 5000, ".K7MDENGbPxRfiCY"):
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
+        assert find(f"x={key}") is not None
 
 
 def test_a_credential_in_pieces_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:

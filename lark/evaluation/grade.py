@@ -24,7 +24,7 @@ from lark.runtime.store import Kind, write_text
 if TYPE_CHECKING:
     from lark.runtime.operation import Counts, Job
 
-METRICS = Kind("metrics", 4, "metrics.json")
+METRICS = Kind("metrics", 5, "metrics.json")
 GRADES = "grades.jsonl"
 """The grades of single samples, beside the metrics."""
 ANSWERS = 1000

@@ -13,13 +13,15 @@ from typing import Any
 from lark.errors import LarkError
 from lark.generation import journal
 from lark.reading.rows import jsonl_rows
-from lark.runtime.store import Kind, write_text
+from lark.runtime.store import Kind, checksum, write_text
 
 log = logging.getLogger(__name__)
 
 GENERATIONS = Kind("generations", 2, "generations.jsonl")
 PROBLEMS = "problems.jsonl"
 SHARDS = "shard-*.jsonl"
+CHECKSUM = "generations.sha256"
+"""Checksum of the merged file. Between merging, which removes the shards, and the manifest, nothing else would show a change."""
 Samples = list[dict[str, Any]]
 
 
@@ -80,7 +82,7 @@ def stored(folder: Path, plan: Plan, report: bool = False) -> dict[tuple[str, in
 
 
 def merged(folder: Path, plan: Plan, report: bool = False) -> bool:
-    """Whether the merged file exists and has exactly what was planned. It has, if a run was killed right after merging.
+    """Whether the merged file exists, is unchanged and has exactly what was planned: if a run was killed right after merging.
 
     `report`: log that there is one, but that it is damaged.
     """
@@ -93,10 +95,17 @@ def merged(folder: Path, plan: Plan, report: bool = False) -> bool:
         rows = []
     expected = [(*key, sample) for key in plan.keys for sample in range(plan.samples)]
     found = [(row.get("problem"), row.get("seed"), row.get("sample")) for row in rows]
-    whole = found == expected and all(map(_is_sample, rows))
+    whole = found == expected and all(map(_is_sample, rows)) and _is_unchanged(folder)
     if report and not whole:
         log.warning("%s does not contain exactly the planned answers: it is made again.", path)
     return whole
+
+
+def _is_unchanged(folder: Path) -> bool:
+    try:
+        return (folder / CHECKSUM).read_bytes().decode("ascii", "replace").strip() == checksum(folder / GENERATIONS.file)
+    except OSError:
+        return False
 
 
 def merge(folder: Path, plan: Plan) -> dict[str, Any]:
@@ -111,6 +120,7 @@ def merge(folder: Path, plan: Plan) -> dict[str, Any]:
                 "Run the same command again to generate them."
             )
         write_text(folder / GENERATIONS.file, "".join(_lines(answers, plan.keys)))
+        write_text(folder / CHECKSUM, checksum(folder / GENERATIONS.file) + "\n")
     for path in sorted(folder.glob(SHARDS)):
         path.unlink()
     return {"generations": len(plan.keys) * plan.samples}

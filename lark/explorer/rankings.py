@@ -65,7 +65,9 @@ def label_of(name: str) -> str:
 @once
 def about(method: Method) -> str:
     """What a method computes: the first paragraph of its function's docstring."""
-    return " ".join((getdoc(method.function) or "").split("\n\n")[0].split())
+    text = " ".join((getdoc(method.function) or "").split("\n\n")[0].split())
+    is_reversed = "external" not in method.needs and method.higher_is_better != METHODS[method.name].higher_is_better
+    return f"{text} Reversed here: the other end is selected." if is_reversed else text
 
 
 def rankings_of(listing: Listing, view: View, pool: PoolTable, cache: Cache) -> list[Ranking]:

@@ -16,8 +16,6 @@ from lark.selection.write import SELECTION
 
 OWN = frozenset({"rank_clip", "local_context", "questions", "tokens", "alternatives"})
 """Settings of a pass that do not identify its model."""
-LENGTHS = "lengths"
-"""Key of SOURCES."""
 NONE = "-"
 """The id of a view without a student."""
 
@@ -81,8 +79,7 @@ def find_view(listing: Listing, pool: str, fingerprint: str) -> View:
         if view.id == fingerprint:
             return view
     for view in found:
-        lengths = view.sources.get(LENGTHS)
-        if lengths is not None and lengths.fingerprint == fingerprint:
+        if fingerprint in (entry.fingerprint for entry in view.sources.values()):
             return view
     raise PageError(f"There are no scores {fingerprint} of the pool {entry.name} in this store (any more).")
 
@@ -96,7 +93,7 @@ def selections_of(listing: Listing, view: View) -> list[Entry]:
 
 def _view(listing: Listing, pool: Entry, head: Entry, of_pool: list[Entry]) -> View:
     lengths = head if head.kind == LENGTHS_TABLE.name else listing.input(head, LENGTHS_TABLE.name)
-    sources = {} if lengths is None else {LENGTHS: lengths}
+    sources = {} if lengths is None else {"lengths": lengths}
     if head.kind == SCORES_TABLE.name:
         sources["statistics"] = head
     newest = sorted(of_pool, key=lambda e: (e.finished, started(e)), reverse=True)

@@ -35,7 +35,7 @@ from lark.scoring.local import LocalScorer, local_naturalness, steps_of
 from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS, UNPROMPTED_TABLE
 from lark.scoring.shards import Shards
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
-from lark.scoring.tokens import ALTERNATIVES, PIECES, TrajectoryTokens, write_pieces, write_shard
+from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_pieces, write_shard
 
 log = logging.getLogger(__name__)
 
@@ -197,11 +197,10 @@ def _write(path: Path, content: Content) -> None:
 
 
 def _write_vocabulary(job: Job) -> None:
-    """The text of each token, for readers of the tokens' statistics."""
+    """The text of each token, for readers of the tokens' statistics. A resumed run writes it again: it may have changed since."""
     folder, student = job.outputs[TOKENS.name], job.config.student
-    if not (folder / PIECES).exists():
-        tokenizer = load_tokenizer(job.weights, student.revision, f"{student.setting}.path={job.weights}")
-        write_pieces(folder, *vocabulary_pieces(tokenizer))
+    tokenizer = load_tokenizer(job.weights, student.revision, f"{student.setting}.path={job.weights}")
+    write_pieces(folder, *vocabulary_pieces(tokenizer))
 
 
 class _Pass:

@@ -11,6 +11,7 @@ from lark.errors import LarkError
 from lark.models.dialogue import Dialogue
 from lark.reading.rows import Row as Line
 from lark.reading.rows import jsonl_rows
+from lark.reading.untrusted import quoted
 
 ROLES = ("system", "user", "assistant", "tool")
 TOKEN_WEIGHTS = "token_weights"
@@ -59,6 +60,14 @@ def _row(record: Line) -> Row:
     missing = [name for name in NEEDED if values.get(name) is None]
     if missing:
         raise LarkError(f"{where}: there is no `{missing[0]}`; a line of a training set has {', '.join(NEEDED)}.")
+    for name in ("question_id", "candidate_id"):
+        value = values[name]
+        if (
+            isinstance(value, bool | list | dict)
+            or not str(value).strip()
+            or (isinstance(value, float) and not isfinite(value))
+        ):
+            raise LarkError(f"{where}: `{name}` must be text or a number, not {quoted(value)}.")
     question_id, candidate_id = str(values["question_id"]), str(values["candidate_id"])
     weight = _weight(values["weight"], f"{question_id}/{candidate_id}", where)
     tokens = None if values.get(TOKEN_WEIGHTS) is None else _token_weights(values[TOKEN_WEIGHTS], where)

@@ -89,12 +89,35 @@ def test_the_number_of_processes_changes_nothing_and_may_change_in_between(tmp_p
 
 def test_a_run_that_is_killed_while_merging_generates_nothing_again(tmp_path: Path, undisturbed: str) -> None:
     path = job_file(tmp_path / "run")
-    (path.parent / "problems.jsonl").write_text("")
-    (path.parent / shards.GENERATIONS.file).write_text(undisturbed)
-    job, _ = read_job(path)
-    generate(job)
+    assert finish(path) == undisturbed
+    assert not list(path.parent.glob(shards.SHARDS))
+    generate(read_job(path)[0])
     assert not list(path.parent.glob(shards.SHARDS))
     assert shards.merge(path.parent, PLAN) == {"generations": 48}
+
+
+@pytest.mark.parametrize("harm", ["text", "number", "no checksum", "another checksum", "checksum is a folder"])
+def test_merged_answers_that_changed_before_the_run_ended_are_not_used(
+    harm: str, answered: list[bytes], undisturbed: str, tmp_path: Path
+) -> None:
+    """A run that is killed between merging and its manifest leaves neither shards nor the manifest's checksum."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / shards.shard(0)).write_bytes(b"".join(answered))
+    shards.merge(folder, PLAN)
+    assert shards.merged(folder, PLAN) and (folder / shards.GENERATIONS.file).read_text() == undisturbed
+    if harm in ("text", "number"):
+        old, new = {"text": ('"text": "', '"text": "9'), "number": ('"n_tokens": ', '"n_tokens": 1')}[harm]
+        (folder / shards.GENERATIONS.file).write_text(undisturbed.replace(old, new, 1))
+    elif harm == "another checksum":
+        (folder / shards.CHECKSUM).write_text("0" * 64)
+    else:
+        (folder / shards.CHECKSUM).unlink()
+        if harm == "checksum is a folder":
+            (folder / shards.CHECKSUM).mkdir()
+    assert not shards.merged(folder, PLAN)
+    with pytest.raises(LarkError, match="24 of 24 answers are missing"):
+        shards.merge(folder, PLAN)
 
 
 def test_a_journal_continues_after_its_last_complete_line(tmp_path: Path) -> None:

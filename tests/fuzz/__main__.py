@@ -69,8 +69,9 @@ def fuzz(kinds: Sequence[Kind], seed: int, minutes: float, cases: int | None, fo
         outcome.add(case, result, time.monotonic() - started)
         log.debug("%s, %s: %s\n  %s", case.name, result.outcome, result.what, result.details)
         if result.failed:
-            log.info('FAILED %s: %s\n  again: python -m tests.fuzz --seed %d --case "%s"\n  %s\n', result.outcome, result.what, seed,
-                     case.name, "\n  ".join(result.details.splitlines()))  # fmt: skip
+            again = f'python -m tests.fuzz --seed {seed} --case "{case.name}"'
+            details = "\n  ".join(result.details.splitlines())
+            log.info("FAILED %s: %s\n  again: %s\n  %s\n", result.outcome, result.what, again, details)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 SETTINGS = [*SMALL, "scoring.shard_tokens=2000", "training.checkpoints=4"]
 """A whole run that takes seconds, with several shards and checkpoints."""
-VARYING = ("metrics.jsonl", "manifest.json", "job.json", "log.txt", "summary.json")
+VARYING = ("metrics.jsonl", "manifest.json", "job.json", "log.txt", "summary.json", "steps.jsonl")
 """Files with times and speeds, which differ between any two runs."""
 STAGES = ("pool", "lengths", "scores", "selection", "checkpoint", "generations", "metrics")
 """Kinds of artifacts, in the order in which they are made."""

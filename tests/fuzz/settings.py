@@ -39,9 +39,12 @@ NUMBERS = [
     "-0.0",
 ]
 TEXTS = [
-    "null", "''", "[]", "{}", "[1]", "[a,b]", "{a:1}", "true", "maybe", "a,b", "${oc.env:HOME}", "${nope}", "${student.name}", "../../evil",
-    "/etc/passwd", "/dev/zero", "/dev/full", "/proc/self/mem", "~", "~nobody-here/x", ".", "..", "a b", "'a b'", '"', "\\", "=", "a=b",
-    "x" * 300, "é" * 120, "[" * 60, "{a:" * 30 + "1" + "}" * 30, "\u202e", "\x1b[31m", "a\nb", "<|im_end|>", "(", "(x+x+)+y", "%", "#", "@",
+    "null", "''", "[]", "{}", "[1]", "[a,b]", "{a:1}", "true", "maybe", "a,b", "${oc.env:HOME}", "${nope}", "${student.name}",
+    "../../evil",
+    "/etc/passwd", "/dev/zero", "/dev/full", "/proc/self/mem", "~", "~nobody-here/x", ".", "..", "a b", "'a b'", '"', "\\", "=",
+    "a=b",
+    "x" * 300, "é" * 120, "[" * 60, "{a:" * 30 + "1" + "}" * 30, "\u202e", "\x1b[31m", "a\nb", "<|im_end|>", "(", "(x+x+)+y", "%",
+    "#", "@",
     "demo", "Qwen/Qwen2.5-7B", "$(touch pwned)", "`touch pwned`", "!!python/object/apply:os.system [id]", "*", "&a", "- x", "---",
 ]  # fmt: skip
 
@@ -117,7 +120,8 @@ EXTREMES = {
     bool: ["true", "false"],
 }
 OTHERS = ("hardware.processes", "hardware.nodes", "hardware.node", "hardware.device", "hardware.threads", "hardware.warm",
-          "hardware.sequence_parallel", "tracking.", "engine.kv_cache_gib", "experiment", "analysis.", "hardware.silence")  # fmt: skip
+          "hardware.sequence_parallel", "tracking.", "engine.kv_cache_gib", "experiment", "analysis.",
+          "hardware.silence")  # fmt: skip
 """Settings that start other processes, or that this run does not use."""
 METHODS = (
     "lark",

@@ -37,7 +37,8 @@ def base_rows() -> list[Row]:
     return [
         {
             "question_id": f"q{number}", "candidate_id": f"{teacher}.0", "teacher": teacher, "rollout": 0,
-            "question": f"What is {number} + 2, “exactly”?", "response": f"It is {number}, then two more.\nSo \\boxed{{{number + 2}}}.",
+            "question": f"What is {number} + 2, “exactly”?",
+            "response": f"It is {number}, then two more.\nSo \\boxed{{{number + 2}}}.",
             "answer": str(number + 2), "correct": True,
         }
         for number in range(4)
@@ -200,7 +201,8 @@ def read_pool(path: Path, found: Path) -> None:
     save([*pools.iterate(table), {"unused": counts.get("unused", {})}], found)
 
 
-KNOWN = {"question_id", "problem_id", "candidate_id", "teacher", "rollout", "question", "problem", "response", "completion", "answer",
+KNOWN = {"question_id", "problem_id", "candidate_id", "teacher", "rollout", "question", "problem", "response", "completion",
+"answer",
          "correct", "system", "thinking", "messages", "tools"}  # fmt: skip
 
 
