@@ -16,12 +16,13 @@ from experiments.harness.sweep import compose_sweep
 from experiments.submission.graph import graph, remaining
 from experiments.submission.record import Submission, submissions
 from experiments.submission.slurm_jobs import parameters
-from experiments.submission.status import describe, situations, timeline
+from experiments.submission.status import describe
 from experiments.submission.submit import plan_steps
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Operation, Step
 from lark.runtime.store import Artifact, Kind
 from tests.conftest import ROOT
+from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_until
 
 KIND = Kind("thing")
 
@@ -117,42 +118,10 @@ def test_the_papers_table_is_a_graph_with_gpus_only_where_they_are_used(paper_ta
             assert [named[name].title for name in step.after] == ["select"]
 
 
-ARGUMENTS = ["table1", "method=lark,grape", "budget=1", "stages=[select]", "pool.questions=3", "tracking=none"]
-
-
-def experiments(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def wait(submission: Submission, *states: str, seconds: float = 120) -> None:
-    """Wait until every step is in one of these states."""
-    deadline = time.time() + seconds
-    while {s.state for s in situations(submission)} - set(states):
-        assert time.time() < deadline, describe(submission)
-        time.sleep(0.2)
-
-
-def check_shared_scores(submission: Submission) -> None:
-    """The scores were made once for both trials, and no step started before its inputs were finished."""
-    found = {s.step.name: s for s in situations(submission)}
-    (score,) = [s for s in found.values() if s.step.title == "score"]
-    assert score.step.trials == (0, 1)
-    assert all(len([e for e in submission.events(s.step) if not e.error and e.ended]) == 1 for s in found.values())
-    for s in found.values():
-        for name in s.step.after:
-            assert s.started is not None and found[name].ended is not None and found[name].ended <= s.started
-    logs = "".join(file.read_text() for file in (submission.folder / "logs").iterdir() if file.suffix != ".pkl")
-    assert "waiting for another run" not in logs  # no step held its cores while another made what it needs
-    assert score.step.name in timeline(submission)
-
-
 def test_a_sweep_outlives_its_shell_and_continues_after_its_conductor_is_killed(tmp_path: Path) -> None:
-    settings = [*ARGUMENTS, "hardware=cpu", "hardware.threads=1", f"outputs={tmp_path}"]
-    assert "5 steps of 2 trials, 0 finished" in experiments("submit", *settings)
+    settings = ["table1", "method=random,token_length", *ARGUMENTS[2:], "hardware=cpu", "hardware.threads=1"]
+    settings.append(f"outputs={tmp_path}")
+    assert "4 steps of 2 trials, 0 finished" in experiments("submit", *settings)
     (submission,) = submissions(tmp_path)
     conductor = psutil.Process(int(str(submission.conductor()).split()[1]))
     assert os.getsid(conductor.pid) != os.getsid(0)
@@ -168,10 +137,9 @@ def test_a_sweep_outlives_its_shell_and_continues_after_its_conductor_is_killed(
     assert "its process was lost" in said and "submit again: python -m experiments submit table1" in said
 
     assert "1 finished" in experiments("submit", *settings)
-    wait(submission, "done")
-    check_shared_scores(submission)
+    wait_until(submission, "done")
+    check_shared(submission, "lengths")
     assert "Everything is done" in describe(submission)
-    assert "5 finished" in experiments("submit", *settings)
 
 
 @pytest.fixture
@@ -209,8 +177,8 @@ def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(tmp_
     assert "submit again" in said
 
     assert "3 jobs submitted to SLURM" in experiments("submit", *settings)
-    wait(submission, "done")
-    check_shared_scores(submission)
+    wait_until(submission, "done")
+    check_shared(submission, "score")
 
 
 def test_jobs_ask_for_the_gpus_of_their_step(tmp_path: Path) -> None:
