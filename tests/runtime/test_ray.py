@@ -115,7 +115,7 @@ def test_undivided_work_runs_in_one_process_of_the_cluster(tmp_path: Path, start
     assert not list(tmp_path.glob(".whole*"))
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 240) -> None:
+def wait(condition: Callable[[], object], seconds: float = 240) -> None:
     deadline = time.time() + seconds
     while not condition():
         assert time.time() < deadline, "nothing happened"
