@@ -26,8 +26,8 @@ from lark.config import Config
 from lark.models.shapes import shape_of
 from lark.planner.__main__ import COUNTS, composed
 from lark.planner.costs import forward_flops
+from lark.planner.division import Scale, parts
 from lark.planner.lengths import PoolLengths, pool_lengths
-from lark.planner.parts import Scale, parts
 from lark.planner.report import duration
 from lark.planner.scale import DETECTION, REPLACEMENT, Part, expected, stops_falling
 from lark.printing import log_to

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lark import config as conf
 from lark.config.cli import CONF, as_hydra_reads, outputs_typed, sentence
 from lark.errors import LarkError
-from lark.planner.parts import Scale, disk_gib, parts
+from lark.planner.division import Scale, disk_gib, parts
 from lark.planner.report import duration, size
 from lark.planner.scale import Expected, Part, expected, stops_falling
 from lark.printing import log_to

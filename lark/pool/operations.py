@@ -9,6 +9,7 @@ from lark.pool.noise import noisy
 from lark.pool.partition import groups, write_parts
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
+from lark.pool.worker import write_parts_on_cluster
 from lark.runtime.operation import Counts, Job, Operation
 
 log = logging.getLogger(__name__)
@@ -18,7 +19,7 @@ def _pool(job: Job) -> Counts:
     pool, tally = job.config.pool, Tally()
     split = groups(pool)
     if len(split) > 1:
-        return write_parts(pool, split, job.folder)
+        return write_parts_on_cluster(job, split) if job.machine.cluster else write_parts(pool, split, job.folder)
     if pool.decontaminate:
         from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
 

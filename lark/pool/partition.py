@@ -8,7 +8,7 @@ numbers depend on earlier groups is read a second time.
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -76,6 +76,7 @@ class Group:
 
 def read_group(pool: conf.Pool, files: Sequence[Path], path: Path, start: Mapping[str, int]) -> Group:
     """Read some files and write their part. `start`: numbers of trajectories of their questions in earlier groups."""
+    check(pool)
     tally = Tally()
     group = Group(tally, Summary(pool, tally), Counter(), set(), {}, np.empty(0, np.uint64), set(pool.fields))
     counter, keys = Numbering(start), list[int]()
@@ -107,25 +108,42 @@ def _located(
 
 
 def write_parts(pool: conf.Pool, split: Sequence[Sequence[Path]], folder: Path, processes: int | None = None) -> dict[str, Any]:
-    """Read the groups in parallel and write their parts; return the summary of the pool."""
-    check(pool)
-    tally = Tally()
-    tally.found(table_files(pool))
-    paths = [folder / pools.part_name(number) for number in range(len(split))]
+    """Read the groups in processes of this machine and write their parts; return the summary of the pool."""
     for stale in pools.parts(folder / pools.FILE):
         stale.unlink(missing_ok=True)
     count = min(processes or usable_cores(), len(split))
     with ProcessPoolExecutor(count, get_context("spawn"), _prepare, (os.getpid(),)) as executor:
-        asked = [executor.submit(read_group, pool, files, path, {}) for files, path in zip(split, paths, strict=True)]
+
+        def read_some(starts: Mapping[int, Mapping[str, int]]) -> list[Group]:
+            asked = [executor.submit(read_group, pool, split[n], part_of(folder, n), start) for n, start in starts.items()]
+            return [future.result() for future in asked]  # the error of the first file comes first
+
         try:
-            found = [future.result() for future in asked]  # the error of the first file comes first
-            again = _renumbered(found)
-            asked = [executor.submit(read_group, pool, split[number], paths[number], start) for number, start in again.items()]
-            for number, future in zip(again, asked, strict=True):
-                found[number] = future.result()
+            found = read_all(len(split), read_some)
         except BaseException:
             executor.shutdown(cancel_futures=True)
             raise
+    return merged(pool, split, found)
+
+
+def part_of(folder: Path, number: int) -> Path:
+    return folder / pools.part_name(number)
+
+
+def read_all(count: int, read_some: Callable[[Mapping[int, Mapping[str, int]]], list[Group]]) -> list[Group]:
+    """Read all groups, and again those whose numbers depend on earlier ones. `read_some` reads groups, given what their numbers
+    start with."""
+    found = read_some({number: {} for number in range(count)})
+    again = _renumbered(found)
+    for number, group in zip(again, read_some(again) if again else [], strict=True):
+        found[number] = group
+    return found
+
+
+def merged(pool: conf.Pool, split: Sequence[Sequence[Path]], found: Sequence[Group]) -> dict[str, Any]:
+    """Check what concerns several groups; return the summary of the pool."""
+    tally = Tally()
+    tally.found(table_files(pool))
     _check_across(pool, split, found)
     summary = Summary(pool, tally)
     for group in found:
@@ -134,7 +152,7 @@ def write_parts(pool: conf.Pool, split: Sequence[Sequence[Path]], folder: Path, 
     Filter(pool, tally).finish()
     check_named(pool, set().union(*(group.named for group in found)))
     check_missing(pool, set.intersection(*(group.missing for group in found)))
-    return {**pools.described(summary, tally, pool), "parts": len(paths)}
+    return {**pools.described(summary, tally, pool), "parts": len(found)}
 
 
 def _prepare(parent: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.bench.cluster import compare, simulate, totals
 from lark.planner.__main__ import composed
-from lark.planner.parts import Scale, disk_gib, parts
+from lark.planner.division import Scale, disk_gib, parts
 from lark.planner.scale import Part, expected, stops_falling
 from tests.conftest import ROOT
 from tests.planner.steps import steps_of

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import pytest
 
 from lark import config as conf
 from lark.errors import LarkError
-from lark.pool import partition
+from lark.pool import partition, worker
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.read import read
 from lark.scoring.shards import read_rows
+from tests.conftest import composed, job_of, work_here
 
 ROWS = 60
 
@@ -76,6 +78,34 @@ def test_parts_have_the_trajectories_of_one_file_in_its_order_whatever_the_numbe
     if given:
         for part in pools.parts(tmp_path / "1" / pools.FILE):
             assert part.read_bytes() == (tmp_path / "3" / part.name).read_bytes()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_groups_that_are_read_as_shards_make_the_same_parts_and_resume(tmp_path: Path, given: bool, monkeypatch) -> None:
+    """As on a cluster, in this process."""
+    monkeypatch.setattr(worker, "run_worker", work_here)
+    pool = write_files(tmp_path / "files", given)
+    whole = one_process(pool, tmp_path / "one")
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    job, split = job_of(replace(composed(), pool=pool), folder), partition.groups(pool)
+    read_one, done = partition.read_group, list[Path]()
+
+    def interrupted(pool: conf.Pool, files: list[Path], part: Path, start: dict[str, int]) -> partition.Group:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(part)
+        return read_one(pool, files, part, start)
+
+    monkeypatch.setattr(worker, "read_group", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        worker.write_parts_on_cluster(job, split)
+    times = {part: part.stat().st_mtime_ns for part in done}
+    monkeypatch.setattr(worker, "read_group", read_one)
+    assert worker.write_parts_on_cluster(job, split) == {**whole, "parts": len(split)}
+    assert list(pools.iterate(folder / pools.FILE)) == list(pools.iterate(tmp_path / "one" / pools.FILE))
+    assert sorted(path.name for path in folder.iterdir()) == [pools.part_name(number) for number in range(len(split))]
+    assert not given or times == {part: part.stat().st_mtime_ns for part in done}
 
 
 def test_groups_depend_on_the_files_alone_and_small_pools_are_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
