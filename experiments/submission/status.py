@@ -30,7 +30,8 @@ class Situation:
 
 
 def situations(submission: Submission, active: Collection[str] | None = None) -> list[Situation]:
-    """The state of every step. `active`: the jobs in SLURM's queue."""
+    """The state of every step. `active`: the jobs in SLURM's queue; None: they are looked up."""
+    active = _active(submission) if active is None else active
     return [_situation(submission, step, active) for step in submission.steps.values()]
 
 
@@ -44,8 +45,12 @@ def _situation(submission: Submission, step: Planned, active: Collection[str] | 
     if events and events[-1].error:
         again = active is not None and submission.jobs().get(step.name) in active
         return Situation(step, "waiting" if again else "failed", events[-1].error, *times)
-    if events and not _carried_out(submission, step, active):
-        return Situation(step, "failed", "its process was lost", *times)
+    if not _carried_out(submission, step, active):
+        if events:
+            return Situation(step, "failed", "its process was lost", *times)
+        job = submission.jobs().get(step.name)
+        if job is not None and all(submission.finished(submission.steps[name]) for name in step.after):
+            return Situation(step, "failed", f"SLURM job {job} has ended without a result: `sacct -j {job}` may say why")
     return Situation(step, "waiting")
 
 
@@ -54,9 +59,14 @@ def _carried_out(submission: Submission, step: Planned, active: Collection[str] 
     return submission.jobs().get(step.name) in active if active is not None else submission.conductor() is not None
 
 
+def _active(submission: Submission) -> Collection[str] | None:
+    """The user's jobs in SLURM's queue. None: the sweep is not on SLURM."""
+    return queued() if submission.place == "slurm" else None
+
+
 def describe(submission: Submission) -> str:
     """The status as text."""
-    active = queued() if submission.place == "slurm" else None
+    active = _active(submission)
     found = situations(submission, active)
     states = Counter(s.state for s in found)
     rows = []

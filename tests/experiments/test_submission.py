@@ -171,10 +171,12 @@ def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(tmp_
     while any(file.read_text() in ("PENDING", "RUNNING") for file in slurm.glob("*.job")):
         assert time.time() < deadline
         time.sleep(0.2)
+    (lost,) = [name for name, step in submission.steps.items() if step.title == "score"]
     states = {name: (slurm / f"{job}.job").read_text() for name, job in submission.jobs().items()}
     assert sorted(states.values()) == ["CANCELLED", "CANCELLED", "COMPLETED", "COMPLETED", "FAILED"]
     said = experiments("status", "table1", f"outputs={outputs}")
-    assert "submit again" in said
+    assert f"failed: {lost}: SLURM job {submission.jobs()[lost]} has ended without a result" in said
+    assert "1 step failed. To continue, submit again" in said
 
     assert "3 jobs submitted to SLURM" in experiments("submit", *settings)
     wait_until(submission, "done")
