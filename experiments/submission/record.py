@@ -80,10 +80,7 @@ class Submission:
             self.address: str | None = values["address"]
             self.launcher: dict[str, Any] = dict(values["launcher"])
             self.trials: list[dict[str, Any]] = list(values["trials"])
-            self.steps = {
-                node["name"]: Planned(**{k: tuple(v) if isinstance(v, list) else v for k, v in node.items()})
-                for node in values["steps"]
-            }
+            self.steps = {node["name"]: _planned(node) for node in values["steps"]}
         except (KeyError, TypeError) as error:
             raise LarkError(f"{folder / GRAPH} is of another version ({error}). Remove {folder} and submit again.") from error
 
@@ -127,6 +124,12 @@ class Submission:
 
     def jobs(self) -> dict[str, str]:
         return {name: str(job) for name, job in (readable_object(self.folder / JOBS) or {}).items()}
+
+
+def _planned(values: dict[str, Any]) -> Planned:
+    """A step from its JSON, in which tuples are lists."""
+    read: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Planned(**read)
 
 
 def folder_of(outputs: Path, title: str, scale: str, arguments: Sequence[str]) -> Path:

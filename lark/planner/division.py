@@ -58,6 +58,8 @@ def _machine(config: Config, scale: Scale, gpus: int) -> Machine:
 
 def _part(config: Config, step: Step, scale: Scale, lengths: PoolLengths) -> Part | None:
     operation, whole = step.operation, step.operation.row_seconds * lengths.trajectories
+    if operation.shard_rows:
+        return Part(step.title, "shards", whole, START_SECONDS["cpu"], -(-lengths.trajectories // operation.shard_rows))
     if callable(operation.run) or operation.cost is None:
         return Part(step.title, "not", 0.0, 0.0, whole=whole)
     alone, together = operation.on_cpu or operation.processes == "one", operation.gpus(config) == 0

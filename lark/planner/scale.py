@@ -13,7 +13,7 @@ together. experiments/bench/cluster.py compares these formulas with a simulation
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, expm1
+from math import ceil, expm1, log, sqrt
 from typing import Literal
 
 DETECTION = 20.0
@@ -66,7 +66,7 @@ def expected(part: Part, gpus: int, failures_per_gpu_hour: float) -> Expected:
     used = min(used, part.pieces)
     shard = part.work / part.pieces
     busy = part.pieces * _until_done(shard, rate, again)
-    return Expected(part.name, part.start + _finish(part, busy, used) + part.whole, busy - part.work, used)
+    return Expected(part.name, part.start + _finish(part, busy, used, rate) + part.whole, busy - part.work, used)
 
 
 def _until_done(piece: float, rate: float, again: float) -> float:
@@ -74,18 +74,19 @@ def _until_done(piece: float, rate: float, again: float) -> float:
     return piece if rate * piece < 1e-12 else (1 / rate + again) * expm1(rate * piece)
 
 
-def _finish(part: Part, busy: float, workers: int) -> float:
+def _finish(part: Part, busy: float, workers: int, rate: float) -> float:
     """Time until the last of `workers` has finished shards that keep them busy for `busy` seconds in total.
 
     Shards of equal size are done in rounds: workers take as long as ceil(pieces / workers) shards. If their sizes differ, the
-    costliest are first and the cheapest fill the gaps, so that workers finish within about one small shard of each other.
+    costliest are first and the cheapest fill the gaps, so that workers finish within about one small shard of each other; but no
+    sooner than the longest shard. A failure in the last round, when nothing else is left to do, delays the end.
     """
-    mean = busy / part.pieces
+    mean, mixed = busy / part.pieces, min(1.0, part.spread / 0.25)
     rounds = ceil(part.pieces / workers) * mean
-    smooth = busy / workers + mean * (1 - part.spread) / 2
-    longest = mean * (1 + 2 * part.spread)
-    mixed = min(1.0, part.spread / 0.25)
-    return float(max(longest if part.pieces <= workers else 0.0, (1 - mixed) * rounds + mixed * max(smooth, mean)))
+    smooth = busy / workers + mean * max(0.0, 1 - part.spread) / 2
+    longest = mean * (1 + part.spread * sqrt(2 * log(part.pieces)))
+    late = -expm1(-rate * workers * mean) * (DETECTION + mean)
+    return max(longest, (1 - mixed) * rounds + mixed * smooth) + late
 
 
 def stops_falling(times: Mapping[int, float], gain: float = 0.1) -> int | None:

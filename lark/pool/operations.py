@@ -6,7 +6,7 @@ from lark.config import Config
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.noise import noisy
-from lark.pool.partition import groups, write_parts
+from lark.pool.partition import PART_BYTES, groups, write_parts
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.pool.worker import write_parts_on_cluster
@@ -32,6 +32,6 @@ def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:
         log.info(pool_summary(counts))
 
 
-POOL = Operation("pool", "pool", _pool, notice=_at_a_glance)
+POOL = Operation("pool", "pool", _pool, notice=_at_a_glance, row_seconds=1.5e-3, shard_rows=PART_BYTES // 20_000)
 
 OPERATIONS = (POOL,)

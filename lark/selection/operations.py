@@ -11,6 +11,8 @@ def _check(config: Config, machine: Machine) -> None:
     write.check_scores_file(config)
 
 
-SELECT = Operation("select", "select", write.write_selection, check=_check, preview=write.check_choice, card=dataset_card)
+SELECT = Operation(
+    "select", "select", write.write_selection, check=_check, preview=write.check_choice, card=dataset_card, row_seconds=6e-5
+)
 
 OPERATIONS = (SELECT,)
