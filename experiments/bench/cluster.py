@@ -232,9 +232,15 @@ def main() -> None:
         steps = wanted(make_plan(config, Checksums(Path(folder)), elsewhere=True), config.stages)
     table = compare(config, steps, trajectories, counts, given.failures, given.repeats)
     found = totals(table)
-    found["ratio"] = found["planned_hours"] / found["simulated_hours"]
-    rows = [[f"{r.failures_per_gpu_hour:g}", str(r.gpus), duration(r.planned_hours * 3600), duration(r.simulated_hours * 3600),
-             f"{r.ratio:.3f}", f"{r.planned_lost:,.1f}", f"{r.simulated_lost:,.1f}"] for r in found.itertuples()]  # fmt: skip
+    rows = []
+    for values in found.to_dict("records"):
+        r = {str(name): float(value) for name, value in values.items()}
+        times = [duration(r[name] * 3600) for name in ("planned_hours", "simulated_hours")]
+        ratio, lost = (
+            r["planned_hours"] / r["simulated_hours"],
+            [f"{r[f'{who}_lost']:,.1f}" for who in ("planned", "simulated")],
+        )
+        rows.append([f"{r['failures_per_gpu_hour']:g}", f"{r['gpus']:.0f}", *times, f"{ratio:.3f}", *lost])
     header = ["failures per GPU-hour", "GPUs", "planner", "simulation", "ratio", "lost GPU-hours, planner", "simulation"]
     log.info("%s", text_table(header, rows))
     for rate, part in found.groupby("failures_per_gpu_hour"):
