@@ -7,7 +7,6 @@ import time
 
 from experiments.harness.sweep import ROOT
 from experiments.submission.record import Planned, Submission
-from lark.runtime.launch import _end as end
 from lark.runtime.machine import gpu_ids, usable_cores
 from lark.runtime.process import die_with_parent
 
@@ -59,5 +58,7 @@ class LocalPlace:
         return found
 
     def close(self) -> None:
+        """End what is running. Its workers end with it (`die_with_parent`)."""
         for process, _, _ in self.running.values():
-            end(process)
+            process.kill()
+            process.wait()

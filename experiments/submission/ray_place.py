@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.sweep import ROOT
+from experiments.submission.local_place import paths
 from experiments.submission.record import Planned, Submission
 from lark.runtime.cluster import connect, reach
 from lark.runtime.process import die_with_parent
@@ -21,8 +22,7 @@ RESTARTS = 5
 
 def run_process(folder: str, name: str, log: str, gpus: int) -> int:
     """The task: run the step's process to its end. Ray has set the GPUs that it may use."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": path, **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""})}
+    env = {**os.environ, "PYTHONPATH": paths(), **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""})}
     env.pop("OMP_NUM_THREADS", None)  # Ray sets it to the task's cores; the step's own setting counts
     with Path(log).open("ab") as output:
         return subprocess.run(

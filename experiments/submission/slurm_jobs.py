@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.sweep import ROOT
+from experiments.submission.local_place import paths
 from experiments.submission.record import JOBS, Planned, Submission
 from experiments.submission.step_job import run_step
 from lark.errors import LarkError
@@ -75,7 +75,7 @@ def submit_jobs(submission: Submission) -> list[str]:
     """Submit a job for every step that is not finished and has none. Returns the names of these steps."""
     import submitit  # noqa: PLC0415  # an optional package
 
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # jobs inherit it
+    os.environ["PYTHONPATH"] = paths()  # jobs inherit it
     jobs, active, submitted = submission.jobs(), queued(), list[str]()
     done = {name for name, step in submission.steps.items() if submission.finished(step)}
     for name, step in submission.steps.items():
