@@ -163,7 +163,7 @@ def _compare(
         for part in parts(config, steps, Scale(trajectories, gpus), lengths):
             if part.name not in known:
                 known[part.name] = shard_seconds(part, config, lengths, trajectories, random)
-            costs = known[part.name] / known[part.name].sum() * part.work
+            costs = known[part.name] * (part.work / max(known[part.name].sum(), 1e-9))
             many = part.divided == "shards" and part.name not in ("score", "lengths")
             for rate in failures:
                 # A training that seldom gets to its next checkpoint varies most, and is quick to simulate.
