@@ -1,8 +1,8 @@
 """A sweep as a graph: each step once, nothing waits with resources held, and what was lost is submitted again."""
 
 import os
+import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.__main__ import main
 from experiments.harness.sweep import compose_sweep
 from experiments.submission.graph import graph, remaining
 from experiments.submission.record import Submission, submissions
 from experiments.submission.slurm_jobs import parameters
 from experiments.submission.status import describe
 from experiments.submission.submit import plan_steps
+from lark.errors import LarkError
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Operation, Step
 from lark.runtime.store import Artifact, Kind
-from tests.conftest import ROOT
 from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_until
 
 KIND = Kind("thing")
@@ -133,7 +134,7 @@ def test_a_sweep_outlives_its_shell_and_continues_after_its_conductor_is_killed(
     conductor.send_signal(signal.SIGKILL)
     conductor.wait(20)
     assert not psutil.wait_procs(steps, timeout=20)[1]
-    said = experiments("status", "table1", f"outputs={tmp_path}")
+    said = describe(submission)
     assert "its process was lost" in said and "submit again: python -m experiments submit table1" in said
 
     assert "1 finished" in experiments("submit", *settings)
@@ -196,11 +197,9 @@ def test_jobs_ask_for_the_gpus_of_their_step(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_submitted_is_a_sentence(tmp_path: Path) -> None:
-    def refused(*arguments: str) -> str:
-        command = [sys.executable, "-m", "experiments", *arguments, f"outputs={tmp_path}"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode != 0 and "Traceback" not in done.stderr
-        return done.stderr
-
-    assert "there is no sbatch here" in refused("submit", *ARGUMENTS, "hardware=slurm")
-    assert "No sweep of table1 has been submitted" in refused("status", "table1")
+    for typed, why in [("hardware=slurm", "there is no sbatch here"), ("force=[score]", "force= cannot be submitted")]:
+        with pytest.raises(LarkError, match=re.escape(why)):
+            main(["submit", *ARGUMENTS, typed, f"outputs={tmp_path}"])
+    assert "No sweep of table1 has been submitted" in str(main(["status", "table1", f"outputs={tmp_path}"]))
+    assert "expected `status" in str(main(["status", "table1", "everything", f"outputs={tmp_path}"]))
+    assert not list(tmp_path.glob("runs/sweeps/*"))
