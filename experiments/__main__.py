@@ -1,15 +1,19 @@
-"""Run, plan or render the paper's experiments.
+"""Run, submit, plan or render the paper's experiments.
 
 Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run the sweep, reusing finished trials; then render
         python -m experiments plan table1 [scale=paper] [key=value ...]     show what it would do and cost
         python -m experiments render table1 [scale=paper] [key=value ...]   render finished results, without running anything
+        python -m experiments submit table1 hardware=ray|slurm [...]        the same on a cluster, in the background, each step once
+        python -m experiments status [table1] [timeline] [outputs=...]      what is done, running, waiting, failed, and left
         python -m experiments run all                       run every experiment of the paper, and export pages of the explorer
 """
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from experiments.harness import lanes
@@ -18,6 +22,10 @@ from experiments.harness.pages import write_pages
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
 from experiments.harness.sweep import BEYOND, ROOT, Sweep, available, compose_sweep, counted, dashed, find
+from experiments.submission.record import submissions
+from experiments.submission.status import describe as describe_status
+from experiments.submission.status import timeline
+from experiments.submission.submit import submit as submit_sweep
 from lark.config.cli import outputs_typed
 from lark.errors import LarkError, first_line
 from lark.printing import log_to
@@ -28,10 +36,12 @@ log = logging.getLogger("experiments")
 
 def main(arguments: Sequence[str]) -> str | None:
     """Carry out the command line; return the errors, or None."""
-    commands = {"run": run, "plan": plan, "render": render}
+    commands = {"run": run, "submit": submit, "plan": plan, "render": render}
     if {"--help", "-h"} & set(arguments):
         log.info("%s\n\nExperiments: %s", __doc__.strip(), ", ".join(map(dashed, available())))
         return None
+    if arguments and arguments[0] == "status":
+        return status(list(arguments[1:]))
     if len(arguments) < 2 or arguments[0] not in commands:
         return __doc__.strip().split("\n\n")[1]
     names = [name for name in available() if name not in BEYOND] if arguments[1] == "all" else [find(arguments[1])]
@@ -65,6 +75,35 @@ def run(name: str, arguments: list[str]) -> list[str]:
     if code < 0 or (code and not failed):
         failed.append(f"{sweep.title}: the sweep exited with code {code}; run the same command again to resume.")
     return failed
+
+
+def submit(name: str, arguments: list[str]) -> list[str]:
+    """Submit the sweep's steps, each once, and return. What is finished or under way is left alone."""
+    sweep = compose_sweep(name, arguments)
+    draw(sweep)
+    if hasattr(_module(sweep), "conduct"):
+        raise LarkError(
+            f"{sweep.title} chooses its trials by the results of others and cannot be submitted: use `python -m experiments run`."
+        )
+    submission = submit_sweep(sweep)
+    log.info("python -m experiments status %s outputs=%s", sweep.title, submission.outputs)
+    return []
+
+
+def status(arguments: list[str]) -> str | None:
+    """Print the state of submitted sweeps."""
+    words = [word for word in arguments if not word.startswith("outputs=")]
+    name = find(words.pop(0)) if words and words[0] != "timeline" else None
+    if words not in ([], ["timeline"]):
+        return f"{' '.join(words)}: expected `status [experiment] [timeline] [outputs=<folder>]`."
+    found = submissions(Path(os.path.realpath(outputs_typed(arguments))), None if name is None else dashed(name))
+    if not found:
+        return f"No sweep{'' if name is None else f' of {dashed(name)}'} has been submitted to {outputs_typed(arguments)}."
+    for submission in found:
+        log.info("%s\n", describe_status(submission))
+        if words:
+            log.info("%s\n", timeline(submission))
+    return None
 
 
 def plan(name: str, arguments: list[str]) -> list[str]:

@@ -125,7 +125,7 @@ def _hardest(tokens: pd.DataFrame) -> Table:
 def _notes(sweep: Sweep, trial: Trial, table: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
     pool = sweep.folder(trial, pools.POOL)
     assert pool is not None
-    rows = pd.read_parquet(pool / pools.FILE, columns=[*KEY, "question", "response", "answer"]).astype(dict.fromkeys(KEY, str))
+    rows = pools.frame(pool / pools.FILE, [*KEY, "question", "response", "answer"]).astype(dict.fromkeys(KEY, str))
     first = chosen[chosen["rank"] == 1].iloc[0]
     text = rows[rows["candidate_id"] == str(first["candidate_id"])].iloc[0]
     best = table.sort_values("g_hat", ascending=False)

@@ -58,7 +58,7 @@ def _clean_texts(sweep: Sweep) -> pd.DataFrame | None:
     """The responses of the pool without damage. None if it is not read yet."""
     whole = [trial for trial in sweep.trials if not trial.config.pool.noise_share]
     folder = sweep.folder(whole[0], pools.POOL) if whole else None
-    return None if folder is None else pd.read_parquet(folder / pools.FILE, columns=[*KEY, "response"])
+    return None if folder is None else pools.frame(folder / pools.FILE, [*KEY, "response"])
 
 
 def _damaged_share(sweep: Sweep, trial: Trial, clean: pd.DataFrame | None) -> float | None:
@@ -66,7 +66,7 @@ def _damaged_share(sweep: Sweep, trial: Trial, clean: pd.DataFrame | None) -> fl
     folder, chosen = sweep.folder(trial, pools.POOL), selection(sweep, trial)
     if folder is None or chosen is None or clean is None:
         return None
-    texts = pd.read_parquet(folder / pools.FILE, columns=[*KEY, "response"]).merge(clean, on=KEY, suffixes=("", "_clean"))
+    texts = pools.frame(folder / pools.FILE, [*KEY, "response"]).merge(clean, on=KEY, suffixes=("", "_clean"))
     texts["damaged"] = texts["response"] != texts["response_clean"]
     joined = chosen.merge(texts, on=KEY, validate="1:1")
     return float((joined["weight"] * joined["damaged"]).sum() / joined["weight"].sum())

@@ -40,7 +40,7 @@ LAYERS = [
     ["lark.runtime.registry"],
     ["lark.runtime.plan", "lark.runtime.unused"],
     ["lark.runtime.pipeline"],
-    ["lark.report", "lark.publish", "lark.explorer", "lark.gpu_check"],
+    ["lark.report", "lark.publish", "lark.explorer", "lark.gpu_check", "lark.planner.__main__"],
     ["experiments"],
 ]  # fmt: skip
 """Lowest first. The longest prefix counts."""

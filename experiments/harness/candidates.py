@@ -13,7 +13,7 @@ def candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
     pool, scores = sweep.folder(trial, pools.POOL), sweep.folder(trial, SCORES_TABLE)
     if pool is None or scores is None:
         return None
-    table = pd.read_parquet(pool / pools.FILE, columns=[*pools.KEY, "teacher", "rollout"])
+    table = pools.frame(pool / pools.FILE, [*pools.KEY, "teacher", "rollout"])
     table = table.merge(pd.read_parquet(scores / SCORES_TABLE.file), on=pools.KEY, validate="1:1")
     return table.assign(loss=loss(table), rho=rho(table), g_hat=METHODS["lark"].score(table))
 

@@ -3,8 +3,8 @@
 Trials are found by composing them as Hydra does; their artifacts come from the plan, never from the names of folders.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,8 @@ class Sweep:
     store: Store
     arguments: tuple[str, ...] = ()
     """Everything that the user typed after the experiment's name, as Hydra reads it."""
+    launcher: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of Hydra's launcher (`hydra.launcher`), for jobs of a cluster."""
 
     @property
     def title(self) -> str:
@@ -174,7 +176,10 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
     # Settings that cannot change a result do not count as changes.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
     changed = tuple(a for a in arguments if _key(a) in said and _key(a).split(".")[0] not in same)
-    return Sweep(name, whole.scale, changed, tuple(trials), Store(configs[0].outputs_path), tuple(arguments[1:]))
+    launcher = OmegaConf.to_container(whole.hydra.launcher, resolve=False)
+    assert isinstance(launcher, dict)
+    settings = {str(key): value for key, value in launcher.items() if not str(value).startswith("${")}
+    return Sweep(name, whole.scale, changed, tuple(trials), Store(configs[0].outputs_path), tuple(arguments[1:]), settings)
 
 
 def published(name: str) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 no GPU time."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -52,7 +53,8 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     minutes = PAPER_BENCHMARK_MINUTES * len(config.benchmark.tasks)
     paper = f"~{minutes} min" if planner.is_papers and step.model == "trained" else ""
     work = f"{step.model}: {answers:,} answers, up to {tokens:,} tokens"
-    return planner.made(step, work, flops, seconds, needed, weights / GIB, paper)
+    made = planner.made(step, work, flops, seconds, needed, weights / GIB, paper)
+    return replace(made, shards=problems * len(decoding.seeds))
 
 
 def problem_count(name: str, task: Task) -> int:

@@ -123,18 +123,19 @@ class PoolTable:
     def read(self, rows: Sequence[int] | np.ndarray, columns: list[str]) -> list[dict[str, Any]]:
         """These rows with their texts. Only the row groups that contain them are read."""
         with reading(self.path):
-            file = pq.ParquetFile(self.path, pre_buffer=False)
-            sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-            ends = np.cumsum(sizes)
+            groups = pools.row_group_places(self.path)
+            ends = np.array([group.rows.stop for group in groups], dtype=np.int64)
             wanted = np.asarray(rows, dtype=np.int64)
             if len(wanted) and wanted.max() >= (ends[-1] if len(ends) else 0):
                 raise ValueError("it has fewer rows than before")
-            there = [name for name in columns if name in file.schema_arrow.names]
             found: dict[int, dict[str, Any]] = {}
-            for group in np.unique(np.searchsorted(ends, wanted, side="right")):
-                first = int(ends[group] - sizes[group])
-                mine = wanted[(wanted >= first) & (wanted < ends[group])]
-                table = pools.complete(file.read_row_group(int(group), columns=there), columns).take(pa.array(mine - first))
+            for number in np.unique(np.searchsorted(ends, wanted, side="right")):
+                group = groups[number]
+                mine = wanted[(wanted >= group.rows.start) & (wanted < group.rows.stop)]
+                file = pq.ParquetFile(group.file, pre_buffer=False)
+                there = [name for name in columns if name in file.schema_arrow.names]
+                table = pools.complete(file.read_row_group(group.number, columns=there), columns)
+                table = table.take(pa.array(mine - group.rows.start))
                 found.update(zip(mine.tolist(), table.to_pylist(), strict=True))
             return [found[int(row)] for row in wanted]
 
@@ -142,9 +143,9 @@ class PoolTable:
 def pool_table(entry: Entry, cache: Cache) -> PoolTable:
     """The table of a pool that is finished."""
     path = entry.file(pools.FILE)
-    if not path.exists():
+    if not pools.parts(path)[0].exists():
         raise PageError(_absent(entry))
-    return cache.get(("pool", path), stamp(path), lambda: _read(path))
+    return cache.get(("pool", path), stamp(*pools.parts(path)), lambda: _read(path))
 
 
 def _absent(entry: Entry) -> str:
@@ -153,11 +154,15 @@ def _absent(entry: Entry) -> str:
     return f"The pool {entry.name} is not finished: {pools.FILE} is not there yet."
 
 
+def _part(path: Path) -> pa.Table:
+    file = pq.ParquetFile(path, read_dictionary=CODED, pre_buffer=False)
+    there = [name for name in (*CODED, "correct") if name in file.schema_arrow.names]
+    return pools.complete(file.read(columns=there), [*CODED, "correct"])
+
+
 def _read(path: Path) -> PoolTable:
     with reading(path):
-        file = pq.ParquetFile(path, read_dictionary=CODED, pre_buffer=False)
-        there = [name for name in (*CODED, "correct") if name in file.schema_arrow.names]
-        table = pools.complete(file.read(columns=there), [*CODED, "correct"])
+        table = pa.concat_tables([_part(part) for part in pools.parts(path)])
         ids = Codes.of(table["question_id"])
         question, distinct = pd.factorize(ids.code)
         question = question.astype(np.int32)

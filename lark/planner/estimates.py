@@ -55,6 +55,8 @@ class Estimate:
     """Disk space that stays in use, if it is not negligible: a trained student and its snapshots."""
     resume_gib: float = 0.0
     """Additional disk space until it is finished."""
+    shards: int = 0
+    """Parts that can be done independently of each other. 0: it is not divided."""
     reused: bool = False
     """Whether it is already finished and costs nothing."""
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,6 +63,22 @@ class Tally:
     def row(self, layout: str, unused: Iterable[str], lost: Iterable[str]) -> None:
         self.layouts[layout] += 1
         self.unused.update(name for name in unused if name in self.unused or len(self.unused) < COLUMNS)
+        self.lost.update(name for name in lost if name in self.unused)
+
+    def merge(self, other: "Tally") -> None:
+        """Add what was counted in a later part of the pool."""
+        self.layouts.update(other.layouts)
+        self.row_columns(other.unused, other.lost)
+        self.incomplete += other.incomplete
+        self.cut += other.cut
+        self.special += other.special
+        self.examples = (self.examples + other.examples)[:EXAMPLES]
+        self.wrong += other.wrong
+        self.right_questions |= other.right_questions
+        self.wrong_questions |= other.wrong_questions
+
+    def row_columns(self, unused: Mapping[str, int], lost: Iterable[str]) -> None:
+        self.unused.update({name: n for name, n in unused.items() if name in self.unused or len(self.unused) < COLUMNS})
         self.lost.update(name for name in lost if name in self.unused)
 
     def to_dict(self, pool: conf.Pool) -> dict[str, Any]:

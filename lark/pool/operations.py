@@ -6,8 +6,10 @@ from lark.config import Config
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.noise import noisy
+from lark.pool.partition import PART_BYTES, groups, write_parts
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
+from lark.pool.worker import write_parts_on_cluster
 from lark.runtime.operation import Counts, Job, Operation
 
 log = logging.getLogger(__name__)
@@ -15,6 +17,9 @@ log = logging.getLogger(__name__)
 
 def _pool(job: Job) -> Counts:
     pool, tally = job.config.pool, Tally()
+    split = groups(pool)
+    if len(split) > 1:
+        return write_parts_on_cluster(job, split) if job.machine.cluster else write_parts(pool, split, job.folder)
     if pool.decontaminate:
         from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
 
@@ -27,6 +32,6 @@ def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:
         log.info(pool_summary(counts))
 
 
-POOL = Operation("pool", "pool", _pool, notice=_at_a_glance)
+POOL = Operation("pool", "pool", _pool, notice=_at_a_glance, row_seconds=1.5e-3, shard_rows=PART_BYTES // 20_000)
 
 OPERATIONS = (POOL,)

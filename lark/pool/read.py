@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from lark.pool.hub import is_remote
 from lark.pool.layouts import Draft, check, drafts
 from lark.pool.messages import Turns
 from lark.pool.trajectory import Trajectory
-from lark.reading.rows import is_invisible, plain_text
+from lark.reading.rows import Row, is_invisible, plain_text
 from lark.reading.untrusted import quoted
 
 log = logging.getLogger(__name__)
@@ -46,9 +46,7 @@ def read(pool: conf.Pool, tally: Tally | None = None, without: Collection[str] =
     tally = Tally() if tally is None else tally
     tally.votes = _votes(pool) if pool.labels == "vote" else None
     kept = _sample(pool, tally.votes, without)
-    keep = Filter(pool, tally)
-    seen: set[int] = set()
-    texts: dict[str, int] = {}
+    keep, known = Filter(pool, tally), Known()
     named: set[str] = set()
     for where, trajectory in _labelled(pool, tally, tally.votes, without):
         if pool.ids:
@@ -58,22 +56,49 @@ def read(pool: conf.Pool, tally: Tally | None = None, without: Collection[str] =
         keeps = keep.keeps(trajectory, where)
         if kept is not None and trajectory.question_id not in kept:
             continue
-        text = hash64(trajectory.question.strip())
-        if texts.setdefault(trajectory.question_id, text) != text:
-            raise LarkError(
-                f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} has another "
-                "question text than the candidates before it. Give different questions different ids."
-            )
-        key = hash64(trajectory.question_id, trajectory.candidate_id)
-        if key in seen:
-            raise LarkError(
-                f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} appears "
-                "a second time. Give every trajectory of a question its own candidate_id."
-            )
-        seen.add(key)
+        known.add(where, trajectory)
         if keeps:
             yield trajectory
     keep.finish()
+    check_named(pool, named)
+
+
+class Known:
+    """The trajectories so far, by hashes: a question has one text, and a candidate appears once."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        self.texts: dict[str, int] = {}
+        """Hash of each question's text."""
+
+    def add(self, where: str, trajectory: Trajectory) -> int:
+        """Check a trajectory against those before it; return the hash of its ids."""
+        text = hash64(trajectory.question.strip())
+        if self.texts.setdefault(trajectory.question_id, text) != text:
+            raise another_text(where, trajectory)
+        key = hash64(trajectory.question_id, trajectory.candidate_id)
+        if key in self.seen:
+            raise second_time(where, trajectory)
+        self.seen.add(key)
+        return key
+
+
+def another_text(where: str, trajectory: Trajectory) -> LarkError:
+    return LarkError(
+        f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} has another "
+        "question text than the candidates before it. Give different questions different ids."
+    )
+
+
+def second_time(where: str, trajectory: Trajectory) -> LarkError:
+    return LarkError(
+        f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} appears "
+        "a second time. Give every trajectory of a question its own candidate_id."
+    )
+
+
+def check_named(pool: conf.Pool, named: Collection[str]) -> None:
+    """Refuse ids in pool.ids that the pool does not have. `named`: those that it has."""
     unknown = [identity for identity in dict.fromkeys(pool.ids) if identity not in named]
     if unknown:
         raise LarkError(
@@ -129,10 +154,26 @@ def members(pool: conf.Pool) -> dict[str, conf.Pool]:
 
 def _from_rows(pool: conf.Pool, tally: Tally) -> Iterator[tuple[str, Trajectory]]:
     check(pool)
-    counter: Counter[str] = Counter()
     missing = set(pool.fields)
     found, rows = source_rows(pool)
     tally.found(found)
+    yield from from_rows(rows, pool, tally, Numbering(), missing)
+    check_missing(pool, missing)
+
+
+class Numbering(Counter[str]):
+    """How many trajectories of each question there are so far."""
+
+    def __init__(self, start: Mapping[str, int] | None = None) -> None:
+        super().__init__(start or {})
+        self.used: set[str] = set()
+        """Questions with a trajectory that has its number as its candidate_id or rollout."""
+
+
+def from_rows(
+    rows: Iterable[Row], pool: conf.Pool, tally: Tally, counter: Numbering, missing: set[str]
+) -> Iterator[tuple[str, Trajectory]]:
+    """Each trajectory of some rows, with its location. `missing`: names in pool.fields whose column has not been found yet."""
     for row in rows:
         columns = Columns(row, pool.fields)
         layout, candidates = drafts(columns, pool)
@@ -154,11 +195,14 @@ def _from_rows(pool: conf.Pool, tally: Tally) -> Iterator[tuple[str, Trajectory]
             yield row.where, trajectory
         missing -= {name for name in missing if pool.fields[name] in row.values}
         tally.row(layout.name, [*columns.unused(), *unread], columns.lost())
+
+
+def check_missing(pool: conf.Pool, missing: Collection[str]) -> None:
     for name in sorted(missing):
         raise LarkError(f"pool.fields.{name}={pool.fields[name]}: no row of {pool.path} has such a column. Correct the name.")
 
 
-def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Counter[str]) -> Trajectory:
+def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Numbering) -> Trajectory:
     """A draft with ids and types that mean something."""
     turns = draft.turns
     if is_invisible(turns.question):
@@ -170,6 +214,8 @@ def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Counter[str]) -
     index = counter[question_id]
     counter[question_id] += 1
     candidate = _identity(draft.candidate_id, "candidate_id", where)
+    if candidate is None or is_blank(draft.rollout):
+        counter.used.add(question_id)
     trajectory = Trajectory(
         question_id=question_id,
         candidate_id=str(index) if candidate is None else candidate,

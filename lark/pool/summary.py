@@ -3,6 +3,7 @@
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from lark import config as conf
@@ -24,7 +25,7 @@ class Summary:
         self.tally = Tally() if tally is None else tally
         self.near = NearDuplicates()
         self.candidates: Counter[str] = Counter()
-        self.lengths: defaultdict[str, array[int]] = defaultdict(lambda: array("L"))
+        self.lengths: defaultdict[str, array[int]] = defaultdict(partial(array, "L"))
         self.verdicts: Counter[tuple[str, bool | None]] = Counter()
         self.sources: set[str] = set()
         self.boxed = 0
@@ -46,6 +47,19 @@ class Summary:
         self.thinking += trajectory.thinking is not None
         self.conversations += trajectory.conversation is not None
         self.near.add(trajectory)
+
+    def merge(self, other: "Summary") -> None:
+        """Add the statistics of a later part of the pool."""
+        self.candidates.update(other.candidates)
+        for teacher, lengths in other.lengths.items():
+            self.lengths[teacher].extend(lengths)
+        self.verdicts.update(other.verdicts)
+        self.sources |= other.sources
+        self.boxed += other.boxed
+        self.thinking += other.thinking
+        self.conversations += other.conversations
+        for question, sketches in other.near.sketches.items():
+            self.near.sketches[question] += sketches
 
     def _source(self, trajectory: Trajectory) -> str:
         if is_compared(trajectory):

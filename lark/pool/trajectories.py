@@ -1,11 +1,15 @@
-"""A normalised pool on disk: `trajectories.parquet`, written and read one row group at a time."""
+"""A normalised pool on disk: `trajectories.parquet`, written and read one row group at a time.
 
-from collections.abc import Iterator
-from dataclasses import fields
-from itertools import accumulate, pairwise
+A large pool of many files is in several parts instead, `trajectories-00000.parquet` and so on (lark/pool/partition.py). Readers are
+given the path of `trajectories.parquet` in both cases: `parts` finds the files.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -38,6 +42,12 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, tally
     """Write the normalised pool and return its summary. `tally`: what `read` counts meanwhile."""
     tally = Tally() if tally is None else tally
     summary = Summary(pool, tally)
+    write_part(trajectories, path, summary)
+    return described(summary, tally, pool)
+
+
+def write_part(trajectories: Iterable[Trajectory], path: Path, summary: Summary) -> None:
+    """Write one file, and add its trajectories to the summary."""
     with atomic(path) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
         batch: list[Trajectory] = []
         characters = 0
@@ -50,6 +60,10 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, tally
                 batch, characters = [], 0
         if batch:
             writer.write_batch(_record_batch(batch))
+
+
+def described(summary: Summary, tally: Tally, pool: conf.Pool) -> dict[str, Any]:
+    """What the manifest says about a pool. An empty pool is an error."""
     if summary.trajectories == 0:
         filtered = " that pool.correct_only=true would keep" if pool.correct_only else ""
         filtered += f" for the questions {', '.join(pool.ids)}" if pool.ids else ""
@@ -57,19 +71,56 @@ def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, tally
     return {**summary.to_dict(), **tally.to_dict(pool)}
 
 
+def parts(path: Path) -> list[Path]:
+    """The files of a normalised pool, in order. `path`: of the file that it would be in as a whole."""
+    return [path] if path.exists() else sorted(path.parent.glob(f"{path.stem}-*{path.suffix}")) or [path]
+
+
+def part_name(number: int) -> str:
+    path = Path(FILE)
+    return f"{path.stem}-{number:05d}{path.suffix}"
+
+
 def tables(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """A normalised pool, one row group in memory at a time. Columns that an older file lacks are null."""
-    file = pq.ParquetFile(path, pre_buffer=False)
     wanted = SCHEMA.names if columns is None else columns
-    for group in range(file.num_row_groups):
-        yield complete(file.read_row_group(group, columns=wanted), wanted)
+    for part in parts(path):
+        file = pq.ParquetFile(part, pre_buffer=False)
+        for group in range(file.num_row_groups):
+            yield complete(file.read_row_group(group, columns=wanted), wanted)
+
+
+def frame(path: Path, columns: list[str]) -> pd.DataFrame:
+    """Some columns of a whole pool."""
+    return pd.concat([pd.read_parquet(part, columns=columns) for part in parts(path)], ignore_index=True)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Where some consecutive rows of a pool are."""
+
+    rows: range
+    file: Path
+    number: int
+    """Of the row group in its file."""
+
+
+def row_group_places(path: Path) -> list[RowGroup]:
+    """The row groups of a normalised pool, in order."""
+    found: list[RowGroup] = []
+    start = 0
+    for part in parts(path):
+        metadata = pq.read_metadata(part)
+        for number in range(metadata.num_row_groups):
+            stop = start + metadata.row_group(number).num_rows
+            found.append(RowGroup(range(start, stop), part, number))
+            start = stop
+    return found
 
 
 def group_rows(path: Path) -> list[range]:
     """The rows of each row group of a normalised pool."""
-    metadata = pq.read_metadata(path)
-    stops = accumulate(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-    return [range(start, stop) for start, stop in pairwise([0, *stops])]
+    return [group.rows for group in row_group_places(path)]
 
 
 def complete(table: pa.Table, columns: list[str]) -> pa.Table:

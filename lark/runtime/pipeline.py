@@ -44,12 +44,13 @@ class Outcome:
 class Pipeline:
     """One run of run.py."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: Config, folder: Path, only: tuple[str, ...] | None = None) -> None:
+        """`only`: the key of the one step to carry out, whose inputs exist."""
         self.config = config
         self.machine = check_machine(config)
         self.store = Store(config.outputs_path)
         self.plan = make_plan(config, Checksums(config.outputs_path))
-        self.steps = wanted(self.plan, config.stages)
+        self.steps = [step for step in wanted(self.plan, config.stages) if only is None or step.key == only]
         """The steps of the requested stages and those they depend on."""
         if not config.dry_run:
             check_memory(config, self.machine, self.steps, self.finished())

@@ -4,6 +4,7 @@ indicators of its text, whether it is correct, a judge's opinion."""
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from lark.models.students import check_context
 from lark.planner import costs, remedies
 from lark.planner.costs import GIB, Flops
 from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_bytes
+from lark.planner.lengths import CHARACTERS
+from lark.pool import trajectories as pools
 from lark.runtime.machine import Machine
 from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
@@ -45,7 +48,10 @@ def _report_truncation(config: Config, counts: Counts, made: bool) -> None:
 def _lengths_cost(planner: Planner, step: Step) -> Estimate:
     threads = planner.hardware.machine.threads * planner.hardware.machine.processes
     seconds = START_SECONDS["cpu"] + planner.lengths.tokens / TOKENISE * (SERIAL + (1 - SERIAL) / threads)
-    return planner.made(step, f"{planner.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
+    made = planner.made(step, f"{planner.lengths.tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
+    text = max(1.0, float(planner.lengths.response.mean()) * CHARACTERS)
+    rows = min(pools.ROWS_IN_MEMORY, max(1.0, pools.CHARACTERS_IN_MEMORY / text))
+    return replace(made, shards=ceil(planner.lengths.trajectories / rows))  # a shard is a row group of the pool
 
 
 def _score_cost(planner: Planner, step: Step) -> Estimate:
@@ -54,7 +60,8 @@ def _score_cost(planner: Planner, step: Step) -> Estimate:
     flops = costs.forward_flops(planner.shape, lengths.total, lengths.response, share)
     own = flops.forward * lengths.repeat / lengths.trajectories / planner.hardware.rate("forward", planner.shape, 1)
     paper = f"{PAPER_SCORE_SECONDS} s per sample (ours {own:.2f} s of one GPU)" if planner.is_papers else ""
-    return replace(_pass_cost(planner, step, flops, paper, tokens), kept_gib=_token_bytes(planner, step) / GIB)
+    made = _pass_cost(planner, step, flops, shards.cost(lengths.total), paper, tokens)
+    return replace(made, kept_gib=_token_bytes(planner, step) / GIB)
 
 
 def _token_bytes(planner: Planner, step: Step) -> float:
@@ -68,18 +75,20 @@ def _token_bytes(planner: Planner, step: Step) -> float:
 
 def _local_cost(planner: Planner, step: Step) -> Estimate:
     lengths, context = planner.lengths, planner.config.scoring.local_context
-    return _pass_cost(planner, step, costs.local_flops(planner.shape, lengths.total, lengths.response, context))
+    work = costs.local_flops(planner.shape, lengths.total, lengths.response, context)
+    return _pass_cost(planner, step, work, lengths.total + context * lengths.response)
 
 
 def _unprompted_cost(planner: Planner, step: Step) -> Estimate:
     response = planner.lengths.response
-    return _pass_cost(planner, step, costs.forward_flops(planner.shape, response, response), tokens=_pass_tokens(planner))
+    flops = costs.forward_flops(planner.shape, response, response)
+    return _pass_cost(planner, step, flops, shards.cost(response), tokens=_pass_tokens(planner))
 
 
 def _gram_cost(planner: Planner, step: Step) -> Estimate:
     lengths, sketch = planner.lengths, _sketch(planner, planner.config.sketch.gram)
     flops = costs.gram_flops(planner.shape, lengths.total, lengths.response, sketch)
-    found = _pass_cost(planner, step, Flops(flops, 0.0))
+    found = _pass_cost(planner, step, Flops(flops, 0.0), shards.cost(lengths.total))
     batch = max(planner.config.hardware.score_tokens, int(lengths.total.max()))
     # the sketched inputs of all output projections, and the gradients of a group of questions
     kept = 4.0 * batch * (2 * planner.shape.layers * sketch.size + sketch.words + 2 * planner.shape.hidden)
@@ -99,7 +108,7 @@ def _exact_cost(planner: Planner, step: Step) -> Estimate:
     work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens, forward and backward"
     stored = 2.0 * config.sketch.features * lengths.trajectories if step.makes(FEATURES_TABLE) else 0.0
     found = planner.made(step, work, flops, planner.seconds("training", flops, weights), memory, weights / GIB)
-    return replace(found, kept_gib=stored / GIB)
+    return replace(found, kept_gib=stored / GIB, shards=_shards(planner, shards.cost(lengths.total)))
 
 
 def _sketch(planner: Planner, size: int | None) -> costs.SketchShape:
@@ -143,8 +152,11 @@ def _pass_tokens(planner: Planner) -> int | None:
     return CPU_TOKENS if planner.hardware.machine.device == "cpu" else None
 
 
-def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "", tokens: int | None = None) -> Estimate:
-    """Cost of one pass of the student over the pool. `tokens`: see `_pass_tokens`."""
+def _pass_cost(
+    planner: Planner, step: Step, operations: Flops, load: np.ndarray, paper: str = "", tokens: int | None = None
+) -> Estimate:
+    """Cost of one pass of the student over the pool. `load`: of each trajectory, as shards are cut by it. `tokens`: see
+    `_pass_tokens`."""
     lengths, shape = planner.lengths, planner.shape
     flops = operations.forward * lengths.repeat
     element = precision_bytes(planner.config.student.dtype)
@@ -154,7 +166,13 @@ def _pass_cost(planner: Planner, step: Step, operations: Flops, paper: str = "",
     hidden = 2.0 * max(batch, longest) * shape.hidden * element if tokens is not None else 0.0
     memory = (weights + hidden + costs.forward_bytes(shape, max(tokens or batch, longest), element)) / GIB
     work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens"
-    return planner.made(step, work, flops, planner.seconds("forward", flops, weights), memory, weights / GIB, paper)
+    made = planner.made(step, work, flops, planner.seconds("forward", flops, weights), memory, weights / GIB, paper)
+    return replace(made, shards=_shards(planner, load))
+
+
+def _shards(planner: Planner, load: np.ndarray) -> int:
+    lengths = planner.lengths
+    return shards.number(float(load.sum()) * lengths.repeat, lengths.trajectories, planner.config.scoring.shard_tokens)
 
 
 def _pass_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
@@ -194,7 +212,7 @@ def _judge_cost(planner: Planner, step: Step) -> Estimate | None:
     memory = (weights + kv * judged.max_length) / GIB
     seconds = flops / planner.hardware.rate("forward", shape) + answering
     work = f"{lengths.trajectories:,} verdicts of {Path(judged.path).name}"
-    return planner.made(step, work, flops, seconds, memory, weights / GIB)
+    return replace(planner.made(step, work, flops, seconds, memory, weights / GIB), shards=lengths.trajectories)
 
 
 def _judge_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:

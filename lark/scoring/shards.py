@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lark.errors import LarkError
-from lark.pool.trajectories import KEY, complete, group_rows
+from lark.pool.trajectories import KEY, RowGroup, complete, parts, row_group_places
 from lark.runtime.operation import Counts, Job
 from lark.runtime.part_files import intact
 from lark.runtime.store import atomic
@@ -59,10 +60,15 @@ def cost(length: np.ndarray) -> np.ndarray:
     return length + QUADRATIC * length.astype(np.float64) ** 2
 
 
+def number(total: float, rows: int, shard_tokens: int) -> int:
+    """Shards of a pool of `total` cost: at least LEAST_SHARDS, unless they would be smaller than one forward pass on CPU."""
+    least = min(LEAST_SHARDS, ceil(total / CPU_TOKENS))
+    return min(rows, max(least, ceil(total / shard_tokens)))
+
+
 def cut(costs: np.ndarray, shard_tokens: int) -> list[range]:
-    """Ranges of rows of about equal cost: at least LEAST_SHARDS, unless they would be smaller than one forward pass on CPU."""
-    least = min(LEAST_SHARDS, int(np.ceil(costs.sum() / CPU_TOKENS)))
-    wanted = min(len(costs), max(least, int(np.ceil(costs.sum() / shard_tokens))))
+    """Ranges of rows of about equal cost."""
+    wanted = number(float(costs.sum()), len(costs), shard_tokens)
     edges = np.searchsorted(np.cumsum(costs), np.arange(1, wanted) * costs.sum() / max(wanted, 1), side="right")
     bounds = [0, *np.unique(edges).tolist(), len(costs)]
     return [range(a, b) for a, b in pairwise(bounds) if a < b]
@@ -167,24 +173,26 @@ def name(output: str, rows: range) -> str:
 def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any]]:
     """A range of rows of a pool. Reads only the row groups that contain them."""
     found: list[dict[str, Any]] = []
-    stamp = path.stat().st_mtime_ns
-    for group, there in enumerate(_groups(path, stamp)):
+    stamp = tuple(part.stat().st_mtime_ns for part in parts(path))
+    for group in _groups(path, stamp):
+        there = group.rows
         if there.start < rows.stop and there.stop > rows.start:
-            table = _group(path, stamp, group, tuple(columns))
+            table = _group(group, stamp, tuple(columns))
             lower, upper = max(rows.start, there.start) - there.start, min(rows.stop, there.stop) - there.start
             found += table.slice(lower, upper - lower).to_pylist()
     return found
 
 
 @lru_cache(maxsize=2)
-def _groups(path: Path, stamp: int) -> list[range]:
-    return group_rows(path)
+def _groups(path: Path, stamp: tuple[int, ...]) -> list[RowGroup]:
+    return row_group_places(path)
 
 
 @lru_cache(maxsize=1)
-def _group(path: Path, stamp: int, group: int, columns: tuple[str, ...]) -> pa.Table:
+def _group(group: RowGroup, stamp: tuple[int, ...], columns: tuple[str, ...]) -> pa.Table:
     """A row group. Shards are often smaller, so the last one is kept."""
-    return complete(pq.ParquetFile(path, pre_buffer=False).read_row_group(group, columns=list(columns)), list(columns))
+    file = pq.ParquetFile(group.file, pre_buffer=False)
+    return complete(file.read_row_group(group.number, columns=list(columns)), list(columns))
 
 
 def named(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -147,10 +147,10 @@ def check_choice(config: Config, inputs: Mapping[str, Path]) -> None:
     """Fail early on a method.teacher or a method.path that is wrong for this pool, not after hours of scoring."""
     pool = inputs["pool"] / pools.FILE
     if config.method.teacher is not None:
-        find_teacher(config.method.teacher, pd.read_parquet(pool, columns=["teacher"])["teacher"])
+        find_teacher(config.method.teacher, pools.frame(pool, ["teacher"])["teacher"])
     path = check_scores_file(config)
     if path is not None:
-        table = pd.read_parquet(pool, columns=[*KEY, "teacher"])
+        table = pools.frame(pool, [*KEY, "teacher"])
         check_coverage(external.match(external.read_scores(path), table, path).score, table["teacher"], config, path)
 
 
@@ -173,7 +173,7 @@ def near_duplicates(pool: Path, rows: np.ndarray, table: pd.DataFrame) -> np.nda
 
 def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
     """One row per trajectory of the pool, in the pool's order, with the columns of the inputs."""
-    table = pd.read_parquet(inputs["pool"] / pools.FILE, columns=[*KEY, "teacher"])
+    table = pools.frame(inputs["pool"] / pools.FILE, [*KEY, "teacher"])
     for source in SOURCES.values():
         if source.kind is not None and source.kind.name in inputs:
             path = inputs[source.kind.name] / source.kind.file

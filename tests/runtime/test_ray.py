@@ -18,6 +18,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+from experiments.submission.record import submissions
 from lark.errors import LarkError
 from lark.evaluation.generate import generate
 from lark.evaluation.grade import collect
@@ -27,6 +28,7 @@ from lark.runtime import cluster, launch
 from lark.runtime.dispatch import ATTEMPTS
 from lark.runtime.machine import Machine
 from tests.conftest import ROOT, composed, job_of, run_program, start_program
+from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_until
 from tests.runtime.ray_cluster import Nodes, nodes
 from tests.runtime.ray_work import COUNT
 
@@ -161,6 +163,20 @@ def wait(condition: Callable[[], object], seconds: float = 240) -> None:
     while not condition():
         assert time.time() < deadline, "nothing happened"
         time.sleep(0.02)
+
+
+def test_a_submitted_sweep_runs_as_tasks_that_share_scores(started: Nodes, tmp_path: Path) -> None:
+    settings = [*ARGUMENTS, "hardware=ray", "hardware.device=cpu", "hardware.threads=1", f"outputs={tmp_path}"]
+    experiments("submit", *settings, f"hardware.address={started.address}")
+    (submission,) = submissions(tmp_path)
+    assert submission.place == "ray" and {step.cpus for step in submission.steps.values()} == {1}
+    wait_until(submission, "done")
+    check_shared(submission, "score")
+    assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 2
+    deadline = time.time() + 30
+    while submission.conductor() is not None:  # it ends when everything is done
+        assert time.time() < deadline
+        time.sleep(0.1)
 
 
 def test_a_client_without_the_token_is_refused(started: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

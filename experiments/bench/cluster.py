@@ -1,0 +1,258 @@
+"""A run of millions of trajectories on 1 to 512 GPUs that fail: the planner's formulas against a simulation of the real queue.
+
+Run as: python -m experiments.bench.cluster                        10 million trajectories, Qwen-2.5-7B, A100s
+        python -m experiments.bench.cluster --quick                fewer trajectories and GPUs
+        python -m experiments.bench.cluster --trajectories 1000000 --failures 0.02
+
+The simulation gives shards to workers with `lark.runtime.dispatch.Dispatch`, the queue that a Ray cluster uses. The shards of
+the scoring pass are cut by `lark.scoring.shards.cut` from drawn lengths, and each takes the time of its own FLOPs. Workers fail at
+random, lose the shard they are at, and are replaced. Training starts again from its last checkpoint when one of its GPUs fails.
+Writes cluster.png, cluster.pdf and cluster.csv to outputs/bench.
+"""
+
+import argparse
+import heapq
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lark.config import Config
+from lark.models.shapes import shape_of
+from lark.planner.__main__ import COUNTS, composed
+from lark.planner.costs import forward_flops
+from lark.planner.division import Scale, parts
+from lark.planner.lengths import PoolLengths, pool_lengths
+from lark.planner.report import duration
+from lark.planner.scale import DETECTION, REPLACEMENT, Part, expected, stops_falling
+from lark.printing import log_to
+from lark.report.style import GREY, MARKERS, OKABE_ITO, panels, save, styled
+from lark.report.tables import text_table
+from lark.runtime.dispatch import Dispatch
+from lark.runtime.entry import run_main
+from lark.runtime.operation import Step
+from lark.runtime.plan import make_plan, wanted
+from lark.runtime.sharding import Shard
+from lark.runtime.store import Checksums
+from lark.scoring.shards import cost, cut
+
+log = logging.getLogger(__name__)
+SETTINGS = ["student=qwen7b", "hardware=a100x8", "budget=1"]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What happened to a part."""
+
+    seconds: float
+    lost: float
+    """GPU-seconds of work that was done again, and of starting again."""
+
+
+def simulate(
+    part: Part, costs: Sequence[float], gpus: int, failures: float, random: np.random.Generator, many: bool = False
+) -> Simulated:
+    """Carry out a part once. `costs`: seconds of its shards, or of its intervals between checkpoints on one GPU."""
+    used = max(1, min(gpus, part.most))
+    if part.divided == "not":
+        return Simulated(part.start + part.work + part.whole, 0.0)
+    if part.divided == "together":
+        return _together(part, [cost / used for cost in costs], used, failures / 3600, random)
+    return _shards(part, costs, min(used, len(costs)), failures / 3600, random, many)
+
+
+def _together(part: Part, intervals: Sequence[float], used: int, rate: float, random: np.random.Generator) -> Simulated:
+    """Processes that need each other: one failure costs the interval of all."""
+    now, again, lost = part.start, DETECTION + REPLACEMENT + part.start, 0.0
+    for interval in intervals:
+        while rate and (until := random.exponential(1 / (rate * used))) < interval:
+            now += until + again
+            lost += (until + again) * used
+        now += interval
+    return Simulated(now + part.whole, lost)
+
+
+def _shards(
+    part: Part, costs: Sequence[float], workers: int, rate: float, random: np.random.Generator, many: bool
+) -> Simulated:
+    """Workers that take shards from the real queue. An event is the end of a take, a failure, or a worker that is ready."""
+    by_name = {f"{number}": float(cost) for number, cost in enumerate(costs)}
+    queue = Dispatch([Shard(name, cost=cost) for name, cost in by_name.items()], many)
+    events: list[tuple[float, int, str, list[Shard]]] = []
+    order = iter(range(2**62))
+
+    def at(time: float, what: str, shards: list[Shard]) -> None:
+        heapq.heappush(events, (time, next(order), what, shards))
+
+    for _ in range(workers):
+        at(part.start, "ready", [])
+    left, idle, lost, now = len(by_name), 0, 0.0, 0.0
+    while left:
+        now, _, what, shards = heapq.heappop(events)
+        if what == "done":
+            left -= len(shards)
+        elif what == "lost":
+            queue.lost(shards)
+            for _ in range(min(idle, len(queue))):
+                idle -= 1
+                at(now, "ready", [])
+            continue
+        if not queue:
+            idle += 1
+            continue
+        taken = queue.take(workers)
+        seconds = sum(by_name[shard.name] for shard in taken)
+        until = random.exponential(1 / rate) if rate else np.inf
+        if until >= seconds:
+            at(now + seconds, "done", taken)
+            continue
+        kept, undone = _split(taken, by_name, until)
+        left -= len(kept)
+        lost += until - sum(by_name[shard.name] for shard in kept) + DETECTION + REPLACEMENT + part.start
+        at(now + until + DETECTION, "lost", undone)
+        at(now + until + DETECTION + REPLACEMENT + part.start, "ready", [])
+    return Simulated(now + part.whole, lost)
+
+
+def _split(taken: Sequence[Shard], seconds: dict[str, float], until: float) -> tuple[list[Shard], list[Shard]]:
+    """The shards of a take that were finished before a failure, and the others."""
+    ends = np.cumsum([seconds[shard.name] for shard in taken])
+    done = int(np.searchsorted(ends, until, side="right"))
+    return list(taken[:done]), list(taken[done:])
+
+
+def shard_seconds(
+    part: Part, config: Config, lengths: PoolLengths, trajectories: int, random: np.random.Generator
+) -> np.ndarray:
+    """The seconds of each piece of a part, on one GPU."""
+    if part.divided != "shards" or part.pieces < 2 or part.name not in ("score", "lengths"):
+        return np.full(part.pieces, part.work / part.pieces)
+    drawn = random.integers(len(lengths.total), size=trajectories)
+    total = lengths.total[drawn]
+    if part.name == "lengths":  # a row group
+        groups = np.array_split(total, part.pieces)
+        work = np.array([group.sum() for group in groups])
+    else:
+        shape = shape_of(config.student)
+        assert shape is not None
+        pairs = zip(lengths.total, lengths.response, strict=True)
+        flops = np.array([forward_flops(shape, np.array([tokens]), np.array([out])).forward for tokens, out in pairs])[drawn]
+        ends = np.concatenate([[0.0], np.cumsum(flops)])
+        work = np.array([ends[rows.stop] - ends[rows.start] for rows in cut(cost(total), config.scoring.shard_tokens)])
+    return work / work.sum() * part.work
+
+
+def compare(
+    config: Config, steps: Sequence[Step], trajectories: int, counts: Sequence[int], failures: Sequence[float], repeats: int
+) -> pd.DataFrame:
+    """Hours by the formulas and by simulation, one row per number of GPUs, rate of failures and step."""
+    return pd.DataFrame(_compare(config, steps, trajectories, counts, failures, repeats))
+
+
+def _compare(
+    config: Config, steps: Sequence[Step], trajectories: int, counts: Sequence[int], failures: Sequence[float], repeats: int
+) -> Iterator[dict[str, object]]:
+    lengths, random = pool_lengths(config), np.random.default_rng(0)
+    known: dict[str, np.ndarray] = {}
+    for gpus in counts:
+        for part in parts(config, steps, Scale(trajectories, gpus), lengths):
+            if part.name not in known:
+                known[part.name] = shard_seconds(part, config, lengths, trajectories, random)
+            costs = known[part.name] * (part.work / max(known[part.name].sum(), 1e-9))
+            many = part.divided == "shards" and part.name not in ("score", "lengths")
+            for rate in failures:
+                # A training that seldom gets to its next checkpoint varies most, and is quick to simulate.
+                count = (repeats * 100 if part.divided == "together" else repeats) if rate else 1
+                runs = [simulate(part, costs, gpus, rate, random, many) for _ in range(count)]
+                planned = expected(part, gpus, rate)
+                yield {
+                    "gpus": gpus, "failures_per_gpu_hour": rate, "step": part.name, "planned_hours": planned.seconds / 3600,
+                    "simulated_hours": float(np.mean([run.seconds for run in runs])) / 3600,
+                    "planned_lost": planned.lost / 3600, "simulated_lost": float(np.mean([run.lost for run in runs])) / 3600,
+                }  # fmt: skip
+
+
+def totals(table: pd.DataFrame) -> pd.DataFrame:
+    """Hours of the whole run, by rate of failures and number of GPUs."""
+    columns = ["planned_hours", "simulated_hours", "planned_lost", "simulated_lost"]
+    return table.groupby(["failures_per_gpu_hour", "gpus"], as_index=False)[columns].sum()
+
+
+@styled
+def draw(table: pd.DataFrame, trajectories: int) -> Figure:
+    """Left: hours of the run. Right: which steps they consist of."""
+    figure, (left, right) = panels(2, width=4.8)
+    found = totals(table)
+    for number, (rate, rows) in enumerate(found.groupby("failures_per_gpu_hour")):
+        colour = OKABE_ITO[number]
+        left.plot(rows["gpus"], rows["planned_hours"], color=colour, label=f"{rate:g} failures per GPU-hour")
+        left.plot(rows["gpus"], rows["simulated_hours"], MARKERS[number], color=colour, markersize=4.5)
+    first = found[found["failures_per_gpu_hour"] == found["failures_per_gpu_hour"].min()]
+    ideal = first["planned_hours"].iloc[0] * first["gpus"].iloc[0] / first["gpus"]
+    left.plot(first["gpus"], ideal, ":", color=GREY, label="in proportion to GPUs")
+    left.plot([], [], "-o", color=GREY, markersize=4.5, label="line: planner, marker: simulation")
+    left.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="hours", title=f"{trajectories:,} trajectories")
+    counts = sorted(table["gpus"].unique())
+    left.set_xticks(counts, [str(count) for count in counts])
+    left.minorticks_off()
+    left.legend(loc="lower left")
+    chosen = sorted(table["failures_per_gpu_hour"].unique())[:2][-1]
+    own = table[table["failures_per_gpu_hour"] == chosen]
+    shares = own.pivot_table(index="gpus", columns="step", values="simulated_hours", sort=False)
+    shares = shares.div(shares.sum(axis=1), axis=0)
+    bottom = np.zeros(len(shares))
+    for number, step in enumerate(shares.columns):
+        values = shares[step].fillna(0.0).to_numpy()
+        right.bar(range(len(shares)), values, bottom=bottom, color=OKABE_ITO[number % len(OKABE_ITO)], label=step, width=0.8)
+        bottom += values
+    right.set_xticks(range(len(shares)), [str(count) for count in shares.index])
+    right.set(xlabel="GPUs", ylabel="share of the time", title=f"which step takes it, at {chosen:g} failures", ylim=(0, 1))
+    right.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def main() -> None:
+    log_to()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="100,000 trajectories on up to 64 GPUs")
+    parser.add_argument("--trajectories", type=int, default=10_000_000)
+    parser.add_argument("--failures", type=float, nargs="+", default=[0.0, 0.002, 0.02], help="per GPU-hour")
+    parser.add_argument("--repeats", type=int, default=5, help="simulations with failures; 100 times as many of training")
+    parser.add_argument("--outputs", type=Path, default=Path("outputs"))
+    parser.add_argument("settings", nargs="*", default=SETTINGS, help="settings of run.py")
+    given = parser.parse_args()
+    trajectories, counts = (100_000, COUNTS[:7]) if given.quick else (given.trajectories, COUNTS)
+    config = composed(given.settings)
+    with tempfile.TemporaryDirectory() as folder:
+        steps = wanted(make_plan(config, Checksums(Path(folder)), elsewhere=True), config.stages)
+    table = compare(config, steps, trajectories, counts, given.failures, given.repeats)
+    found = totals(table)
+    rows = []
+    for values in found.to_dict("records"):
+        r = {str(name): float(value) for name, value in values.items()}
+        times = [duration(r[name] * 3600) for name in ("planned_hours", "simulated_hours")]
+        ratio, lost = (
+            r["planned_hours"] / r["simulated_hours"],
+            [f"{r[f'{who}_lost']:,.1f}" for who in ("planned", "simulated")],
+        )
+        rows.append([f"{r['failures_per_gpu_hour']:g}", f"{r['gpus']:.0f}", *times, f"{ratio:.3f}", *lost])
+    header = ["failures per GPU-hour", "GPUs", "planner", "simulation", "ratio", "lost GPU-hours, planner", "simulation"]
+    log.info("%s", text_table(header, rows))
+    for rate, part in found.groupby("failures_per_gpu_hour"):
+        count = stops_falling(dict(zip(part["gpus"], part["simulated_hours"], strict=True)))
+        if count is not None:
+            log.info("%g failures per GPU-hour: beyond %d GPUs, twice as many save less than a tenth of the time", rate, count)
+    folder_ = given.outputs / "bench"
+    folder_.mkdir(parents=True, exist_ok=True)
+    table.to_csv(folder_ / "cluster.csv", index=False)
+    save(draw(table, trajectories), folder_ / "cluster")
+    log.info("%s", folder_ / "cluster.png")
+
+
+if __name__ == "__main__":
+    run_main(main)

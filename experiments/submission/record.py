@@ -1,0 +1,238 @@
+"""The folder of a submitted sweep, which is all that its processes share: the graph, and what happened to each step.
+
+    outputs/runs/sweeps/<experiment>-<scale>-<digest>/
+        graph.json           the steps, with the configuration of each trial; written by `submit`
+        events/<step>.jsonl  when the step was started and how it ended; its process touches the file while it works
+        logs/<step>.log      its output
+        conductor.json       the process that starts steps (not with SLURM); touched while it works
+        jobs.json            the SLURM job of each step
+        again                asks the conductor to try failed steps again
+
+Each file has one writer, so this works on any file system that the nodes share.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lark.config import Config, from_dict
+from lark.errors import LarkError
+from lark.reading.untrusted import parsed, read_object, readable_object
+from lark.runtime.manifest import read_manifest
+from lark.runtime.store import damage, write_text
+
+SWEEPS = Path("runs") / "sweeps"
+GRAPH, CONDUCTOR, JOBS, AGAIN = "graph.json", "conductor.json", "jobs.json", "again"
+BEAT, STALE = 5.0, 60.0
+"""Seconds between two touches of a file, and without one until its process counts as lost."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A step of a submitted sweep."""
+
+    name: str
+    title: str
+    trial: int
+    """The trial whose configuration makes it."""
+    trials: tuple[int, ...]
+    after: tuple[str, ...]
+    key: tuple[str, ...]
+    """`Step.key`."""
+    artifacts: tuple[str, ...]
+    """Folders below the outputs."""
+    gpus: int
+    cpus: int
+    seconds: float | None
+    """Estimated time; None if it is negligible or unknown."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One attempt at a step."""
+
+    started: float
+    host: str
+    process: int
+    ended: float | None = None
+    error: str | None = None
+    """None: it succeeded, or has not ended."""
+
+
+class Submission:
+    """A submitted sweep."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        values = read_object(folder / GRAPH)
+        try:
+            self.title = str(values["title"])
+            self.arguments: list[str] = list(values["arguments"])
+            self.place = str(values["place"])
+            self.address: str | None = values["address"]
+            self.launcher: dict[str, Any] = dict(values["launcher"])
+            self.trials: list[dict[str, Any]] = list(values["trials"])
+            self.steps = {node["name"]: _planned(node) for node in values["steps"]}
+        except (KeyError, TypeError) as error:
+            raise LarkError(f"{folder / GRAPH} is of another version ({error}). Remove {folder} and submit again.") from error
+
+    @property
+    def outputs(self) -> Path:
+        return self.folder.parents[len(SWEEPS.parts)]
+
+    def config(self, step: Planned) -> Config:
+        return from_dict(self.trials[step.trial]["config"])
+
+    def finished(self, step: Planned) -> bool:
+        """Whether all of its artifacts are there and intact."""
+        return all(_is_finished(self.outputs / artifact) for artifact in step.artifacts)
+
+    def seconds(self, step: Planned) -> float:
+        return step.seconds or 0.0
+
+    def events(self, step: Planned) -> list[Event]:
+        """The attempts at a step, the latest last."""
+        return _events(self.event_file(step.name))
+
+    def event_file(self, name: str) -> Path:
+        return self.folder / "events" / f"{name}.jsonl"
+
+    def log_file(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
+
+    def is_running(self, step: Planned) -> bool:
+        """Whether a process is working on it."""
+        events = self.events(step)
+        if not events or events[-1].ended is not None:
+            return False
+        return _is_fresh(self.event_file(step.name), events[-1].host, events[-1].process)
+
+    def conductor(self) -> str | None:
+        """The process that starts steps, if it works."""
+        said = readable_object(self.folder / CONDUCTOR) or {}
+        host, process = str(said.get("host", "")), int(said.get("process", 0))
+        fresh = bool(said) and _is_fresh(self.folder / CONDUCTOR, host, process)
+        return f"process {process} on {host}" if fresh else None
+
+    def jobs(self) -> dict[str, str]:
+        return {name: str(job) for name, job in (readable_object(self.folder / JOBS) or {}).items()}
+
+
+def _planned(values: dict[str, Any]) -> Planned:
+    """A step from its JSON, in which tuples are lists."""
+    read: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Planned(**read)
+
+
+def folder_of(outputs: Path, title: str, scale: str, arguments: Sequence[str]) -> Path:
+    """The folder of a sweep. Settings that cannot change a result are not part of its name."""
+    same = ("outputs", "tracking", "hardware", "hydra")
+    kept = sorted(a for a in arguments if a.lstrip("+~").split("=")[0].split(".")[0].split("/")[0] not in same)
+    digest = hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:6]
+    return outputs / SWEEPS / f"{title}-{scale}-{digest}"
+
+
+def write_graph(folder: Path, steps: Sequence[Planned], **values: Any) -> None:
+    for part in ("events", "logs"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**values, "steps": [asdict(step) for step in steps]}, indent=1, default=str)
+    write_text(folder / GRAPH, text + "\n")
+
+
+def submissions(outputs: Path, title: str | None = None) -> list[Submission]:
+    """The submitted sweeps, the latest last. `title`: only those of this experiment."""
+    files = sorted((outputs / SWEEPS).glob(f"*/{GRAPH}"), key=lambda file: file.stat().st_mtime)
+    found = [Submission(file.parent) for file in files]
+    return [submission for submission in found if title is None or submission.title == title]
+
+
+@contextlib.contextmanager
+def attempt(file: Path) -> Iterator[None]:
+    """Record that a step has started, and how it ends; touch the file in between."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _append(file, event="started", host=socket.gethostname(), process=os.getpid())
+    said: str | None = None
+    try:
+        with touched(file):
+            yield
+    except BaseException as error:
+        said = str(error) or type(error).__name__
+        raise
+    finally:
+        _append(file, event="ended", error=said)
+
+
+@contextlib.contextmanager
+def touched(file: Path) -> Iterator[None]:
+    """Touch a file until the end."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(BEAT):
+            with contextlib.suppress(OSError):
+                os.utime(file)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _append(file: Path, **values: Any) -> None:
+    with file.open("a", encoding="utf-8") as handle:
+        handle.write(json.dumps({"time": time.time(), **values}) + "\n")
+
+
+def _events(file: Path) -> list[Event]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    found: list[Event] = []
+    for line in lines:
+        values = parsed(line)
+        if not isinstance(values, Mapping):  # being written
+            continue
+        if values.get("event") == "started":
+            found.append(Event(float(values["time"]), str(values["host"]), int(values["process"])))
+        elif found and found[-1].ended is None:
+            found[-1] = replace(found[-1], ended=float(values["time"]), error=values.get("error"))
+    return found
+
+
+def _is_fresh(file: Path, host: str, process: int) -> bool:
+    """Whether a file was touched lately, by the clock of its file system; and its process exists, if it is of this machine."""
+    if host == socket.gethostname() and process:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+    probe = file.with_name(f".now-{socket.gethostname()[:40]}-{os.getpid()}")
+    try:
+        probe.touch()
+        now = probe.stat().st_mtime
+        probe.unlink(missing_ok=True)
+        return now - file.stat().st_mtime < STALE
+    except OSError:
+        return False
+
+
+def _is_finished(folder: Path) -> bool:
+    try:
+        manifest = read_manifest(folder)
+    except LarkError:
+        return False
+    return manifest.finished and folder.name.endswith(manifest.fingerprint) and damage(folder, manifest) is None

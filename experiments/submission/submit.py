@@ -1,0 +1,114 @@
+"""Submit a sweep: plan its graph, write it down, and leave the work to SLURM or to a conductor that outlives this process."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from experiments.harness.sweep import ROOT, Sweep, counted
+from experiments.submission import slurm_jobs
+from experiments.submission.graph import graph
+from experiments.submission.local_place import paths
+from experiments.submission.record import AGAIN, CONDUCTOR, Planned, Submission, folder_of, write_graph
+from experiments.submission.resources import Shares
+from lark.errors import LarkError
+from lark.runtime.cluster import ADDRESS, machine_of, reach
+from lark.runtime.locks import locked
+from lark.runtime.machine import Machine, resolve
+
+log = logging.getLogger("experiments")
+
+START_SECONDS = 120.0
+"""How long a conductor may take to start."""
+LOG = "conductor.log"
+
+
+def submit(sweep: Sweep) -> Submission:
+    """Submit the steps of a sweep that are not finished and not under way. Returns the submission."""
+    place = _place(sweep)
+    steps = plan_steps(sweep, _machine(sweep))
+    address = sweep.trials[0].config.hardware.address or os.environ.get(ADDRESS) or None
+    folder = folder_of(sweep.store.root, sweep.title, sweep.scale, sweep.arguments)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".lock", folder.name):
+        write_graph(
+            folder, steps, title=sweep.title, arguments=list(sweep.arguments), place=place, address=address,
+            launcher=dict(sweep.launcher),
+            trials=[{"overrides": trial.overrides, "config": asdict(trial.config)} for trial in sweep.trials],
+        )  # fmt: skip
+        submission = Submission(folder)
+        left = [step for step in steps if not submission.finished(step)]
+        log.info("%s: %s of %s, %d finished", sweep.title, counted(len(steps), "step"), counted(len(sweep.trials), "trial"),
+                 len(steps) - len(left))  # fmt: skip
+        if not left:
+            return submission
+        if place == "slurm":
+            submitted = slurm_jobs.submit_jobs(submission)
+            log.info("%s submitted to SLURM", counted(len(submitted), "job"))
+        elif (process := submission.conductor()) is not None:
+            (folder / AGAIN).touch()
+            log.info("it is being carried out (%s); failed steps are tried again", process)
+        else:
+            _start(folder)
+    return submission
+
+
+def plan_steps(sweep: Sweep, machine: Machine) -> list[Planned]:
+    """The steps of a sweep, each once, with what they get of a node like `machine`."""
+    shares, found = Shares(machine, sweep.store), []
+    for node in graph([trial.steps for trial in sweep.trials]):
+        share = shares.share(node, sweep.trials[node.trial])
+        artifacts = tuple(artifact.folder.as_posix() for artifact in node.step.artifacts)
+        own = (node.name, node.step.title, node.trial, node.trials, node.after, node.step.key, artifacts)
+        found.append(Planned(*own, share.gpus, share.cpus, share.seconds))
+    return found
+
+
+def _place(sweep: Sweep) -> str:
+    """Where the steps run: `slurm`, `ray` or `local`."""
+    configs = [trial.config for trial in sweep.trials]
+    if any(config.force for config in configs):
+        raise LarkError("force= cannot be submitted: use `python -m experiments run`, or remove the artifacts.")
+    (cluster,) = {config.hardware.cluster for config in configs}
+    if cluster == "slurm":
+        slurm_jobs.require_slurm()
+        if sweep.launcher.get("nodes", 1) != 1:
+            raise LarkError(
+                f"hydra.launcher.nodes={sweep.launcher['nodes']}: a submitted step runs on one node, and many steps run at once. "
+                "Leave it out."
+            )
+    return "local" if cluster == "none" else cluster
+
+
+def _machine(sweep: Sweep) -> Machine:
+    """The node that a step runs on."""
+    hardware = sweep.trials[0].config.hardware
+    if hardware.cluster == "slurm":
+        machine = resolve(hardware, here=False)
+        cores = sweep.launcher.get("cpus_per_task")
+        threads = hardware.threads or (max(1, int(cores) // machine.processes) if cores else 1)
+        return replace(machine, nodes=1, cluster="", workers=0, threads=threads)
+    if hardware.cluster == "ray" and (address := hardware.address or os.environ.get(ADDRESS)):
+        return machine_of(reach(address), hardware.device, hardware.processes, hardware.threads, 0)
+    return resolve(replace(hardware, cluster="none", address=None, workers=0))
+
+
+def _start(folder: Path) -> None:
+    """Start a conductor that does not end with this process or its terminal."""
+    command = [sys.executable, "-m", "experiments.submission.conductor", str(folder)]
+    with (folder / LOG).open("ab") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths()}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    deadline = time.monotonic() + START_SECONDS
+    while not (folder / CONDUCTOR).exists():
+        if process.poll() == 0:  # nothing was left to do
+            return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise LarkError(f"The process that starts the steps has ended: see {folder / LOG}.")
+        time.sleep(0.1)
+    log.info("process %d starts the steps as their inputs are finished; this shell may be closed", process.pid)

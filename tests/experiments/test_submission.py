@@ -1,0 +1,205 @@
+"""A sweep as a graph: each step once, nothing waits with resources held, and what was lost is submitted again."""
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.__main__ import main
+from experiments.harness.sweep import compose_sweep
+from experiments.submission.graph import graph, remaining
+from experiments.submission.record import Submission, submissions
+from experiments.submission.slurm_jobs import parameters
+from experiments.submission.status import describe
+from experiments.submission.submit import plan_steps
+from lark.errors import LarkError
+from lark.runtime.machine import Machine
+from lark.runtime.operation import Operation, Step
+from lark.runtime.store import Artifact, Kind
+from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_until
+
+KIND = Kind("thing")
+
+
+@st.composite
+def sweeps(draw: st.DrawFn) -> list[list[Step]]:
+    """Trials that each need some artifacts of a random graph. Artifacts of one step can be made together or in part."""
+    layers = draw(st.integers(1, 4))
+    made: list[list[Artifact]] = []
+    for layer in range(layers):
+        earlier = [artifact for group in made for artifact in group]
+        inputs = (
+            {a.name: a for a in draw(st.lists(st.sampled_from(earlier), max_size=3, unique_by=lambda a: a.name))}
+            if earlier
+            else {}
+        )
+        made.append(
+            [Artifact(KIND, f"{layer}-{part}", {"n": (layer, part)}, inputs) for part in range(draw(st.integers(1, 3)))]
+        )
+    operations = [Operation(f"op{layer}", "score", "m:f") for layer in range(layers)]
+    trials = []
+    for _ in range(draw(st.integers(1, 4))):
+        wanted, steps = set(draw(st.sets(st.sampled_from([a.name for g in made for a in g]), min_size=1))), []
+        for group, operation in reversed(list(zip(made, operations, strict=True))):
+            chosen = tuple(artifact for artifact in group if artifact.name in wanted)
+            if chosen:
+                steps.insert(0, Step(operation, chosen))
+                wanted |= {source.name for artifact in chosen for source in artifact.inputs.values()}
+        trials.append(steps)
+    return trials
+
+
+@given(sweeps())
+def test_every_artifact_is_made_and_no_step_is_there_twice(trials: list[list[Step]]) -> None:
+    nodes = graph(trials)
+    assert len({node.name for node in nodes}) == len(nodes)
+    assert {a.folder for n in nodes for a in n.step.artifacts} == {a.folder for t in trials for s in t for a in s.artifacts}
+    folders = [{a.folder for a in node.step.artifacts} for node in nodes]
+    assert not any(one < other for one in folders for other in folders)
+
+
+@given(sweeps())
+def test_a_step_comes_after_what_it_needs_and_never_at_the_same_time_as_one_that_makes_the_same(
+    trials: list[list[Step]],
+) -> None:
+    nodes = graph(trials)
+    before: dict[str, set[str]] = {}
+    for node in nodes:  # in order: everything before it is known
+        before[node.name] = set(node.after).union(*(before[name] for name in node.after))
+    for node in nodes:
+        made_before = {a.folder for other in nodes if other.name in before[node.name] for a in other.step.artifacts}
+        assert {source.folder for source in node.step.needs} <= made_before
+    for one in nodes:
+        for other in nodes:
+            shared = {a.folder for a in one.step.artifacts} & {a.folder for a in other.step.artifacts}
+            assert not shared or one is other or one.name in before[other.name] or other.name in before[one.name]
+
+
+@given(sweeps())
+def test_trials_know_the_steps_they_wait_for(trials: list[list[Step]]) -> None:
+    nodes = graph(trials)
+    for number, steps in enumerate(trials):
+        wanted = {a.folder for step in steps for a in step.artifacts}
+        assert wanted <= {a.folder for node in nodes if number in node.trials for a in node.step.artifacts}
+
+
+def test_the_longest_chain_counts_only_what_is_left() -> None:
+    after = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
+    seconds = {"a": 1.0, "b": 5.0, "c": 2.0, "d": 3.0}
+    assert remaining(after, seconds) == {"a": 9.0, "b": 8.0, "c": 5.0, "d": 3.0}
+    assert remaining(after, seconds, done=["a", "b"]) == {"a": 5.0, "b": 3.0, "c": 5.0, "d": 3.0}
+
+
+def test_the_papers_table_is_a_graph_with_gpus_only_where_they_are_used(paper_table1) -> None:
+    """48 trainings on three students: three passes of the student, one judge, three base evaluations."""
+    machine = Machine("cuda", 8, 1, 12, elsewhere=True)
+    steps = plan_steps(paper_table1, machine)
+    titles = [step.title for step in steps]
+    counts = {title: titles.count(title) for title in titles}
+    assert (counts["train"], counts["score"], counts["judge"], counts["pool"], counts["generate (base model)"]) == (
+        48,
+        3,
+        1,
+        1,
+        3,
+    )
+    gpus = {title: {step.gpus for step in steps if step.title == title} for title in counts}
+    assert all(gpus[title] == {0} for title in ("pool", "lengths", "text", "select", "grade", "grade (base model)"))
+    assert gpus["train"] == {8} and all(0 not in gpus[title] for title in ("score", "generate", "judge"))
+    named = {step.name: step for step in steps}
+    for step in steps:
+        if step.title == "train":
+            assert [named[name].title for name in step.after] == ["select"]
+
+
+def test_a_sweep_outlives_its_shell_and_continues_after_its_conductor_is_killed(tmp_path: Path) -> None:
+    settings = ["table1", "method=random,token_length", *ARGUMENTS[2:], "hardware=cpu", "hardware.threads=1"]
+    settings.append(f"outputs={tmp_path}")
+    assert "4 steps of 2 trials, 0 finished" in experiments("submit", *settings)
+    (submission,) = submissions(tmp_path)
+    conductor = psutil.Process(int(str(submission.conductor()).split()[1]))
+    assert os.getsid(conductor.pid) != os.getsid(0)
+    lengths = next(step for step in submission.steps.values() if step.title == "lengths")
+    while not submission.is_running(lengths):
+        time.sleep(0.05)
+    assert "it is being carried out" in experiments("submit", *settings)  # leaves what is under way alone
+    steps = conductor.children(recursive=True)
+    conductor.send_signal(signal.SIGKILL)
+    conductor.wait(20)
+    assert not psutil.wait_procs(steps, timeout=20)[1]
+    said = describe(submission)
+    assert "its process was lost" in said and "submit again: python -m experiments submit table1" in said
+
+    assert "1 finished" in experiments("submit", *settings)
+    wait_until(submission, "done")
+    check_shared(submission, "lengths")
+    assert "Everything is done" in describe(submission)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """SLURM's commands, played by processes of this machine."""
+    commands, state = tmp_path / "commands", tmp_path / "slurm"
+    commands.mkdir()
+    state.mkdir()
+    for name in ("sbatch", "srun", "squeue", "scancel"):
+        (commands / name).write_text(f"#!{sys.executable}\n" + (Path(__file__).parent / "slurm" / "stand_in.py").read_text())
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_STAND_IN", str(state))
+    return state
+
+
+def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(tmp_path: Path, slurm: Path) -> None:
+    outputs = tmp_path / "outputs"
+    settings = [*ARGUMENTS, "hardware=slurm", "hardware.device=cpu", "hydra.launcher.partition=small", f"outputs={outputs}"]
+    (slurm / "lose").write_text("score")
+    assert "5 jobs submitted to SLURM" in experiments("submit", *settings)
+    (submission,) = submissions(outputs)
+    scripts = {name: (slurm / f"{job}.sh").read_text() for name, job in submission.jobs().items()}
+    for name, script in scripts.items():
+        needed = ":".join(submission.jobs()[other] for other in submission.steps[name].after)
+        assert (f"--dependency=afterok:{needed}\n" in script) == bool(needed)
+        assert "--partition=small" in script and "gpus" not in script
+    deadline = time.time() + 120
+    while any(file.read_text() in ("PENDING", "RUNNING") for file in slurm.glob("*.job")):
+        assert time.time() < deadline
+        time.sleep(0.2)
+    (lost,) = [name for name, step in submission.steps.items() if step.title == "score"]
+    states = {name: (slurm / f"{job}.job").read_text() for name, job in submission.jobs().items()}
+    assert sorted(states.values()) == ["CANCELLED", "CANCELLED", "COMPLETED", "COMPLETED", "FAILED"]
+    said = experiments("status", "table1", f"outputs={outputs}")
+    assert f"failed: {lost}: SLURM job {submission.jobs()[lost]} has ended without a result" in said
+    assert "1 step failed. To continue, submit again" in said
+
+    assert "3 jobs submitted to SLURM" in experiments("submit", *settings)
+    wait_until(submission, "done")
+    check_shared(submission, "score")
+
+
+def test_jobs_ask_for_the_gpus_of_their_step(tmp_path: Path) -> None:
+    sweep = compose_sweep("table1", ["scale=paper", "student=qwen7b", "method=lark", "budget=1", "hardware=slurm",
+                                     "hydra.launcher.account=me", f"outputs={tmp_path}"])  # fmt: skip
+    steps = {step.title: step for step in plan_steps(sweep, Machine("cuda", 8, 1, 4, elsewhere=True))}
+    submission = Submission.__new__(Submission)
+    submission.launcher = dict(sweep.launcher)
+    train, select = (parameters(submission, steps[title], ["7"]) for title in ("train", "select"))
+    assert (train["gpus_per_node"], train["cpus_per_task"], train["timeout_min"]) == (8, 32, 1440)
+    assert "gpus_per_node" not in select and select["cpus_per_task"] == 4
+    assert select["slurm_dependency"] == "afterok:7" and select["slurm_account"] == "me"
+
+
+def test_what_cannot_be_submitted_is_a_sentence(tmp_path: Path) -> None:
+    for typed, why in [("hardware=slurm", "there is no sbatch here"), ("force=[score]", "force= cannot be submitted")]:
+        with pytest.raises(LarkError, match=re.escape(why)):
+            main(["submit", *ARGUMENTS, typed, f"outputs={tmp_path}"])
+    assert "No sweep of table1 has been submitted" in str(main(["status", "table1", f"outputs={tmp_path}"]))
+    assert "expected `status" in str(main(["status", "table1", "everything", f"outputs={tmp_path}"]))
+    assert not list(tmp_path.glob("runs/sweeps/*"))

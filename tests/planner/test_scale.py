@@ -1,0 +1,73 @@
+"""N trajectories on G GPUs that fail: the formulas agree with a simulation of the real queue, and the command answers."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.bench.cluster import compare, simulate, totals
+from lark.planner.__main__ import composed
+from lark.planner.division import Scale, disk_gib, parts
+from lark.planner.scale import Part, expected, stops_falling
+from tests.conftest import ROOT
+from tests.planner.steps import steps_of
+
+SETTINGS = ["student=qwen7b", "hardware=a100x8", "budget=1"]
+
+
+def test_the_planner_is_within_15_percent_of_the_simulation_from_1_to_512_gpus() -> None:
+    config = composed(SETTINGS)
+    table = compare(config, steps_of(config), 200_000, (1, 8, 64, 512), (0.0, 0.002, 0.05), repeats=8)
+    found = totals(table)
+    ratio = found["planned_hours"] / found["simulated_hours"]
+    assert ratio.between(0.85, 1.15).all(), found.assign(ratio=ratio)
+    failing = table[(table["failures_per_gpu_hour"] == 0.05) & (table["planned_lost"] > 2)]
+    assert len(failing) and (failing["planned_lost"] / failing["simulated_lost"]).between(0.5, 2.0).all(), failing
+
+
+@pytest.mark.parametrize("gpus", [1, 7, 40, 100, 300])
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_shards_of_equal_and_different_size_are_planned_as_they_run(gpus: int, spread: float) -> None:
+    """Also with few shards per GPU, and with fewer shards than GPUs."""
+    random = np.random.default_rng(1)
+    costs = random.gamma(1 / spread**2, size=120) if spread else np.ones(120)
+    costs *= 120 * 60 / costs.sum()
+    part = Part("score", "shards", float(costs.sum()), 30.0, 120, spread)
+    simulated = np.mean([simulate(part, costs.tolist(), gpus, 0.1, random).seconds for _ in range(20)])
+    assert expected(part, gpus, 0.1).seconds == pytest.approx(simulated, rel=0.15)
+
+
+def test_without_failures_nothing_is_lost_and_with_them_more_checkpoints_help_training() -> None:
+    train = Part("train", "together", 64 * 20 * 3600.0, 60.0, 10)
+    safe = expected(train, 64, 0.0)
+    assert safe.lost == pytest.approx(0.0) and safe.seconds == pytest.approx(20 * 3600 + 60)
+    rare, often = (expected(Part("train", "together", train.work, 60.0, pieces), 64, 0.01) for pieces in (10, 100))
+    assert rare.seconds > 1.5 * safe.seconds and often.seconds < 1.2 * safe.seconds
+
+
+def test_time_falls_until_something_cannot_be_divided() -> None:
+    config = composed(SETTINGS)
+    steps = steps_of(config)
+    times = {}
+    for gpus in (1, 8, 64, 512, 4096):
+        times[gpus] = sum(expected(part, gpus, 0.002).seconds for part in parts(config, steps, Scale(1_000_000, gpus)))
+    assert list(times.values()) == sorted(times.values(), reverse=True)
+    assert stops_falling({1: 100.0, 2: 50.0, 4: 48.0, 8: 47.0}) == 2
+    assert stops_falling({1: 100.0, 2: 50.0, 4: 25.0}) is None
+    assert disk_gib(config, steps, Scale(2_000_000, 8))["pool"] == pytest.approx(
+        2 * disk_gib(config, steps, Scale(1_000_000, 8))["pool"]
+    )
+
+
+def test_the_command_names_the_bottleneck_and_refuses_what_is_not_a_number() -> None:
+    def said(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "lark.planner", *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, text = said("trajectories=10_000_000", "gpus=64", "failures_per_gpu_hour=0.002", *SETTINGS)
+    assert code == 0 and "bottleneck  score" in text and "lost GPU-hours" in text and "disk" in text, text
+    for wrong, why in [("gpus=0", "at least 1"), ("gpus=many", "must be a number"), ("student=qwen7b", "Give trajectories=")]:
+        code, text = said(wrong)
+        assert code != 0 and why in text and "Traceback" not in text
