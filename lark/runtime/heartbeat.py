@@ -34,14 +34,17 @@ PREFIX, REMOTE = ".alive-", ".remote-"
 """Names of the files begin with this: workers of this machine, and processes of a cluster."""
 
 
-def start(folder: Path, rank: int, minutes: float) -> threading.Event:
-    """Touch this worker's file until the event is set. `minutes`: without any work, until its stack is logged (0: never)."""
+def start(folder: Path, rank: int, minutes: float, leads: bool = False) -> threading.Event:
+    """Touch this worker's file until the event is set. `minutes`: without any work, until its stack is logged (0: never).
+
+    `leads`: it waits for processes of a cluster, and is not stuck.
+    """
 
     def report(waited: float) -> None:
         log.warning("Process %d has waited for %.0f minutes without working; what it waits for:", rank, waited / 60)
         faulthandler.dump_traceback(sys.stderr)
 
-    return _start(folder / f"{PREFIX}{rank}", minutes, report, lambda: True)
+    return _start(folder / f"{PREFIX}{rank}", minutes, report, lambda: not leads)
 
 
 def start_remote(folder: Path, name: str, minutes: float, busy: Callable[[], bool] = lambda: True) -> threading.Event:

@@ -29,6 +29,7 @@ def work(job: Job) -> Work:
         if (job.folder / "unloadable").exists():
             raise ValueError("this cannot be loaded")
         node = ray.get_runtime_context().get_node_id()
+        (job.folder / f"ready-{node}").touch()
 
         def do(shards: Sequence[Shard], progress: Progress) -> None:
             for shard in shards:
@@ -67,6 +68,8 @@ def take_turn(job: Job) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     fcntl.flock = flock  # in a process of its own
+    while len(list(job.folder.glob("ready-*"))) < 2:  # two nodes compete for the lock
+        time.sleep(0.05)
     with locked(job.folder / "turn", "a turn"):
         for what in ("in", "out"):
             with (job.folder / "turns.txt").open("a") as handle:

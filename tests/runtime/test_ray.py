@@ -141,6 +141,7 @@ def test_the_shards_of_stopped_and_stuck_processes_go_to_others(tmp_path: Path, 
     assert re.search(r"\(process id \d+ on .*\) has shown no sign of life for \d+ seconds: it is stopped", said)
     assert re.search(r"\(process id \d+ on .*\) has waited for \d+ seconds without working", said)
     assert said.count("1 of its 1 shards go to others; hardware.silence=0.1") == 2
+    assert "Process 0 has waited" not in said, "the process that leads only waits for the others"
     assert "time.sleep(3600)" in said, "the stack of the stuck process"
     assert not list(tmp_path.glob(".remote*"))
 
