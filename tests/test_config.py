@@ -87,7 +87,7 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["++method.options.alpha=1"], "method.options.alpha=1: method=lark has no such option; it takes none"),
         (["method=random", "method.seed=x"], "method.seed=x: must be a whole number."),
         (["engine.name=tgi"], "engine.name=tgi: choose one of "),
-        (["analysis.name=entropy"], "analysis.name=entropy: choose one of gradients, theory"),
+        (["analysis.name=entropy"], "analysis.name=entropy: choose one of gradients, surrogate, theory"),
         (["force=theorem"], "force=theorem: choose one of pool, score"),
         (["force=[report]"], "force=report: choose one of pool, score"),
         (["student.max_length=1"], "student.max_length=1"),

@@ -119,7 +119,7 @@ def _brought(student: Path) -> str:
     return next((str(item["override /benchmark"]) for item in defaults if "override /benchmark" in item), "demo")
 
 
-NO_NAME = re.compile(r"null|true|false|[+-]?(inf|nan|[\d_.]+(e[+-]?\d+)?)|[[{].*", re.IGNORECASE | re.DOTALL)
+NO_NAME = re.compile(r"null|true|false|[+-]?(inf|nan|[\d_.]+(e[+-]?\d+)?)|[\[{].*", re.IGNORECASE | re.DOTALL)
 """Values that Hydra does not read as the name of an option."""
 
 

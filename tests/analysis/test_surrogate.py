@@ -71,6 +71,6 @@ def test_questions_survive_the_disk(tmp_path: Path) -> None:
 
 
 def test_the_figure_labels_its_axes() -> None:
-    figure = surrogate_figure(surrogate.agreement([made_up(seed) for seed in range(4)]))
+    figure = surrogate_figure(surrogate.agreement([made_up(seed) for seed in range(4)]), {})
     assert len(figure.axes) == 3
     assert all(axes.get_xlabel() and axes.get_ylabel() and axes.get_legend() for axes in figure.axes)

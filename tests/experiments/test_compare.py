@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments import compare
-from experiments.harness import report, verdict
+from experiments.harness import report, results, verdict
 from experiments.harness.contest import contest_of
 from experiments.harness.fitting import Costs, Schedule, fit
 from experiments.harness.game import Game, decide_schedule, replay
@@ -242,14 +242,15 @@ def test_a_design_is_trimmed_by_questions_then_methods_then_seeds_and_says_so() 
         fit(full, per_question, 0.1)
 
 
-def test_a_comparison_ends_when_the_next_round_would_exceed_the_budget(tmp_path: Path) -> None:
+def test_a_comparison_ends_when_the_next_round_would_exceed_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     game = played(sweep_of(tmp_path), lambda trial: 0.0)
+    monkeypatch.setattr(results, "seconds", lambda sweep, trials: 400.0 * len(trials))  # planted runs take no time
     sweep = game.contest.sweep
-    short = replace(game.contest.config.compare, budget_hours=1e-9)
+    short = replace(game.contest.config.compare, budget_hours=1.0)
     entrants = tuple(replace(e, trial=replace(e.trial, config=replace(e.config, compare=short))) for e in game.contest.entrants)
     limited = Game(replace(game.contest, entrants=entrants), game.schedule)
     limited.play(lambda entrant, seed, trial: None)
-    assert len(limited.rounds) == 1 and "more than compare.budget_hours=1e-09" in verdict.sentence(limited)
+    assert len(limited.rounds) == 1 and "more than compare.budget_hours=1." in verdict.sentence(limited)
     assert limited.finished and sweep is limited.contest.sweep
 
 

@@ -126,10 +126,9 @@ def test_a_sweep_outlives_its_shell_and_continues_after_its_conductor_is_killed(
     (submission,) = submissions(tmp_path)
     conductor = psutil.Process(int(str(submission.conductor()).split()[1]))
     assert os.getsid(conductor.pid) != os.getsid(0)
-    lengths = next(step for step in submission.steps.values() if step.title == "lengths")
-    while not submission.is_running(lengths):
-        time.sleep(0.05)
     assert "it is being carried out" in experiments("submit", *settings)  # leaves what is under way alone
+    while not any(submission.is_running(step) for step in submission.steps.values()):
+        time.sleep(0.01)
     steps = conductor.children(recursive=True)
     conductor.send_signal(signal.SIGKILL)
     conductor.wait(20)

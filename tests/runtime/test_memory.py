@@ -147,4 +147,7 @@ def test_segments_grow_on_gpus_unless_the_user_has_chosen(
 
 def test_only_engines_keep_the_default_allocator_because_gpus_that_share_a_model_exchange_memory() -> None:
     with_models = {operation.name for operation in OPERATIONS if operation.allocator}
-    assert with_models == {"score", "unprompted", "local", "train", "gradients", "jacobians", "kappa"}
+    assert with_models == {
+        "score", "unprompted", "local", "gram", "exact", "influence", "train", "gradients", "estimates", "teacher_gradients",
+        "jacobians", "kappa",
+    }  # fmt: skip
