@@ -21,6 +21,8 @@ MARK = "\ufdd0"
 """A noncharacter: it is not valid in any text that is meant to be exchanged."""
 THINKING_TAGS = ("<think>", "</think>")
 """Tokens of some tokenizers that do not end a turn. A response that contains them as text means the tokens."""
+BARRED = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
+"""Names of control tokens, such as the headers of tool calls. Not all tokenizers call them special."""
 NAMED = frozenset({"role", "type"})
 """Keys of a message whose values are names that templates compare, unless they are anything else."""
 
@@ -29,9 +31,12 @@ class Literal:
     """A tokenizer, and the strings that it would read as control tokens."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", control_ids: Iterable[int] = ()) -> None:
-        """`control_ids`: tokens to treat as control tokens in addition to those that the tokenizer calls special."""
+        """`control_ids`: tokens to treat as control tokens in addition to those that are called special or look like `<|…|>`."""
         self.tokenizer = tokenizer
-        special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} | set(tokenizer.all_special_ids)
+        added = tokenizer.added_tokens_decoder.items()
+        special = {id for id, token in added if token.special or BARRED.fullmatch(token.content)} | set(
+            tokenizer.all_special_ids
+        )
         names = {id: str(tokenizer.convert_ids_to_tokens(id)) for id in special | set(control_ids)}
         self.control = {id: name for id, name in names.items() if name not in THINKING_TAGS and len(name) > 1}
         strings = sorted(set(self.control.values()), key=len, reverse=True)

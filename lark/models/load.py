@@ -87,11 +87,17 @@ def load_model(
     Weights are read straight to the device, without a copy of the model in host memory. ZeRO-3 places them itself.
     """
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # what it would warn about is an error here
     what = f"{student.setting}.path={path}"
     check_files(path, what)
     try:
         with loading(what):
             config = AutoConfig.from_pretrained(path, revision=student.revision, trust_remote_code=False)
+            if getattr(config, "quantization_config", None) is not None:
+                raise LarkError(
+                    f"{what}: its config.json has a quantization_config, and quantised weights can be neither scored exactly nor "
+                    "trained. Use the original model; training=lora training.lora.bits=4 quantises it by itself."
+                )
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path,
                 revision=student.revision,

@@ -48,7 +48,12 @@ def check_files(path: str, what: str) -> None:
     files = sorted(folder.glob("*.safetensors"))
     listed = _listed_files(folder, what) if (folder / INDEX).exists() else {}
     if listed:
-        files = sorted({folder / name for name in listed.values()})
+        others = [file.name for file in files if file.name not in listed.values()]
+        if others:
+            raise LarkError(
+                f"{what}: {others[0]} is in the folder, but {INDEX} does not name it, so programs would load different weights. "
+                "Remove the file that does not belong to the model."
+            )
     if not files:
         pickled = next((p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in sorted(folder.glob(pattern))), None)
         found = f" ({pickled} is a pickle, which can execute code)" if pickled else ""
@@ -95,7 +100,7 @@ def require_complete(info: Mapping[str, Any], what: str) -> None:
     """Raise unless every tensor of the model came from the checkpoint, and every tensor of the checkpoint has a place."""
     problems = {
         "lacks": info.get("missing_keys"), "has the wrong shape for": (key[0] for key in info.get("mismatched_keys") or ()),
-        "has unexpected": info.get("unexpected_keys"),
+        "has, without a place in the model,": info.get("unexpected_keys"),
     }  # fmt: skip
     for verb, keys in problems.items():
         names = sorted(keys or ())

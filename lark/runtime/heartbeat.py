@@ -32,6 +32,8 @@ IDLE = 0.02
 """Share of a core below which a process counts as waiting."""
 PREFIX, REMOTE = ".alive-", ".remote-"
 """Names of the files begin with this: workers of this machine, and processes of a cluster."""
+START = "start"
+"""The file of workers that were started and have not shown a sign yet."""
 
 
 def start(folder: Path, rank: int, minutes: float, leads: bool = False) -> threading.Event:
@@ -125,7 +127,8 @@ class Silent:
 
     def __str__(self) -> str:
         lasted = f"{self.seconds:.0f} seconds" if self.seconds < 120 else f"{self.seconds / 60:.0f} minutes"
-        who = f"{self.name} (process id {self.number} on {self.host})"
+        name = "that was just started" if self.name == START else self.name
+        who = f"{name} (process id {self.number} on {self.host})"
         if self.stack:
             return f"{who} has waited for {lasted} without working"
         return f"{who} has shown no sign of life for {lasted}: it is stopped, or its machine or disk hangs"
@@ -137,8 +140,17 @@ class Watch:
     def __init__(self, folder: Path, minutes: float, prefix: str = PREFIX) -> None:
         self.folder, self.limit, self.prefix = folder, minutes * 60, prefix
         self.seen: dict[str, Sign] = {}
+        self.expected = 0
         self.checked = time.monotonic()
         self.close()
+
+    def expect(self, number: int, processes: int) -> None:
+        """Workers were started, with this process id. Until all have shown a sign, its work counts as theirs."""
+        self.expected = processes
+        # A launcher of several is busy itself, which says nothing about them.
+        host = socket.gethostname() if processes == 1 else f"{socket.gethostname()}, the launcher of {processes} processes"
+        with contextlib.suppress(OSError):
+            (self.folder / f"{self.prefix}{START}").write_text(f"{number} {host}", encoding="utf-8")
 
     @property
     def interval(self) -> float | None:
@@ -168,6 +180,9 @@ class Watch:
                     self.seen[path.name] = Sign(stamp, now, _processor_time(path))
                     if stuck := _stack(path):
                         found.append(Silent(path.name.removeprefix(self.prefix), *_owner(path), *stuck))
+        if len(self.seen) > self.expected > 0:  # all workers, besides the sign of their start
+            self.expected = 0
+            self.forget(START)
         for name, sign in self.seen.items():
             if now - sign.since > self.limit:
                 used, path = _processor_time(self.folder / name), self.folder / name
@@ -206,10 +221,24 @@ def _processor_time(path: Path) -> str:
     number, host = _owner(path)
     if host != socket.gethostname() or not number.isdigit():
         return ""
+    return processor_ticks(int(number))
+
+
+def processor_ticks(number: int) -> str:
+    """Processor time of a process of this machine, in ticks, to be compared with an earlier one."""
     try:
-        return " ".join(_fields(number)[11:13])
+        return " ".join(_fields(str(number))[11:13])
     except OSError:
         return ""
+
+
+def exit_code(number: int) -> int | None:
+    """The exit code of a process that has ended and that its parent has not asked for yet; None if it runs or is unknown."""
+    try:
+        fields = _fields(str(number))
+        return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] == "Z" else None
+    except (OSError, ValueError):
+        return None
 
 
 def _fields(number: str) -> list[str]:

@@ -65,7 +65,8 @@ def run_worker(job: Job, target: str, processes: int | None = None, start: Start
     write_job(job, target)
     watch = Watch(folder, job.config.hardware.silence)
     env = environment(machine, processes, job.gpus, job.allocator)
-    code = _run(command(folder, machine, processes), folder, env, watch, start)
+    count = 1 if machine.cluster else processes or machine.processes
+    code = _run(command(folder, machine, processes), folder, env, watch, start, count)
     if code != 0 or not (folder / RESULT).exists():
         raise _failure(job.operation, folder, code)
     result = dict(json.loads((folder / RESULT).read_text(encoding="utf-8")))
@@ -110,14 +111,21 @@ def command(folder: Path, machine: Machine, processes: int | None = None) -> lis
 
 
 def _run(
-    arguments: list[str], folder: Path, env: dict[str, str], watch: Watch | None = None, start: Start = start_process
+    arguments: list[str],
+    folder: Path,
+    env: dict[str, str],
+    watch: Watch | None = None,
+    start: Start = start_process,
+    processes: int = 1,
 ) -> int:
     """Run a command, copy its output to the terminal and the log, and end its children when interrupted; return its exit code.
 
-    `watch`: also end it if one of its processes shows no sign of life.
+    `watch`: also end it if one of its `processes` shows no sign of life.
     """
     process, output = start(arguments, env), Redactor()
     assert process.stdout is not None
+    if watch is not None:
+        watch.expect(process.pid, processes)
     try:
         with (folder / LOG).open("ab") as log_file, selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)

@@ -27,19 +27,21 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
+from lark.runtime.heartbeat import exit_code, processor_ticks
 from lark.runtime.launch import ROOT, Process, die_with_parent, read_job, start_process
 from lark.runtime.worker import leave, main
 
 log = logging.getLogger(__name__)
 
 FORK, BECOME = "fork", "become"
-PATIENCE_SECONDS = 600
-"""Longest wait for a warm process that is still importing."""
+PATIENCE_SECONDS, IDLE_SECONDS = 600, 30
+"""Longest wait for a warm process that is still importing, and for one that does not use the processor: it may be stopped."""
 
 Coming = tuple[str, dict[str, str]]
 """The module of a coming step's worker, and the environment of that worker."""
@@ -69,7 +71,7 @@ class _Warm:
         reader, writer = os.pipe()
         try:
             self._send({"run": job}, [writer])
-            started = self._receive(PATIENCE_SECONDS)
+            started = self._receive(0) if self._answers() else None
         finally:
             os.close(writer)
         if started is None:
@@ -82,6 +84,16 @@ class _Warm:
         self.connection.close()
         self.process.stdout = stdout
         return self.process
+
+    def _answers(self) -> bool:
+        """Wait for an answer, as long as the process works."""
+        used, since, end = "", time.monotonic(), time.monotonic() + PATIENCE_SECONDS
+        while not select.select([self.connection], [], [], 0.5)[0]:
+            if (now := processor_ticks(self.process.pid)) != used:
+                used, since = now, time.monotonic()
+            elif time.monotonic() > min(end, since + IDLE_SECONDS):
+                return False
+        return True
 
     def close(self) -> None:
         """End the warm process, unless it has become a worker."""
@@ -116,13 +128,24 @@ class _Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self.parent.connection], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0)
-            ended = self.parent._receive(0)
+            ended = self._report(timeout)
             self.returncode = -signal.SIGKILL if ended is None else int(ended["code"])
             if self.returncode < 0:
                 self.parent.close()
         return self.returncode
+
+    def _report(self, timeout: float | None) -> dict[str, Any] | None:
+        """What the warm process reports of the worker's end. If it is stopped itself, what the system knows."""
+        since: float | None = None
+        while not select.select([self.parent.connection], [], [], 0.5 if timeout is None else timeout)[0]:
+            if timeout is not None:
+                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout)
+            if (code := exit_code(self.pid)) is not None:
+                since = since or time.monotonic()
+                if time.monotonic() - since > IDLE_SECONDS:
+                    self.parent.close()
+                    return {"code": code}
+        return self.parent._receive(0)
 
 
 class Warmth:

@@ -42,7 +42,7 @@ def split(folder: Path, second: dict[str, torch.Tensor], where: str = "b.safeten
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}))
 
 
-def damage(folder: Path, how: str) -> None:
+def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
     match how:
         case "missing":
             change(folder, **{UP: None})
@@ -63,6 +63,9 @@ def damage(folder: Path, how: str) -> None:
             (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "another/model", "peft_type": "LORA"}')
         case "two files":
             save_file({"x": torch.zeros(1)}, folder / "extra.safetensors", {"format": "pt"})
+        case "beside an index":  # transformers would load this file, vLLM those of the index
+            split(folder, {"x": torch.zeros(1)})
+            shutil.copy(folder / "a.safetensors", folder / "model.safetensors")
         case "elsewhere":
             split(folder, {"x": torch.zeros(1)})
             index = json.loads((folder / INDEX).read_text())
@@ -76,7 +79,8 @@ def damage(folder: Path, how: str) -> None:
 
 
 DAMAGE = {
-    "missing": f"lacks the tensor {UP}", "unexpected": r"has unexpected the tensor model\.layers\.9",
+    "missing": f"lacks the tensor {UP}", "unexpected": r"has, without a place in the model, the tensor model\.layers\.9",
+    "beside an index": r"model\.safetensors is in the folder, but model\.safetensors\.index\.json does not name it",
     "shape": f"has the wrong shape for the tensor {UP}", "twice": f"the tensor {UP} is in a.safetensors and in b.safetensors",
     "outside": r"names '\.\./b\.safetensors', which is not a file in the folder", "index": "has no `weight_map`",
     "adapter": "is an adapter for another model", "two files": r"extra\.safetensors is not the usual file model\.safetensors",
@@ -127,6 +131,14 @@ def test_weights_that_are_not_numbers_are_refused(value: float, folder: Path) ->
     weight[1, 2] = value
     change(folder, **{UP: weight})
     with pytest.raises(LarkError, match=rf"the tensor {UP} has values that are not finite"):
+        load_model(str(folder), composed().student, "cpu")
+
+
+def test_quantised_students_are_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    asked = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": asked}))
+    with pytest.raises(LarkError, match="has a quantization_config"):
         load_model(str(folder), composed().student, "cpu")
 
 

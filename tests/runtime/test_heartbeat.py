@@ -16,6 +16,8 @@ from tests.conftest import ROOT
 WORKER = """
 import contextlib, os, re, signal, sys, time
 from pathlib import Path
+if sys.argv[4] == "stop at once":
+    os.kill(os.getpid(), 19)
 from lark.runtime import heartbeat
 heartbeat.BEAT = 0.1
 heartbeat.start(Path(sys.argv[1]), 3, float(sys.argv[3]))
@@ -63,6 +65,27 @@ def test_a_stopped_worker_is_named_and_ended(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".alive-*"))
 
 
+def test_a_worker_that_is_stopped_before_its_first_sign_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(
+        LarkError, match=r"Worker process that was just started \(process id \d+ on .*\) has shown no sign of life"
+    ):
+        run(tmp_path, 60, "stop at once", silence=2 / 60)
+    assert not list(tmp_path.glob(".alive-*"))
+
+
+def test_all_processes_of_a_launcher_must_show_a_sign(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, 1e-9)
+    watch.expect(os.getpid(), 2)
+    (tmp_path / ".alive-0").write_text(f"{os.getpid()} elsewhere")
+    watch.silent()
+    time.sleep(0.01)
+    (silent, *_) = [silent for silent in watch.silent() if silent.name == heartbeat.START]
+    assert "the launcher of 2 processes" in str(silent)
+    (tmp_path / ".alive-1").write_text(f"{os.getpid()} elsewhere")
+    watch.silent()
+    assert not (tmp_path / f".alive-{heartbeat.START}").exists()
+
+
 @pytest.mark.parametrize("doing", ["work", "wait", "hold"])
 def test_a_worker_that_says_nothing_is_left_alone(doing: str, tmp_path: Path) -> None:
     assert run(tmp_path, 4, doing, silence=1.5 / 60) == 0
@@ -77,7 +100,7 @@ def test_no_limit_can_be_set(tmp_path: Path) -> None:
 def test_a_worker_that_only_waits_logs_what_it_waits_for(tmp_path: Path) -> None:
     assert run(tmp_path, 3, "wait", silence=10, idle=1 / 60) == 0
     log = (tmp_path / "log.txt").read_text()
-    assert "Process 3 has waited" in log and 'File "<string>", line 20' in log
+    assert "Process 3 has waited" in log and 'File "<string>", line 22' in log
 
 
 def test_a_run_that_was_stopped_itself_starts_to_count_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

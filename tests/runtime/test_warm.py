@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lark.errors import LarkError, WorkerMemoryError
-from lark.runtime import launch
+from lark.runtime import launch, warm
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Job
 from lark.runtime.warm import Warmth
@@ -35,6 +35,11 @@ def state(job):
         "random": random.random(), "numpy": float(numpy.random.rand()), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "allocator": os.environ.get("PYTORCH_ALLOC_CONF"),
     }
+
+
+def stop_parent(job):
+    os.kill(os.getppid(), signal.SIGSTOP)
+    return {"stopped": True}
 
 
 def fail(job):
@@ -132,6 +137,26 @@ def test_a_warm_process_that_has_ended_is_replaced_by_a_cold_start(warmth: Warmt
     warmth.processes[0].process.kill()
     state = run(warmth, one)
     assert state["imported_by"] == state["pid"]
+
+
+def test_a_warm_process_that_is_stopped_is_replaced_by_a_cold_start(
+    warmth: Warmth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "IDLE_SECONDS", 1)
+    one = job(tmp_path / "one")
+    prepare(warmth, one)
+    warmth.processes[0].process.send_signal(signal.SIGSTOP)
+    state = run(warmth, one)
+    assert state["imported_by"] == state["pid"] and not warmth.processes
+
+
+def test_the_result_of_a_worker_counts_if_its_warm_process_is_stopped(
+    warmth: Warmth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "IDLE_SECONDS", 1)
+    one = job(tmp_path / "one")
+    prepare(warmth, one)
+    assert run(warmth, one, "stop_parent") == {"stopped": True}
 
 
 def test_gpu_workers_are_not_forked_and_import_in_their_own_environment(
