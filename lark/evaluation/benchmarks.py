@@ -198,7 +198,7 @@ def _hub_rows(name: str, task: Task) -> Iterator[Row]:
             f"benchmark {name} is a hub dataset: pip install datasets, or set benchmark.tasks.{name}.path to a file."
         ) from error
     try:
-        local = Path(task.path).expanduser().is_dir()  # read as it is, without a copy in the cache of datasets
+        local = Path(task.path or "").expanduser().is_dir()  # read as it is, without a copy in the cache of datasets
         data = datasets.load_dataset(task.path, task.subset, split=task.split, revision=task.revision, streaming=local)
         yield from (Row(row, f"problem {number} of {task.path}") for number, row in enumerate(data, start=1))
     except Exception as error:
