@@ -70,7 +70,8 @@ def run_summary(run: Pipeline) -> None:
 
 
 def _selected(store: Store, plan: Sequence[Step]) -> dict[str, float]:
-    """What the run's selection is like (lark/selection/character.py); empty if there is none, or if it is of an older version."""
+    """What the run's selection is like (lark/selection/character.py); empty for a run without a selection, and for
+    selections of older versions."""
     made = [artifact for step in plan if step.makes(SELECTION) for artifact in step.artifacts]
     counts = store.manifest(made[0]).counts if made and store.state(made[0]) == "finished" else {}
     return {name: counts[name] for name in CHARACTER if name in counts}

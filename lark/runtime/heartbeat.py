@@ -180,7 +180,7 @@ class Watch:
                     self.seen[path.name] = Sign(stamp, now, _processor_time(path))
                     if stuck := _stack(path):
                         found.append(Silent(path.name.removeprefix(self.prefix), *_owner(path), *stuck))
-        if len(self.seen) > self.expected > 0:  # all workers, besides the sign of their start
+        if len(self.seen) > self.expected > 0:  # every worker has a file, next to the one of their start
             self.expected = 0
             self.forget(START)
         for name, sign in self.seen.items():

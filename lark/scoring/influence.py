@@ -37,7 +37,7 @@ def correct_or_all(trajectories: Sequence[Trajectory], pool: conf.Pool) -> list[
 
 
 def validation_file(asked: conf.Validation) -> Path:
-    """The file of method.validation.path. Raises an error if there is none."""
+    """The file of method.validation.path. Raises LarkError if it does not exist."""
     path = user_path("method.validation.path", str(asked.path))
     if not path.is_file():
         raise LarkError(f"method.validation.path={asked.path}: there is no such file.")

@@ -38,7 +38,7 @@ CHARACTER = tuple(field.name for field in fields(Character))
 
 
 def character(preference: Floats, table: pd.DataFrame, chosen: Integers) -> Character:
-    """Of the rows `chosen`, selected by a preference [R] (the score, negated where lower is better; NaN where there is none)."""
+    """The character of the rows `chosen`. `preference` [R]: the score, negated where lower is better; NaN without a score."""
     codes, labels = encode(table["question_id"])
     tokens = table["n_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
     valid = np.isfinite(preference) & (tokens > 0)
