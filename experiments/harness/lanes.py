@@ -21,6 +21,7 @@ from lark.config import Config
 from lark.models.shapes import shape_of
 from lark.runtime.launch import die_with_parent
 from lark.runtime.machine import CLAIMS, SHARE, claim, resolve, usable_cores
+from lark.runtime.warm import WARMTH
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ def run(command: Sequence[str], number: int) -> int:
 
 def fork(jobs: Sequence[Callable[[], object]], number: int) -> None:
     """Do all jobs in forks of this process, each with a share of the cores, and wait for them."""
+    WARMTH.close()  # two lanes must not use the same warm process
     with TemporaryDirectory(prefix="lark-claims-") as claims:
         children, outputs = [], []
         for _ in range(number):

@@ -1,5 +1,6 @@
 """A sweep as a user runs it: a trial that fails is reported at the end and does not stop the others; a second run does nothing."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from experiments.harness import lanes
 from lark.runtime.machine import usable_cores
+from lark.runtime.warm import WARMTH
 from tests.conftest import ROOT
 
 COMMAND = [
@@ -65,6 +68,13 @@ def test_lanes_share_the_trials_and_their_results_are_those_of_one_process(tmp_p
     if usable_cores() > 1:
         assert "in 2 lanes, each" in said and said.count("] \t#") == 2, said  # each trial is taken once
         assert len(re.findall(r"^\[\d\] select +\d", said, re.MULTILINE)) == 2, said
+
+
+def test_lanes_do_not_share_the_warm_processes_of_the_process_that_starts_them(tmp_path: Path) -> None:
+    WARMTH.prepare([("json", dict(os.environ))], "cpu")
+    assert WARMTH.processes
+    lanes.fork([lambda: (tmp_path / "seen").write_text(str(len(WARMTH.processes)))], 1)
+    assert (tmp_path / "seen").read_text() == "0" and not WARMTH.processes
 
 
 def test_a_sweep_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
