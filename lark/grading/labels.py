@@ -27,6 +27,12 @@ _MEASURES = {
     "cent": "cents", "euro": "euros EUR", "rupee": "rupees", "am": "", "pm": "", "n": "N newton newtons", "j": "J joule joules",
     "w": "W watt watts", "v": "V volt volts", "a": "A amp amps", "hz": "Hz hertz", "k": "K kelvin", "ohm": "ohms", "acre": "acres",
 }  # fmt: skip
+_SAME_KIND = [
+    word_set(names)
+    for names in ("cm mm m km in ft yd mi", "kg g mg lb oz", "l ml gal", "s min h day week month year", "mph kmh", "am pm",
+                  "percent degree radian", "dollar cent euro rupee")
+]  # fmt: skip
+"""Measures of which a value has one: `5 m cm` is neither 5 m nor 5 cm."""
 _UPPER = word_set("n j w v a k")
 """Names here of units whose symbol is a capital letter: `5 k` is five thousand, not five kelvin."""
 _ALIASES = {alias: name for name, aliases in _MEASURES.items() for alias in (name, *aliases.split()) if alias not in _UPPER}
@@ -103,6 +109,8 @@ def is_unit(words: Sequence[str], is_singular: bool) -> bool:
     if lower in (["in", "total"], ["in", "all"]):
         return True
     if measure(words):
+        if _contradict(lower):
+            return False
         known = _BETWEEN | _AFTER | _IRREGULAR | _ANY_MEASURE | set(_POWERS) | set(_ALIASES)
         # `cents per ticket`: any noun may follow `per`
         return all(word in known or (before in _BETWEEN and _is_noun(word, True)) for before, word in pairwise(lower))
@@ -110,6 +118,12 @@ def is_unit(words: Sequence[str], is_singular: bool) -> bool:
         lower.pop()
     end = next((i for i, word in enumerate(lower) if word in _BETWEEN), len(lower))
     return end > 0 and lower[-1] not in _BETWEEN and _is_noun(lower[end - 1], is_singular)
+
+
+def _contradict(lower: Sequence[str]) -> bool:
+    """Whether neighbouring words are different measures of one kind. `in` is inches only at the end: `5 feet in total`."""
+    names = [None if word in _BETWEEN else _ALIASES.get(word) for word in lower[:-1]] + [_ALIASES.get(lower[-1])]
+    return any(a != b and any(a in kind and b in kind for kind in _SAME_KIND) for a, b in pairwise(names))
 
 
 def _is_noun(word: str, may_be_singular: bool) -> bool:

@@ -28,7 +28,7 @@ from lark.reading.untrusted import quoted, read_object
 def load_chat(path: str, student: Student, last_only: bool = False) -> ChatFormat:
     """The tokenizer at `path` (the student's, or a checkpoint's) with the student's chat template (`last_only`: see there)."""
     tokenizer = load_tokenizer(path, student.revision, f"{student.setting}.path={path}")
-    stops = generation_stops(path, student.revision, f"{student.setting}.path={path}")
+    stops = generation_stops(path, student.revision, f"{student.setting}.path={path}", len(tokenizer))
     return ChatFormat(tokenizer, student.chat_template, stops, ChatOptions.of(student), last_only)
 
 
@@ -54,12 +54,28 @@ def load_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedToke
         if tokenizer(PROBE, add_special_tokens=False)["input_ids"] == expected:
             return tokenizer
     except Exception as error:  # the tokenizers library raises plain exceptions for damaged files
+        _require_config(path, revision, what)
         raise LarkError(f"{what}: its tokenizer cannot be loaded ({first_line(error)}).") from error
     raise LarkError(f"{what}: transformers reads its tokenizer differently from tokenizer.json, so its tokens would be wrong.")
 
 
-def generation_stops(path: str, revision: str | None, what: str) -> set[int]:
-    """The tokens that end an answer according to the model's generation config. Empty if it has no such file.
+def _require_config(path: str, revision: str | None, what: str) -> None:
+    """Refuse a model whose config.json cannot be loaded. Transformers reads it to find the class of a tokenizer, too."""
+    try:
+        file = cached_file(path, "config.json", revision=revision, _raise_exceptions_for_missing_entries=False)
+    except OSError:  # no such folder, or the hub cannot be reached
+        return
+    if file is None:
+        return
+    try:
+        AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
+    except Exception as error:  # a value of the wrong type can raise anything
+        raise LarkError(f"{what}: its config.json cannot be loaded ({first_line(error)}).") from error
+
+
+def generation_stops(path: str, revision: str | None, what: str, tokens: int) -> set[int]:
+    """The tokens that end an answer according to the model's generation config. Empty if it has no such file. `tokens`: the
+    number of tokens of the tokenizer.
 
     A file that cannot be read is an error: without its stop tokens, answers would continue after their end.
     """
@@ -75,6 +91,10 @@ def generation_stops(path: str, revision: str | None, what: str) -> set[int]:
     if wrong:
         raise LarkError(
             f"{file}: `eos_token_id` must be a token's number or a list of them, not {quoted(wrong[0])}. Download the model again."
+        )
+    if ids and max(ids) >= tokens:
+        raise LarkError(
+            f"{file}: `eos_token_id` has {max(ids)}, but the tokenizer has only {tokens} tokens. Download the model again."
         )
     return set(ids)
 

@@ -60,7 +60,8 @@ def run_summary(run: Pipeline) -> None:
         [o.step.stage or "–", o.step.title, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)]
         for o in outcomes
     ]
-    log.info("%s\n\nSummary: %s", text_table(["stage", "operation", "time", "artifact"], made, right=4), folder / "summary.md")
+    summary = folder / ("summary.md" if rows else "summary.json")
+    log.info("%s\n\nSummary: %s", text_table(["stage", "operation", "time", "artifact"], made, right=4), summary)
     seconds = {o.step.title: round(o.seconds, 2) for o in outcomes if o.made}
     results = [dict(zip(header, row, strict=True)) for row in rows]
     write_text(

@@ -46,7 +46,8 @@ def disk_error(error: BaseException, folder: Path) -> str | None:
         return no_space(folder)
     if not isinstance(error, OSError) or error.filename is None or error.errno is None:
         return None
-    where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
+    name = error.filename2 or error.filename  # of a renaming: its target, which is the file that the user knows
+    where = os.fsdecode(name) if isinstance(name, str | bytes) else str(name)
     if not folder.exists() and Path(where).is_relative_to(folder):
         return removed(folder)
     where = where if len(where) <= LONGEST_SHOWN else f"{where[:LONGEST_SHOWN]}…"

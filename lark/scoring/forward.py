@@ -37,10 +37,10 @@ class Student:
 
     @classmethod
     def load(cls, path: str, student: config.Student, device: str, gradients: bool = False) -> "Student":
-        """The model at `path`. On CPU its layers have gradients only if they are requested."""
+        """The model at `path`, with frozen weights. On CPU its hidden states have gradients only if they are requested."""
         model = load_model(path, student, device)
-        if device == "cpu" and not gradients:
-            pack_linears(model.base_model)
+        if device == "cpu":
+            pack_linears(model.base_model, gradients)
         return cls.of(model)
 
     @classmethod

@@ -160,4 +160,5 @@ def load_tokenizer(path: str, settings: Judge) -> tuple[PreTrainedTokenizerBase,
     tokenizer = load.load_tokenizer(path, settings.revision, what)
     if not tokenizer.chat_template:
         raise LarkError(f"method.judge.path={settings.path} has no chat template: a judge must be a chat model.")
-    return tokenizer, sorted(load.generation_stops(path, settings.revision, what) | ({tokenizer.eos_token_id} - {None}))
+    stops = load.generation_stops(path, settings.revision, what, len(tokenizer))
+    return tokenizer, sorted(stops | ({tokenizer.eos_token_id} - {None}))

@@ -104,7 +104,8 @@ def _exact_cost(planner: Planner, step: Step) -> Estimate:
     # Adapters of rank 1 in place of none: the head has no gradient then.
     setup = costs.TrainingSetup(1, 0, tokens, cuda, bf16=config.student.dtype != "float32", lora=1, cuda=cuda)
     kept = 4.0 * tokens * (2 * shape.layers * sketch.size + sketch.words + 2 * shape.hidden) + _group_bytes(planner, sketch)
-    memory = (weights + costs.activation_bytes(shape, setup) + kept) / GIB
+    layouts = 1 if cuda or config.student.dtype != "float32" else 2  # on CPU, both directions have their own (cpu_linear.py)
+    memory = (layouts * weights + costs.activation_bytes(shape, setup) + kept) / GIB
     work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens, forward and backward"
     stored = 2.0 * config.sketch.features * lengths.trajectories if step.makes(FEATURES_TABLE) else 0.0
     found = planner.made(step, work, flops, planner.seconds("training", flops, weights), memory, weights / GIB)

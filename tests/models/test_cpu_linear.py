@@ -37,6 +37,22 @@ def test_a_model_gives_the_same_hidden_states(tokens: int) -> None:
     torch.testing.assert_close(model.model(input_ids=ids, use_cache=False).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("tokens", [1, 7, 300])
+def test_gradients_at_hidden_states_are_the_same(tokens: int) -> None:
+    model = student().requires_grad_(False)
+    torch.manual_seed(1)
+    inputs, weights = torch.randn(2, tokens, 64), torch.randn(2, tokens, 64)
+
+    def gradient() -> torch.Tensor:
+        x = inputs.clone().requires_grad_()
+        hidden = model.model(inputs_embeds=x, use_cache=False).last_hidden_state
+        return torch.autograd.grad((hidden * weights).sum(), x)[0]
+
+    expected = gradient()
+    assert pack_linears(model.model, gradients=True) == 14
+    torch.testing.assert_close(gradient(), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+
+
 def test_the_weight_is_held_once_and_can_still_be_read() -> None:
     model = student()
     layer = model.model.layers[0].mlp.up_proj

@@ -72,20 +72,29 @@ def test_attention_that_cannot_be_imported_is_a_sentence(attention: str) -> None
         ('{"eos_token_id": "</s>"}', "`eos_token_id` must be a token's number or a list of them, not '</s>'"),
         ('{"eos_token_id": [2, null]}', "`eos_token_id` must be a token's number or a list of them, not null"),
         ('{"eos_token_id": -1}', "not -1"),
+        ('{"eos_token_id": [2, 5000]}', r"`eos_token_id` has 5000, but the tokenizer has only \d+ tokens"),
     ],
 )
 def test_a_broken_generation_config_does_not_lose_its_stop_tokens(content: str, error: str, tmp_path: Path) -> None:
     folder = shutil.copytree(DEMO, tmp_path / "student")
-    assert generation_stops(str(folder), None, "student.path=x")
+    assert generation_stops(str(folder), None, "student.path=x", 768)
     (folder / "generation_config.json").write_text(content)
     with pytest.raises(LarkError, match=error):
         load_chat(str(folder), student())
     (folder / "generation_config.json").unlink()
-    assert generation_stops(str(folder), None, "student.path=x") == set()
+    assert generation_stops(str(folder), None, "student.path=x", 768) == set()
     assert load_chat(str(folder), student()).stop_ids
+
+
+@pytest.mark.parametrize("content", ["{broken", "[]", '{"model_type": "llama", "hidden_size": []}'])
+def test_a_broken_config_is_not_blamed_on_the_tokenizer(content: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(DEMO, tmp_path / "student")
+    (folder / "config.json").write_text(content)
+    with pytest.raises(LarkError, match=r"its config\.json cannot be loaded"):
+        load_chat(str(folder), student())
 
 
 def test_stop_tokens_are_a_number_or_a_list(tmp_path: Path) -> None:
     for content, stops in {"7": {7}, "[7, 9]": {7, 9}, "null": set()}.items():
         (tmp_path / "generation_config.json").write_text(f'{{"eos_token_id": {content}}}')
-        assert generation_stops(str(tmp_path), None, "student.path=x") == stops
+        assert generation_stops(str(tmp_path), None, "student.path=x", 768) == stops

@@ -90,6 +90,7 @@ def test_base_and_trained_evaluation_have_times_of_their_own(tmp_path: Path, cap
     assert len(seconds) == len(run.steps)
     assert {"generate", "generate (base model)", "grade", "grade (base model)"} <= set(seconds)
     assert "generate (base model)" in caplog.text
+    assert f"Summary: {tmp_path / 'summary.json'}" in caplog.text  # nothing was graded, so there is no summary.md
     assert "generate (base model): " in run.describe() and "\ngenerate: " in run.describe()
 
 

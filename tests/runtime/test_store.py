@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lark.errors import LarkError
+from lark.runtime.disk import disk_errors
 from lark.runtime.store import Artifact, Checksums, Kind, Store, atomic, damage, write_text
 
 
@@ -182,6 +183,13 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing_behind(tmp_path: Path) -> 
     with pytest.raises(LarkError, match="No space left"):
         Store(tmp_path).ensure([artifact()], build)
     assert not [p for p in tmp_path.rglob("*") if "data" in p.name]
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
+    """Not the draft that could not be renamed."""
+    (tmp_path / "summary.md").mkdir()
+    with pytest.raises(LarkError, match=r"summary\.md: there is a folder where a file is expected"), disk_errors(tmp_path):
+        write_text(tmp_path / "summary.md", "text")
 
 
 def test_an_outputs_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:

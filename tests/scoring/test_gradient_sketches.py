@@ -185,13 +185,13 @@ def test_neither_company_nor_padding_nor_packing_nor_a_shared_prompt_changes_a_s
                 torch.testing.assert_close(whole(found), alone, rtol=1e-5, atol=1e-5 * scale)
 
 
-def test_weights_in_the_layout_of_the_cpus_kernels_change_nothing() -> None:
-    """method=lark_gram needs no gradients of the layers, so it runs on packed ones where they are faster."""
+@pytest.mark.parametrize("sketcher", [ForwardSketcher, BackwardSketcher])
+def test_weights_in_the_layout_of_the_cpus_kernels_change_nothing(sketcher: type[Sketcher]) -> None:
     encoded = with_shared_prompts()
-    expected = whole(ForwardSketcher(student(), Sizes(8, 8))(encoded))
+    expected = whole(sketcher(student(), Sizes(8, 8))(encoded))
     again = tiny(LlamaConfig(**SHAPE, tie_word_embeddings=True))
-    pack_linears(again.base_model)
-    found = whole(ForwardSketcher(Student.of(again), Sizes(8, 8))(encoded))
+    assert pack_linears(again.base_model, gradients=sketcher is BackwardSketcher)
+    found = whole(sketcher(Student.of(again), Sizes(8, 8))(encoded))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
