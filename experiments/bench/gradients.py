@@ -11,8 +11,9 @@ Models. Random weights in fp32 in the shape of SmolLM2-135M with all its layers.
 lark_gram uses it twice; of a 7 B student it is a fourteenth (the table has the ratio by FLOPs for it, from the planner).
 Time. In each round every variant runs once on the same batch, end to end, in rotating order; a ratio is within a round, and the
 median over rounds is reported. Memory is measured in a call of its own, after the process has returned what it does not use: a
-call that has to get its memory again takes longer, while batch after batch, as in a run, it is there. `ours, all statistics` is the pass of all other forward-pass methods. Our variants use the layers
-of `run.py` (lark/models/cpu_linear.py), the bare forward pass those of PyTorch.
+call that has to get its memory again takes longer, while in a run, batch after batch, it is there. `ours, all statistics` is the
+pass of all other forward-pass methods. Our variants use the layers of `run.py` (lark/models/cpu_linear.py), the bare forward pass
+those of PyTorch.
 """
 
 import argparse

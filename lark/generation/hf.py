@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache
 
 from lark import config
 from lark.generation.engine import Generation, Request, Sampling, decode, documents
+from lark.generation.hf_attention import blocks_of, read_in_blocks
 from lark.generation.hf_cache import join, new_cache, right_aligned
 from lark.models.load import load_model
 from lark.runtime.devices import use_device
@@ -98,6 +99,7 @@ class HFEngine:
     ) -> None:
         use_device(device)
         self.model = load_model(model, student, device)
+        self.reads_blocks = read_in_blocks(self.model)
         self.tokenizer, self.batch, self.device = tokenizer, engine.batch, device
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
@@ -175,7 +177,8 @@ class HFEngine:
         token = torch.tensor([[row.tokens[-1]] for row in batch.rows], device=self.device)
         positions = batch.mask.sum(-1, keepdim=True)
         batch.mask = torch.cat([batch.mask, batch.mask.new_ones(len(batch.rows), 1)], dim=1)
-        self._sample(batch.rows, self._forward(token, batch.mask, positions, batch.cache), batch.seen, sampling)
+        more = {"blocks": blocks_of([len(row.prompt) + len(row.tokens) for row in batch.rows])} if self.reads_blocks else {}
+        self._sample(batch.rows, self._forward(token, batch.mask, positions, batch.cache, **more), batch.seen, sampling)
 
     def _sample(self, rows: list[_Row], logits: Tensor, seen: Tensor | None, sampling: Sampling) -> None:
         """Append a token to each row that is not finished."""
@@ -189,11 +192,10 @@ class HFEngine:
             if not row.finished:
                 row.append(value, sampling.stop_ids)
 
-    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache, **more: Any) -> Tensor:
         """[b, V] logits of the last position."""
-        output = self.model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
-        )
+        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+        output = self.model(**inputs, use_cache=True, logits_to_keep=1, **more)
         logits: Tensor = output.logits[:, -1].float()
         return logits
 
@@ -202,7 +204,7 @@ def next_token(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor
     """[b] the next token of each sequence from logits [b, V] and one random number each, by inversion of the CDF.
 
     Repetition penalty, temperature, top-k and top-p have the same order and meaning as in vLLM and transformers.
-    The vocabulary is sorted only if its SHORT_LIST likeliest tokens do not cover top-p of the probability.
+    The vocabulary is sorted only for sequences whose SHORT_LIST likeliest tokens do not cover top-p of the probability.
     """
     if seen is not None:
         penalised = torch.where(logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty)
@@ -216,16 +218,22 @@ def next_token(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor
         short = None
     ordered, order = logits.topk(min(SHORT_LIST, logits.shape[-1]), dim=-1)
     probability = (ordered - logits.logsumexp(-1, keepdim=True)).exp()
-    if not bool((probability.sum(-1) > sampling.top_p).all()):
-        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
-        probability = ordered.softmax(-1)
+    token = _drawn(probability, order, uniform, sampling.top_p)
+    flat = (probability.sum(-1) <= sampling.top_p).nonzero()[:, 0]
+    if len(flat):
+        ordered, order = logits[flat].sort(dim=-1, descending=True, stable=True)
+        token[flat] = _drawn(ordered.softmax(-1), order, uniform[flat], sampling.top_p)
+    return (token if short is None else short.gather(1, token))[:, 0]
+
+
+def _drawn(probability: Tensor, order: Tensor, uniform: Tensor, top_p: float) -> Tensor:
+    """[b, 1] one of the tokens `order` [b, k] with falling probabilities [b, k]: one of the first that cover `top_p`."""
     before = probability.cumsum(-1) - probability
-    probability = torch.where(before < sampling.top_p, probability, 0.0)
+    probability = torch.where(before < top_p, probability, 0.0)
     cumulative = probability.cumsum(-1)
     choice = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(-1)
     last = (probability > 0).sum(-1) - 1
-    token = order.gather(1, torch.minimum(choice, last)[:, None])
-    return (token if short is None else short.gather(1, token))[:, 0]
+    return order.gather(1, torch.minimum(choice, last)[:, None])
 
 
 def _uniforms(seed: int, sample: int, count: int) -> np.ndarray:

@@ -78,7 +78,7 @@ class Segments:
 
         Empty if the model does not pass unknown arguments on to its layers. Attention then uses the position ids.
         """
-        if not _takes_keywords(type(model).forward):
+        if not takes_keywords(type(model).forward):
             return {}
         both = {"cu_seq_lens": self.boundaries, "max_length": self.longest}
         arguments = {f"{name}_{side}": value for name, value in both.items() for side in ("q", "k")}
@@ -86,7 +86,8 @@ class Segments:
 
 
 @cache
-def _takes_keywords(forward: Callable[..., Any]) -> bool:
+def takes_keywords(forward: Callable[..., Any]) -> bool:
+    """Whether a model's `forward` passes arguments that it does not know on to its layers."""
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(forward).parameters.values())
 
 

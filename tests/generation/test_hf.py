@@ -5,17 +5,22 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen2Config
 
 from lark.evaluation.benchmarks import load
 from lark.evaluation.prompts import NUMERIC
+from lark.generation import hf_attention
 from lark.generation.engine import Engine, Generation, Request, Sampling, answers, documents
 from lark.generation.hf import HFEngine, next_token
+from lark.generation.hf_attention import blocks_of, read_in_blocks
+from lark.generation.hf_cache import new_cache
 from lark.models.load import load_chat
 from lark.models.students import DEMO
 from lark.scoring.judge import schema
@@ -81,9 +86,9 @@ def test_a_prompt_is_read_once_for_all_its_samples_and_seeds(wide: HFEngine, mon
     read: list[int] = []
     forward = wide._forward
 
-    def counting(ids: torch.Tensor, *rest: object) -> torch.Tensor:
+    def counting(ids: torch.Tensor, *rest: Any, **more: Any) -> torch.Tensor:
         read.append(ids.numel())
-        return forward(ids, *rest)  # type: ignore[arg-type]
+        return forward(ids, *rest, **more)
 
     monkeypatch.setattr(wide, "_forward", counting)
     (request,) = requests(1, 2)
@@ -156,6 +161,42 @@ def test_sampling_agrees_with_plain_loops(seed: int, temperature: float, top_p: 
     found = next_token(torch.tensor(logits), torch.tensor(uniform), sampling, torch.tensor(seen)).tolist()
     expected = [reference(logits[i], float(uniform[i]), sampling, seen[i]) for i in range(3)]
     assert sum(a != b for a, b in zip(found, expected, strict=True)) <= 1  # a draw within rounding of a boundary
+
+
+def test_a_flat_distribution_does_not_change_the_other_sequences_tokens() -> None:
+    """Only its own vocabulary is sorted."""
+    torch.manual_seed(0)
+    peaked, uniform = 9 * torch.randn(40, 300), torch.rand(41)
+    sampling = Sampling(1.0, 0.95, -1, 1.0, 1, ())
+    both = next_token(torch.cat([peaked, torch.zeros(1, 300)]), uniform, sampling)
+    assert torch.equal(both[:-1], next_token(peaked, uniform[:-1], sampling))
+    assert int(both[-1]) == int(uniform[-1] * 0.95 * 300)
+
+
+@pytest.mark.parametrize("family", [LlamaConfig, MistralConfig, Qwen2Config])
+def test_blocks_of_rows_read_their_own_columns(family: type[PretrainedConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits of a step, for rows of very different lengths, are those of plain sdpa over the whole cache."""
+    monkeypatch.setattr(hf_attention, "ROWS", 2)
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = family(**shape, num_key_value_heads=2, vocab_size=97, max_position_embeddings=64, sliding_window=8)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    lengths = [30, 28, 9, 7, 3]
+    ids = torch.randint(97, (5, 30))
+    mask = torch.tensor([[0] * (30 - n) + [1] * n for n in lengths])
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    logits = []
+    for blocks in (None, blocks_of([n + 1 for n in lengths])):
+        cache = new_cache()
+        with torch.inference_mode():
+            model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
+            more = {} if blocks is None else {"blocks": blocks}
+            wider = torch.cat([mask, torch.ones(5, 1, dtype=mask.dtype)], dim=1)
+            inputs = {"attention_mask": wider, "position_ids": mask.sum(-1, keepdim=True), "past_key_values": cache}
+            logits.append(model(input_ids=ids[:, :1], **inputs, use_cache=True, **more).logits)
+        assert read_in_blocks(model) is (blocks is None)
+    assert blocks == [(0, 2, 31), (2, 4, 10), (4, 5, 4)]
+    torch.testing.assert_close(*logits, rtol=1e-5, atol=1e-5)
 
 
 def test_samples_follow_the_distribution() -> None:

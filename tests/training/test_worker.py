@@ -64,7 +64,8 @@ def test_the_export_is_a_plain_student_with_its_chat_template_and_both_stop_toke
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")  # tied
     chat = ChatFormat(tokenizer)
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(DEMO).chat_template
-    assert set(model.generation_config.eos_token_id) == {*chat.stop_ids, *generation_stops(str(inputs[0]), None, "student", len(tokenizer))}
+    stops = generation_stops(str(inputs[0]), None, "student", len(tokenizer))
+    assert set(model.generation_config.eos_token_id) == {*chat.stop_ids, *stops}
     assert not model.generation_config.do_sample
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["dtype"] == "bfloat16" and "sdpa_segments" not in json.dumps(saved)
