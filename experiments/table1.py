@@ -76,7 +76,7 @@ def collect(sweep: Sweep) -> pd.DataFrame:
 
 def table(data: pd.DataFrame, value: str, deviation: str | None, caption: str = "") -> Table:
     """A table in the paper's layout: one row per student and method, with the benchmarks under each budget."""
-    columns = [(budget, label) for budget in data["budget"].unique() for label in data["label"].unique()]
+    columns = [(budget, label) for budget in sorted(data["budget"].unique()) for label in data["label"].unique()]
     cells = {(row["student"], row["method_label"], row["budget"], row["label"]): row for row in data.to_dict("records")}
     best = data.groupby(["student", "budget", "label"])[value].max()
     rows = []
