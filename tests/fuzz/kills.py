@@ -1,6 +1,6 @@
 """Kill a run at random moments, start it again, and compare the result with that of an undisturbed run, byte by byte.
 
-Run as: python -m tests.fuzz.kills --kills 30 --seed 0 --minutes 20
+Run as: python -m tests.fuzz.kills --kills 30 --seed 0 --minutes 20 [--workers 0.3]
 """
 
 import argparse
@@ -93,9 +93,9 @@ def has_started(outputs: Path, stage: str) -> bool:
     return now in STAGES and STAGES.index(now) >= STAGES.index(stage)
 
 
-def disturb(outputs: Path, stage: str, rng: random.Random) -> str | None:
+def disturb(outputs: Path, stage: str, rng: random.Random, workers: float) -> str | None:
     """Start the program and kill it, or one of its workers, during a stage. Returns what was killed; None if it was over."""
-    delay, kill_worker = PATIENCE * rng.random() ** 2, rng.random() < 0.3
+    delay, kill_worker = PATIENCE * rng.random() ** 2, rng.random() < workers
     before = {path: path.stat().st_mtime_ns for path in outputs.glob("*/*/manifest.json")}
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
@@ -114,8 +114,8 @@ def disturb(outputs: Path, stage: str, rng: random.Random) -> str | None:
             pass
         else:
             return None
-        where, workers = stage_of(outputs), children(process.pid)
-        victim = rng.choice(workers) if kill_worker and workers else process.pid
+        where, below = stage_of(outputs), children(process.pid)
+        victim = rng.choice(below) if kill_worker and below else process.pid
         what = "run" if victim == process.pid else "worker"
         try:
             os.kill(victim, signal.SIGKILL)
@@ -127,8 +127,9 @@ def disturb(outputs: Path, stage: str, rng: random.Random) -> str | None:
     return f"{where}/{what}{traceback}"
 
 
-def fuzz(kills: int, seed: int, minutes: float, folder: Path) -> Outcome:
-    """Kill runs at random moments until there were `kills` of them or the time is over."""
+def fuzz(kills: int, seed: int, minutes: float, folder: Path, workers: float) -> Outcome:
+    """Kill runs, or with probability `workers` one of their workers, at random moments until there were `kills` of them or the
+    time is over."""
     rng, outcome, end = random.Random(seed), Outcome(seed), time.monotonic() + 60 * minutes
     code, said = finish(folder / "undisturbed")
     if code != 0:
@@ -139,7 +140,7 @@ def fuzz(kills: int, seed: int, minutes: float, folder: Path) -> Outcome:
         outcome.runs += 1
         outputs = folder / f"run-{outcome.runs}"
         for stage in sorted(rng.choices(STAGES, k=rng.randint(2, KILLS_PER_RUN)), key=STAGES.index):
-            killed = disturb(outputs, stage, rng)
+            killed = disturb(outputs, stage, rng, workers)
             if killed is None:
                 break
             outcome.kills[killed] += 1
@@ -166,10 +167,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=20.0, help="start no further run after this time")
     parser.add_argument("--folder", type=Path, help="where the runs' outputs go (default: a temporary folder)")
+    parser.add_argument("--workers", type=float, default=0.3, help="share of kills that end a worker instead of the run")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with tempfile.TemporaryDirectory() as scratch:
-        outcome = fuzz(options.kills, options.seed, options.minutes, options.folder or Path(scratch))
+        outcome = fuzz(options.kills, options.seed, options.minutes, options.folder or Path(scratch), options.workers)
     log.info("%s", outcome)
     sys.exit(1 if outcome.failures else 0)
 
