@@ -9,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.harness import accuracy
+from experiments.harness import accuracy, lanes
 from experiments.harness.carrying import carry_out
 from experiments.harness.planning import describe as describe_sweep
 from experiments.harness.report import Report, Table
@@ -103,16 +104,28 @@ def conduct(sweep: Sweep) -> list[str]:
     """Pretrain earlier checkpoints, unless that is done, and run all trials. Return the errors of those that failed."""
     if settings_of(sweep)["pretraining"]:
         sweep.store.ensure((pretrained(sweep),), lambda folders: [_pretrain(sweep, folder) for folder in folders])
-    trials, failed = expanded(sweep), list[str]()
-    for number, (setting, trial) in enumerate(trials, 1):
-        name = f"{trial.config.method.title}, {AXES[setting.axis]} {setting.label}"
-        try:
-            carry_out(trial, f"regime/{trial.config.method.key}-{setting.axis}-{setting.label}")
-        except LarkError as error:
-            failed.append(f"{sweep.title}: {name}: {error}")
-            continue
-        log.info("%d of %d. %s: %s", number, len(trials), name, _shown(sweep, trial))
-    return failed
+    trials = expanded(sweep)
+    left = list({trial.steps[-1].key: (setting, trial) for setting, trial in trials if _average(sweep, trial) is None}.values())
+    log.info("%d trials, %d of them finished or the same as others", len(trials), len(trials) - len(left))
+    if (number := lanes.lanes(trial.config for _, trial in left)) > 1:
+        lanes.fork([partial(_perform, sweep, *one) for one in left], number)
+        left = [(setting, trial) for setting, trial in left if _average(sweep, trial) is None]  # a lane may have been stopped
+    failed = ((setting, trial, _perform(sweep, setting, trial)) for setting, trial in left)
+    return [f"{sweep.title}: {_named(setting, trial)}: {error}" for setting, trial, error in failed if error is not None]
+
+
+def _perform(sweep: Sweep, setting: Setting, trial: Trial) -> str | None:
+    """Run a trial. Return its error."""
+    try:
+        carry_out(trial, f"regime/{trial.config.method.key}-{setting.axis}-{setting.label}")
+    except LarkError as error:
+        return str(error)
+    log.info("%s: %s", _named(setting, trial), _shown(sweep, trial))
+    return None
+
+
+def _named(setting: Setting, trial: Trial) -> str:
+    return f"{trial.config.method.title}, {AXES[setting.axis]} {setting.label}"
 
 
 def describe(sweep: Sweep) -> str:

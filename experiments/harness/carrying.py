@@ -8,11 +8,11 @@ from lark.runtime.pipeline import Pipeline
 
 
 def carry_out(trial: Trial, name: str) -> None:
-    """Make a trial's artifacts, in this process and its workers. Steps are not logged; `name` is the trial's folder below
+    """Make a trial's artifacts, in this process and its workers. Only warnings are logged; `name` is the trial's folder below
     outputs/runs."""
     folder = trial.config.outputs_path.joinpath("runs", *map(file_name, name.split("/")))
     folder.mkdir(parents=True, exist_ok=True)
-    logger = logging.getLogger(Pipeline.__module__)
+    logger = logging.getLogger("lark")
     before = logger.level
     logger.setLevel(logging.WARNING)
     try:
