@@ -67,7 +67,7 @@ def sentence(game: Game) -> str:
     if not game.finished:
         parts.append("It is not complete: run the same command again.")
     runs = sum(map(len, game.trials.values()))
-    parts.append(f"{counted(runs, 'training run')} and their evaluation took {duration(game.seconds)} in all.")
+    parts.append(f"{counted(runs, 'training run')} and their evaluation took {duration(game.seconds)} (the sum over runs).")
     parts += [game.stopped] if game.stopped else []
     return " ".join(part for part in parts if part)
 
