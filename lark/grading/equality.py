@@ -15,7 +15,7 @@ from sympy import FiniteSet, Interval, S, Set
 
 from lark.grading import labels
 from lark.grading.expressions import INFINITIES, Expression, Tokens, letters, source
-from lark.grading.lexer import Kind, Token, UnreadableError, tokenize
+from lark.grading.lexer import GREEK, Kind, Token, UnreadableError, tokenize
 from lark.grading.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality
 from lark.grading.structure import (
     Answer,
@@ -51,6 +51,8 @@ def compare(prediction: str, gold: str) -> bool:
         predicted = tuple(tokenize(prediction, symbols))
         if _without_period(predicted) == _without_period(expected):
             return True
+        if _has_factor_behind(predicted) and not _has_factor_behind(expected):
+            return False
         right = read_answer(expected, frozenset(), is_gold=True)
         symbols = frozenset().union(*(_value_letters(statement) for statement in right.statements))
         return same_answer(read_answer(predicted, symbols), right)
@@ -60,6 +62,27 @@ def compare(prediction: str, gold: str) -> bool:
 
 def _without_period(tokens: Tokens) -> Tokens:
     return tokens[:-1] if len(tokens) > 1 and tokens[-1].text == "." else tokens
+
+
+def _has_factor_behind(tokens: Tokens) -> bool:
+    """Whether a number directly follows a value: `c1`, `\\sqrt{3}1`. As a product that would be `1c`, but nobody writes it so: it is
+    a name, or a digit too many."""
+    return any(after.kind is Kind.NUMBER and _ends_value(tokens[: i + 1]) for i, (_, after) in enumerate(pairwise(tokens)))
+
+
+def _ends_value(tokens: Tokens) -> bool:
+    """Whether the last token ends a value. The script of a function does not: `\\log_{2} 8`."""
+    last = tokens[-1]
+    if last.text == "}":
+        depth, start = 0, len(tokens)
+        while start > 0 and (depth or start == len(tokens)):  # to the brace that is closed here
+            start -= 1
+            depth += {"}": 1, "{": -1}.get(tokens[start].text, 0)
+        before = tokens[start - 1].text if start else ""
+        if before in ("^", "_"):
+            return _ends_value(tokens[: start - 1])
+        return before == "}" or before in (r"\sqrt", r"\frac", r"\binom")
+    return last.kind is Kind.LETTER or last.text in GREEK or last.text in (r"\pi", ")", "!")
 
 
 def _value_letters(statement: Statement) -> frozenset[str]:
