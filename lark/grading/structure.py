@@ -195,7 +195,7 @@ class _Parser:
             return self._without_unit(tokens[1:])[0], ("dollar", 1)
         start = next((i for i, token in enumerate(tokens) if token.kind is Kind.WORD), 0)
         if start > 1 and texts[start - 1] == "." and tokens[start - 2].kind is Kind.NUMBER:  # `5. cm`
-            return self._without_unit((*tokens[: start - 1], *tokens[start:]))
+            tokens, start = (*tokens[: start - 1], *tokens[start:]), start - 1
         words = ["per" if t.text == "/" else t.text for t in tokens[start:] if t.kind is Kind.WORD or t.text == "/"]
         unit = _UNIT.fullmatch(" ".join("w" if token.kind is Kind.WORD else token.text for token in tokens[start:]))
         if start == 0 or unit is None or not _ends_like_a_value(tokens[start - 1]):
