@@ -38,7 +38,7 @@ def conduct(sweep: Sweep) -> list[str]:
     contest = contest_of(sweep, decided.questions, decided.entrants)
     split = contest.prepare()
     log.info("%s\n%s", announcement(decided), _on(len(split.training), len(split.held_out), contest.named))
-    game = Game(contest, decided, lanes=lanes.lanes(entrant.config for entrant in contest.entrants))
+    game, at_once = Game(contest, decided), lanes.lanes(entrant.config for entrant in contest.entrants)
     shown: set[tuple[str, int]] = set()
 
     def perform(entrant: Entrant, seed: int, trial: Trial) -> str | None:
@@ -56,9 +56,9 @@ def conduct(sweep: Sweep) -> list[str]:
     def side_by_side(runs: list[Run]) -> None:
         """Make the runs of a round in lanes. `perform` then finds them; what a lane could not make, it makes again, or says why."""
         left = [run for run in runs if score_of(contest, run[2]) is None]
-        if game.lanes == 1 or len(left) < 2:
+        if at_once == 1 or len(left) < 2:
             return
-        lanes.fork([partial(perform, *run) for run in left], game.lanes)
+        lanes.fork([partial(perform, *run) for run in left], at_once)
         shown.update((entrant.name, seed) for entrant, seed, trial in left if score_of(contest, trial) is not None)
 
     game.play(perform, lambda number, judged: log.info("%s", verdict.told(game, number, judged)), side_by_side)

@@ -5,6 +5,7 @@ three ways: they train on a part of the pool, they are evaluated on the rest of 
 its own training seed.
 """
 
+import logging
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from lark.errors import LarkError
 from lark.runtime.plan import make_plan
 from lark.runtime.store import Artifact, Checksums
 from lark.selection.held_out import PROBLEMS, TRAJECTORIES, Split, held_out_artifact, source, write_held_out
+
+log = logging.getLogger(__name__)
 
 NEVER = 10**9
 """Steps between two measurements of the held-out loss: only the first and the last step are measured."""
@@ -76,7 +79,18 @@ class Contest:
             (self.held_out,),
             lambda folders: [write_held_out(self.config, self.questions, self.graded, folder) for folder in folders],
         )
+        if not self.measures_loss and self.config.compare.trajectories:
+            why = "No trajectory of a held-out question is correct"
+            if self.config.compare.criterion == "loss":
+                raise LarkError(f"{why}, so compare.criterion=loss has nothing to measure: compare by accuracy.")
+            log.warning("%s, so their loss is not measured.", why)
         return self.split
+
+    @cached_property
+    def measures_loss(self) -> bool:
+        """Whether there are held-out trajectories. Before questions are held out: whether there should be."""
+        path = self.sweep.store.path(self.held_out) / TRAJECTORIES
+        return bool(self.config.compare.trajectories) and not (path.is_file() and path.stat().st_size == 0)
 
     @cached_property
     def split(self) -> Split:
@@ -113,7 +127,7 @@ class Contest:
         """The run of an entrant with a training seed."""
         config, (training, method) = entrant.config, (entrant.config.training, entrant.config.method)
         folder = self.sweep.store.path(self.held_out)
-        measured = HeldOut(str(folder / TRAJECTORIES), NEVER) if config.compare.trajectories else training.held_out
+        measured = HeldOut(str(folder / TRAJECTORIES), NEVER) if self.measures_loss else training.held_out
         settled = replace(
             config,
             pool=replace(source(config.pool, self.questions), ids=list(self.split.training)),

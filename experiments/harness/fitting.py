@@ -34,6 +34,8 @@ class Schedule:
     """The planner's estimate for the largest number of runs; None: unknown."""
     trimmed: tuple[str, ...] = field(default_factory=tuple)
     """What compare.budget_hours took away, as sentences."""
+    lanes: int = 1
+    """Runs that were made at once on the machine that decided this. Later decisions count on it, whatever the machine."""
 
     @property
     def design(self) -> Design:
@@ -106,10 +108,14 @@ def fit(full: Schedule, costs: Callable[[int], Costs], limit: float) -> Schedule
         said.append(f"{now.questions} questions instead of {full.questions}")
     while limit and hours(now) > limit and len(now.entrants) > 2:
         now = replace(now, entrants=now.entrants[:-1])
-    if len(now.entrants) < len(full.entrants):
-        said.append(f"without {', '.join(full.entrants[len(now.entrants) :])}")
     while limit and hours(now) > limit and now.seeds[-1] > 2:
         now = replace(now, seeds=now.seeds[:-1] if len(now.seeds) > 1 else (now.seeds[0] - 1,))
+    for count in range(len(full.entrants), len(now.entrants), -1):  # fewer seeds may leave room for entrants again
+        if hours(again := replace(now, entrants=full.entrants[:count])) <= limit:
+            now = again
+            break
+    if len(now.entrants) < len(full.entrants):
+        said.append(f"without {', '.join(full.entrants[len(now.entrants) :])}")
     if now.seeds != full.seeds:
         said.append(f"{counted(now.seeds[-1], 'training seed')} instead of up to {full.seeds[-1]}")
     needed = hours(now)

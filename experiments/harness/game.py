@@ -4,7 +4,7 @@ comparison resumes where it was, and its report needs nothing but the store."""
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from experiments.harness import results
 from experiments.harness.contest import Contest, Entrant, contest_of
 from experiments.harness.fitting import Schedule, schedule
 from experiments.harness.halving import Round, judge
+from experiments.harness.lanes import lanes
 from experiments.harness.paired import Floats
 from experiments.harness.sweep import Sweep, Trial
 from lark.reading.untrusted import read_object
@@ -45,8 +46,6 @@ class Game:
     """Runs of the current round that do not exist yet."""
     stopped: str = ""
     """Why the last rounds were left out."""
-    lanes: int = 1
-    """Runs that are made at once."""
 
     @property
     def found(self) -> bool:
@@ -65,6 +64,13 @@ class Game:
     def seconds(self) -> float:
         """Time that all runs so far took."""
         return results.seconds(self.contest.sweep, [trial for trials in self.trials.values() for trial in trials])
+
+    def is_untrained(self, trial: Trial) -> bool:
+        """Whether the student of a run is the base model, because its learning rate was 0."""
+        checkpoint = trial.artifact(CHECKPOINT)
+        assert checkpoint is not None
+        steps = self.contest.sweep.store.manifest(checkpoint).counts.get("steps")
+        return steps == 1 and trial.config.training.warmup > 0
 
     def entrant(self, name: str) -> Entrant:
         return next(entrant for entrant in self.contest.entrants if entrant.name == name)
@@ -117,7 +123,7 @@ class Game:
     def _out_of_time(self, runs: int, number: int) -> bool:
         """Whether the next round would exceed compare.budget_hours, by the time that the runs so far took."""
         limit, done = self.contest.config.compare.budget_hours, sum(map(len, self.trials.values()))
-        needed = self.seconds / 3600 / self.lanes * (1 + runs / done)
+        needed = self.seconds / 3600 / self.schedule.lanes * (1 + runs / done)
         if not limit or needed <= limit:
             return False
         self.stopped = (
@@ -155,7 +161,7 @@ def stored_schedule(contest: Contest) -> Schedule | None:
     values = read_object(store.path(artifact) / SCHEDULE.file)
     return Schedule(
         values["questions"], tuple(values["entrants"]), tuple(values["seeds"]), values["halve"], values["hours"],
-        tuple(values["trimmed"]),
+        tuple(values["trimmed"]), values.get("lanes", 1),
     )  # fmt: skip
 
 
@@ -163,7 +169,7 @@ def decide_schedule(contest: Contest) -> Schedule:
     """The schedule of a comparison, decided now unless it was started before."""
 
     def write(folders: list[Path]) -> list[dict[str, object]]:
-        decided = schedule(contest)
+        decided = replace(schedule(contest), lanes=lanes(entrant.config for entrant in contest.entrants))
         write_text(folders[0] / SCHEDULE.file, json.dumps(asdict(decided), indent=2) + "\n")
         return [{"runs": decided.runs, "hours": decided.hours}]
 

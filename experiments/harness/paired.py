@@ -19,16 +19,23 @@ Intervals come from a two-way bootstrap. Each resample draws problems with repla
 size for every entrant's seeds. The quantile of a pair's deviation gives its interval. The quantile of the largest deviation of
 all pairs, each in units of its standard error, decides which differences are real: if no pair differs, it is exceeded in 5% of
 the cases (Westfall and Young, 1993). tests/experiments/test_paired.py checks both by simulation.
+
+A bootstrap of few problems is too optimistic: it takes their variance for the true one. So quantiles are widened like Student's t
+over P - 1 degrees of freedom. And if every one of P problems favours the same entrant, chance does that with 2^(1-P): nothing is
+called real unless this, times the number of pairs, is within the error.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil, log2
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm as normal
+from scipy.stats import t as student
 
 Floats = NDArray[np.float64]
 RESAMPLES = 2000
@@ -52,6 +59,9 @@ class Comparison:
     """Standard errors from which on a difference is real, for all pairs together."""
     seed_deviation: float | None
     """σ_a, the standard deviation that training seeds add to an entrant's mean. None: no entrant has two seeds."""
+    least_problems: int = 0
+    """Problems that a verdict needs."""
+    problems: int = 0
 
     @property
     def low(self) -> Floats:
@@ -64,8 +74,9 @@ class Comparison:
 
     @property
     def real(self) -> NDArray[np.bool_]:
-        """[M, M] Whether i is better than j, for all pairs together. Never with one seed each: its effect is unknown."""
-        if self.seed_deviation is None:
+        """[M, M] Whether i is better than j, for all pairs together. Never with one seed each, whose effect is unknown, nor with
+        too few problems."""
+        if self.seed_deviation is None or self.problems < self.least_problems:
             return np.zeros_like(self.difference, dtype=bool)
         return (self.difference > 0) & (self.difference > self.joint * self.error)
 
@@ -102,10 +113,18 @@ def compare(
         counts,
         _square(means[first] - means[second], first, second, len(tables), antisymmetric=True),
         _square(error, first, second, len(tables)),
-        _square(np.maximum(np.quantile(ratio, level, axis=0), _normal(level)), first, second, len(tables)),
-        max(float(np.quantile(ratio.max(axis=1, initial=0.0), joint_level)), _normal(joint_level)),
+        _square(_widened(np.maximum(np.quantile(ratio, level, axis=0), _normal(level)), problems), first, second, len(tables)),
+        float(_widened(max(float(np.quantile(ratio.max(axis=1, initial=0.0), joint_level)), _normal(joint_level)), problems)),
         float(np.sqrt(seeds.variance)) if seeds.freedom else None,
+        least_problems=ceil(1 + log2(len(first) / (1 - joint_level))),
+        problems=problems,
     )
+
+
+def _widened(quantile: Floats | float, problems: int) -> Floats:
+    """The quantile of Student's t for this number of problems that has the same tail as a normal quantile."""
+    widened: Floats = student.isf(normal.sf(quantile), problems - 1)
+    return widened
 
 
 @lru_cache(maxsize=2)
@@ -133,8 +152,8 @@ def _square(values: Floats, first: NDArray[Any], second: NDArray[Any], size: int
 class _SeedEffects:
     """What training seeds add to the mean of a run, pooled over entrants."""
 
-    residuals: Floats
-    """Deviations of runs from their entrant's mean, scaled to the variance of a single run."""
+    total: float
+    """Variance of a run's mean around its entrant's. Entrants count by their degrees of freedom."""
     noise: float
     """The part of their variance that comes from single answers, σ_e² / P: it is in the problems' term already."""
     freedom: int
@@ -144,20 +163,15 @@ class _SeedEffects:
         several = [table for table in tables if len(table) > 1]
         freedom = sum(len(table) - 1 for table in several)
         if not freedom:
-            return cls(np.zeros(1), 0.0, 0)
+            return cls(0.0, 0.0, 0)
         runs = [table.mean(axis=1) for table in several]
-        residuals = np.concatenate([(run - run.mean()) * np.sqrt(len(run) / (len(run) - 1)) for run in runs])
+        total = sum(float(((run - run.mean()) ** 2).sum()) for run in runs) / freedom
         single = sum(
             float(((table - run[:, None] - table.mean(axis=0) + run.mean()) ** 2).sum())
             for table, run in zip(several, runs, strict=True)
         )
         problems = several[0].shape[1]
-        return cls(residuals, single / (freedom * (problems - 1)) / problems, freedom)
-
-    @property
-    def total(self) -> float:
-        """Variance of a run's mean around its entrant's. Entrants count by their degrees of freedom."""
-        return 0.0 if not self.freedom else float((self.residuals**2).mean())
+        return cls(total, single / (freedom * (problems - 1)) / problems, freedom)
 
     @property
     def variance(self) -> float:

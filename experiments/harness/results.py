@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 
@@ -40,16 +41,19 @@ def _grades(sweep: Sweep, trial: Trial, place: int, single: bool, trained: bool)
 def losses(sweep: Sweep, trial: Trial) -> Floats | None:
     """[P] The mean loss of each held-out question's trajectories after training. None: not measured."""
     checkpoint = trial.artifact(CHECKPOINT)
-    if checkpoint is None or sweep.store.state(checkpoint) != "finished":
+    measured = trial.config.training.held_out.path
+    if checkpoint is None or measured is None or sweep.store.state(checkpoint) != "finished":
         return None
     folder = sweep.store.path(checkpoint)
     if not (folder / HELD_OUT).exists():
         return None
     verify(folder, HELD_OUT)
+    ids = [row.values for row in jsonl_rows(Path(measured))]
+    question = {f"{row['question_id']}/{row['candidate_id']}": row["question_id"] for row in ids}
     found: dict[str, list[float]] = defaultdict(list)
     for line in (folder / HELD_OUT).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        found[row["trajectory"].rpartition("/")[0]].append(float(row["loss"]))
+        found[question[row["trajectory"]]].append(float(row["loss"]))
     return np.array([np.mean(found[question]) for question in sorted(found)])
 
 

@@ -67,6 +67,11 @@ def sentence(game: Game) -> str:
     if not game.finished:
         parts.append("It is not complete: run the same command again.")
     runs = sum(map(len, game.trials.values()))
+    if untrained := sorted(name for name, trials in game.trials.items() if any(map(game.is_untrained, trials))):
+        parts.append(
+            f"Training had no effect on {', '.join(untrained)}: with warm-up, a single step has a learning rate of 0. Use more "
+            "questions, or set training.warmup=0, a smaller training.global_batch or more training.epochs."
+        )
     parts.append(f"{counted(runs, 'training run')} and their evaluation took {duration(game.seconds)} (the sum over runs).")
     parts += [game.stopped] if game.stopped else []
     return " ".join(part for part in parts if part)
@@ -78,6 +83,11 @@ def _outcome(game: Game, last: Round, words: str) -> str:
     lead = f"{last.leader} ({scale.value(found.means[leader])})"
     if found.seed_deviation is None:
         return f"{lead} leads by {words}. With one training seed each, no difference can be called real: raise compare.seeds."
+    if found.problems < found.least_problems:
+        return (
+            f"{lead} leads by {words}. With {found.problems} problems, no difference can be called real: use at least "
+            f"{found.least_problems} (compare.questions, compare.held_out)."
+        )
     if not last.tied:
         second = next(k for k in found.order if k != leader)
         return (

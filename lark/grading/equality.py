@@ -65,8 +65,8 @@ def _without_period(tokens: Tokens) -> Tokens:
 
 
 def _has_factor_behind(tokens: Tokens) -> bool:
-    """Whether a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that: it is a name, or has a digit
-    too many."""
+    """Whether a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that: it is a name, or there is a
+    digit too many."""
     return any(after.kind is Kind.NUMBER and _ends_value(tokens[: i + 1]) for i, (_, after) in enumerate(pairwise(tokens)))
 
 

@@ -15,17 +15,17 @@ Ability = Callable[[Trial], float]
 """The chance that a run's answers are right, in logits, before the problem's difficulty."""
 
 
-def build(sweep: Sweep, trial: Trial, ability: Ability) -> None:
-    """Finish all artifacts of a run."""
+def build(sweep: Sweep, trial: Trial, ability: Ability, steps: int = 100) -> None:
+    """Finish all artifacts of a run. `steps`: of training."""
     for step in trial.steps:
-        sweep.store.ensure(step.artifacts, lambda folders, step=step: _write(sweep, trial, step, folders, ability))  # type: ignore[misc]
+        sweep.store.ensure(step.artifacts, lambda folders, step=step: _write(sweep, trial, step, folders, ability, steps))  # type: ignore[misc]
 
 
-def _write(sweep: Sweep, trial: Trial, step: Step, folders: list[Path], ability: Ability) -> list[dict[str, int]]:
+def _write(sweep: Sweep, trial: Trial, step: Step, folders: list[Path], ability: Ability, steps: int) -> list[dict[str, int]]:
     by_folder = {sweep.store.path(artifact): artifact for artifact in step.artifacts}
     for folder in folders:
         _write_one(trial, by_folder[folder], folder, ability(trial) if step.model != "base" else -2.0)
-    return [{"questions": 1} for _ in folders]
+    return [{"questions": 1, "steps": steps} for _ in folders]
 
 
 def _write_one(trial: Trial, artifact: Artifact, folder: Path, ability: float) -> None:
@@ -43,5 +43,7 @@ def _write_one(trial: Trial, artifact: Artifact, folder: Path, ability: float) -
         (folder / "grades.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (folder / "metrics.json").write_text("{}")
     elif artifact.kind.name == "checkpoint":
-        lines = [{"trajectory": f"q{q}/c0", "loss": 2.0 - 0.3 * ability + rng.normal(0, 0.05)} for q in range(60)]
+        measured = [json.loads(line) for line in Path(str(trial.config.training.held_out.path)).read_text().splitlines()]
+        names = [f"{row['question_id']}/{row['candidate_id']}" for row in measured]
+        lines = [{"trajectory": name, "loss": 2.0 - 0.3 * ability + rng.normal(0, 0.05)} for name in names]
         (folder / "held_out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

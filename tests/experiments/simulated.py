@@ -31,6 +31,7 @@ class World:
     abilities: tuple[float, ...]
     seed_effect: float = 0.2
     problems: int = 80
+    samples: int = SAMPLES
 
     @property
     def names(self) -> list[str]:
@@ -52,7 +53,7 @@ class World:
         def run(name: str, first: int, last: int) -> Floats:
             effects = rng.normal(0, self.seed_effect, (last - first, 1))
             chance = 1 / (1 + np.exp(-(logits[int(name)] + effects)))
-            return np.asarray(rng.binomial(SAMPLES, chance) / SAMPLES)
+            return np.asarray(rng.binomial(self.samples, chance) / self.samples)
 
         return run
 

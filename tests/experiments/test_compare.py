@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from experiments.harness import report, results, verdict
 from experiments.harness.contest import contest_of
 from experiments.harness.fitting import Costs, Schedule, fit
 from experiments.harness.game import Game, decide_schedule, replay
-from experiments.harness.sweep import Sweep, compose_sweep
+from experiments.harness.sweep import Sweep, Trial, compose_sweep
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
 from lark.reading.rows import jsonl_rows
@@ -31,7 +32,9 @@ def sweep_of(outputs: Path, *arguments: str) -> Sweep:
     return compose_sweep("compare", given)
 
 
-def played(sweep: Sweep, ability: Ability, most: int | None = None) -> Game:
+def played(
+    sweep: Sweep, ability: Ability, most: int | None = None, builder: Callable[[Sweep, Trial, Ability], None] = build
+) -> Game:
     """A comparison with planted results. `most`: it is killed after this many runs."""
     contest = contest_of(sweep)
     decided = decide_schedule(contest)
@@ -43,7 +46,7 @@ def played(sweep: Sweep, ability: Ability, most: int | None = None) -> Game:
         nonlocal made
         made += 1
         if most is None or made <= most:
-            build(sweep, trial, ability)  # type: ignore[arg-type]
+            builder(sweep, trial, ability)  # type: ignore[arg-type]
         return None
 
     return Game(contest, decided).play(perform)
@@ -110,13 +113,59 @@ def test_an_entrant_that_fails_in_a_later_round_keeps_its_earlier_runs_and_the_r
 
 
 def test_the_criterion_may_be_the_loss_which_needs_no_answers_and_no_generation(tmp_path: Path) -> None:
-    sweep = sweep_of(tmp_path, "compare.criterion=loss")
+    sweep = sweep_of(tmp_path, "compare.criterion=loss", "compare.questions=50")
     game = played(sweep, lambda trial: 1.0 if trial.config.method.name == "lark" else 0.0)
     assert game.rounds[-1].leader == "LARK" and not game.rounds[-1].tied
     assert re.match(
         r"LARK \(1\.\d+\) is the best by loss .* by −0\.\d+ nats per token, 95% interval −0\.", verdict.sentence(game)
     )
     assert {step.stage for trial in game.trials["LARK"] for step in trial.steps} == {"pool", "score", "select", "train"}
+
+
+def test_losses_are_grouped_by_question_whatever_ids_contain(tmp_path: Path) -> None:
+    pool = tmp_path / "pool.jsonl"
+    row = {"response": "so \\boxed{3}", "answer": "3"}
+    rows = [
+        {**row, "question": f"{q}?", "question_id": f"q/{q}", "candidate_id": f"org/{k}/{q}"}
+        for q in range(9)
+        for k in range(2)
+    ]
+    pool.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    sweep = sweep_of(tmp_path / "outputs", "pool=files", f"pool.path={pool}", "compare.criterion=loss", "compare.seeds=[1]")
+    game = played(sweep, lambda trial: 0.0)
+    assert game.tables["LARK"].shape == (1, 3), "three questions are held out"
+
+
+def test_a_comparison_without_enough_problems_says_so_and_calls_nothing_real(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, "compare.criterion=loss")
+    game = played(sweep, lambda trial: 9.0 if trial.config.method.name == "lark" else 0.0)
+    assert "LARK" in verdict.sentence(game) and not game.rounds[-1].real.any()
+    assert "With 8 problems, no difference can be called real: use at least 10 " in verdict.sentence(game)
+
+
+def test_without_correct_held_out_trajectories_their_loss_is_not_measured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = tmp_path / "pool.jsonl"
+    row = {"response": "so \\boxed{4}", "answer": "3"}
+    rows = [{**row, "question": f"{q}?", "question_id": f"q{q}", "candidate_id": str(k)} for q in range(9) for k in range(2)]
+    pool.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    files = ("pool=files", f"pool.path={pool}")
+    contest = contest_of(sweep_of(tmp_path / "outputs", *files))
+    contest.prepare()
+    assert "No trajectory of a held-out question is correct, so their loss is not measured" in caplog.text
+    assert contest.run(contest.entrants[0], 1).config.training.held_out.path is None
+    with pytest.raises(LarkError, match=r"compare\.criterion=loss has nothing to measure: compare by accuracy"):
+        contest_of(sweep_of(tmp_path / "outputs", *files, "compare.criterion=loss")).prepare()
+
+
+def test_a_comparison_of_untrained_students_says_that_training_had_no_effect(tmp_path: Path) -> None:
+    def planted(sweep: Sweep, trial: Trial, ability: Ability) -> None:
+        build(sweep, trial, ability, steps=1)
+
+    game = played(sweep_of(tmp_path), lambda trial: 0.0, builder=planted)
+    assert game.contest.config.training.warmup > 0
+    assert "Training had no effect on GRAPE max, LARK, RSR min, Random: with warm-up, a single step" in verdict.sentence(game)
 
 
 def test_budgets_and_anything_else_can_be_swept_over_and_methods_can_enter_reversed(tmp_path: Path) -> None:
@@ -229,9 +278,11 @@ def test_a_design_is_trimmed_by_questions_then_methods_then_seeds_and_says_so() 
     assert (methods.questions, methods.entrants, methods.seeds) == (60, ("a", "b", "c"), (2, 4, 8))
     assert methods.trimmed[-1] == "without d"
     seeds = fit(full, per_question, 1.5)
-    assert (seeds.questions, seeds.entrants, seeds.seeds) == (60, ("a", "b"), (2,))
-    assert seeds.trimmed[-1] == "2 training seeds instead of up to 8"
-    for schedule in (fewer, methods, seeds):
+    assert (seeds.questions, seeds.entrants, seeds.seeds) == (60, ("a", "b", "c"), (2,)), "fewer seeds leave room for c again"
+    assert seeds.trimmed[1:] == ("without d", "2 training seeds instead of up to 8")
+    few = fit(full, per_question, 1.1)
+    assert (few.entrants, few.seeds) == (("a", "b"), (2,))
+    for schedule in (fewer, methods, seeds, few):
         assert (
             schedule.hours is not None
             and per_question(schedule.questions).hours(schedule.entrants, schedule.design) == schedule.hours
@@ -248,8 +299,11 @@ def test_a_comparison_ends_when_the_next_round_would_exceed_the_budget(tmp_path:
     sweep = game.contest.sweep
     short = replace(game.contest.config.compare, budget_hours=1.0)
     entrants = tuple(replace(e, trial=replace(e.trial, config=replace(e.config, compare=short))) for e in game.contest.entrants)
-    limited = Game(replace(game.contest, entrants=entrants), game.schedule)
+    alone = replace(game.schedule, lanes=1)
+    limited = Game(replace(game.contest, entrants=entrants), alone)
     limited.play(lambda entrant, seed, trial: None)
+    side_by_side = Game(limited.contest, replace(alone, lanes=2)).play(lambda entrant, seed, trial: None)
+    assert len(side_by_side.rounds) > 1, "by the clock, two lanes take half of the time"
     assert len(limited.rounds) == 1 and "more than compare.budget_hours=1." in verdict.sentence(limited)
     assert limited.finished and sweep is limited.contest.sweep
 

@@ -43,6 +43,18 @@ def test_a_planted_tie_is_called_a_tie_under_halving(abilities: tuple[float, ...
     assert found.wrong < ERROR + CHANCE
 
 
+@pytest.mark.parametrize("problems", [2, 6, 11, 16])
+def test_few_problems_give_no_false_verdicts(problems: int) -> None:
+    found = outcomes(World(TIE, 0.2, problems=problems, samples=1), HALVING, REPETITIONS, resamples=800)
+    assert found.wrong < ERROR + CHANCE
+
+
+def test_the_seeds_variance_is_pooled_by_degrees_of_freedom() -> None:
+    steady = np.tile([0.0, 1.0], (8, 30))
+    found = compare({"steady": steady, "unsteady": steady[:2] + np.array([[0.5], [-0.5]])})
+    assert found.seed_deviation == pytest.approx((0.5 / 8) ** 0.5)
+
+
 def test_a_comparison_is_antisymmetric_and_its_order_is_that_of_the_means() -> None:
     run = World((0.0, 1.0, 0.3)).answers(np.random.default_rng(0))
     found = compare({name: run(name, 0, 3) for name in "012"})
