@@ -26,11 +26,13 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title=TITLE,
         caption=(
-            f"Acc@{samples} (percent, average of the benchmarks) of students trained at B={budget} on selections from pools with a "
-            "share of damaged candidates. Wrong answers: a digit or letter of the boxed answer is changed, the reasoning is not. "
-            "The paper's pool has only correct candidates, which it names as a limitation. One training run and one decoding seed "
-            "per point: differences of a few points are within the spread of training seeds (make seeds). None of these methods "
-            "looks at answers; pool.correct_only=true would remove wrong and truncated responses before any method sees them."
+            f"Acc@{samples} (percent, average of the benchmarks) of students trained at B={budget} on selections from pools with "
+            "damaged candidates. Damaged: the share of the pool's candidates whose text differs from the pool without damage. "
+            "Wrong answers: a digit of the final answer or the letter of a choice is changed, or a digit is appended; the "
+            "reasoning is not changed. The paper's pool has only correct candidates, which it names as a limitation. One training "
+            "run and one decoding seed per point: differences of a few points are within the spread of training seeds (make "
+            "seeds). None of these methods looks at answers. pool.correct_only=true drops wrong answers that a pool comes with; "
+            "this damage is done afterwards."
         ),
         data=data,
         tables=[_accuracies(data), _chosen(data)],
@@ -41,17 +43,19 @@ def render(sweep: Sweep) -> Report:
 
 
 def collect(sweep: Sweep) -> pd.DataFrame:
-    """One row per kind of damage, share and method."""
+    """One row per kind of damage, share and method. `share`: as requested; `damaged`: of the pool's candidates, as measured."""
     rows = []
     clean = _clean_texts(sweep)
     for trial in sweep.trials:
-        config = trial.config
+        config, texts = trial.config, _texts(sweep, trial, clean)
         averages = [row["mean"] for row in accuracy.rows(trial, sweep.metrics(trial)) if row["benchmark"] == accuracy.AVERAGE]
         rows.append(
             {"noise": config.pool.noise, "share": config.pool.noise_share, "method": config.method.key,
-             "label": config.method.title, "accuracy": averages[0], "selected": _damaged_share(sweep, trial, clean)}
+             "label": config.method.title, "accuracy": averages[0],
+             "damaged": None if texts is None else float(texts["damaged"].mean()),
+             "selected": _damaged_share(selection(sweep, trial), texts)}
         )  # fmt: skip
-    return pd.DataFrame(rows).astype({"accuracy": float, "selected": float})
+    return pd.DataFrame(rows).astype({"accuracy": float, "damaged": float, "selected": float})
 
 
 def _clean_texts(sweep: Sweep) -> pd.DataFrame | None:
@@ -61,30 +65,49 @@ def _clean_texts(sweep: Sweep) -> pd.DataFrame | None:
     return None if folder is None else pools.frame(folder / pools.FILE, [*KEY, "response"])
 
 
-def _damaged_share(sweep: Sweep, trial: Trial, clean: pd.DataFrame | None) -> float | None:
-    """Share of the selection's weight that is on damaged trajectories."""
-    folder, chosen = sweep.folder(trial, pools.POOL), selection(sweep, trial)
-    if folder is None or chosen is None or clean is None:
+def _texts(sweep: Sweep, trial: Trial, clean: pd.DataFrame | None) -> pd.DataFrame | None:
+    """The trajectories of a trial's pool, and whether each is damaged. None if a pool is not read yet."""
+    folder = sweep.folder(trial, pools.POOL)
+    if folder is None or clean is None:
         return None
     texts = pools.frame(folder / pools.FILE, [*KEY, "response"]).merge(clean, on=KEY, suffixes=("", "_clean"))
-    texts["damaged"] = texts["response"] != texts["response_clean"]
+    return texts[KEY].assign(damaged=texts["response"] != texts["response_clean"])
+
+
+def _damaged_share(chosen: pd.DataFrame | None, texts: pd.DataFrame | None) -> float | None:
+    """Share of the selection's weight that is on damaged trajectories."""
+    if chosen is None or texts is None:
+        return None
     joined = chosen.merge(texts, on=KEY, validate="1:1")
     return float((joined["weight"] * joined["damaged"]).sum() / joined["weight"].sum())
 
 
 def _header(data: pd.DataFrame) -> list[str]:
-    shares = sorted(data["share"].unique())
-    return ["Damage", "Method", *(f"{100 * share:.0f}%" for share in shares)]
+    return ["Damage", "Damaged", *data.drop_duplicates("method")["label"]]
 
 
 def _rows(data: pd.DataFrame, column: str, form: str) -> list[list[Cell]]:
+    """One row per kind of damage and share, one column per method."""
     rows = []
     for kind in data["noise"].unique():
-        for method in data["method"].unique():
-            part = data[(data["noise"] == kind) & (data["method"] == method)].sort_values("share")
-            cells = [MISSING if pd.isna(value) else Cell(form.format(value)) for value in part[column]]
-            rows.append([Cell(WORDS[kind]), Cell(str(part["label"].iloc[0])), *cells])
+        for _, part in data[data["noise"] == kind].groupby("share"):
+            values = part.set_index("method")[column]
+            cells = [_cell(values.get(method), form) for method in data["method"].unique()]
+            rows.append([Cell(WORDS[kind]), _percent(part), *cells])
     return rows
+
+
+def _cell(value: float | None, form: str) -> Cell:
+    return MISSING if value is None or pd.isna(value) else Cell(form.format(value))
+
+
+def _percent(part: pd.DataFrame) -> Cell:
+    """The damaged share of a pool; with the requested one if it was not reached."""
+    damaged, share = part["damaged"].iloc[0], part["share"].iloc[0]
+    if pd.isna(damaged):
+        return MISSING
+    short = f" (not {100 * share:.0f}%)" if damaged < share - 0.005 else ""
+    return Cell(f"{100 * damaged:.0f}%{short}")
 
 
 def _accuracies(data: pd.DataFrame) -> Table:
@@ -111,7 +134,8 @@ def _notes(data: pd.DataFrame) -> list[str]:
         known = row.dropna().sort_values(ascending=False)
         if len(known) > 1:
             said = ", ".join(f"{label} {value:+.1f}" for label, value in known.items()).replace("-", "−")
-            notes.append(f"From 0 to {100 * data['share'].max():.0f}% {WORDS[str(kind)]}, in points: {said}.")
+            most = data.loc[(data["noise"] == kind) & (data["share"] == data["share"].max()), "damaged"].max()
+            notes.append(f"From 0 to {100 * most:.0f}% {WORDS[str(kind)]}, in points: {said}.")
     return notes
 
 
@@ -121,10 +145,11 @@ def _figure(data: pd.DataFrame, samples: int) -> Figure:
     figure, axes = panels(len(kinds), width=3.0, height=3.2)
     for axis, kind in zip(axes, kinds, strict=True):
         for number, method in enumerate(data["method"].unique()):
-            part = data[(data["noise"] == kind) & (data["method"] == method)].dropna(subset=["accuracy"]).sort_values("share")
+            part = data[(data["noise"] == kind) & (data["method"] == method)].dropna(subset=["accuracy", "damaged"])
+            part = part.sort_values("share")
             colour = METHOD_COLOURS.get(method, "#000000")
             axis.plot(
-                100 * part["share"], part["accuracy"], color=colour, marker=MARKERS[number % len(MARKERS)], markersize=4,
+                100 * part["damaged"], part["accuracy"], color=colour, marker=MARKERS[number % len(MARKERS)], markersize=4,
                 label=plain_label(str(data.loc[data["method"] == method, "label"].iloc[0])),
             )  # fmt: skip
         axis.set_title(WORDS[kind])

@@ -89,7 +89,8 @@ class Pool(Source):
     """Damage to a share of the trajectories, for experiments (`make noise`): wrong (another final answer), truncated, shuffled
     (steps in another order) or duplicated (copies of the question's first candidate). Applied after all filters."""
     noise_share: float = 0.0
-    """Share of the trajectories that are damaged."""
+    """Share of the trajectories that are damaged. Trajectories that the damage would not change, such as responses without an
+    answer, are not counted; if too few are left, the share is smaller, and the pool's summary reports it."""
     mix: dict[str, Any] = field(default_factory=dict)
     """Sources to mix, by name: {math: {path: a.jsonl, share: 3}, code: {path: b.jsonl, share: 1}}. Only with format: mix. Each
     is a `Mixed`."""

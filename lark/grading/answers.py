@@ -71,6 +71,11 @@ def extract_boxed(text: str) -> str | None:
     return text[boxes[-1].content].strip() or None
 
 
+def boxed_places(text: str) -> list[slice]:
+    """Where the contents of all closed boxes are, in the order in which they open, by the rules of `extract_boxed`."""
+    return [box.content for box in _find_boxes(text, _PAPER_TOKEN) if box is not None]
+
+
 _GLUE = re.compile(r"\s|\$|\\[()\[\],;:! ]|\\q?quad|\\text(?![A-Za-z])|[{}]")
 _JOINT = re.compile(
     r"(?:[,;/&|]|or|and|not|but|maybe|perhaps|possibly|probably|also|either|else|alternatively)+", re.IGNORECASE

@@ -55,6 +55,8 @@ class Tally:
     contaminated: dict[str, str] = field(default_factory=dict)
     """Questions that are in a benchmark, and which problem they are like."""
     votes: "Votes | None" = None
+    damaged: int = 0
+    """Trajectories that were damaged on purpose."""
 
     def found(self, found: Found) -> None:
         self.skipped |= found.skipped
@@ -97,7 +99,12 @@ class Tally:
             "contaminated": self.contaminated,
             "votes": self.votes.to_dict() if self.votes else {},
         }
-        return {**{key: value for key, value in said.items() if value}, **({"dropped": dropped} if pool.correct_only else {})}
+        damaged = {"kind": pool.noise, "share": pool.noise_share, "trajectories": self.damaged}
+        return {
+            **{key: value for key, value in said.items() if value},
+            **({"dropped": dropped} if pool.correct_only else {}),
+            **({"damaged": damaged} if pool.noise_share else {}),
+        }
 
 
 @dataclass

@@ -1,38 +1,65 @@
 """Damage a share of a pool's trajectories on purpose, to see which methods still select good ones (`make noise`).
 
-A trajectory is chosen by a hash of its ids: the trajectories that are damaged at 10% are also damaged at 30%. `correct` becomes
-unknown; `answer` stays what it is. Questions are never changed.
+Of the trajectories that the damage would change, those with the smallest hashes of their ids are damaged: what is damaged at 10% is
+also damaged at 30%. `correct` becomes unknown; `answer` stays what it is. Questions are never changed.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 from lark import config as conf
-from lark.grading.answers import extract_boxed
+from lark.grading.answers import AnswerFormat, boxed_places, grade_paper
 from lark.pool.hashing import hash64
 from lark.pool.trajectory import Trajectory
 
+DAMAGE = 2
+"""Version of the damage. Only a pool with pool.noise_share depends on it."""
 LETTERS = "ABCD"
 BREAKS = (re.compile(r"\n+"), re.compile(r"(?<=[.!?])\s+"), re.compile(r"(?<=[;,])\s+"))
-"""Where steps end: lines, or sentences, or clauses, whichever gives at least three."""
+"""Where steps end: lines, or sentences, or clauses, whichever gives at least three steps that can be put in another order."""
+ATTEMPTS = 100
+"""Other answers that are tried, until one is not equal to the answer for the grader."""
 
 
-def noisy(trajectories: Iterable[Trajectory], pool: conf.Pool) -> Iterator[Trajectory]:
-    """The trajectories with a share of them damaged (pool.noise, pool.noise_share)."""
-    if not pool.noise_share:
-        yield from trajectories
-        return
-    damage, first = DAMAGES.get(pool.noise), dict[str, str]()
+def to_damage(trajectories: Iterable[Trajectory], pool: conf.Pool) -> set[int]:
+    """Draws (`_draw`) of the trajectories to damage: pool.noise_share of all, or fewer if the damage would not change that many."""
+    total, able, first = 0, list[int](), dict[str, str]()
     for trajectory in trajectories:
-        key = (str(pool.seed), pool.noise, trajectory.question_id, trajectory.candidate_id)
+        total += 1
+        if _damaged(trajectory, pool, first.setdefault(trajectory.question_id, trajectory.response)) is not None:
+            able.append(_draw("noise", trajectory, pool))
+    return set(sorted(able)[: round(pool.noise_share * total)])
+
+
+def noisy(trajectories: Iterable[Trajectory], pool: conf.Pool, hit: Collection[int]) -> Iterator[Trajectory]:
+    """The trajectories, damaged where `hit` (from `to_damage`) has them."""
+    first = dict[str, str]()
+    for trajectory in trajectories:
         original = first.setdefault(trajectory.question_id, trajectory.response)
-        if hash64("noise", *key) >= pool.noise_share * 2**64:
-            yield trajectory
-        else:
-            response = original if damage is None else damage(trajectory.response, hash64("damage", *key))
-            yield with_response(trajectory, response)
+        response = _damaged(trajectory, pool, original) if _draw("noise", trajectory, pool) in hit else None
+        yield trajectory if response is None else with_response(trajectory, response)
+
+
+def _draw(purpose: str, trajectory: Trajectory, pool: conf.Pool) -> int:
+    return hash64(purpose, str(pool.seed), pool.noise, trajectory.question_id, trajectory.candidate_id)
+
+
+def _damaged(trajectory: Trajectory, pool: conf.Pool, first: str) -> str | None:
+    """The damaged response; None if the damage changes no word of it. `first`: the response of the question's first candidate."""
+    original, draw = trajectory.response, _draw("damage", trajectory, pool)
+    match pool.noise:
+        case "wrong":
+            response = wrong(original, draw, trajectory.answer, AnswerFormat(pool.answer_format))
+        case "truncated":
+            response = truncated(original, draw)
+        case "shuffled":
+            response = shuffled(original, draw)
+        case _:
+            response = first
+    return None if response.split() == original.split() else response
 
 
 def with_response(trajectory: Trajectory, response: str) -> Trajectory:
@@ -45,24 +72,50 @@ def with_response(trajectory: Trajectory, response: str) -> Trajectory:
     return replace(changed, conversation=json.dumps(stored, ensure_ascii=False))
 
 
-def wrong(response: str, draw: int) -> str:
-    """Another answer in the last box: a digit or a letter is changed. The reasoning before it stays. Without a box: unchanged."""
-    answer = extract_boxed(response)
-    place = -1 if answer is None else response.rfind(answer)
-    if answer is None or place < 0:
+def wrong(response: str, draw: int, answer: str | None = None, answer_format: AnswerFormat = AnswerFormat.FREE_FORM) -> str:
+    """Another answer in the last closed box, or, without a box, in place of the last mention of `answer`. The rest stays.
+
+    The other answer equals neither the one that was there nor `answer` for the grader. Unchanged if there is nothing to change.
+    """
+    place = _answer_place(response, answer)
+    if place is None:
         return response
-    return f"{response[:place]}{_another(answer, draw)}{response[place + len(answer) :]}"
+    given = response[place]
+    known = [given, *([answer] if answer and answer.strip() else [])]
+    for other in islice(_others(given, draw), ATTEMPTS):
+        if not any(grade_paper(other, one, answer_format) for one in known):
+            return f"{response[: place.start]}{other}{response[place.stop :]}"
+    return response
 
 
-def _another(answer: str, draw: int) -> str:
+def _answer_place(response: str, answer: str | None) -> slice | None:
+    """Where the answer is: the content of the last closed box without the space around it, or the last mention of `answer`."""
+    for box in reversed(boxed_places(response)):
+        content = response[box]
+        if content.strip():
+            start = box.start + len(content) - len(content.lstrip())
+            return slice(start, start + len(content.strip()))
+    if not (answer and answer.strip()):
+        return None
+    # A whole number or word: the 6 of `16`, `6.5`, `1/6` or `-6` is not the answer 6.
+    whole = rf"(?<!\w)(?<![-−])(?<![0-9][.,/]){re.escape(answer.strip())}(?!\w)(?![.,/][0-9])"
+    last = None
+    for last in re.finditer(whole, response):  # noqa: B007  # the last one is used
+        pass
+    return None if last is None else slice(*last.span())
+
+
+def _others(answer: str, draw: int) -> Iterator[str]:
+    """Other answers: a digit is changed, or the letter of a choice; then a digit is appended."""
     digits = [place for place, character in enumerate(answer) if character in "0123456789"]
-    if digits:
-        place = digits[draw % len(digits)]
-        changed = (int(answer[place]) + 1 + draw // 7 % 8) % 10
-        return f"{answer[:place]}{changed or 9}{answer[place + 1 :]}" if answer[place] != "9" or changed else f"{answer}1"
-    if answer.strip() in LETTERS:
-        return LETTERS[(LETTERS.index(answer.strip()) + 1 + draw % 3) % 4]
-    return f"{answer}1"
+    for place in (digits[(draw + step) % len(digits)] for step in range(len(digits))):
+        for step in range(8):
+            changed = (int(answer[place]) + 1 + (draw // 7 + step) % 8) % 10
+            if answer[place] != "9" or changed:
+                yield f"{answer[:place]}{changed or 9}{answer[place + 1 :]}"
+    if len(answer) == 1 and answer in LETTERS:
+        yield LETTERS[(LETTERS.index(answer) + 1 + draw % 3) % 4]
+    yield from (f"{answer}{digit}" for digit in range(1, 10))
 
 
 def truncated(response: str, draw: int) -> str:
@@ -73,21 +126,16 @@ def truncated(response: str, draw: int) -> str:
 
 
 def shuffled(response: str, draw: int) -> str:
-    """The steps in another order; the last one, with the answer, stays last. Fewer than three steps: unchanged."""
+    """The steps in another order; the last one, with the answer, stays last. Unchanged if the steps before it are all the same."""
     for pattern in BREAKS:
         ends = [match.end() for match in pattern.finditer(response)]
         steps = [response[a:b] for a, b in zip([0, *ends], [*ends, len(response)], strict=True) if response[a:b]]
-        if len(steps) >= 3:
+        if len({step.strip() for step in steps[:-1]}) >= 2:
             break
     else:
         return response
     *body, last = steps
-    order = sorted(range(len(body)), key=lambda step: hash64(str(draw), str(step)))
-    if order == list(range(len(body))):
-        order = [*order[1:], order[0]]
-    parts = [body[step] for step in order]
+    parts = [body[step] for step in sorted(range(len(body)), key=lambda step: hash64(str(draw), str(step)))]
+    if [part.strip() for part in parts] == [part.strip() for part in body]:
+        parts = [*parts[1:], parts[0]]
     return "".join(part if part[-1:].isspace() else f"{part} " for part in parts) + last
-
-
-DAMAGES: dict[str, Callable[[str, int], str]] = {"wrong": wrong, "truncated": truncated, "shuffled": shuffled}
-"""Values of `pool.noise` besides `none` and `duplicated`, which copies the response of the question's first candidate."""

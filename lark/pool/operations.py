@@ -5,7 +5,7 @@ import logging
 from lark.config import Config
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
-from lark.pool.noise import noisy
+from lark.pool.noise import noisy, to_damage
 from lark.pool.partition import PART_BYTES, groups, write_parts
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
@@ -24,7 +24,11 @@ def _pool(job: Job) -> Counts:
         from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
 
         tally.contaminated = contaminated(pool, job.config.benchmark)
-    return pools.write(noisy(read(pool, tally, tally.contaminated), pool), job.folder / pools.FILE, pool, tally)
+    trajectories = read(pool, tally, tally.contaminated)
+    if pool.noise_share:
+        hit = to_damage(read(pool, without=tally.contaminated), pool)
+        tally.damaged, trajectories = len(hit), noisy(trajectories, pool, hit)
+    return pools.write(trajectories, job.folder / pools.FILE, pool, tally)
 
 
 def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:

@@ -160,6 +160,14 @@ def _cleaning_hints(counts: Mapping[str, Any]) -> list[str]:
     if "contaminated" in counts:
         found = (f"{shown(question)} (like {shown(problem)})" for question, problem in counts["contaminated"].items())
         hints.append(f"pool.decontaminate removed {len(counts['contaminated']):,} questions: {some(found)}.")
+    if "damaged" in counts:
+        damaged, total = counts["damaged"], counts["trajectories"]
+        fewer = damaged["trajectories"] < round(damaged["share"] * total)
+        hints.append(
+            f"pool.noise={damaged['kind']} damaged {damaged['trajectories']:,} of {total:,} trajectories "
+            f"({damaged['trajectories'] / total:.1%})"
+            + (f", not {damaged['share']:.1%}: it would not change any other." if fewer else ".")
+        )
     if "votes" in counts:
         votes = counts["votes"]
         hints.append(

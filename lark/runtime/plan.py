@@ -34,6 +34,7 @@ from lark.models.operations import CONVERT
 from lark.models.students import CONVERTED, location, packaged_file, tokenizer_identity, weights_identity
 from lark.pool import trajectories as pools
 from lark.pool.identity import pool_identity
+from lark.pool.noise import DAMAGE
 from lark.pool.operations import POOL
 from lark.pool.trajectory import VERDICTS
 from lark.runtime.operation import Step
@@ -162,6 +163,8 @@ class _Plan:
         part = pool_identity(pool, self.checksums, self.elsewhere)
         if pool.correct_only or pool.labels == "vote":
             part["verdicts"] = VERDICTS
+        if pool.noise_share:
+            part["damage"] = DAMAGE
         if pool.decontaminate:
             part["benchmarks"] = {name: _questions(name, task) for name, task in self.config.benchmark.tasks.items()}
         return Artifact(pools.POOL, pool.name, part)

@@ -151,11 +151,17 @@ class Shards:
         whole = FILES[output]
         if whole and intact(folder / whole, lambda table: _rows(table).equals(self.expected)):
             return set()
-        return {rows for rows in parts if not self._is_done(folder / name(output, rows), rows)}
+        return {rows for rows in parts if not self._is_done(output, folder / name(output, rows), rows)}
 
-    def _is_done(self, path: Path, rows: range) -> bool:
+    def _is_done(self, output: str, path: Path, rows: range) -> bool:
         expected = self.expected.take([rows.start + row for row in self.with_work(rows)])
-        return intact(path, lambda table: _rows(table).equals(expected))
+        added = ADDED.get(output, set())
+        return intact(path, lambda table: added <= set(table.column_names) and _rows(table).equals(expected))
+
+
+ADDED = {ENTROPY_TABLE.name: {"nll"}}
+"""Columns that shards of earlier versions lack. Shards with different columns cannot be merged, so those of a run that was
+interrupted by the update are computed again."""
 
 
 def _rows(table: pa.Table) -> pa.Table:

@@ -229,13 +229,14 @@ class _Pass:
         for index, statistics in _each_batch(self.student, rows, encoded, budget, advance, detail):
             summaries[index] = summarise(statistics, self.config.scoring.rank_clip)
             if isinstance(statistics, DetailedStatistics):
-                entropies[index] = {name: float(getattr(statistics, name).double().mean()) for name in ENTROPIES}
+                means = {name: float(getattr(statistics, name).double().mean()) for name in ENTROPIES}
+                entropies[index] = {**means, "nll": summaries[index]["nll"]}
                 if index in tokens:
                     tokens[index] = trajectory_tokens(rows[index], encoded[index], statistics)
         ids = id_table(rows, encoded)
         return {
             SCORES_TABLE.name: _joined(ids, summaries, SUMMARY),
-            ENTROPY_TABLE.name: _joined(ids, entropies, ENTROPIES),
+            ENTROPY_TABLE.name: _joined(ids, entropies, (*ENTROPIES, "nll")),  # the loss: for the selection's character
             TOKENS.name: list(tokens.values()),
         }
 

@@ -14,7 +14,7 @@ from experiments.harness.sweep import Sweep, Trial
 from lark.analysis.kinds import TEACHERS_TABLE
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.pool import trajectories as pools
-from lark.pool.noise import noisy
+from lark.pool.noise import noisy, to_damage
 from lark.pool.read import read
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Job, Step
@@ -49,7 +49,9 @@ def _build(sweep: Sweep, trial: Trial, step: Step, folders: list[Path]) -> Seque
 
 def _write(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None:
     if artifact.kind.name == "pool":
-        pools.write(noisy(read(trial.config.pool), trial.config.pool), folder / pools.FILE, trial.config.pool)
+        pool = trial.config.pool
+        hit = to_damage(read(pool), pool) if pool.noise_share else set()
+        pools.write(noisy(read(pool), pool, hit), folder / pools.FILE, pool)
     elif artifact.kind.name == "lengths":
         _candidates(sweep, trial).assign(n_prompt=10, n_tokens=20, truncated=False).to_parquet(folder / "lengths.parquet")
     elif artifact.kind.name == "scores":

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,14 @@ from experiments import case_study, loss_reduction, noise, regime, seeds, table1
 from experiments.harness import report
 from experiments.harness.candidates import candidates
 from experiments.harness.sweep import Sweep, Trial, available, compose_sweep, dashed, published
-from lark.config import Training
+from lark.config import Pool, Training
 from lark.evaluation.operations import GRADE
+from lark.pool.noise import to_damage
+from lark.pool.trajectory import Trajectory
 from lark.report.tables import Cell, latex_table
 from lark.runtime.operation import Step
 from lark.runtime.store import Store
+from tests.experiments import synthetic
 from tests.experiments.synthetic import COSTS, accuracy_of, fill
 
 SMALL = ["pool.questions=4", "tracking=none"]
@@ -285,6 +289,25 @@ def test_noise_says_how_much_damage_each_method_selects_and_what_it_costs(output
     assert data.loc[("wrong", 0.0, "lark"), "accuracy"] == data.loc[("shuffled", 0.0, "lark"), "accuracy"], "the same pool"
     change = data.loc[("truncated", 0.5, "lark"), "accuracy"] - data.loc[("truncated", 0.0, "lark"), "accuracy"]
     assert noise.lost(data.reset_index()).loc["truncated", "LARK"] == pytest.approx(change)
+    assert data.loc[("wrong", 0.5, "lark"), "damaged"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_noise_shows_the_share_that_was_damaged_and_not_the_requested_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(trajectories: Iterable[Trajectory], pool: Pool) -> set[int]:  # as if no other trajectory could be damaged
+        return to_damage(trajectories, replace(pool, noise_share=pool.noise_share / 2))
+
+    monkeypatch.setattr(synthetic, "to_damage", half)
+    sweep = sweep_of("noise", tmp_path)
+    fill(sweep)
+    drawn = noise.render(sweep)
+    assert drawn.data.loc[drawn.data["share"] == 0.5, "damaged"].to_numpy() == pytest.approx(0.25, abs=0.02)
+    for table in drawn.tables:
+        assert [row[1].text for row in table.rows[:2]] == ["0%", "25% (not 50%)"]
+    assert "From 0 to 25% " in drawn.notes[0]
+    assert drawn.figure is not None
+    assert max(drawn.figure.axes[0].lines[0].get_xdata()) == pytest.approx(25, abs=2)  # type: ignore[arg-type]
 
 
 def test_regime_changes_one_thing_at_a_time_and_compares_the_rankings(outputs: Path) -> None:

@@ -151,7 +151,7 @@ def test_tokens_add_up_to_their_trajectory(pool, scored):
         nll=("surprisal", "sum"), brier=("residual", "sum"), p_gold=("p_gold", "mean"), entropy=("entropy", "mean")
     )  # fmt: skip
     sums["rank_sum"] = tokens.assign(rank=tokens["rank"].clip(upper=100)).groupby(KEY)["rank"].sum()
-    expected = table.merge(read(scored, "entropy"), on=KEY).set_index(KEY).sort_index()
+    expected = table.merge(read(scored, "entropy").drop(columns="nll"), on=KEY).set_index(KEY).sort_index()
     for name in sums.columns:
         np.testing.assert_allclose(sums[name], expected[name], rtol=1e-3, err_msg=name)
     first = tokens[tokens["rank"] == 1]
@@ -256,6 +256,16 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
         assert table[column].isna().all()
 
 
+def test_a_shard_of_entropies_from_a_version_without_the_loss_is_computed_again(pool, scored, tmp_path):
+    job = job_of(settings(), tmp_path, inputs=pool, outputs={"entropy": tmp_path})
+    worker.score(job)
+    old, *_ = sorted(tmp_path.glob("shard-*"))
+    pd.read_parquet(old).drop(columns="nll").to_parquet(old, write_page_checksum=True)
+    worker.score(job)
+    shards.finish("entropy", tmp_path, cut(pool["lengths"], job.config))
+    assert_same(pd.read_parquet(tmp_path / "entropy.parquet"), read(scored, "entropy"))
+
+
 @pytest.mark.parametrize("harm", ["torn", "one byte"])
 def test_a_damaged_shard_is_reported_and_computed_again(harm, pool, scored, tmp_path, caplog):
     config = settings()
@@ -329,6 +339,10 @@ def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monk
     assert {kind: len(found) for kind, found in last.items()} == {
         "pool": 1, "lengths": 1, "scores": 1, "tokens": 2, "text": 1, "local": 1, "entropy": 1, "selection": 8,
     }  # fmt: skip
+    for method in ("entropy", "renyi2"):
+        (made,) = tmp_path.glob(f"selection/*-{method}-*")
+        counts = json.loads((made / "manifest.json").read_text())["counts"]
+        assert {"loss_correlation", "loss_ratio"} <= counts.keys(), "the same pass computes the loss"
     for selection in tmp_path.glob("selection/*"):
         chosen = pd.read_parquet(selection / "selection.parquet")
         assert chosen["question_id"].nunique() == 3
