@@ -62,12 +62,12 @@ def pretrained(sweep: Sweep) -> Artifact:
 def expanded(sweep: Sweep) -> list[tuple[Setting, Trial]]:
     """All trials with their settings; those of checkpoints only if these exist."""
     found, scale = list[tuple[Setting, Trial]](), settings_of(sweep)
-    last = list(dict.fromkeys(trial.config.student.name for trial in sweep.trials))[-1]
-    for number, trial in enumerate(sweep.trials):
+    students = list(dict.fromkeys(trial.config.student.name for trial in sweep.trials))
+    for trial in sweep.trials:
         config = trial.config
-        strength = Setting("strength", _strength(config), 10_000 + number)
+        strength = Setting("strength", _strength(config), 10_000 + students.index(config.student.name))
         found.append((strength, trial))
-        if config.student.name != last:
+        if config.student.name != students[-1]:
             continue  # other students only show strength
         for steps, folder in _checkpoints(sweep).items():
             weaker = replace(config, student=replace(config.student, name=f"demo-step-{steps}", path=str(folder)))
@@ -218,14 +218,18 @@ def rank_agreement(data: pd.DataFrame) -> dict[str, float]:
 
 def _notes(data: pd.DataFrame) -> list[str]:
     said = [f"{AXES[axis]} {tau:.2f}" for axis, tau in rank_agreement(data).items() if not pd.isna(tau)]
-    first = [
-        f"{AXES[str(axis)]} {part['setting'].iloc[0]}: {part['label'].iloc[int(part['accuracy'].to_numpy().argmax())]}"
-        for (axis, _), part in data.dropna(subset=["accuracy"]).groupby(["axis", "order"], sort=False)
-    ]
-    notes = [f"First in each setting: {'; '.join(first)}."]
+    settings = data.dropna(subset=["accuracy"]).groupby(["axis", "order"], sort=False)
+    first = [f"{AXES[str(axis)]} {part['setting'].iloc[0]}: {_first(part)}" for (axis, _), part in settings]
+    notes = [f"First in each setting, with its lead in points over the next: {'; '.join(first)}."]
     if said:
         notes.append(f"Agreement of the rankings at the two ends of each axis (Kendall's τ): {', '.join(said)}.")
     return notes
+
+
+def _first(part: pd.DataFrame) -> str:
+    ranked = part.sort_values("accuracy", ascending=False, kind="stable")
+    lead = f" (+{ranked['accuracy'].iloc[0] - ranked['accuracy'].iloc[1]:.1f})" if len(ranked) > 1 else ""
+    return f"{ranked['label'].iloc[0]}{lead}"
 
 
 @styled

@@ -143,7 +143,7 @@ def _figure(sweep: Sweep, runs: dict[str, NDArray[np.float64]], found: Spread | 
         left.plot(runs[label], [place] * len(runs[label]), "o", color=colour, alpha=0.5, markersize=5)
         left.plot([runs[label].mean()], [place], "|", color=colour, markersize=18, markeredgewidth=2.5)
     left.set_yticks(range(len(order)), [plain_label(label) for label in order])
-    left.invert_yaxis()
+    left.set_ylim(len(order) - 0.4, -0.6)
     left.set_xlabel(f"Acc@{samples} (%), average of the benchmarks")
     left.set_title("one dot per training run, a bar for the mean")
     if found is not None:
