@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import floor
 
 from experiments.harness.contest import TASK, Contest, Entrant
 from experiments.harness.halving import Design
@@ -10,10 +11,11 @@ from lark.config import Config, Task
 from lark.errors import LarkError
 from lark.planner.estimates import estimate
 from lark.planner.lengths import PoolLengths, pool_lengths
+from lark.planner.report import duration
 from lark.planner.throughput import Throughput, throughput
 from lark.runtime.operation import Step
 from lark.runtime.plan import wanted
-from lark.selection.held_out import source
+from lark.selection.held_out import LEAST, source
 from lark.training.checkpoints import CHECKPOINT
 
 LEAST_QUESTIONS = 60
@@ -75,6 +77,7 @@ def schedule(contest: Contest) -> Schedule:
     full = Schedule(asked.questions, names, tuple(asked.seeds), halve)
     lengths = whole_pool(contest)
     full = replace(full, questions=min(full.questions, _available(contest.config, lengths)))
+    _check_questions(contest.config, full.questions)
     try:
         hardware = throughput(contest.config)
         return fit(full, lambda questions: costs(contest, questions, lengths, hardware), asked.budget_hours)
@@ -93,6 +96,16 @@ def whole_pool(contest: Contest) -> PoolLengths:
 def _available(config: Config, lengths: PoolLengths) -> int:
     """Questions of the pool; of a pool that is generated, as many as needed."""
     return config.compare.questions if config.pool.format == "demo" else lengths.questions
+
+
+def _check_questions(config: Config, questions: int) -> None:
+    """Refuse a pool that is too small to be split, before its answers are looked at."""
+    held = max(LEAST, floor(questions * config.compare.held_out))
+    if questions < held + LEAST:
+        raise LarkError(
+            f"Pool {config.pool.name} has too few questions to compare methods: {counted(questions, 'question')}, of which {held} "
+            f"would be held out and at least {LEAST} trained on. Use a pool with more questions."
+        )
 
 
 def fit(full: Schedule, costs: Callable[[int], Costs], limit: float) -> Schedule:
@@ -122,8 +135,9 @@ def fit(full: Schedule, costs: Callable[[int], Costs], limit: float) -> Schedule
     if limit and needed > limit:
         raise LarkError(
             f"compare.budget_hours={limit:g}: {len(now.entrants)} entrants with {now.seeds[-1]} training seeds on {now.questions} "
-            f"questions would take {needed:.1f} hours by the planner's estimate. Raise it, or make a run shorter: training.epochs, "
-            "benchmark.decoding.samples, benchmark.decoding.max_new_tokens, training=lora, a shorter student.max_length."
+            f"questions would take {duration(3600 * needed)} by the planner's estimate, and the limit is {duration(3600 * limit)}. "
+            "Raise it, or make a run shorter: training.epochs, benchmark.decoding.samples, benchmark.decoding.max_new_tokens, "
+            "training=lora, a shorter student.max_length."
         )
     return replace(now, hours=needed, trimmed=tuple(said))
 

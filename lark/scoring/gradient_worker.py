@@ -22,7 +22,6 @@ from lark.models.chat import Encoded
 from lark.models.load import load_chat
 from lark.models.recompute import recompute_activations
 from lark.pool import trajectories as pools
-from lark.pool.read import read
 from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory
 from lark.runtime.devices import start_torch
@@ -209,16 +208,13 @@ def _validation_rows(job: Job, table: pd.DataFrame) -> np.ndarray:
 def _validation_gradient(job: Job) -> tuple[Floats, int]:
     """The mean gradient of the trajectories in `method.validation.path`, as a short vector, and their number."""
     asked, config = job.config.method.validation, job.config
-    source = influences.validation_pool(config)
-    found = list(read(source))
-    names = set(influences.sample((t.question_id for t in found), asked.questions, asked.seed))
-    kept = influences.correct_or_all([t for t in found if t.question_id in names], source)
+    kept = influences.validation_set(config)
     chat = load_chat(job.weights, config.student, config.pool.turns == "last")
     encoded = [e for e in chat.encode_many([asdict(t) for t in kept], config.student.max_length) if e.n_response > 0]
     if not encoded:
         raise LarkError(
-            f"method.validation.path={asked.path}: no trajectory is left to compare with, because all of them are wrong or longer "
-            "than student.max_length. Give other trajectories."
+            f"method.validation.path={asked.path}: no trajectory is left to compare with, because the prompts of all of them are "
+            "longer than student.max_length. Give other trajectories."
         )
     student = Student.load(job.weights, config.student, start_torch(job), gradients=True)
     sketcher = backward_sketcher(student, config)

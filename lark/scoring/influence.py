@@ -4,6 +4,7 @@ A gradient is given as a direction (a short vector of length 1, lark/scoring/gra
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,9 +13,15 @@ import numpy as np
 from lark import config as conf
 from lark.config.checks import user_path
 from lark.errors import LarkError
+from lark.pool.read import read
 from lark.pool.trajectory import Trajectory, verdict
 from lark.scoring.learnability import Floats, Integers
 
+POOL_SETTING = re.compile(r"\bpool\.(?:fields|layout|incomplete)\b")
+RENAME = (
+    "Rename the file's columns to question, response and answer, or use another layout of docs/own-pool.md: pool.fields and "
+    "pool.layout do not apply to this file."
+)
 ROWS = 8192
 """Vectors that are widened to fp64 at a time."""
 
@@ -48,6 +55,36 @@ def validation_pool(config: conf.Config) -> conf.Pool:
     """The trajectories of that file, read as a pool is."""
     path = str(validation_file(config.method.validation))
     return conf.Pool(name="validation", format="rows", path=path, answer_format=config.pool.answer_format)
+
+
+def validation_set(config: conf.Config) -> list[Trajectory]:
+    """The trajectories of method.validation.path to compare with: the correct ones of a sample of its questions."""
+    asked, source = config.method.validation, validation_pool(config)
+    try:
+        found = list(read(source))
+    except LarkError as error:
+        raise LarkError(f"method.validation.path: {_without_pool_settings(str(error))}") from error
+    if not found:
+        raise LarkError(f"method.validation.path={asked.path}: the file is empty. Give a file with trajectories.")
+    names = set(sample((t.question_id for t in found), asked.questions, asked.seed))
+    kept = correct_or_all([t for t in found if t.question_id in names], source)
+    if not kept:
+        raise LarkError(
+            f"method.validation.path={asked.path}: all trajectories of {len(names)} questions are wrong, so there is nothing to "
+            "compare with. Give correct trajectories, or raise method.validation.questions."
+        )
+    return kept
+
+
+def _without_pool_settings(message: str) -> str:
+    """An error of a pool's reader, with advice for a file to which the settings of the pool do not apply."""
+    sentences = re.split(r"(?<=\.) (?=[A-Z])", message)
+    kept = [sentence for sentence in sentences if POOL_SETTING.search(sentence) is None]
+    if len(kept) == len(sentences):
+        return message
+    return " ".join(
+        [*kept, "Remove the trajectory from the file, or give its text." if "pool.incomplete" in message else RENAME]
+    )
 
 
 def directions(column: Iterable[bytes]) -> np.ndarray:

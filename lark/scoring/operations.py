@@ -22,7 +22,7 @@ from lark.runtime.machine import Machine
 from lark.runtime.operation import EXPANDABLE, Counts, Operation, Settings, Step
 from lark.scoring import judge, shards
 from lark.scoring.correctness import write_correctness
-from lark.scoring.influence import validation_file
+from lark.scoring.influence import validation_set
 from lark.scoring.methods import FEATURES_TABLE, TOKENS
 from lark.scoring.pass_sizes import CPU_TOKENS
 from lark.scoring.text import write_indicators
@@ -145,7 +145,7 @@ def _exact_remedies(config: Config, machine: Machine, longest: int) -> Iterator[
 
 def _check_validation(config: Config, machine: Machine) -> None:
     if config.method.validation.path is not None:
-        validation_file(config.method.validation)
+        validation_set(config)
 
 
 def _pass_tokens(planner: Planner) -> int | None:

@@ -288,9 +288,17 @@ def test_a_design_is_trimmed_by_questions_then_methods_then_seeds_and_says_so() 
             and per_question(schedule.questions).hours(schedule.entrants, schedule.design) == schedule.hours
         )
     with pytest.raises(
-        LarkError, match=r"compare.budget_hours=0.1: 2 entrants with 2 training seeds on 60 questions would take 1.0"
+        LarkError,
+        match=r"compare.budget_hours=0.1: 2 entrants with 2 training seeds on 60 questions would take 60 min .* limit is 6 min",
     ):
         fit(full, per_question, 0.1)
+
+
+def test_a_pool_with_one_question_has_too_few_questions(tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    path.write_text(json.dumps({"question": "1?", "response": "\\boxed{1}", "answer": "1"}) + "\n")
+    with pytest.raises(LarkError, match=r"Pool files has too few questions to compare methods: 1 question, of which 2"):
+        decide_schedule(contest_of(sweep_of(tmp_path, "pool=files", f"pool.path={path}")))
 
 
 def test_a_comparison_ends_when_the_next_round_would_exceed_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,3 +187,22 @@ def test_a_validation_set_that_cannot_be_used_is_an_error_with_a_remedy(
         Pipeline(
             composed("method=less", "method.validation.path=nowhere.jsonl", f"outputs={tmp_path}", "tracking=none"), tmp_path
         )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", r"the file is empty"),
+        ('{"frage": "q", "response": "r"}', r"v.jsonl, line 1: there is no `question`; .*Rename the file's columns"),
+        ('{"question": "q", "response": ""}', r"v.jsonl, line 1: the response is empty. Remove the trajectory from the file"),
+        ('{"question": "q", "respon', r"v.jsonl, line 1"),
+        ('{"question": "q", "response": "\\\\boxed{1}", "answer": "2"}', r"all trajectories of 1 questions are wrong"),
+    ],
+)
+def test_a_validation_file_is_checked_before_anything_runs(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "v.jsonl").write_text(text)
+    asked = composed("method=less", f"method.validation.path={tmp_path}/v.jsonl", f"outputs={tmp_path}/out", "tracking=none")
+    with pytest.raises(LarkError, match=rf"^method\.validation\.path.*{said}") as error:
+        Pipeline(asked, tmp_path).run()
+    assert "Name the column with" not in str(error.value) and "pool.incomplete" not in str(error.value)
+    assert not list(tmp_path.glob("out/pool/*")), "nothing ran"
