@@ -322,7 +322,9 @@ def test_regime_changes_one_thing_at_a_time_and_compares_the_rankings(outputs: P
     assert len({setting.order for setting, _ in trials if setting.axis == "strength"}) == 1, "methods share a place on the axis"
     recipe = drawn.data[drawn.data["setting"].isin(["2,800 steps", "4", "0.001"]) & (drawn.data["method"] == "lark")]
     assert recipe["accuracy"].nunique() == 1 and len(recipe) == 3, "the recipe is on each axis"
-    assert drawn.notes[0].startswith("First in each setting, with its lead in points over the next: strength of the student 2,800")
+    assert drawn.notes[0].startswith(
+        "First in each setting, with its lead in points over the next: strength of the student 2,800"
+    )
     table = pd.DataFrame(
         {"axis": "rate", "order": [1, 1, 1, 2, 2, 2], "method": list("abcabc"), "accuracy": [1, 2, 3, 3, 2, 1]}
     )
