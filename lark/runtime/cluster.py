@@ -62,6 +62,8 @@ class Cluster:
 
     address: str
     nodes: tuple[Node, ...]
+    own: bool = False
+    """Whether the run itself has started it. No other node can join it then."""
 
 
 LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -101,7 +103,7 @@ def reach(address: str | None) -> Cluster:
     if "error" in said:
         _end(process)
         raise LarkError(_refusal(address, str(said["error"])))
-    return Cluster(said["address"], tuple(Node(**node) for node in said["nodes"]))
+    return Cluster(said["address"], tuple(Node(**node) for node in said["nodes"]), own=address is None)
 
 
 def _refusal(address: str | None, why: str) -> str:
@@ -142,7 +144,23 @@ def machine_of(cluster: Cluster, device: str, processes: int, threads: int, work
     else:
         processes = processes or min(node.gpus for node in nodes)
         threads = threads or max(1, cpus // processes)
-    return Machine(device, processes, len(nodes), threads, cluster.address, workers)
+    machine = Machine(device, processes, len(nodes), threads, cluster.address, workers)
+    if cluster.own:
+        _require_room(nodes, machine)
+    return machine
+
+
+def _require_room(nodes: list[Node], machine: Machine) -> None:
+    """Refuse more processes than a cluster that does not grow has room for: training would wait for nodes forever."""
+    there = room(nodes, machine.threads, 1 if machine.device == "cuda" else 0)
+    if machine.world > there:
+        key, value = ("workers", machine.workers) if machine.workers else ("processes", machine.processes)
+        each = f"{machine.threads} CPU{'s' if machine.threads > 1 else ''}" + (" and a GPU" if machine.device == "cuda" else "")
+        raise LarkError(
+            f"hardware.{key}={value}: this run's own Ray cluster has room for {there} of {machine.world} processes, with {each} "
+            "each, and no node can join it. Use fewer processes or a smaller hardware.threads, or give the hardware.address of a "
+            "larger cluster."
+        )
 
 
 def connect(address: str) -> Any:
