@@ -128,6 +128,7 @@ def _machine(sweep: Sweep) -> Machine:
 def _start(folder: Path) -> None:
     """Start a conductor that does not end with this process or its terminal."""
     command = [sys.executable, "-m", "experiments.submission.conductor", str(folder)]
+    (folder / CONDUCTOR).unlink(missing_ok=True)  # of one that was lost
     with (folder / LOG).open("ab") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths()}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

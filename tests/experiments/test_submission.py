@@ -258,6 +258,45 @@ def test_a_step_of_a_lost_conductor_is_left_alone_until_it_ends(conducted: Submi
         assert list(failed.result(20)) == started == [first.name]
 
 
+DAMAGED = [
+    b'{"event": "started"}', b'{"event": "started", "time": 1, "host": "vm", "process": "abc"}', b"[]", b"\x00\xff\x80",
+    b'{"time": 1}', b'{"event": "started", "time": "now", "host": "vm", "process": 1}', b'{"event": "ended", "error": null}',
+    b'{"event": "started", "time": NaN, "host": "vm", "process": 1}', b'{"event": "ended", "time": 2, "error": ["no"]}',
+    b'{"event": "started", "time": 1, "host": "vm", "process": 1' + b"0" * 40 + b"}", b'{"event": ["started"], "time": 1}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", DAMAGED)
+def test_damaged_events_are_skipped_with_one_warning(
+    conducted: Submission, caplog: pytest.LogCaptureFixture, line: bytes
+) -> None:
+    step = next(iter(conducted.steps.values()))
+    with attempt(conducted.event_file(step.name)):
+        pass
+    intact = conducted.event_file(step.name).read_bytes()
+    conducted.event_file(step.name).write_bytes(line + b"\n" + intact + line + b"\n" + intact)
+    assert len(conducted.events(step)) == 2 and "table1" in describe(conducted)
+    assert caplog.text.count(f"{conducted.event_file(step.name)} is damaged") == 1
+
+
+def test_an_event_that_is_being_written_is_not_damage(conducted: Submission, caplog: pytest.LogCaptureFixture) -> None:
+    step = next(iter(conducted.steps.values()))
+    with attempt(conducted.event_file(step.name)):
+        with conducted.event_file(step.name).open("ab") as file:
+            file.write(b'{"time": 1, "ev')
+        assert len(conducted.events(step)) == 1 and "damaged" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ['{"process":"abc","host":"vm"}', '{"process": -1, "host": "vm"}', f'{{"process": 1{"0" * 40}}}', "[]", "\x00", ""]
+)
+def test_a_damaged_record_of_the_conductor_counts_as_none(conducted: Submission, text: str) -> None:
+    (conducted.folder / CONDUCTOR).write_text(text)
+    assert conducted.conductor() is None
+    main(["submit", *SETTINGS, *CPU, f"outputs={conducted.outputs}"])
+    assert conducted.conductor() is not None
+
+
 def test_jobs_ask_for_the_gpus_of_their_step(tmp_path: Path) -> None:
     sweep = compose_sweep("table1", ["scale=paper", "student=qwen7b", "method=lark", "budget=1", "hardware=slurm",
                                      "hydra.launcher.account=me", f"outputs={tmp_path}"])  # fmt: skip
