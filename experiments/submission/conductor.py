@@ -76,7 +76,7 @@ def conduct(submission: Submission, place: Place, poll: float = 1.0) -> dict[str
                 log.info("%s: done (%d of %d)", name, len(done), len(steps))
             else:
                 events = submission.events(steps[name])
-                failed[name] = (events[-1].error if events else None) or "its process was lost"
+                failed[name] = events[-1].failure if events else "its process was lost"
                 log.info("%s: failed: %s", name, failed[name])
 
 

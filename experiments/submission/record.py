@@ -72,6 +72,13 @@ class Event:
     error: str | None = None
     """None: it succeeded, or has not ended."""
 
+    @property
+    def failure(self) -> str:
+        """Why there is no result, if there is none and nobody is making it."""
+        if self.error is not None or self.ended is None:
+            return self.error or "its process was lost"
+        return "its result has been removed or damaged; `submit` makes it again"
+
 
 class Submission:
     """A submitted sweep."""

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -27,7 +28,7 @@ from lark.errors import LarkError
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Operation, Step
 from lark.runtime.store import Artifact, Kind
-from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_until
+from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_conductor, wait_until
 
 KIND = Kind("thing")
 
@@ -144,6 +145,14 @@ def test_a_sweep_outlives_its_shell_and_continues_after_its_conductor_is_killed(
     wait_until(submission, "done")
     check_shared(submission, "lengths")
     assert "Everything is done" in describe(submission)
+
+    wait_for_conductor(submission)
+    (lengths,) = [step for step in submission.steps.values() if step.title == "lengths"]
+    shutil.rmtree(tmp_path / lengths.artifacts[0])
+    said = describe(submission)
+    assert f"failed: {lengths.name}: its result has been removed or damaged; `submit` makes it again" in said
+    assert "3 finished" in experiments("submit", *settings)
+    wait_until(submission, "done")
 
 
 @pytest.fixture
