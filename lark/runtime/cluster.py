@@ -17,6 +17,7 @@ import logging
 import os
 import secrets
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -38,6 +39,8 @@ STORE_BYTES = 100 * 2**20
 """Ray's object store. Shards are files; only their names pass through Ray."""
 PATIENCE_SECONDS = 180
 """How long the start of a cluster, or the connection to one, may take."""
+ANSWER_SECONDS = 10
+"""How long a TCP connection to a cluster may take."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -88,6 +91,26 @@ def reach(address: str | None) -> Cluster:
     if address is None:
         os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
         log.info("cluster   starting Ray on this machine")
+    else:
+        log.info("cluster   connecting to Ray at %s", address)
+    return _reached(address)
+
+
+def _require_answer(address: str) -> None:
+    """Refuse an address at which nothing listens. Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        raise LarkError(
+            f"{_setting(address)}: nothing answers there ({error.strerror or error}). Check the address, and that the cluster is "
+            "running and can be reached from this machine (docs/cluster.md)."
+        ) from error
+
+
+def _reached(address: str | None) -> Cluster:
+    if address is not None:
+        _require_answer(address)
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     process = subprocess.Popen(
@@ -110,9 +133,14 @@ def _refusal(address: str | None, why: str) -> str:
     if address is None:
         return f"Ray cannot be started on this machine ({why}). Use hardware=auto, which needs no Ray."
     return (
-        f"hardware.address={address}: the Ray cluster cannot be reached ({why}). Run this on a node of the cluster, with the "
+        f"{_setting(address)}: the Ray cluster cannot be reached ({why}). Run this on a node of the cluster, with the "
         f"cluster's token in {TOKEN} or ~/.ray/auth_token (docs/cluster.md)."
     )
+
+
+def _setting(address: str) -> str:
+    """The setting that an address comes from."""
+    return f"{ADDRESS if os.environ.get(ADDRESS) == address else 'hardware.address'}={address}"
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
@@ -234,7 +262,7 @@ def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cl
     while True:
         late = time.monotonic() > deadline
         try:
-            cluster = reach(address)
+            cluster = _reached(address)
         except LarkError:
             if late:
                 raise
@@ -245,7 +273,6 @@ def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cl
                 raise LarkError(
                     f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after {patience:.0f} s."
                 )
-        reach.cache_clear()
         time.sleep(2)
 
 
