@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -56,12 +57,18 @@ def conduct(submission: Submission, place: Place, poll: float = 1.0) -> dict[str
         if (submission.folder / AGAIN).exists():
             (submission.folder / AGAIN).unlink(missing_ok=True)
             waiting, failed = sorted([*waiting, *failed], key=lambda name: -urgency[name]), {}
-        for name in [name for name in waiting if done.issuperset(after[name])]:
-            if place.start(steps[name]):
+        ready = [name for name in waiting if done.issuperset(after[name])]
+        # Steps of an earlier conductor may still be running on other machines.
+        others = {name for name in ready if submission.is_running(steps[name])}
+        for name in ready:
+            if name not in others and place.start(steps[name]):
                 waiting.remove(name)
                 running.add(name)
-        if not running:
+        if not running and not others:
             return failed
+        if not running:
+            time.sleep(poll)
+            continue
         for name in place.ended(poll):
             running.remove(name)
             if submission.finished(steps[name]):
@@ -69,7 +76,7 @@ def conduct(submission: Submission, place: Place, poll: float = 1.0) -> dict[str
                 log.info("%s: done (%d of %d)", name, len(done), len(steps))
             else:
                 events = submission.events(steps[name])
-                failed[name] = (events[-1].error if events else None) or "its process was lost"
+                failed[name] = events[-1].failure if events else "its process was lost"
                 log.info("%s: failed: %s", name, failed[name])
 
 

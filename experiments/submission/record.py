@@ -14,12 +14,14 @@ Each file has one writer, so this works on any file system that the nodes share.
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,10 @@ SWEEPS = Path("runs") / "sweeps"
 GRAPH, CONDUCTOR, JOBS, AGAIN = "graph.json", "conductor.json", "jobs.json", "again"
 BEAT, STALE = 5.0, 60.0
 """Seconds between two touches of a file, and without one until its process counts as lost."""
+LATEST = 2.0**40
+"""Seconds since 1970: no time of an event is later."""
+
+log = logging.getLogger("experiments")
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,13 @@ class Event:
     ended: float | None = None
     error: str | None = None
     """None: it succeeded, or has not ended."""
+
+    @property
+    def failure(self) -> str:
+        """Why there is no result, if there is none and nobody is making it."""
+        if self.error is not None or self.ended is None:
+            return self.error or "its process was lost"
+        return "its result has been removed or damaged; `submit` makes it again"
 
 
 class Submission:
@@ -117,10 +130,11 @@ class Submission:
 
     def conductor(self) -> str | None:
         """The process that starts steps, if it works."""
-        said = readable_object(self.folder / CONDUCTOR) or {}
-        host, process = str(said.get("host", "")), int(said.get("process", 0))
-        fresh = bool(said) and _is_fresh(self.folder / CONDUCTOR, host, process)
-        return f"process {process} on {host}" if fresh else None
+        owner = _owner(readable_object(self.folder / CONDUCTOR) or {})
+        if owner is None or not _is_fresh(self.folder / CONDUCTOR, *owner):
+            return None
+        host, process = owner
+        return f"process {process} on {host}"
 
     def jobs(self) -> dict[str, str]:
         return {name: str(job) for name, job in (readable_object(self.folder / JOBS) or {}).items()}
@@ -196,24 +210,46 @@ def _append(file: Path, **values: Any) -> None:
 
 def _events(file: Path) -> list[Event]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_bytes().split(b"\n")
     except OSError:
         return []
     found: list[Event] = []
-    for line in lines:
+    for line in filter(None, lines):
         values = parsed(line)
-        if not isinstance(values, Mapping):  # being written
-            continue
-        if values.get("event") == "started":
-            found.append(Event(float(values["time"]), str(values["host"]), int(values["process"])))
-        elif found and found[-1].ended is None:
-            found[-1] = replace(found[-1], ended=float(values["time"]), error=values.get("error"))
+        at = _time(values)
+        if at is not None and values["event"] == "started" and (owner := _owner(values)) is not None:
+            found.append(Event(at, *owner))
+        elif at is not None and values["event"] == "ended" and isinstance(error := values.get("error"), str | None):
+            if found and found[-1].ended is None:
+                found[-1] = replace(found[-1], ended=at, error=error)
+        elif line is not lines[-1]:  # the last line has no end while it is being written
+            _warn_damaged(file)
     return found
+
+
+def _time(values: Any) -> float | None:
+    """When an event was; None if it is not an event."""
+    if not isinstance(values, dict) or "event" not in values:
+        return None
+    at = values.get("time")
+    return float(at) if isinstance(at, int | float) and 0 <= at < LATEST else None
+
+
+def _owner(values: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Host and process that a file names; None if it is damaged."""
+    host, process = values.get("host"), values.get("process")
+    valid = isinstance(host, str) and type(process) is int and 0 < process < 2**31
+    return (str(host), int(process or 0)) if valid else None
+
+
+@cache
+def _warn_damaged(file: Path) -> None:
+    log.warning("%s is damaged: some of its lines are not events, and are skipped.", file)
 
 
 def _is_fresh(file: Path, host: str, process: int) -> bool:
     """Whether a file was touched lately, by the clock of its file system; and its process exists, if it is of this machine."""
-    if host == socket.gethostname() and process:
+    if host == socket.gethostname():
         try:
             os.kill(process, 0)
         except ProcessLookupError:

@@ -47,7 +47,7 @@ def _situation(submission: Submission, step: Planned, active: Collection[str] | 
         return Situation(step, "waiting" if again else "failed", events[-1].error, *times)
     if not _carried_out(submission, step, active):
         if events:
-            return Situation(step, "failed", "its process was lost", *times)
+            return Situation(step, "failed", events[-1].failure, *times)
         job = submission.jobs().get(step.name)
         if job is not None and all(submission.finished(submission.steps[name]) for name in step.after):
             return Situation(step, "failed", f"SLURM job {job} has ended without a result: `sacct -j {job}` may say why")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from experiments.submission.graph import graph
 from experiments.submission.local_place import paths
 from experiments.submission.record import AGAIN, CONDUCTOR, Planned, Submission, folder_of, write_graph
 from experiments.submission.resources import Shares
+from experiments.submission.under_way import active_jobs, refuse_second_place
 from lark.errors import LarkError
 from lark.runtime.cluster import ADDRESS, machine_of, reach
 from lark.runtime.locks import locked
@@ -34,6 +36,20 @@ def submit(sweep: Sweep) -> Submission:
     folder = folder_of(sweep.store.root, sweep.title, sweep.scale, sweep.arguments)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", folder.name):
+        before = _recorded(folder)
+        if before is not None:
+            refuse_second_place(before, place, address)
+            if (process := before.conductor()) is not None:  # it reads the graph while it works, so that stays as it is
+                if {step.name for step in steps} != set(before.steps):
+                    raise LarkError(
+                        f"{folder.name} is being carried out ({process}), and its inputs or the code have changed since it was "
+                        "submitted. End that process, or wait for it; then submit again."
+                    )
+                (folder / AGAIN).touch()
+                log.info("it is being carried out (%s); failed steps are tried again", process)
+                return before
+            if place == "slurm":
+                steps = _as_queued(steps, before)
         write_graph(
             folder, steps, title=sweep.title, arguments=list(sweep.arguments), place=place, address=address,
             launcher=dict(sweep.launcher),
@@ -48,12 +64,25 @@ def submit(sweep: Sweep) -> Submission:
         if place == "slurm":
             submitted = slurm_jobs.submit_jobs(submission)
             log.info("%s submitted to SLURM", counted(len(submitted), "job"))
-        elif (process := submission.conductor()) is not None:
-            (folder / AGAIN).touch()
-            log.info("it is being carried out (%s); failed steps are tried again", process)
         else:
             _start(folder)
     return submission
+
+
+def _recorded(folder: Path) -> Submission | None:
+    """The sweep as it was submitted before. None: it was not, or its graph is damaged."""
+    try:
+        return Submission(folder)
+    except LarkError:
+        return None
+
+
+def _as_queued(steps: Sequence[Planned], before: Submission) -> list[Planned]:
+    """Steps whose SLURM jobs are waiting or running keep the resources that these jobs have asked for."""
+    kept = {name: before.steps[name] for name in active_jobs(before)}
+    return [
+        replace(step, gpus=kept[step.name].gpus, cpus=kept[step.name].cpus) if step.name in kept else step for step in steps
+    ]
 
 
 def plan_steps(sweep: Sweep, machine: Machine) -> list[Planned]:
@@ -99,6 +128,7 @@ def _machine(sweep: Sweep) -> Machine:
 def _start(folder: Path) -> None:
     """Start a conductor that does not end with this process or its terminal."""
     command = [sys.executable, "-m", "experiments.submission.conductor", str(folder)]
+    (folder / CONDUCTOR).unlink(missing_ok=True)  # of one that was lost
     with (folder / LOG).open("ab") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths()}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

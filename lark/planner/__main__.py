@@ -10,6 +10,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Sequence
+from math import ceil, inf
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -20,7 +21,7 @@ from lark import config as conf
 from lark.config.cli import CONF, as_hydra_reads, outputs_typed, sentence
 from lark.errors import LarkError
 from lark.planner.division import Scale, disk_gib, parts
-from lark.planner.report import duration, size
+from lark.planner.report import counted, duration, size
 from lark.planner.scale import Expected, Part, expected, stops_falling
 from lark.printing import log_to
 from lark.report.tables import text_table
@@ -31,6 +32,7 @@ from lark.runtime.store import Checksums
 
 log = logging.getLogger("lark")
 
+LIMITS = {"trajectories": 10**12, "gpus": 65536, "failures_per_gpu_hour": 10**12, "per_node": 65536}
 COUNTS = tuple(2**power for power in range(10))
 """1 to 512 GPUs."""
 
@@ -60,14 +62,12 @@ def numbers(arguments: Sequence[str]) -> tuple[Scale, float, list[str]]:
             values[key] = float(value.replace("_", ""))
         except ValueError as error:
             raise LarkError(f"{argument}: must be a number.") from error
-        if not 0 <= values[key] < 1e12 or (key != "failures_per_gpu_hour" and (values[key] < 1 or values[key] % 1)):
-            least = "at least 0" if key == "failures_per_gpu_hour" else "a whole number, at least 1"
-            raise LarkError(f"{argument}: must be {least}.")
+        whole = key != "failures_per_gpu_hour"
+        if not whole <= values[key] <= LIMITS[key] or (whole and values[key] % 1):
+            raise LarkError(f"{argument}: must be a {'whole ' * whole}number from {int(whole)} to {LIMITS[key]:,}.")
     for key in ("trajectories", "gpus"):
         if not values[key]:
             raise LarkError(f"Give {key}=<number>, for example trajectories=10000000 gpus=64.")
-    if values["gpus"] > 65536:
-        raise LarkError("gpus: at most 65536.")
     return Scale(*(int(values[key]) for key in ("trajectories", "gpus", "per_node"))), values["failures_per_gpu_hour"], rest
 
 
@@ -87,36 +87,62 @@ def describe(config: conf.Config, steps: Sequence[Step], scale: Scale, failures:
     found = [expected(part, scale.gpus, failures) for part in listed]
     total = sum(e.seconds for e in found)
     rows = [_row(part, e, total) for part, e in zip(listed, found, strict=True)]
-    rows.append(["all", "", "", duration(total), "", f"{sum(e.lost for e in found) / 3600:,.1f}", ""])
-    slowest = max(zip(found, listed, strict=True), key=lambda pair: pair[0].seconds)
+    rows.append(["all", "", "", _time(total), "", _hours(sum(e.lost for e in found)), ""])
     disk = disk_gib(config, steps, scale)
     times = {
         count: parts_seconds(config, steps, Scale(scale.trajectories, count, scale.per_node), failures) for count in COUNTS
     }
-    why = {
-        "shards": "more GPUs shorten it",
-        "together": f"it uses at most {slowest[1].most:,} GPUs",
-        "not": "GPUs do not shorten it",
-    }
     return "\n".join([
-        f"{scale.trajectories:,} trajectories on {scale.gpus:,} GPUs, {failures:g} failures per GPU-hour",
+        f"{scale.trajectories:,} trajectories on {counted(scale.gpus, 'GPU')}, failures per GPU-hour: {failures:g}",
         "",
         text_table(["step", "divided into", "GPUs", "time", "share", "lost GPU-hours", "one process"], rows, right=3),
         "",
-        f"bottleneck  {slowest[0].name}: {slowest[0].seconds / total:.0%} of the time; {why[slowest[1].divided]}",
-        f"failures    {failures * scale.gpus * total / 3600:,.0f} expected",
+        *_limits(listed, found, failures / 3600, scale.gpus),
         f"disk        {size(sum(disk.values()))}: " + ", ".join(f"{name} {size(gib)}" for name, gib in disk.items()),
         "",
-        text_table(["GPUs", *map(str, COUNTS)], [["time", *map(duration, times.values())]], right=1),
+        text_table(["GPUs", *map(str, COUNTS)], [["time", *map(_time, times.values())]], right=1),
         _stop(times),
     ])  # fmt: skip
 
 
+def _limits(listed: Sequence[Part], found: Sequence[Expected], rate: float, gpus: int) -> list[str]:
+    """What limits the speed, or prevents the end. `rate`: failures per GPU-second."""
+    total = sum(e.seconds for e in found)
+    if total == inf:
+        endless = [part for part, e in zip(listed, found, strict=True) if e.seconds == inf]
+        return [f"bottleneck  {part.name} does not finish at this failure rate: {_remedy(part, rate)}" for part in endless]
+    part, slowest = max(zip(listed, found, strict=True), key=lambda pair: pair[1].seconds)
+    why = {
+        "shards": "more GPUs shorten it",
+        "together": f"it uses at most {counted(part.most, 'GPU')}",
+        "not": "GPUs do not shorten it",
+    }
+    return [
+        f"bottleneck  {slowest.name}: {slowest.seconds / total:.0%} of the time; {why[part.divided]}",
+        f"failures    {rate * gpus * total:,.0f} expected",
+    ]
+
+
+def _remedy(part: Part, rate: float) -> str:
+    """What helps a part that does not finish: pieces of which each has about one failure."""
+    if part.divided == "shards":
+        return "a GPU fails before it has finished a shard. Use smaller shards (scoring.shard_tokens)."
+    return f"a GPU fails before the next checkpoint. Raise training.checkpoints to {ceil(rate * part.work):,} or more."
+
+
 def _row(part: Part, e: Expected, total: float) -> list[str]:
-    pieces = {"shards": f"{part.pieces:,} shards", "together": f"{part.pieces} checkpoints", "not": "one process"}
+    pieces = {"shards": counted(part.pieces, "shard"), "together": counted(part.pieces, "checkpoint"), "not": "one process"}
     merging = duration(part.whole) if part.whole else ""
-    lost = f"{e.lost / 3600:,.1f}"
-    return [part.name, pieces[part.divided], f"{e.gpus:,}", duration(e.seconds), f"{e.seconds / total:.0%}", lost, merging]
+    share = f"{e.seconds / total:.0%}" if total < inf else ""
+    return [part.name, pieces[part.divided], f"{e.gpus:,}", _time(e.seconds), share, _hours(e.lost), merging]
+
+
+def _time(seconds: float) -> str:
+    return duration(seconds) if seconds < inf else "never"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.1f}" if seconds < inf else ""
 
 
 def parts_seconds(config: conf.Config, steps: Sequence[Step], scale: Scale, failures: float) -> float:

@@ -115,6 +115,11 @@ def _row(e: Estimate, paper: bool) -> list[str]:
     return [e.step.stage, e.step.title, e.work, *cost, *([e.paper] if paper else [])]
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 shard`, `2,000 shards`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"

@@ -7,19 +7,22 @@ which starts from the beginning of the piece after a failure and loses R seconds
     E(c) = (1/λ + R) (exp(λ c) - 1)                                        (Daly 2006, "A higher order estimate …", eq. 1)
 
 For shards, c is a shard and λ the rate of one GPU. For training, c is the time between two checkpoints and λ the rate of all GPUs
-together. experiments/bench/cluster.py compares these formulas with a simulation of the real queue.
+together. A piece that needs more than ATTEMPTS attempts on average counts as one that never ends: E is infinite.
+experiments/bench/cluster.py compares these formulas with a simulation of the real queue.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, expm1, log, sqrt
+from math import ceil, expm1, inf, log, sqrt
 from typing import Literal
 
 DETECTION = 20.0
 """Seconds until the loss of a node is noticed (docs/cluster.md)."""
 REPLACEMENT = 120.0
 """Seconds until another GPU takes the place of a lost one."""
+ATTEMPTS = 1000
+"""Attempts at a piece of work, on average, beyond which it counts as one that never ends."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected time of a part."""
+    """The expected time of a part. Infinite if failures do not let it end."""
 
     name: str
     seconds: float
@@ -62,15 +65,18 @@ def expected(part: Part, gpus: int, failures_per_gpu_hour: float) -> Expected:
     if part.divided == "together":
         piece = part.work / used / part.pieces
         seconds = part.start + part.pieces * _until_done(piece, rate * used, again)
-        return Expected(part.name, seconds + part.whole, (seconds - part.start) * used - part.work, used)
+        return Expected(part.name, seconds + part.whole, max(0.0, (seconds - part.start) * used - part.work), used)
     used = min(used, part.pieces)
     shard = part.work / part.pieces
     busy = part.pieces * _until_done(shard, rate, again)
-    return Expected(part.name, part.start + _finish(part, busy, used, rate) + part.whole, busy - part.work, used)
+    finish = _finish(part, busy, used, rate) if busy < inf else inf
+    return Expected(part.name, part.start + finish + part.whole, max(0.0, busy - part.work), used)
 
 
 def _until_done(piece: float, rate: float, again: float) -> float:
     """E(c) above."""
+    if rate * piece > log(ATTEMPTS):  # exp(λ c) attempts
+        return inf
     return piece if rate * piece < 1e-12 else (1 / rate + again) * expm1(rate * piece)
 
 

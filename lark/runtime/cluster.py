@@ -17,6 +17,7 @@ import logging
 import os
 import secrets
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -38,6 +39,8 @@ STORE_BYTES = 100 * 2**20
 """Ray's object store. Shards are files; only their names pass through Ray."""
 PATIENCE_SECONDS = 180
 """How long the start of a cluster, or the connection to one, may take."""
+ANSWER_SECONDS = 10
+"""How long a TCP connection to a cluster may take."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -62,6 +65,8 @@ class Cluster:
 
     address: str
     nodes: tuple[Node, ...]
+    own: bool = False
+    """Whether the run itself has started it. No other node can join it then."""
 
 
 LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -86,6 +91,26 @@ def reach(address: str | None) -> Cluster:
     if address is None:
         os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
         log.info("cluster   starting Ray on this machine")
+    else:
+        log.info("cluster   connecting to Ray at %s", address)
+    return _reached(address)
+
+
+def _require_answer(address: str) -> None:
+    """Refuse an address at which nothing listens. Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        raise LarkError(
+            f"{_setting(address)}: nothing answers there ({error.strerror or error}). Check the address, and that the cluster is "
+            "running and can be reached from this machine (docs/cluster.md)."
+        ) from error
+
+
+def _reached(address: str | None) -> Cluster:
+    if address is not None:
+        _require_answer(address)
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     process = subprocess.Popen(
@@ -101,16 +126,21 @@ def reach(address: str | None) -> Cluster:
     if "error" in said:
         _end(process)
         raise LarkError(_refusal(address, str(said["error"])))
-    return Cluster(said["address"], tuple(Node(**node) for node in said["nodes"]))
+    return Cluster(said["address"], tuple(Node(**node) for node in said["nodes"]), own=address is None)
 
 
 def _refusal(address: str | None, why: str) -> str:
     if address is None:
         return f"Ray cannot be started on this machine ({why}). Use hardware=auto, which needs no Ray."
     return (
-        f"hardware.address={address}: the Ray cluster cannot be reached ({why}). Run this on a node of the cluster, with the "
+        f"{_setting(address)}: the Ray cluster cannot be reached ({why}). Run this on a node of the cluster, with the "
         f"cluster's token in {TOKEN} or ~/.ray/auth_token (docs/cluster.md)."
     )
+
+
+def _setting(address: str) -> str:
+    """The setting that an address comes from."""
+    return f"{ADDRESS if os.environ.get(ADDRESS) == address else 'hardware.address'}={address}"
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
@@ -142,7 +172,23 @@ def machine_of(cluster: Cluster, device: str, processes: int, threads: int, work
     else:
         processes = processes or min(node.gpus for node in nodes)
         threads = threads or max(1, cpus // processes)
-    return Machine(device, processes, len(nodes), threads, cluster.address, workers)
+    machine = Machine(device, processes, len(nodes), threads, cluster.address, workers)
+    if cluster.own:
+        _require_room(nodes, machine)
+    return machine
+
+
+def _require_room(nodes: list[Node], machine: Machine) -> None:
+    """Refuse more processes than a cluster that does not grow has room for: training would wait for nodes forever."""
+    there = room(nodes, machine.threads, 1 if machine.device == "cuda" else 0)
+    if machine.world > there:
+        key, value = ("workers", machine.workers) if machine.workers else ("processes", machine.processes)
+        each = f"{machine.threads} CPU{'s' if machine.threads > 1 else ''}" + (" and a GPU" if machine.device == "cuda" else "")
+        raise LarkError(
+            f"hardware.{key}={value}: this run's own Ray cluster has room for {there} of {machine.world} processes, with {each} "
+            "each, and no node can join it. Use fewer processes or a smaller hardware.threads, or give the hardware.address of a "
+            "larger cluster."
+        )
 
 
 def connect(address: str) -> Any:
@@ -216,7 +262,7 @@ def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cl
     while True:
         late = time.monotonic() > deadline
         try:
-            cluster = reach(address)
+            cluster = _reached(address)
         except LarkError:
             if late:
                 raise
@@ -227,7 +273,6 @@ def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cl
                 raise LarkError(
                     f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after {patience:.0f} s."
                 )
-        reach.cache_clear()
         time.sleep(2)
 
 

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def lead(outputs: Path) -> Cluster:
         handle.write(json.dumps({"address": f"{host}:{port}", "token": os.environ[TOKEN]}))
     draft.replace(file)
     log.info("cluster   Ray on %d nodes of SLURM job %s", nodes, os.environ.get("SLURM_JOB_ID", "?"))
-    return wait_for(f"{host}:{port}", nodes, PATIENCE_SECONDS)
+    return replace(wait_for(f"{host}:{port}", nodes, PATIENCE_SECONDS), own=True)
 
 
 def follow(outputs: Path) -> None:

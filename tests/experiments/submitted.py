@@ -27,6 +27,14 @@ def wait_until(submission: Submission, *states: str, seconds: float = 120) -> No
         time.sleep(0.2)
 
 
+def wait_for_conductor(submission: Submission, seconds: float = 30) -> None:
+    """Wait until the conductor has ended, which it does when everything is done."""
+    deadline = time.time() + seconds
+    while submission.conductor() is not None:
+        assert time.time() < deadline
+        time.sleep(0.1)
+
+
 def check_shared(submission: Submission, title: str) -> None:
     """A step was made once for both trials, and no step started before its inputs were finished."""
     found = {s.step.name: s for s in situations(submission)}

@@ -1,10 +1,14 @@
 """A sweep as a graph: each step once, nothing waits with resources held, and what was lost is submitted again."""
 
+import json
 import os
 import re
+import shutil
 import signal
+import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -14,8 +18,9 @@ from hypothesis import strategies as st
 
 from experiments.__main__ import main
 from experiments.harness.sweep import compose_sweep
+from experiments.submission.conductor import conduct
 from experiments.submission.graph import graph, remaining
-from experiments.submission.record import Submission, submissions
+from experiments.submission.record import AGAIN, CONDUCTOR, GRAPH, JOBS, Planned, Submission, attempt, submissions
 from experiments.submission.slurm_jobs import parameters
 from experiments.submission.status import describe
 from experiments.submission.submit import plan_steps
@@ -23,7 +28,7 @@ from lark.errors import LarkError
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Operation, Step
 from lark.runtime.store import Artifact, Kind
-from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_until
+from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_conductor, wait_until
 
 KIND = Kind("thing")
 
@@ -141,6 +146,14 @@ def test_a_sweep_outlives_its_shell_and_continues_after_its_conductor_is_killed(
     check_shared(submission, "lengths")
     assert "Everything is done" in describe(submission)
 
+    wait_for_conductor(submission)
+    (lengths,) = [step for step in submission.steps.values() if step.title == "lengths"]
+    shutil.rmtree(tmp_path / lengths.artifacts[0])
+    said = describe(submission)
+    assert f"failed: {lengths.name}: its result has been removed or damaged; `submit` makes it again" in said
+    assert "3 finished" in experiments("submit", *settings)
+    wait_until(submission, "done")
+
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -181,6 +194,116 @@ def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(tmp_
     assert "3 jobs submitted to SLURM" in experiments("submit", *settings)
     wait_until(submission, "done")
     check_shared(submission, "score")
+
+
+SETTINGS = ["table1", "method=random,token_length", *ARGUMENTS[2:]]
+CPU, SLURM = ["hardware=cpu", "hardware.threads=1"], ["hardware=slurm", "hardware.device=cpu"]
+
+
+@pytest.fixture
+def conducted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submission:
+    """A sweep on this machine whose conductor, played by this process, has started no step yet."""
+
+    def start(folder: Path) -> None:
+        (folder / CONDUCTOR).write_text(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
+
+    monkeypatch.setattr("experiments.submission.submit._start", start)
+    main(["submit", *SETTINGS, *CPU, f"outputs={tmp_path / 'outputs'}"])
+    return submissions(tmp_path / "outputs")[0]
+
+
+def test_a_sweep_with_a_conductor_is_not_submitted_to_slurm_too(conducted: Submission, slurm: Path) -> None:
+    graph_before = (conducted.folder / GRAPH).read_bytes()
+    said = rf"is being carried out on one machine.*process {os.getpid()} on .*end that process first"
+    with pytest.raises(LarkError, match=said):
+        main(["submit", *SETTINGS, *SLURM, f"outputs={conducted.outputs}"])
+    assert not list(slurm.glob("*.job"))
+    assert (conducted.folder / GRAPH).read_bytes() == graph_before
+
+
+def test_the_graph_does_not_change_under_a_conductor(conducted: Submission) -> None:
+    graph_before = (conducted.folder / GRAPH).read_bytes()
+    main(["submit", *SETTINGS, "hardware=cpu", "hardware.threads=2", f"outputs={conducted.outputs}"])
+    assert (conducted.folder / GRAPH).read_bytes() == graph_before
+    assert (conducted.folder / AGAIN).exists()
+
+
+def test_a_sweep_with_slurm_jobs_gets_no_conductor(conducted: Submission, slurm: Path) -> None:
+    (conducted.folder / CONDUCTOR).unlink()
+    (slurm / "7.job").write_text("PENDING")
+    (conducted.folder / JOBS).write_text(json.dumps({next(iter(conducted.steps)): "7"}))
+    submit = ["submit", *SETTINGS, *CPU, f"outputs={conducted.outputs}"]
+    with pytest.raises(LarkError, match=r"is being carried out on SLURM \(1 job: 7\).*scancel 7"):
+        main(submit)
+    assert conducted.conductor() is None
+    (slurm / "7.job").write_text("CANCELLED")
+    main(submit)
+    assert conducted.conductor() is not None
+
+
+def test_a_step_of_a_lost_conductor_is_left_alone_until_it_ends(conducted: Submission, slurm: Path) -> None:
+    (conducted.folder / CONDUCTOR).unlink()
+    (first,) = [step for step in conducted.steps.values() if not step.after]
+    started: list[str] = []
+
+    class Watching:
+        def start(self, step: Planned) -> bool:
+            assert not conducted.is_running(step)
+            started.append(step.name)
+            return True
+
+        def ended(self, seconds: float) -> list[str]:
+            return started[-1:]
+
+        def close(self) -> None: ...
+
+    with ThreadPoolExecutor() as threads:
+        with attempt(conducted.event_file(first.name)):
+            with pytest.raises(LarkError, match=f"{first.name} is still running"):
+                main(["submit", *SETTINGS, *SLURM, f"outputs={conducted.outputs}"])
+            failed = threads.submit(conduct, conducted, Watching(), 0.01)
+            time.sleep(0.2)
+            assert not started and not failed.done()
+        assert list(failed.result(20)) == started == [first.name]
+
+
+DAMAGED = [
+    b'{"event": "started"}', b'{"event": "started", "time": 1, "host": "vm", "process": "abc"}', b"[]", b"\x00\xff\x80",
+    b'{"time": 1}', b'{"event": "started", "time": "now", "host": "vm", "process": 1}', b'{"event": "ended", "error": null}',
+    b'{"event": "started", "time": NaN, "host": "vm", "process": 1}', b'{"event": "ended", "time": 2, "error": ["no"]}',
+    b'{"event": "started", "time": 1, "host": "vm", "process": 1' + b"0" * 40 + b"}", b'{"event": ["started"], "time": 1}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", DAMAGED)
+def test_damaged_events_are_skipped_with_one_warning(
+    conducted: Submission, caplog: pytest.LogCaptureFixture, line: bytes
+) -> None:
+    step = next(iter(conducted.steps.values()))
+    with attempt(conducted.event_file(step.name)):
+        pass
+    intact = conducted.event_file(step.name).read_bytes()
+    conducted.event_file(step.name).write_bytes(line + b"\n" + intact + line + b"\n" + intact)
+    assert len(conducted.events(step)) == 2 and "table1" in describe(conducted)
+    assert caplog.text.count(f"{conducted.event_file(step.name)} is damaged") == 1
+
+
+def test_an_event_that_is_being_written_is_not_damage(conducted: Submission, caplog: pytest.LogCaptureFixture) -> None:
+    step = next(iter(conducted.steps.values()))
+    with attempt(conducted.event_file(step.name)):
+        with conducted.event_file(step.name).open("ab") as file:
+            file.write(b'{"time": 1, "ev')
+        assert len(conducted.events(step)) == 1 and "damaged" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ['{"process":"abc","host":"vm"}', '{"process": -1, "host": "vm"}', f'{{"process": 1{"0" * 40}}}', "[]", "\x00", ""]
+)
+def test_a_damaged_record_of_the_conductor_counts_as_none(conducted: Submission, text: str) -> None:
+    (conducted.folder / CONDUCTOR).write_text(text)
+    assert conducted.conductor() is None
+    main(["submit", *SETTINGS, *CPU, f"outputs={conducted.outputs}"])
+    assert conducted.conductor() is not None
 
 
 def test_jobs_ask_for_the_gpus_of_their_step(tmp_path: Path) -> None:

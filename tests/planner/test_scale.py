@@ -1,13 +1,16 @@
 """N trajectories on G GPUs that fail: the formulas agree with a simulation of the real queue, and the command answers."""
 
+import re
 import subprocess
 import sys
+from math import inf
 
 import numpy as np
 import pytest
 
 from experiments.bench.cluster import compare, simulate, totals
-from lark.planner.__main__ import composed
+from lark.errors import LarkError
+from lark.planner.__main__ import composed, describe, numbers
 from lark.planner.division import Scale, disk_gib, parts
 from lark.planner.scale import Part, expected, stops_falling
 from tests.conftest import ROOT
@@ -46,6 +49,30 @@ def test_without_failures_nothing_is_lost_and_with_them_more_checkpoints_help_tr
     assert rare.seconds > 1.5 * safe.seconds and often.seconds < 1.2 * safe.seconds
 
 
+@pytest.mark.parametrize("failures", [1.0, 5.0, 1e12])
+def test_a_training_that_fails_before_its_next_checkpoint_does_not_finish(failures: float) -> None:
+    config = composed(SETTINGS)
+    said = describe(config, steps_of(config), Scale(10_000_000, 64), failures)
+    found = re.search(r"train does not finish at this failure rate: .* Raise training\.checkpoints to ([\d,]+) or more", said)
+    assert found, said
+    assert not re.search(r"\d{8}|\binf\b|\bnan\b", said), said
+    if failures < 10:
+        more = composed([*SETTINGS, f"training.checkpoints={found[1].replace(',', '')}"])
+        assert "does not finish" not in describe(more, steps_of(more), Scale(10_000_000, 64), failures)
+
+
+def test_shards_that_no_gpu_finishes_take_forever_and_nothing_lost_is_zero() -> None:
+    assert expected(Part("score", "shards", 120 * 3600.0, 30.0, 12, 0.5), 4, 5.0).seconds == inf
+    for part in (Part("a", "together", 0.1, 60.0, 3), Part("b", "shards", 0.7, 60.0, 7)):
+        assert str(expected(part, 7, 0.0).lost) == "0.0"
+
+
+def test_one_of_something_is_singular() -> None:
+    config = composed(SETTINGS)
+    said = describe(config, steps_of(config), Scale(1_000, 1), 0.0)
+    assert "on 1 GPU," in said and "1 shard " in said and "-0.0" not in said, said
+
+
 def test_time_falls_until_something_cannot_be_divided() -> None:
     config = composed(SETTINGS)
     steps = steps_of(config)
@@ -60,14 +87,26 @@ def test_time_falls_until_something_cannot_be_divided() -> None:
     )
 
 
-def test_the_command_names_the_bottleneck_and_refuses_what_is_not_a_number() -> None:
-    def said(*arguments: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "lark.planner", *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout + done.stderr
+def test_the_command_names_the_bottleneck() -> None:
+    command = [sys.executable, "-m", "lark.planner", "trajectories=10_000_000", "gpus=64", "failures_per_gpu_hour=0.002"]
+    done = subprocess.run([*command, *SETTINGS], cwd=ROOT, capture_output=True, text=True, check=False)
+    text = done.stdout + done.stderr
+    assert done.returncode == 0 and "bottleneck  score" in text and "lost GPU-hours" in text and "disk" in text, text
 
-    code, text = said("trajectories=10_000_000", "gpus=64", "failures_per_gpu_hour=0.002", *SETTINGS)
-    assert code == 0 and "bottleneck  score" in text and "lost GPU-hours" in text and "disk" in text, text
-    for wrong, why in [("gpus=0", "at least 1"), ("gpus=many", "must be a number"), ("student=qwen7b", "Give trajectories=")]:
-        code, text = said(wrong)
-        assert code != 0 and why in text and "Traceback" not in text
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("gpus=0", "must be a whole number from 1 to 65,536"),
+        ("gpus=1e9", "from 1 to 65,536"),
+        ("trajectories=1e18", "must be a whole number from 1 to 1,000,000,000,000"),
+        ("trajectories=1.5", "must be a whole number"),
+        ("failures_per_gpu_hour=-1", "must be a number from 0 to"),
+        ("failures_per_gpu_hour=nan", "must be a number from 0 to"),
+        ("gpus=many", "must be a number"),
+        ("student=qwen7b", "Give trajectories="),
+    ],
+)
+def test_a_wrong_number_is_refused_with_its_limits(wrong: str, why: str) -> None:
+    with pytest.raises(LarkError, match=why):
+        numbers([wrong])

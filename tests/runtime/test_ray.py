@@ -28,7 +28,7 @@ from lark.runtime import cluster, launch
 from lark.runtime.dispatch import ATTEMPTS
 from lark.runtime.machine import Machine
 from tests.conftest import ROOT, composed, job_of, run_program, start_program
-from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_until
+from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_conductor, wait_until
 from tests.runtime.ray_cluster import Nodes, nodes
 from tests.runtime.ray_work import COUNT
 
@@ -174,10 +174,7 @@ def test_a_submitted_sweep_runs_as_tasks_that_share_scores(started: Nodes, tmp_p
     wait_until(submission, "done")
     check_shared(submission, "score")
     assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 2
-    deadline = time.time() + 30
-    while submission.conductor() is not None:  # it ends when everything is done
-        assert time.time() < deadline
-        time.sleep(0.1)
+    wait_for_conductor(submission)
 
 
 def test_a_client_without_the_token_is_refused(started: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

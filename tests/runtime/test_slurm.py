@@ -72,3 +72,20 @@ def test_a_cluster_is_as_large_as_its_nodes(nodes, device, settings, expected) -
 def test_a_cluster_without_gpus_has_none() -> None:
     with pytest.raises(LarkError, match=r"hardware\.device=cuda: no node of the Ray cluster at a:1 has one"):
         machine_of(Cluster("a:1", (Node(8, 0),)), "cuda", 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "settings", "said"),
+    [
+        ([Node(2, 0)], (0, 1, 3), r"hardware\.workers=3: .* room for 2 of 3 processes, with 1 CPU each, and no node can join"),
+        ([Node(2, 0)], (0, 4, 0), r"room for 0 of 1 processes, with 4 CPUs each"),
+        ([Node(96, 8), Node(96, 8)], (0, 0, 17), r"room for 16 of 17 processes, with 12 CPUs and a GPU each"),
+        ([Node(16, 4)], (8, 0, 0), r"hardware\.processes=8: "),
+    ],
+)
+def test_a_cluster_that_cannot_grow_refuses_more_processes_than_it_has_room_for(nodes, settings, said) -> None:
+    """Training would wait for other nodes forever."""
+    machine_of(Cluster("a:1", tuple(nodes)), "auto", *settings)  # others may join a cluster that is there anyway
+    with pytest.raises(LarkError, match=said):
+        machine_of(Cluster("a:1", tuple(nodes), own=True), "auto", *settings)
+    machine_of(Cluster("a:1", tuple(nodes), own=True), "auto", 0, 0, 0)
