@@ -76,6 +76,15 @@ def test_every_file_that_is_named_exists() -> None:
             assert (ROOT / name).exists() or "surprise_per_rank" in name, f"{page.name}: {name}"
 
 
+def test_everything_that_was_tried_names_the_test_that_tries_it() -> None:
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    rows = page.partition("| tried | result | where |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    assert len(rows) > 10
+    for row in rows:
+        where = row.strip("| ").split("|")[-1].strip()
+        assert where == "by hand" or re.fullmatch(r"`tests/\S+\.py`(, `tests/\S+\.py`)*", where), row
+
+
 def links(page: Path) -> list[tuple[Path, str]]:
     """(file, anchor) of every relative link."""
     found = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))

@@ -216,6 +216,12 @@ def draw(table: pd.DataFrame, trajectories: int) -> Figure:
     return figure
 
 
+def with_defaults(settings: Sequence[str]) -> list[str]:
+    """The user's settings, and the defaults of this program that they do not replace."""
+    given = {setting.partition("=")[0] for setting in settings}
+    return [*(setting for setting in SETTINGS if setting.partition("=")[0] not in given), *settings]
+
+
 def main() -> None:
     log_to()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -223,11 +229,11 @@ def main() -> None:
     parser.add_argument("--trajectories", type=int, default=10_000_000)
     parser.add_argument("--failures", type=float, nargs="+", default=[0.0, 0.002, 0.02], help="per GPU-hour")
     parser.add_argument("--repeats", type=int, default=5, help="simulations with failures; 100 times as many of training")
-    parser.add_argument("--outputs", type=Path, default=Path("outputs"))
-    parser.add_argument("settings", nargs="*", default=SETTINGS, help="settings of run.py")
+    parser.add_argument("--outputs", type=Path, help="the same as the setting outputs=")
+    parser.add_argument("settings", nargs="*", help=f"settings of run.py, added to {' '.join(SETTINGS)}")
     given = parser.parse_args()
     trajectories, counts = (100_000, COUNTS[:7]) if given.quick else (given.trajectories, COUNTS)
-    config = composed(given.settings)
+    config = composed(with_defaults(given.settings))
     with tempfile.TemporaryDirectory() as folder:
         steps = wanted(make_plan(config, Checksums(Path(folder)), elsewhere=True), config.stages)
     table = compare(config, steps, trajectories, counts, given.failures, given.repeats)
@@ -247,7 +253,7 @@ def main() -> None:
         count = stops_falling(dict(zip(part["gpus"], part["simulated_hours"], strict=True)))
         if count is not None:
             log.info("%g failures per GPU-hour: beyond %d GPUs, twice as many save less than a tenth of the time", rate, count)
-    folder_ = given.outputs / "bench"
+    folder_ = (given.outputs or config.outputs_path) / "bench"
     folder_.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder_ / "cluster.csv", index=False)
     save(draw(table, trajectories), folder_ / "cluster")

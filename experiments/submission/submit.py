@@ -17,7 +17,7 @@ from experiments.submission.record import AGAIN, CONDUCTOR, Planned, Submission,
 from experiments.submission.resources import Shares
 from experiments.submission.under_way import active_jobs, refuse_second_place
 from lark.errors import LarkError
-from lark.runtime.cluster import ADDRESS, machine_of, reach
+from lark.runtime.cluster import address_of, machine_of, reach
 from lark.runtime.locks import locked
 from lark.runtime.machine import Machine, resolve
 
@@ -32,7 +32,7 @@ def submit(sweep: Sweep) -> Submission:
     """Submit the steps of a sweep that are not finished and not under way. Returns the submission."""
     place = _place(sweep)
     steps = plan_steps(sweep, _machine(sweep))
-    address = sweep.trials[0].config.hardware.address or os.environ.get(ADDRESS) or None
+    address = address_of(sweep.trials[0].config.hardware) if place == "ray" else None
     folder = folder_of(sweep.store.root, sweep.title, sweep.scale, sweep.arguments)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", folder.name):
@@ -120,9 +120,9 @@ def _machine(sweep: Sweep) -> Machine:
         cores = sweep.launcher.get("cpus_per_task")
         threads = hardware.threads or (max(1, int(cores) // machine.processes) if cores else 1)
         return replace(machine, nodes=1, cluster="", workers=0, threads=threads)
-    if hardware.cluster == "ray" and (address := hardware.address or os.environ.get(ADDRESS)):
+    if hardware.cluster == "ray" and (address := address_of(hardware)) is not None:
         return machine_of(reach(address), hardware.device, hardware.processes, hardware.threads, 0)
-    return resolve(replace(hardware, cluster="none", address=None, workers=0))
+    return resolve(replace(hardware, cluster="none", address=None, workers=0, elastic=False))
 
 
 def _start(folder: Path) -> None:

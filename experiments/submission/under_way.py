@@ -26,13 +26,12 @@ def active_jobs(submission: Submission) -> dict[str, str]:
 
 def refuse_second_place(submission: Submission, place: str, address: str | None) -> None:
     """Raise an error if a sweep is under way, and not in this place. `submission`: as it was submitted before."""
-    here = (place, address) if place == "ray" else (place, None)
-    there = (submission.place, submission.address) if submission.place == "ray" else (submission.place, None)
     if (process := submission.conductor()) is not None:
-        if here != there:
+        if (submission.place, submission.address) != (place, address):
+            there = where(submission.place, submission.address)
             raise LarkError(
-                f"{submission.folder.name} is being carried out on {where(*there)} ({process}). Submit it with the same hardware, "
-                "or wait until it is done. To move it, end that process first; finished steps are kept."
+                f"{submission.folder.name} is being carried out on {there} ({process}). Submit it with the same hardware, or wait "
+                "until it is done. To move it, end that process first; finished steps are kept."
             )
         return
     if place == "slurm":

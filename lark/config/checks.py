@@ -36,6 +36,18 @@ def text_name(key: str, value: str | None) -> None:
     require(not long, key, f"{(value or '')[:20]}…", f"has {len(value or '')} characters; use at most {2 * LONGEST_NAME}")
 
 
+def cluster_address(key: str, value: str) -> None:
+    """Require host:port of a Ray cluster."""
+    host, _, port = value.rpartition(":")
+    require(
+        "://" not in value, key, value,
+        "give host:port of the cluster's head, for example node0:6379, and run this on a node of the cluster; clients outside of "
+        "it (ray://) and the dashboard (http://) are not supported",
+    )  # fmt: skip
+    valid = bool(host) and re.fullmatch(r"[0-9]{1,5}", port) is not None and 0 < int(port) < 65536
+    require(valid, key, value, "must be host:port of the Ray cluster, with a port from 1 to 65535")
+
+
 def user_path(key: str, value: str) -> Path:
     """A path as users type it: `~` is their home."""
     try:

@@ -276,8 +276,10 @@ def _first(text: str) -> str:
 
 
 def _nearest(key: str) -> str:
-    """Suggest a key with a similar spelling, if there is one."""
-    close = difflib.get_close_matches(key, _keys(Config), n=1)
+    """Suggest a key of another group with the same name, or one with a similar spelling, if there is one."""
+    keys = _keys(Config)
+    same = [known for known in keys if known.split(".")[-1] == key.rpartition(".")[2]]
+    close = same if len(same) == 1 else difflib.get_close_matches(key, keys, n=1)
     return f"; did you mean {close[0]}?" if close else "; `python run.py --cfg job` lists all keys."
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from lark.config.checks import not_negative, one_of, plain_name, require, text_name
+from lark.config.checks import cluster_address, not_negative, one_of, plain_name, require, text_name
 
 
 @dataclass
@@ -70,17 +70,16 @@ class Hardware:
         require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
         one_of("hardware.cluster", self.cluster, ("none", "ray", "slurm"))
         if self.address is not None:
-            host, _, port = self.address.rpartition(":")
-            valid = bool(host) and port.isdigit() and 0 < int(port) < 65536
-            require(
-                valid, "hardware.address", self.address, "must be host:port of the Ray cluster, with a port from 1 to 65535"
-            )
+            cluster_address("hardware.address", self.address)
             require(self.cluster == "ray", "hardware.address", self.address, "belongs to hardware=ray")
         not_negative(
             "hardware", self, "processes", "threads", "workers", "memory_gib", "tflops", "bandwidth", "silence", "max_hours"
         )
         for key in ("processes", "threads", "workers"):
             require(getattr(self, key) <= 65536, f"hardware.{key}", getattr(self, key), "must be at most 65,536")
+        for key, value in (("workers", self.workers), ("elastic", self.elastic)):
+            alone = self.cluster == "none" and value
+            require(not alone, f"hardware.{key}", str(value).lower(), "belongs to a cluster: hardware=ray or hardware=slurm")
         for key in ("score_tokens", "train_tokens", "micro_batch"):
             require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")
 

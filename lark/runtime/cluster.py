@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+from lark.config import Hardware
+from lark.config.checks import cluster_address
 from lark.errors import LarkError, first_line
 from lark.reading.untrusted import parse_object
 from lark.runtime.machine import Machine, pinned, usable_cores, visible_gpus
@@ -77,6 +79,16 @@ listen."""
 def settings() -> dict[str, str]:
     """Environment variables of processes that use Ray: authentication is on, unless the user has turned it off."""
     return {name: os.environ.get(name, value) for name, value in {**QUIET, MODE: "token"}.items()}
+
+
+def address_of(hardware: Hardware) -> str | None:
+    """host:port of the cluster that the settings or the environment name. None: one that the run starts itself."""
+    if hardware.address is not None:
+        return hardware.address
+    named = os.environ.get(ADDRESS) or None
+    if named is not None:
+        cluster_address(ADDRESS, named)
+    return named
 
 
 def require_ray() -> None:
@@ -133,8 +145,9 @@ def _refusal(address: str | None, why: str) -> str:
     if address is None:
         return f"Ray cannot be started on this machine ({why}). Use hardware=auto, which needs no Ray."
     return (
-        f"{_setting(address)}: the Ray cluster cannot be reached ({why}). Run this on a node of the cluster, with the "
-        f"cluster's token in {TOKEN} or ~/.ray/auth_token (docs/cluster.md)."
+        f"{_setting(address)}: the Ray cluster cannot be reached ({why.partition('. ')[0]}). Something answers at this address, so "
+        f"the token may be wrong or missing: the cluster's token must be in {TOKEN} or ~/.ray/auth_token. Run this on a node of "
+        "the cluster (docs/cluster.md)."
     )
 
 

@@ -3,7 +3,6 @@ no model code."""
 
 import contextlib
 import logging
-import os
 import shlex
 import sys
 import time
@@ -18,7 +17,7 @@ from lark.planner.lengths import PoolLengths, lengths_of
 from lark.planner.report import check_memory, relief
 from lark.report.tables import text_table
 from lark.runtime import slurm
-from lark.runtime.cluster import ADDRESS, machine_of, reach
+from lark.runtime.cluster import address_of, machine_of, reach
 from lark.runtime.integrity import verify
 from lark.runtime.launch import command, environment, run_worker
 from lark.runtime.machine import Machine, resolve
@@ -244,7 +243,7 @@ def check_machine(config: Config) -> Machine:
     """Resolve the hardware settings; refuse what this machine does not have or the student's context does not allow."""
     hardware, cluster = config.hardware, None
     if hardware.cluster == "ray" and not config.dry_run:
-        cluster = reach(hardware.address or os.environ.get(ADDRESS) or None)
+        cluster = reach(address_of(hardware))
     elif hardware.cluster == "slurm" and not config.dry_run and slurm.several_nodes():
         cluster = slurm.lead(config.outputs_path)
     if cluster is None:

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from experiments.bench.cluster import compare, simulate, totals
+from experiments.bench.cluster import compare, simulate, totals, with_defaults
 from lark.errors import LarkError
 from lark.planner.__main__ import composed, describe, numbers
 from lark.planner.division import Scale, disk_gib, parts
@@ -71,6 +71,11 @@ def test_one_of_something_is_singular() -> None:
     config = composed(SETTINGS)
     said = describe(config, steps_of(config), Scale(1_000, 1), 0.0)
     assert "on 1 GPU," in said and "1 shard " in said and "-0.0" not in said, said
+
+
+def test_settings_of_the_benchmark_are_added_to_its_defaults() -> None:
+    assert with_defaults(["outputs=x"]) == [*SETTINGS, "outputs=x"]
+    assert with_defaults(["student=demo"]) == [*SETTINGS[1:], "student=demo"]
 
 
 def test_time_falls_until_something_cannot_be_divided() -> None:

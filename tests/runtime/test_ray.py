@@ -177,11 +177,18 @@ def test_a_submitted_sweep_runs_as_tasks_that_share_scores(started: Nodes, tmp_p
     wait_for_conductor(submission)
 
 
-def test_a_client_without_the_token_is_refused(started: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+@pytest.mark.parametrize(("token", "why"), [("0" * 64, "Failed to connect"), (None, "no authentication token was found")])
+def test_a_client_with_a_wrong_or_no_token_is_refused(
+    started: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, token: str | None, why: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # with no file ~/.ray/auth_token
     monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "2")  # how often it tries to connect
+    if token is None:
+        monkeypatch.delenv("RAY_AUTH_TOKEN")
+    else:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
     cluster.reach.cache_clear()
-    with pytest.raises(LarkError, match=r"the Ray cluster cannot be reached .*token"):
+    with pytest.raises(LarkError, match=rf"cannot be reached \([^)]*{why}[^)]*\)\. .* the token may be wrong or missing"):
         cluster.reach(started.address)
     cluster.reach.cache_clear()
 
