@@ -37,6 +37,10 @@ def wait_for_conductor(submission: Submission, seconds: float = 30) -> None:
 
 def check_shared(submission: Submission, title: str) -> None:
     """A step was made once for both trials, and no step started before its inputs were finished."""
+    deadline = time.time() + 60
+    while not all(any(e.ended for e in submission.events(s.step)) for s in situations(submission)):
+        assert time.time() < deadline, "a process records its end after its artifacts are finished"
+        time.sleep(0.1)
     found = {s.step.name: s for s in situations(submission)}
     (shared,) = [s for s in found.values() if s.step.title == title]
     assert shared.step.trials == (0, 1)
