@@ -18,7 +18,7 @@ from lark.analysis.questions import Question
 from lark.errors import LarkError
 from lark.scoring.learnability import Floats
 
-STIFFNESS = 1e4
+STIFFNESS = 1e5
 """Weight of the constraints against the distance to p in `lift`: they hold to about its inverse square."""
 SAMPLES = 20_000
 """Number of random weights, for the share of the simplex on which Δρ is positive."""

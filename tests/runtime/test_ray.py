@@ -238,9 +238,8 @@ def test_a_run_survives_the_loss_of_nodes_and_makes_the_files_of_one_machine(one
     assert program.returncode == 0, said
     assert re.search(r"Lost a node of the cluster; [01] of its 1 shards go to others\.", said), said
     assert re.search(r"Lost \d process(es)? of the cluster, and with (it|them) [\d.]+ s of [\d.]+ s of work", said), said
-    assert re.search(
-        r"training runs in 2 processes\n.*training runs in 1 process\n.*resuming from checkpoint-", said, re.DOTALL
-    )
+    assert re.search(r"training runs in 2 processes\n.*training runs in 1 process\n", said, re.DOTALL), said
+    assert "resuming from checkpoint-" in said, said  # of another process: before or after the line above
     for file in ("scores/*/scores.parquet", "selection/*/train.jsonl"):
         assert next(tmp_path.glob(file)).read_bytes() == next(one.glob(file)).read_bytes()
     ours, theirs = (load_file(next(folder.glob("checkpoint/*/model.safetensors"))) for folder in (tmp_path, one))
