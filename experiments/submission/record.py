@@ -74,7 +74,7 @@ class Event:
 
     @property
     def failure(self) -> str:
-        """Why there is no result, if there is none and nobody is making it."""
+        """Why the result is missing, if it is missing and nobody is making it."""
         if self.error is not None or self.ended is None:
             return self.error or "its process was lost"
         return "its result has been removed or damaged; `submit` makes it again"

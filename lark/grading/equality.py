@@ -67,20 +67,20 @@ def _without_period(tokens: Tokens) -> Tokens:
 def _has_factor_behind(tokens: Tokens) -> bool:
     """Whether a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that: it is a name, or there is a
     digit too many."""
-    return any(after.kind is Kind.NUMBER and _ends_value(tokens[: i + 1]) for i, (_, after) in enumerate(pairwise(tokens)))
+    return any(after.kind is Kind.NUMBER and _ends_value(tokens, i) for i, (_, after) in enumerate(pairwise(tokens)))
 
 
-def _ends_value(tokens: Tokens) -> bool:
-    """Whether the last token ends a value. The script of a function does not: `\\log_{2} 8`."""
-    last = tokens[-1]
+def _ends_value(tokens: Tokens, place: int) -> bool:
+    """Whether the token at this place ends a value. The script of a function does not: `\\log_{2} 8`."""
+    last = tokens[place]
     if last.text == "}":
-        depth, start = 0, len(tokens)
-        while start > 0 and (depth or start == len(tokens)):  # to the brace that is closed here
+        start, depth = place, 1
+        while start > 0 and depth:  # to the brace that is closed here
             start -= 1
             depth += {"}": 1, "{": -1}.get(tokens[start].text, 0)
         before = tokens[start - 1].text if start else ""
         if before in ("^", "_"):
-            return _ends_value(tokens[: start - 1])
+            return start > 1 and _ends_value(tokens, start - 2)
         return before == "}" or before in (r"\sqrt", r"\frac", r"\binom")
     return last.kind is Kind.LETTER or last.text in GREEK or last.text in (r"\pi", ")", "!")
 
