@@ -21,14 +21,14 @@ from experiments.harness import report as reports
 from experiments.harness.pages import write_pages
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
-from experiments.harness.sweep import BEYOND, ROOT, Sweep, available, compose_sweep, counted, dashed, find
+from experiments.harness.sweep import BEYOND, ROOT, Sweep, available, compose_sweep, dashed, find
 from experiments.submission.record import submissions
 from experiments.submission.status import describe as describe_status
 from experiments.submission.status import timeline
 from experiments.submission.submit import submit as submit_sweep
 from lark.config.cli import outputs_typed
 from lark.errors import LarkError, first_line
-from lark.printing import log_to
+from lark.printing import counted, log_to
 from lark.runtime.entry import run_main
 
 log = logging.getLogger("experiments")

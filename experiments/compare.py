@@ -20,11 +20,12 @@ from experiments.harness.fitting import Schedule, costs, schedule, whole_pool
 from experiments.harness.game import Game, Run, decide_schedule, replay, score_of, stored_schedule
 from experiments.harness.paired import Comparison
 from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Sweep, Trial, counted
+from experiments.harness.sweep import Sweep, Trial
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
 from lark.planner.report import duration, size
 from lark.planner.throughput import throughput
+from lark.printing import counted
 from lark.report.tables import MISSING, Cell, text_table
 
 log = logging.getLogger(__name__)

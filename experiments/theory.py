@@ -6,9 +6,10 @@ from matplotlib.figure import Figure
 
 from experiments.harness.exact_gradients import questions_of
 from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Sweep, counted
+from experiments.harness.sweep import Sweep
 from lark.analysis import theory
 from lark.analysis.kinds import JACOBIANS_TABLE
+from lark.printing import counted
 from lark.report.style import BLACK, BLUE, LARK_COLOUR, panels, styled
 from lark.report.tables import Cell
 

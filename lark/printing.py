@@ -29,6 +29,11 @@ def message(text: object) -> str:
     return redact(visible(str(text)))
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 shard`, `2,000 shards`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class Formatter(logging.Formatter):
     """Formats records for the terminal and for log files."""
 

@@ -16,6 +16,7 @@ import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -168,8 +169,11 @@ def _compare(
             for rate in failures:
                 # A training that seldom gets to its next checkpoint varies most, and is quick to simulate.
                 count = (repeats * 100 if part.divided == "together" else repeats) if rate else 1
-                runs = [simulate(part, costs, gpus, rate, random, many) for _ in range(count)]
                 planned = expected(part, gpus, rate)
+                ends = planned.seconds < inf
+                runs = (
+                    [simulate(part, costs, gpus, rate, random, many) for _ in range(count)] if ends else [Simulated(inf, inf)]
+                )
                 yield {
                     "gpus": gpus, "failures_per_gpu_hour": rate, "step": part.name, "planned_hours": planned.seconds / 3600,
                     "simulated_hours": float(np.mean([run.seconds for run in runs])) / 3600,
@@ -189,8 +193,8 @@ def draw(table: pd.DataFrame, trajectories: int) -> Figure:
     figure, (left, right) = panels(2, width=4.8)
     found = totals(table)
     for number, (rate, rows) in enumerate(found.groupby("failures_per_gpu_hour")):
-        colour = OKABE_ITO[number]
-        left.plot(rows["gpus"], rows["planned_hours"], color=colour, label=f"{rate:g} failures per GPU-hour")
+        colour, ends = OKABE_ITO[number], "" if rows["planned_hours"].min() < inf else " (does not finish)"
+        left.plot(rows["gpus"], rows["planned_hours"], color=colour, label=f"{rate:g} failures per GPU-hour{ends}")
         left.plot(rows["gpus"], rows["simulated_hours"], MARKERS[number], color=colour, markersize=4.5)
     first = found[found["failures_per_gpu_hour"] == found["failures_per_gpu_hour"].min()]
     ideal = first["planned_hours"].iloc[0] * first["gpus"].iloc[0] / first["gpus"]
@@ -201,7 +205,8 @@ def draw(table: pd.DataFrame, trajectories: int) -> Figure:
     left.set_xticks(counts, [str(count) for count in counts])
     left.minorticks_off()
     left.legend(loc="lower left")
-    chosen = sorted(table["failures_per_gpu_hour"].unique())[:2][-1]
+    finished = found[found["planned_hours"] < inf]["failures_per_gpu_hour"]
+    chosen = sorted(finished.unique())[:2][-1] if len(finished) else found["failures_per_gpu_hour"].min()
     own = table[table["failures_per_gpu_hour"] == chosen]
     shares = own.pivot_table(index="gpus", columns="step", values="simulated_hours", sort=False)
     shares = shares.div(shares.sum(axis=1), axis=0)
@@ -242,11 +247,10 @@ def main() -> None:
     for values in found.to_dict("records"):
         r = {str(name): float(value) for name, value in values.items()}
         times = [duration(r[name] * 3600) for name in ("planned_hours", "simulated_hours")]
-        ratio, lost = (
-            r["planned_hours"] / r["simulated_hours"],
-            [f"{r[f'{who}_lost']:,.1f}" for who in ("planned", "simulated")],
-        )
-        rows.append([f"{r['failures_per_gpu_hour']:g}", f"{r['gpus']:.0f}", *times, f"{ratio:.3f}", *lost])
+        ends = r["planned_hours"] < inf
+        ratio = f"{r['planned_hours'] / r['simulated_hours']:.3f}" if ends else ""
+        lost = [f"{r[f'{who}_lost']:,.1f}" if ends else "" for who in ("planned", "simulated")]
+        rows.append([f"{r['failures_per_gpu_hour']:g}", f"{r['gpus']:.0f}", *times, ratio, *lost])
     header = ["failures per GPU-hour", "GPUs", "planner", "simulation", "ratio", "lost GPU-hours, planner", "simulation"]
     log.info("%s", text_table(header, rows))
     for rate, part in found.groupby("failures_per_gpu_hour"):

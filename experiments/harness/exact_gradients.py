@@ -1,9 +1,10 @@
 """Shared by the surrogate, the landscape and the theory: the questions with exact gradients of a sweep's only trial."""
 
-from experiments.harness.sweep import Sweep, counted
+from experiments.harness.sweep import Sweep
 from lark.analysis import questions as statistics
 from lark.analysis.kinds import GRADIENTS_TABLE
 from lark.analysis.questions import Question
+from lark.printing import counted
 
 
 def questions_of(sweep: Sweep) -> list[Question] | None:

@@ -6,13 +6,13 @@ from math import floor
 
 from experiments.harness.contest import TASK, Contest, Entrant
 from experiments.harness.halving import Design
-from experiments.harness.sweep import counted
 from lark.config import Config, Task
 from lark.errors import LarkError
 from lark.planner.estimates import estimate
 from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.planner.report import duration
 from lark.planner.throughput import Throughput, throughput
+from lark.printing import counted
 from lark.runtime.operation import Step
 from lark.runtime.plan import wanted
 from lark.selection.held_out import LEAST, source

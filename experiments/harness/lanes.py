@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import IO, NoReturn
 
-from experiments.harness.sweep import ROOT, counted
+from experiments.harness.sweep import ROOT
 from lark.config import Config
 from lark.models.shapes import shape_of
+from lark.printing import counted
 from lark.runtime.launch import die_with_parent
 from lark.runtime.machine import CLAIMS, SHARE, claim, resolve, usable_cores
 from lark.runtime.warm import WARMTH

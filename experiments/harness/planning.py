@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from experiments.harness.sweep import Sweep, Trial, counted, published_value
+from experiments.harness.sweep import Sweep, Trial, published_value
 from lark.evaluation.grade import METRICS
 from lark.planner.estimates import Estimate, estimate
 from lark.planner.report import size
+from lark.printing import counted
 from lark.report.tables import text_table
 from lark.runtime.operation import Step
 from lark.runtime.registry import OPERATIONS

@@ -13,9 +13,10 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.harness.sweep import Sweep, Trial, available, counted, dashed
+from experiments.harness.sweep import Sweep, Trial, available, dashed
 from lark.errors import LarkError
 from lark.pool.formats import source_files
+from lark.printing import counted
 from lark.report import style as figures
 from lark.report.tables import Cell, csv_text, latex_table, markdown_table
 from lark.runtime.store import write_text

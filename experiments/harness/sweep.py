@@ -120,11 +120,6 @@ def _is_elsewhere(override: str) -> bool:
     return key.endswith(".path") or key == "pool.format" or key.split(".")[0] == "engine"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 trial`, `2 trials`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def dashed(name: str) -> str:
     return name.replace("_", "-")
 

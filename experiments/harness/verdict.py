@@ -9,8 +9,8 @@ from experiments.harness import results
 from experiments.harness.game import Game
 from experiments.harness.halving import Round
 from experiments.harness.paired import Comparison, Floats, compare
-from experiments.harness.sweep import counted
 from lark.planner.report import duration
+from lark.printing import counted
 
 WORDS = {"accuracy": "Acc@{k}", "samples": "accuracy of a single sample", "loss": "loss of held-out correct trajectories"}
 

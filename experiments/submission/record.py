@@ -129,15 +129,24 @@ class Submission:
         return _is_fresh(self.event_file(step.name), events[-1].host, events[-1].process)
 
     def conductor(self) -> str | None:
-        """The process that starts steps, if it works."""
-        owner = _owner(readable_object(self.folder / CONDUCTOR) or {})
-        if owner is None or not _is_fresh(self.folder / CONDUCTOR, *owner):
-            return None
-        host, process = owner
-        return f"process {process} on {host}"
+        return conductor_of(self.folder)
 
     def jobs(self) -> dict[str, str]:
-        return {name: str(job) for name, job in (readable_object(self.folder / JOBS) or {}).items()}
+        return jobs_of(self.folder)
+
+
+def conductor_of(folder: Path) -> str | None:
+    """The process that starts the steps of a sweep, if it works."""
+    owner = _owner(readable_object(folder / CONDUCTOR) or {})
+    if owner is None or not _is_fresh(folder / CONDUCTOR, *owner):
+        return None
+    host, process = owner
+    return f"process {process} on {host}"
+
+
+def jobs_of(folder: Path) -> dict[str, str]:
+    """The SLURM job of each step."""
+    return {name: str(job) for name, job in (readable_object(folder / JOBS) or {}).items()}
 
 
 def _planned(values: dict[str, Any]) -> Planned:

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.harness.sweep import counted
 from experiments.submission.graph import remaining
 from experiments.submission.record import Planned, Submission
 from experiments.submission.slurm_jobs import queued
 from lark.planner.report import duration
+from lark.printing import counted
 from lark.report.tables import text_table
 
 State = Literal["done", "running", "waiting", "failed"]

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from experiments.harness.sweep import ROOT, Sweep, counted
+from experiments.harness.sweep import ROOT, Sweep
 from experiments.submission import slurm_jobs
 from experiments.submission.graph import graph
 from experiments.submission.local_place import paths
-from experiments.submission.record import AGAIN, CONDUCTOR, Planned, Submission, folder_of, write_graph
+from experiments.submission.record import AGAIN, CONDUCTOR, GRAPH, Planned, Submission, folder_of, write_graph
 from experiments.submission.resources import Shares
-from experiments.submission.under_way import active_jobs, refuse_second_place
+from experiments.submission.under_way import active_jobs, refuse_second_place, refuse_unreadable
 from lark.errors import LarkError
+from lark.printing import counted
 from lark.runtime.cluster import address_of, machine_of, reach
 from lark.runtime.locks import locked
 from lark.runtime.machine import Machine, resolve
@@ -70,10 +71,14 @@ def submit(sweep: Sweep) -> Submission:
 
 
 def _recorded(folder: Path) -> Submission | None:
-    """The sweep as it was submitted before. None: it was not, or its graph is damaged."""
+    """The sweep as it was submitted before. None: it was not, or its graph is damaged and nothing is under way."""
+    if not (folder / GRAPH).exists():
+        return None
     try:
         return Submission(folder)
     except LarkError:
+        refuse_unreadable(folder)
+        log.info("%s cannot be used, and is written again", folder / GRAPH)
         return None
 
 

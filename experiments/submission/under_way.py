@@ -1,9 +1,12 @@
 """Where a submitted sweep is under way. A sweep is carried out in one place at a time, so that no step is started twice."""
 
-from experiments.harness.sweep import counted
-from experiments.submission.record import JOBS, Submission
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.submission.record import GRAPH, JOBS, Submission, conductor_of, jobs_of
 from experiments.submission.slurm_jobs import queued
 from lark.errors import LarkError
+from lark.printing import counted
 
 SHOWN = 20
 """How many SLURM jobs a message lists."""
@@ -45,12 +48,34 @@ def refuse_second_place(submission: Submission, place: str, address: str | None)
             f"remove {submission.folder / JOBS}."
         ) from error
     if jobs:
-        listed = " ".join([*list(jobs.values())[:SHOWN], *(["…"] if len(jobs) > SHOWN else [])])
+        listed = _listed(list(jobs.values()))
         raise LarkError(
             f"{submission.folder.name} is being carried out on SLURM ({counted(len(jobs), 'job')}: {listed}). Submit it with "
             f"hardware=slurm, or wait until it is done. To move it, cancel the jobs first (`scancel {listed}`); finished steps are "
             "kept."
         )
+
+
+def refuse_unreadable(folder: Path) -> None:
+    """Raise an error if a sweep is under way whose graph cannot be read."""
+    why = f"{folder / GRAPH} is damaged or of another version."
+    if (process := conductor_of(folder)) is not None:
+        raise LarkError(f"{why} Its steps are being carried out ({process}). End that process, then submit again.")
+    if not (jobs := set(jobs_of(folder).values())):
+        return
+    try:
+        active = sorted(jobs & queued())
+    except LarkError as error:
+        raise LarkError(f"{why} It may have SLURM jobs. {error} If none is left, remove {folder / JOBS}.") from error
+    if active:
+        listed = _listed(active)
+        raise LarkError(
+            f"{why} It has {counted(len(active), 'SLURM job')} ({listed}). Cancel them (`scancel {listed}`), then submit again."
+        )
+
+
+def _listed(jobs: Sequence[str]) -> str:
+    return " ".join([*jobs[:SHOWN], *(["…"] if len(jobs) > SHOWN else [])])
 
 
 def _refuse_running(submission: Submission) -> None:

@@ -21,9 +21,9 @@ from lark import config as conf
 from lark.config.cli import CONF, as_hydra_reads, outputs_typed, sentence
 from lark.errors import LarkError
 from lark.planner.division import Scale, disk_gib, parts
-from lark.planner.report import counted, duration, size
+from lark.planner.report import duration, size
 from lark.planner.scale import Expected, Part, expected, stops_falling
-from lark.printing import log_to
+from lark.printing import counted, log_to
 from lark.report.tables import text_table
 from lark.runtime.entry import run_main
 from lark.runtime.operation import Step
@@ -87,7 +87,7 @@ def describe(config: conf.Config, steps: Sequence[Step], scale: Scale, failures:
     found = [expected(part, scale.gpus, failures) for part in listed]
     total = sum(e.seconds for e in found)
     rows = [_row(part, e, total) for part, e in zip(listed, found, strict=True)]
-    rows.append(["all", "", "", _time(total), "", _hours(sum(e.lost for e in found)), ""])
+    rows.append(["all", "", "", duration(total), "", _hours(sum(e.lost for e in found)), ""])
     disk = disk_gib(config, steps, scale)
     times = {
         count: parts_seconds(config, steps, Scale(scale.trajectories, count, scale.per_node), failures) for count in COUNTS
@@ -100,7 +100,7 @@ def describe(config: conf.Config, steps: Sequence[Step], scale: Scale, failures:
         *_limits(listed, found, failures / 3600, scale.gpus),
         f"disk        {size(sum(disk.values()))}: " + ", ".join(f"{name} {size(gib)}" for name, gib in disk.items()),
         "",
-        text_table(["GPUs", *map(str, COUNTS)], [["time", *map(_time, times.values())]], right=1),
+        text_table(["GPUs", *map(str, COUNTS)], [["time", *map(duration, times.values())]], right=1),
         _stop(times),
     ])  # fmt: skip
 
@@ -134,11 +134,7 @@ def _row(part: Part, e: Expected, total: float) -> list[str]:
     pieces = {"shards": counted(part.pieces, "shard"), "together": counted(part.pieces, "checkpoint"), "not": "one process"}
     merging = duration(part.whole) if part.whole else ""
     share = f"{e.seconds / total:.0%}" if total < inf else ""
-    return [part.name, pieces[part.divided], f"{e.gpus:,}", _time(e.seconds), share, _hours(e.lost), merging]
-
-
-def _time(seconds: float) -> str:
-    return duration(seconds) if seconds < inf else "never"
+    return [part.name, pieces[part.divided], f"{e.gpus:,}", duration(e.seconds), share, _hours(e.lost), merging]
 
 
 def _hours(seconds: float) -> str:

@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections.abc import Collection, Sequence
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 
 from lark.config import Config
@@ -115,12 +115,9 @@ def _row(e: Estimate, paper: bool) -> list[str]:
     return [e.step.stage, e.step.title, e.work, *cost, *([e.paper] if paper else [])]
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 shard`, `2,000 shards`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def duration(seconds: float) -> str:
+    if seconds == inf:
+        return "never"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

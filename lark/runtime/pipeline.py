@@ -198,6 +198,8 @@ class Pipeline:
         if operation.collect is not None:
             counts = operation.collect(job, counts)
         if operation.card is not None:
+            for artifact in step.artifacts:
+                self.store.restore_descriptions(artifact)
             write_text(folders[0] / CARD, operation.card(folders[0], counts))
         return [counts[label] for label in job.outputs] if step.labels else [counts]
 

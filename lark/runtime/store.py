@@ -37,6 +37,7 @@ from lark.secrets import redact
 log = logging.getLogger(__name__)
 
 CARD = "README.md"
+CONFIG = "config.yaml"
 """Describes a published artifact. Users edit it, so it has no checksum."""
 State = Literal["finished", "started", "missing"]
 Builder = Callable[[list[Path]], Sequence[Mapping[str, Any]]]
@@ -134,7 +135,7 @@ class Store:
                     self._clear(artifact, force)
                 for artifact in pending:
                     self.path(artifact).mkdir(parents=True, exist_ok=True)
-                    write_text(self.path(artifact) / "config.yaml", yaml.safe_dump(artifact.config(), sort_keys=False))
+                    self._describe(artifact)
                     self._write_manifest(artifact, status="started", started=started)
                 try:
                     counts = build([self.path(artifact) for artifact in pending])
@@ -145,6 +146,21 @@ class Store:
                     files = checksums(self.path(artifact))
                     self._write_manifest(artifact, status="finished", started=started, counts=dict(count), files=files)
             return pending
+
+    def restore_descriptions(self, artifact: Artifact) -> None:
+        """Write config.yaml again where it is damaged: in this artifact's folder, and in those that it was made from."""
+        try:
+            read = yaml.safe_load((self.path(artifact) / CONFIG).read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            read = None
+        if read != artifact.config() and self.path(artifact).is_dir():
+            log.warning("%s/%s is damaged: writing it again", artifact.folder, CONFIG)
+            self._describe(artifact)
+        for source in artifact.inputs.values():
+            self.restore_descriptions(source)
+
+    def _describe(self, artifact: Artifact) -> None:
+        write_text(self.path(artifact) / CONFIG, yaml.safe_dump(artifact.config(), sort_keys=False))
 
     def fail(self, artifacts: Sequence[Artifact], error: BaseException, started: float | None = None) -> None:
         """Record in the manifests why the artifacts could not be made, if the disk still allows it."""
@@ -187,9 +203,7 @@ class Store:
             return manifest.error
         if os.path.lexists(folder / MANIFEST) and not manifest.status:
             return f"{MANIFEST} cannot be read"
-        return next(
-            (f"{name} is a folder" for name in ("config.yaml", "log.txt", "job.json") if (folder / name).is_dir()), None
-        )
+        return next((f"{name} is a folder" for name in (CONFIG, "log.txt", "job.json") if (folder / name).is_dir()), None)
 
     def _write_manifest(self, artifact: Artifact, status: str, started: float, **more: Any) -> None:
         manifest = {

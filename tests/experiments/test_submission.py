@@ -241,6 +241,21 @@ def test_a_sweep_with_slurm_jobs_gets_no_conductor(conducted: Submission, slurm:
     assert conducted.conductor() is not None
 
 
+def test_a_sweep_under_way_whose_graph_is_damaged_is_not_submitted_again(conducted: Submission, slurm: Path) -> None:
+    (conducted.folder / GRAPH).write_text("{")
+    submit = ["submit", *SETTINGS, *CPU, f"outputs={conducted.outputs}"]
+    with pytest.raises(LarkError, match=rf"graph.json is damaged.*carried out \(process {os.getpid()}"):
+        main(submit)
+    (conducted.folder / CONDUCTOR).unlink()
+    (slurm / "7.job").write_text("PENDING")
+    (conducted.folder / JOBS).write_text(json.dumps({next(iter(conducted.steps)): "7"}))
+    with pytest.raises(LarkError, match=r"graph.json is damaged.*1 SLURM job \(7\).*scancel 7"):
+        main(submit)
+    (slurm / "7.job").write_text("CANCELLED")
+    main(submit)
+    assert Submission(conducted.folder).conductor() is not None
+
+
 def test_a_step_of_a_lost_conductor_is_left_alone_until_it_ends(conducted: Submission, slurm: Path) -> None:
     (conducted.folder / CONDUCTOR).unlink()
     (first,) = [step for step in conducted.steps.values() if not step.after]

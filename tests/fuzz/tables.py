@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -141,12 +142,16 @@ def is_missing(value: Any) -> bool:
 
 
 def shown(value: Any) -> str | None:
-    """A value as text. The only value of a list is that value."""
+    """A value as text, as an answer is written: numbers without exponent. The only value of a list is that value; white space
+    is none."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if is_missing(value):
+    if is_missing(value) or (isinstance(value, str) and not any(map(str.isprintable, value.split()))):
         return None
-    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        digits = np.format_float_positional(value, trim="-")
+        return digits.removeprefix("-") if float(digits) == 0 else digits
+    return str(value)
 
 
 @dataclass

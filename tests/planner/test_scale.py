@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from experiments.bench.cluster import compare, simulate, totals, with_defaults
+from experiments.bench.cluster import compare, draw, simulate, totals, with_defaults
 from lark.errors import LarkError
 from lark.planner.__main__ import composed, describe, numbers
 from lark.planner.division import Scale, disk_gib, parts
@@ -59,6 +59,16 @@ def test_a_training_that_fails_before_its_next_checkpoint_does_not_finish(failur
     if failures < 10:
         more = composed([*SETTINGS, f"training.checkpoints={found[1].replace(',', '')}"])
         assert "does not finish" not in describe(more, steps_of(more), Scale(10_000_000, 64), failures)
+
+
+def test_the_simulation_leaves_out_what_does_not_finish() -> None:
+    config = composed(SETTINGS)
+    table = compare(config, steps_of(config), 200_000, (8,), (5.0,), repeats=1)
+    (train,) = table[table["step"] == "train"].to_dict("records")
+    assert train["planned_hours"] == train["simulated_hours"] == inf
+    score = table[table["step"] == "score"]
+    assert (score["planned_hours"] / score["simulated_hours"]).between(0.8, 1.25).all(), score
+    draw(table, 200_000)
 
 
 def test_shards_that_no_gpu_finishes_take_forever_and_nothing_lost_is_zero() -> None:

@@ -1,6 +1,7 @@
 """Cards state what was selected and how, render hostile names as text, and do not belong to the artifact."""
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,7 @@ from lark.config.cli import as_hydra_reads
 from lark.runtime import pipeline
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.plan import make_plan
-from lark.runtime.store import CARD, Checksums
+from lark.runtime.store import CARD, Checksums, Store
 from lark.selection.write import SELECTION
 from tests.conftest import composed, work_here
 
@@ -94,6 +95,22 @@ def test_a_card_is_not_part_of_the_artifact(selection: Path) -> None:
         run.run()
         assert not any(outcome.made for outcome in run.outcomes)
     assert dataset_card(selection) == original  # an older artifact without a card gets the same one later
+
+
+def test_a_card_does_not_repeat_a_damaged_description(selection: Path, tmp_path: Path) -> None:
+    """Size and time of a damaged config.yaml can be those of the manifest."""
+    outputs = tmp_path / "outputs"
+    shutil.copytree(selection.parent.parent, outputs)
+    config = composed("pool.questions=3", "method=random", "budget.total=7", "stages=[select]", f"outputs={outputs}")
+    (made,) = [a for step in make_plan(config, Checksums(outputs)) for a in step.artifacts if a.kind == SELECTION]
+    (described,) = outputs.glob("lengths/*/config.yaml")
+    text = described.read_bytes()
+    described.write_bytes(bytes(len(text)))
+    original = dataset_card(selection)
+    assert dataset_card(outputs / made.folder) != original
+    Store(outputs).restore_descriptions(made)
+    assert described.read_bytes() == text
+    assert dataset_card(outputs / made.folder) == original
 
 
 def test_hostile_teachers_stay_text_in_the_whole_card(selection: Path, tmp_path: Path) -> None:
