@@ -32,16 +32,23 @@ class World:
     seed_effect: float = 0.2
     problems: int = 80
     samples: int = SAMPLES
+    uneven: float = 1.0
+    """How much more the seeds of every second entrant matter."""
 
     @property
     def names(self) -> list[str]:
         return [str(m) for m in range(len(self.abilities))]
 
     @property
+    def effects(self) -> Floats:
+        """[M] Standard deviation of each entrant's seed effect."""
+        return self.seed_effect * np.where(np.arange(len(self.abilities)) % 2, self.uneven, 1.0)
+
+    @property
     def accuracies(self) -> Floats:
         """[M] Expected share of right answers, over problems and seeds."""
         points, weights = np.polynomial.hermite_e.hermegauss(60)
-        spread = np.sqrt(DIFFICULTY**2 + TASTE**2 + self.seed_effect**2)
+        spread = np.sqrt(DIFFICULTY**2 + TASTE**2 + self.effects[:, None] ** 2)
         logits = np.array(self.abilities)[:, None] + spread * points
         return np.array((1 / (1 + np.exp(-logits))) @ (weights / weights.sum()))
 
@@ -51,7 +58,7 @@ class World:
         logits = np.array(self.abilities)[:, None] + rng.normal(0, DIFFICULTY, self.problems) + rng.normal(0, TASTE, size)
 
         def run(name: str, first: int, last: int) -> Floats:
-            effects = rng.normal(0, self.seed_effect, (last - first, 1))
+            effects = rng.normal(0, self.effects[int(name)], (last - first, 1))
             chance = 1 / (1 + np.exp(-(logits[int(name)] + effects)))
             return np.asarray(rng.binomial(self.samples, chance) / self.samples)
 
@@ -109,6 +116,11 @@ def main(arguments: Sequence[str]) -> None:
                 inside, wrong = coverage(World(abilities, effect), seeds, repetitions)
                 log.info("abilities %s, %d seeds, seed effect %.1f: coverage %.3f, false verdicts %.3f",
                          abilities, seeds, effect, inside, wrong)  # fmt: skip
+    for seeds in (2, 3, 5):
+        for effect in (0.1, 0.2):
+            inside, wrong = coverage(World(tied, effect, uneven=2.0), seeds, repetitions)
+            log.info("all equal, every second twice as unstable, %d seeds, seed effects %.1f and %.1f: coverage %.3f, "
+                     "false verdicts %.3f", seeds, effect, 2 * effect, inside, wrong)  # fmt: skip
     for abilities in (tied, ladder, (1.5, *tied[1:]), (0.8, 0.8, *tied[2:])):
         for design in (Design((2, 4, 8)), Design((2, 3)), Design((3,), halve=False)):
             for effect in (0.2, 0.4):
