@@ -142,11 +142,10 @@ def is_missing(value: Any) -> bool:
 
 
 def shown(value: Any) -> str | None:
-    """A value as text, as an answer is written: numbers without exponent. The only value of a list is that value; white space
-    is none."""
+    """A value as text, as an answer is written: numbers without exponent. The only value of a list is that value."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if is_missing(value) or (isinstance(value, str) and not any(map(str.isprintable, value.split()))):
+    if is_missing(value):
         return None
     if isinstance(value, float) and math.isfinite(value):
         digits = np.format_float_positional(value, trim="-")
@@ -221,7 +220,10 @@ def same_pool(rows: list[Row], found: list[Row]) -> str | None:
                 if row.get(name) != got[name] and row.get({"question": "problem", "response": "completion"}[name]) != got[name]:
                     return f"row {number}: {name} is {row.get(name)!r:.80}, but {got[name]!r:.80} is stored"
         for name in ("answer", "teacher"):
-            if shown(row.get(name)) != got[name] and (shown(row.get(name)), got[name]) != (None, "unknown"):
+            text = shown(row.get(name))
+            if text is not None and not any(c.isprintable() and not c.isspace() for c in text):
+                text = None
+            if text != got[name] and (text, got[name]) != (None, "unknown"):
                 return f"row {number}: {name} is {row.get(name)!r:.80}, but {got[name]!r:.80} is stored"
         for name in ("question_id", "candidate_id"):
             if row.get(name) is not None and str(row[name]) != got[name]:
