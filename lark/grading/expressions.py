@@ -82,8 +82,8 @@ def read_base(tokens: Tokens) -> tuple[str, str] | None:
 def _check(tokens: Tokens) -> None:
     """Raise `UnreadableError` for what the parser of expressions would skip or guess.
 
-    Brackets enclose something, braces are arguments, subscripts belong to symbols, and a number does not follow braces
-    directly (`\\frac{1}{2}5`), except after a function (`\\log_2 32`).
+    Brackets enclose something, braces are arguments, subscripts belong to symbols, `!!` is not `!` twice, and a number does not
+    follow braces directly (`\\frac{1}{2}5`), except after a function (`\\log_2 32`).
     """
     has_bound = any(token.text in BOUND for token in tokens)
     allowed = _OPERATORS | FUNCTIONS | GREEK | BOUND | (_IN_BOUND if has_bound else frozenset())
@@ -94,6 +94,8 @@ def _check(tokens: Tokens) -> None:
         text = token.text
         if token.kind is Kind.WORD or (token.kind in {Kind.MARK, Kind.COMMAND} and text not in allowed):
             raise UnreadableError(f"{text} in an expression")
+        if previous == text == "!":
+            raise UnreadableError("a double factorial")
         if previous + text in {"()", "(,", ",)", "{}", "[]", "||"}:
             raise UnreadableError("empty brackets")
         if text == "{":

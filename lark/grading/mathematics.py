@@ -17,6 +17,9 @@ SIX_DECIMALS, SIX_DIGITS = Rational(1, 10**6), Rational(5, 10**6)
 not 100/3, and 0.000003 is not 1/300001. (Six correct digits leave a relative error of at most 5e-6, at 1.00000.)"""
 DIGITS = 50
 """Precision at which two exact values are compared. They are equal if all but the last ten of these digits are."""
+LARGEST = 10**1000
+"""Larger numbers, and smaller ones than its inverse, must be equal exactly. The digits that sympy computes for huge ones are wrong:
+(√2000!)!, of 10^58 digits, and the same number minus 1/7 differ by a factor of 10^15732."""
 
 _CONVERSION = ConversionConfig(lowercase_symbols=False, interpret_as_mixed_fractions=False)
 _CONSTANTS = frozenset({"e", "i"})
@@ -66,7 +69,7 @@ def parse(expression: Expression, is_imaginary: bool = True) -> Expr:
     if not expression.has_bound_variable:
         latex = re.sub(r"(?<![\\A-Za-z])d (?=[A-Za-z])", r"d \\cdot ", latex)  # not the symbol dx
     value = latex2sympy(latex, is_real=True, conversion_config=_CONVERSION, normalization_config=None)
-    if not isinstance(value, Expr):
+    if not isinstance(value, Expr) or any(part.args[0].is_integer is False for part in value.atoms(sympy.factorial)):
         raise UnreadableError(f"not an expression: {latex}")
     value = value.replace(lambda part: part is I, lambda _: Symbol("I", real=True))  # the parser reads the letter I as i
     return value.subs({symbol: I for symbol in value.free_symbols if symbol.name == "i"}) if is_imaginary else value
@@ -100,6 +103,8 @@ def same_number(a: Expr, b: Expr, may_round: bool) -> bool:
         return False
     if a == b:
         return True
+    if not all(value == 0 or 1 / LARGEST < abs(value) < LARGEST for value in values):
+        return False
     scale = max(map(abs, values))
     difference = abs((a - b).evalf(DIGITS))
     if may_round and not _is_decimal(b):

@@ -259,15 +259,15 @@ def checksum(path: Path) -> str:
 class Checksums:
     """SHA-256 of input files, cached by size and times: a pool of gigabytes is read once, not in every run.
 
-    The times are those of the last change of the content, which programs can set, and of the file's entry, which they cannot.
+    The times are those of the last change of the content, which programs can set, and of the file's entry, which they cannot. An
+    entry is [size, time, time, result, digest of all this]: a damaged one is not used.
     """
 
     def __init__(self, root: Path) -> None:
         self.path = root / ".cache" / "checksums.json"
-        shapes = ([int, int, int, str], [int, int, int, bool])
         found = (readable_object(self.path) or {}).items()
         self.known = {
-            key: entry for key, entry in found if isinstance(entry, list) and [type(part) for part in entry] in shapes
+            key: entry for key, entry in found if isinstance(entry, list) and entry[4:] == [self._digest(key, entry[:4])]
         }
 
     def __call__(self, path: Path) -> str:
@@ -279,11 +279,16 @@ class Checksums:
             stat, key = path.stat(), os.path.realpath(path) + (what and f" ({what})")
             stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
             if self.known.get(key, [])[:3] != stamp:
-                self.known[key] = [*stamp, compute(path)]
+                entry = [*stamp, compute(path)]
+                self.known[key] = [*entry, self._digest(key, entry)]
                 self._save()
         except OSError as error:
             raise LarkError(f"{path}: cannot be read ({error.strerror}).") from error
         return self.known[key][3]
+
+    @staticmethod
+    def _digest(key: str, entry: Sequence[Any]) -> str:
+        return hashlib.sha256(json.dumps([key, *entry]).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def _save(self) -> None:
         """Write the cache, if the disk allows it: without it, the files are only read again."""

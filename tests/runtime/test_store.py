@@ -206,3 +206,15 @@ def test_checksums_of_inputs_follow_their_content(tmp_path: Path) -> None:
     path.write_text("two")
     assert Checksums(tmp_path)(path) != first
     assert json.loads((tmp_path / ".cache" / "checksums.json").read_text())
+
+
+def test_a_damaged_entry_of_the_cache_is_not_used(tmp_path: Path) -> None:
+    path, cache = tmp_path / "pool.jsonl", tmp_path / ".cache" / "checksums.json"
+    path.write_text("one")
+    right = Checksums(tmp_path)(path)
+    text = cache.read_text()
+    for wrong in (right[:-1], right[:-1] + ("0" if right[-1] != "0" else "1")):
+        cache.write_text(text.replace(right, wrong))
+        assert Checksums(tmp_path)(path) == right
+    cache.write_text(text)
+    assert Checksums(tmp_path).known
