@@ -99,11 +99,15 @@ def status(arguments: list[str]) -> str | None:
     found = submissions(Path(os.path.realpath(outputs_typed(arguments))), None if name is None else dashed(name))
     if not found:
         return f"No sweep{'' if name is None else f' of {dashed(name)}'} has been submitted to {outputs_typed(arguments)}."
+    problems = []
     for submission in found:
-        log.info("%s\n", describe_status(submission))
-        if words:
-            log.info("%s\n", timeline(submission))
-    return None
+        try:
+            log.info("%s\n", describe_status(submission))
+            if words:
+                log.info("%s\n", timeline(submission))
+        except LarkError as error:
+            problems.append(str(error))
+    return "\n".join(problems) or None
 
 
 def plan(name: str, arguments: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ import argparse
 import heapq
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from lark.config import Config
 from lark.models.shapes import shape_of
-from lark.planner.__main__ import COUNTS, composed
+from lark.planner.__main__ import COUNTS, LIMITS, composed, require_gpus
 from lark.planner.costs import forward_flops
 from lark.planner.division import Scale, parts
 from lark.planner.lengths import PoolLengths, pool_lengths
@@ -227,18 +227,34 @@ def with_defaults(settings: Sequence[str]) -> list[str]:
     return [*(setting for setting in SETTINGS if setting.partition("=")[0] not in given), *settings]
 
 
+def _within(key: str, kind: type[int] | type[float]) -> Callable[[str], float]:
+    """A number of the command line, within the planner's limits."""
+
+    def read(text: str) -> float:
+        value = kind(text)
+        if not (kind is int) <= value <= LIMITS[key]:
+            raise argparse.ArgumentTypeError(f"{text}: must be a number from {int(kind is int)} to {LIMITS[key]:,}")
+        return value
+
+    return read
+
+
 def main() -> None:
     log_to()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="100,000 trajectories on up to 64 GPUs")
-    parser.add_argument("--trajectories", type=int, default=10_000_000)
-    parser.add_argument("--failures", type=float, nargs="+", default=[0.0, 0.002, 0.02], help="per GPU-hour")
+    parser.add_argument("--trajectories", type=_within("trajectories", int), help="10,000,000 unless --quick")
+    parser.add_argument(
+        "--failures", type=_within("failures_per_gpu_hour", float), nargs="+", default=[0.0, 0.002, 0.02], help="per GPU-hour"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="simulations with failures; 100 times as many of training")
     parser.add_argument("--outputs", type=Path, help="the same as the setting outputs=")
     parser.add_argument("settings", nargs="*", help=f"settings of run.py, added to {' '.join(SETTINGS)}")
     given = parser.parse_args()
-    trajectories, counts = (100_000, COUNTS[:7]) if given.quick else (given.trajectories, COUNTS)
+    trajectories = given.trajectories or (100_000 if given.quick else 10_000_000)
+    counts = COUNTS[:7] if given.quick else COUNTS
     config = composed(with_defaults(given.settings))
+    require_gpus(config)
     with tempfile.TemporaryDirectory() as folder:
         steps = wanted(make_plan(config, Checksums(Path(folder)), elsewhere=True), config.stages)
     table = compare(config, steps, trajectories, counts, given.failures, given.repeats)
@@ -246,8 +262,8 @@ def main() -> None:
     rows = []
     for values in found.to_dict("records"):
         r = {str(name): float(value) for name, value in values.items()}
-        times = [duration(r[name] * 3600) for name in ("planned_hours", "simulated_hours")]
         ends = r["planned_hours"] < inf
+        times = [duration(r["planned_hours"] * 3600), duration(r["simulated_hours"] * 3600) if ends else "not simulated"]
         ratio = f"{r['planned_hours'] / r['simulated_hours']:.3f}" if ends else ""
         lost = [f"{r[f'{who}_lost']:,.1f}" if ends else "" for who in ("planned", "simulated")]
         rows.append([f"{r['failures_per_gpu_hour']:g}", f"{r['gpus']:.0f}", *times, ratio, *lost])
@@ -260,6 +276,9 @@ def main() -> None:
     folder_ = (given.outputs or config.outputs_path) / "bench"
     folder_.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder_ / "cluster.csv", index=False)
+    if found["planned_hours"].min() == inf:
+        log.info("At these rates nothing finishes: there is no figure. %s", folder_ / "cluster.csv")
+        return
     save(draw(table, trajectories), folder_ / "cluster")
     log.info("%s", folder_ / "cluster.png")
 

@@ -6,10 +6,7 @@ which continues: the artifacts record what is finished. Waiting steps have no pr
 Run as: python -m experiments.submission.conductor <folder of the sweep>
 """
 
-import json
 import logging
-import os
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -19,10 +16,10 @@ from typing import Protocol
 from experiments.submission.graph import remaining
 from experiments.submission.local_place import LocalPlace
 from experiments.submission.ray_place import RayPlace
-from experiments.submission.record import AGAIN, CONDUCTOR, Planned, Submission, touched
+from experiments.submission.record import AGAIN, Planned, Submission, conducting, is_conductor
+from lark.errors import LarkError
 from lark.printing import log_to
 from lark.runtime.entry import run_main
-from lark.runtime.store import write_text
 
 log = logging.getLogger("experiments")
 
@@ -53,7 +50,7 @@ def conduct(submission: Submission, place: Place, poll: float = 1.0) -> dict[str
     waiting = sorted((name for name in steps if name not in done), key=lambda name: -urgency[name])
     running: set[str] = set()
     failed: dict[str, str] = {}
-    while True:
+    while is_conductor(submission.folder):
         if (submission.folder / AGAIN).exists():
             (submission.folder / AGAIN).unlink(missing_ok=True)
             waiting, failed = sorted([*waiting, *failed], key=lambda name: -urgency[name]), {}
@@ -78,21 +75,19 @@ def conduct(submission: Submission, place: Place, poll: float = 1.0) -> dict[str
                 events = submission.events(steps[name])
                 failed[name] = events[-1].failure if events else "its process was lost"
                 log.info("%s: failed: %s", name, failed[name])
+    raise LarkError(
+        "The sweep was submitted again while this process was stopped. What it was making is left to its successor."
+    )
 
 
 def main(folder: Path) -> str | None:
     submission = Submission(folder)
-    said = {"process": os.getpid(), "host": socket.gethostname()}
-    write_text(folder / CONDUCTOR, json.dumps(said))
-    try:
-        with touched(folder / CONDUCTOR):
-            place = PLACES[submission.place](submission)
-            try:
-                failed = conduct(submission, place)
-            finally:
-                place.close()
-    finally:
-        (folder / CONDUCTOR).unlink(missing_ok=True)
+    with conducting(folder):
+        place = PLACES[submission.place](submission)
+        try:
+            failed = conduct(submission, place)
+        finally:
+            place.close()
     return "\n".join(f"{name}: {error}" for name, error in failed.items()) or None
 
 

@@ -4,7 +4,8 @@
         graph.json           the steps, with the configuration of each trial; written by `submit`
         events/<step>.jsonl  when the step was started and how it ended; its process touches the file while it works
         logs/<step>.log      its output
-        conductor.json       the process that starts steps (not with SLURM); touched while it works
+        conductor.json       the process that starts steps (not with SLURM), which touches it; if the file is removed or names
+                             another process, it ends
         jobs.json            the SLURM job of each step
         again                asks the conductor to try failed steps again
 
@@ -19,7 +20,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -85,17 +86,19 @@ class Submission:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        values = read_object(folder / GRAPH)
         try:
-            self.title = str(values["title"])
-            self.arguments: list[str] = list(values["arguments"])
-            self.place = str(values["place"])
-            self.address: str | None = values["address"]
-            self.launcher: dict[str, Any] = dict(values["launcher"])
-            self.trials: list[dict[str, Any]] = list(values["trials"])
-            self.steps = {node["name"]: _planned(node) for node in values["steps"]}
-        except (KeyError, TypeError) as error:
-            raise LarkError(f"{folder / GRAPH} is of another version ({error}). Remove {folder} and submit again.") from error
+            values = read_object(folder / GRAPH)
+            self.title = _typed(values["title"], str)
+            self.arguments = _listed(values["arguments"], str)
+            self.place = _typed(values["place"], str)
+            self.address: str | None = _typed(values["address"], str, type(None))
+            self.launcher: dict[str, Any] = _typed(values["launcher"], dict)
+            self.trials: list[dict[str, Any]] = _listed(values["trials"], dict)
+            self.steps = {step.name: step for step in map(_planned, _listed(values["steps"], dict))}
+        except (KeyError, TypeError, LarkError) as error:
+            raise LarkError(
+                f"{folder / GRAPH} is damaged or of another version: submit the sweep again. Finished steps are kept."
+            ) from error
 
     @property
     def outputs(self) -> Path:
@@ -145,14 +148,35 @@ def conductor_of(folder: Path) -> str | None:
 
 
 def jobs_of(folder: Path) -> dict[str, str]:
-    """The SLURM job of each step."""
-    return {name: str(job) for name, job in (readable_object(folder / JOBS) or {}).items()}
+    """The SLURM job of each step. Raises LarkError if the file is damaged: jobs must not be forgotten."""
+    if not (folder / JOBS).exists():
+        return {}
+    jobs = readable_object(folder / JOBS)
+    if jobs is None or not all(isinstance(job, str) and job.isdigit() for job in jobs.values()):
+        raise LarkError(
+            f"{folder / JOBS} is damaged, so it is not known which SLURM jobs the sweep has. Look for jobs whose names begin with "
+            "`lark-` (`squeue --me`), cancel them or wait until they have ended, remove the file, and submit again."
+        )
+    return {name: str(job) for name, job in jobs.items()}
 
 
 def _planned(values: dict[str, Any]) -> Planned:
-    """A step from its JSON, in which tuples are lists."""
-    read: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return Planned(**read)
+    """A step from its JSON, in which tuples are lists. Raises KeyError or TypeError."""
+    read: dict[str, Any] = {name: _typed(values[name], str) for name in ("name", "title")}
+    read |= {name: _typed(values[name], int) for name in ("trial", "gpus", "cpus")}
+    read |= {name: tuple(_listed(values[name], str)) for name in ("after", "key", "artifacts")}
+    read["trials"] = tuple(_listed(values["trials"], int))
+    return Planned(**read, seconds=_typed(values["seconds"], int, float, type(None)))
+
+
+def _typed(value: Any, *types: type) -> Any:
+    if type(value) not in types:
+        raise TypeError
+    return value
+
+
+def _listed(value: Any, kind: type) -> list[Any]:
+    return [_typed(item, kind) for item in _typed(value, list)]
 
 
 def folder_of(outputs: Path, title: str, scale: str, arguments: Sequence[str]) -> Path:
@@ -171,10 +195,17 @@ def write_graph(folder: Path, steps: Sequence[Planned], **values: Any) -> None:
 
 
 def submissions(outputs: Path, title: str | None = None) -> list[Submission]:
-    """The submitted sweeps, the latest last. `title`: only those of this experiment."""
-    files = sorted((outputs / SWEEPS).glob(f"*/{GRAPH}"), key=lambda file: file.stat().st_mtime)
-    found = [Submission(file.parent) for file in files]
-    return [submission for submission in found if title is None or submission.title == title]
+    """The submitted sweeps, the latest last. `title`: only those of this experiment. Damaged ones are left out with a warning."""
+    found = []
+    for file in sorted((outputs / SWEEPS).glob(f"*/{GRAPH}"), key=lambda file: file.stat().st_mtime):
+        try:
+            submission = Submission(file.parent)
+        except LarkError as error:
+            log.warning("%s", error)
+            continue
+        if title is None or submission.title == title:
+            found.append(submission)
+    return found
 
 
 @contextlib.contextmanager
@@ -194,14 +225,54 @@ def attempt(file: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def touched(file: Path) -> Iterator[None]:
-    """Touch a file until the end."""
+def conducting(folder: Path) -> Iterator[None]:
+    """Record that this process starts the steps of a sweep, until the end. A damaged record is written again."""
+    own = (socket.gethostname(), os.getpid())
+
+    def write() -> None:
+        write_text(folder / CONDUCTOR, json.dumps({"process": own[1], "host": own[0]}))
+
+    def renew() -> bool:
+        mine = is_conductor(folder)
+        if mine and _owner(readable_object(folder / CONDUCTOR) or {}) is None:
+            write()
+        return mine
+
+    write()
+    try:
+        with touched(folder / CONDUCTOR, renew):
+            yield
+    finally:
+        if is_conductor(folder):
+            (folder / CONDUCTOR).unlink(missing_ok=True)
+
+
+def is_conductor(folder: Path) -> bool:
+    """Whether a sweep is still this process's: not if it was stopped for so long that the sweep was submitted again meanwhile."""
+    file = folder / CONDUCTOR
+    owner = _owner(readable_object(file) or {})
+    return owner == (socket.gethostname(), os.getpid()) or (
+        owner is None and file.exists()
+    )  # a damaged record is written again
+
+
+def await_record(folder: Path) -> None:
+    """Wait until a conductor, if there is one, has written its damaged record again."""
+    file, deadline = folder / CONDUCTOR, time.monotonic() + 2 * BEAT
+    while file.exists() and _owner(readable_object(file) or {}) is None and time.monotonic() < deadline:
+        time.sleep(BEAT / 20)
+
+
+@contextlib.contextmanager
+def touched(file: Path, is_mine: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Touch a file until the end, as long as it is this process's."""
     stop = threading.Event()
 
     def beat() -> None:
         while not stop.wait(BEAT):
             with contextlib.suppress(OSError):
-                os.utime(file)
+                if is_mine():
+                    os.utime(file)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

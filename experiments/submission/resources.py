@@ -54,7 +54,7 @@ class Shares:
             gpus, most = known[-1]
             raise LarkError(
                 f"{step.title} of trial {' '.join(trial.overrides)} needs {most.memory_gib:.0f} GiB on each of {gpus} GPUs, which "
-                f"have {most.limit_gib:.0f}: run the experiment with dry_run=true to see which settings would make it fit."
+                f"have {most.limit_gib:.0f}: `python run.py` with these settings and dry_run=true says what would help."
             )
         least = min(found.seconds * gpus for gpus, found in fitting)
         chosen = max(gpus for gpus, found in fitting if found.seconds * gpus * EFFICIENCY <= least)

@@ -5,11 +5,13 @@ import time
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from experiments.submission.graph import remaining
 from experiments.submission.record import Planned, Submission
 from experiments.submission.slurm_jobs import queued
+from lark.errors import LarkError
 from lark.planner.report import duration
 from lark.printing import counted
 from lark.report.tables import text_table
@@ -66,7 +68,11 @@ def _active(submission: Submission) -> Collection[str] | None:
 
 def describe(submission: Submission) -> str:
     """The status as text."""
-    active = _active(submission)
+    note = ""
+    try:
+        active = _active(submission)
+    except LarkError as error:
+        active, note = set(submission.jobs().values()), f"{error} Its jobs are assumed to be waiting or running."
     found = situations(submission, active)
     states = Counter(s.state for s in found)
     rows = []
@@ -76,22 +82,28 @@ def describe(submission: Submission) -> str:
         gpus = sorted({s.step.gpus for s in own})
         counts = [str(sum(s.state == state for s in own)) for state in STATES]
         rows.append([title, *counts, "-".join(map(str, gpus[:1] + gpus[1:][-1:])), f"{hours:,.2f}"])
-    rows.append(
-        ["all", *(str(states[state]) for state in STATES), "", f"{sum(float(r[-1].replace(',', '')) for r in rows):,.2f}"]
-    )
+    total = sum(_device_hours(s.step) for s in found if s.state != "done")
+    rows.append(["all", *(str(states[state]) for state in STATES), "", f"{total:,.2f}"])
     parts = [
         f"{submission.title} ({submission.folder.name}), {counted(len(submission.trials), 'trial')}, on {submission.place}",
         text_table(["step", *STATES, "GPUs", "device-hours left"], rows),
         _left(submission, found),
+        note,
     ]
     if running := [s for s in found if s.state == "running"]:
         now = time.time()
-        lines = [[s.step.name, duration(now - (s.started or now)), str(submission.log_file(s.step.name))] for s in running]
+        lines = [[s.step.name, duration(now - (s.started or now)), str(_log_file(submission, s.step))] for s in running]
         parts.append(text_table(["running", "for", "log"], lines, right=3))
     if failed := [s for s in found if s.state == "failed"]:
         parts.append("\n".join(f"failed: {s.step.name}: {s.error}" for s in failed))
     parts.append(_advice(submission, found, active))
     return "\n\n".join(filter(None, parts))
+
+
+def _log_file(submission: Submission, step: Planned) -> Path:
+    """Where a running step writes its output. A SLURM job writes to submitit's file."""
+    job = submission.jobs().get(step.name) if submission.place == "slurm" else None
+    return submission.log_file(step.name).with_name(f"{job}_0_log.out") if job else submission.log_file(step.name)
 
 
 def timeline(submission: Submission) -> str:
@@ -104,9 +116,9 @@ def timeline(submission: Submission) -> str:
     rows = []
     for s in ran:
         ready = max((found[name].ended or 0.0 for name in s.step.after), default=zero)
-        times = [max(ready, zero), s.started, s.ended]
+        times = [max(min(ready, s.started or ready), zero), s.started, s.ended]
         seconds = ["" if value is None else f"{value - zero:.1f}" for value in times]
-        held = f"{s.step.gpus} GPUs" if s.step.gpus else f"{s.step.cpus} CPUs"
+        held = counted(s.step.gpus, "GPU") if s.step.gpus else counted(s.step.cpus, "CPU")
         rows.append([s.step.name, ",".join(map(str, s.step.trials)), *seconds, held, s.state])
     return text_table(["step", "trials", "inputs ready", "started", "ended", "held", "state"], rows, right=2)
 

@@ -13,14 +13,14 @@ from experiments.harness.sweep import ROOT, Sweep
 from experiments.submission import slurm_jobs
 from experiments.submission.graph import graph
 from experiments.submission.local_place import paths
-from experiments.submission.record import AGAIN, CONDUCTOR, GRAPH, Planned, Submission, folder_of, write_graph
+from experiments.submission.record import AGAIN, CONDUCTOR, GRAPH, Planned, Submission, await_record, folder_of, write_graph
 from experiments.submission.resources import Shares
 from experiments.submission.under_way import active_jobs, refuse_second_place, refuse_unreadable
 from lark.errors import LarkError
 from lark.printing import counted
-from lark.runtime.cluster import address_of, machine_of, reach
+from lark.runtime.cluster import Cluster, Node, address_of, machine_of, reach
 from lark.runtime.locks import locked
-from lark.runtime.machine import Machine, resolve
+from lark.runtime.machine import Machine, gpu_ids, resolve, usable_cores
 
 log = logging.getLogger("experiments")
 
@@ -32,11 +32,15 @@ LOG = "conductor.log"
 def submit(sweep: Sweep) -> Submission:
     """Submit the steps of a sweep that are not finished and not under way. Returns the submission."""
     place = _place(sweep)
-    steps = plan_steps(sweep, _machine(sweep))
     address = address_of(sweep.trials[0].config.hardware) if place == "ray" else None
+    cluster = reach(address) if address is not None else None
+    steps = plan_steps(sweep, _machine(sweep, cluster))
+    if place == "ray":
+        _check_room(steps, cluster.nodes if cluster is not None else (Node(usable_cores(), len(gpu_ids())),), cluster is None)
     folder = folder_of(sweep.store.root, sweep.title, sweep.scale, sweep.arguments)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", folder.name):
+        await_record(folder)
         before = _recorded(folder)
         if before is not None:
             refuse_second_place(before, place, address)
@@ -62,6 +66,7 @@ def submit(sweep: Sweep) -> Submission:
                  len(steps) - len(left))  # fmt: skip
         if not left:
             return submission
+        (folder / CONDUCTOR).unlink(missing_ok=True)  # of one that was lost, or stopped: it ends when it sees this
         if place == "slurm":
             submitted = slurm_jobs.submit_jobs(submission)
             log.info("%s submitted to SLURM", counted(len(submitted), "job"))
@@ -106,6 +111,8 @@ def _place(sweep: Sweep) -> str:
     configs = [trial.config for trial in sweep.trials]
     if any(config.force for config in configs):
         raise LarkError("force= cannot be submitted: use `python -m experiments run`, or remove the artifacts.")
+    if any(config.dry_run for config in configs):
+        raise LarkError("dry_run=true cannot be submitted: `python -m experiments plan` shows what a sweep would do and cost.")
     (cluster,) = {config.hardware.cluster for config in configs}
     if cluster == "slurm":
         slurm_jobs.require_slurm()
@@ -117,23 +124,39 @@ def _place(sweep: Sweep) -> str:
     return "local" if cluster == "none" else cluster
 
 
-def _machine(sweep: Sweep) -> Machine:
-    """The node that a step runs on."""
+def _check_room(steps: Sequence[Planned], nodes: Sequence[Node], own: bool) -> None:
+    """Report steps that need more than any node has. `own`: no other node can join the cluster."""
+    large = [step for step in steps if not any(node.cpus >= step.cpus and node.gpus >= step.gpus for node in nodes)]
+    if not large:
+        return
+    most = max(large, key=lambda step: (step.gpus, step.cpus))
+    needed = counted(most.cpus, "CPU") + (f" and {counted(most.gpus, 'GPU')}" if most.gpus else "")
+    said = (
+        f"{counted(len(large), 'step')} of the sweep, such as {most.title}, need up to {needed} of one node, which no node has"
+    )
+    if own:
+        raise LarkError(f"{said}. Lower hardware.threads or hardware.processes.")
+    log.warning(
+        "%s now. They wait until such a node joins the cluster; otherwise lower hardware.threads or hardware.processes.", said
+    )
+
+
+def _machine(sweep: Sweep, cluster: Cluster | None) -> Machine:
+    """The node that a step runs on. `cluster`: the Ray cluster, unless the sweep starts one."""
     hardware = sweep.trials[0].config.hardware
     if hardware.cluster == "slurm":
         machine = resolve(hardware, here=False)
         cores = sweep.launcher.get("cpus_per_task")
         threads = hardware.threads or (max(1, int(cores) // machine.processes) if cores else 1)
         return replace(machine, nodes=1, cluster="", workers=0, threads=threads)
-    if hardware.cluster == "ray" and (address := address_of(hardware)) is not None:
-        return machine_of(reach(address), hardware.device, hardware.processes, hardware.threads, 0)
+    if cluster is not None:
+        return machine_of(cluster, hardware.device, hardware.processes, hardware.threads, 0)
     return resolve(replace(hardware, cluster="none", address=None, workers=0, elastic=False))
 
 
 def _start(folder: Path) -> None:
     """Start a conductor that does not end with this process or its terminal."""
     command = [sys.executable, "-m", "experiments.submission.conductor", str(folder)]
-    (folder / CONDUCTOR).unlink(missing_ok=True)  # of one that was lost
     with (folder / LOG).open("ab") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths()}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

@@ -26,6 +26,7 @@ from lark.planner.scale import Expected, Part, expected, stops_falling
 from lark.printing import counted, log_to
 from lark.report.tables import text_table
 from lark.runtime.entry import run_main
+from lark.runtime.machine import resolve
 from lark.runtime.operation import Step
 from lark.runtime.plan import make_plan, wanted
 from lark.runtime.store import Checksums
@@ -33,6 +34,8 @@ from lark.runtime.store import Checksums
 log = logging.getLogger("lark")
 
 LIMITS = {"trajectories": 10**12, "gpus": 65536, "failures_per_gpu_hour": 10**12, "per_node": 65536}
+MOST_CHECKPOINTS = 100_000
+"""More are not suggested."""
 COUNTS = tuple(2**power for power in range(10))
 """1 to 512 GPUs."""
 
@@ -43,6 +46,7 @@ def main(arguments: Sequence[str]) -> str | None:
         return None
     scale, failures, rest = numbers(arguments)
     config = composed(rest)
+    require_gpus(config)
     with tempfile.TemporaryDirectory() as folder:
         steps = wanted(make_plan(config, Checksums(Path(folder)), elsewhere=True), config.stages)
     log.info("%s", describe(config, steps, scale, failures))
@@ -81,8 +85,18 @@ def composed(arguments: Sequence[str]) -> conf.Config:
         raise LarkError(sentence(error)) from error
 
 
+def require_gpus(config: conf.Config) -> None:
+    """Refuse hardware without GPUs: rates of this machine's cores are not those of a GPU."""
+    if resolve(config.hardware, here=False).device != "cuda":
+        raise LarkError(
+            "This plan is for GPUs, and the hardware has none: name a machine with GPUs, such as hardware=a100x8. For other GPUs, "
+            "add hardware.tflops=<TFLOP/s> and hardware.bandwidth=<GB/s>."
+        )
+
+
 def describe(config: conf.Config, steps: Sequence[Step], scale: Scale, failures: float) -> str:
     """The plan as text."""
+    trajectories = "1 trajectory" if scale.trajectories == 1 else f"{scale.trajectories:,} trajectories"
     listed = parts(config, steps, scale)
     found = [expected(part, scale.gpus, failures) for part in listed]
     total = sum(e.seconds for e in found)
@@ -93,7 +107,7 @@ def describe(config: conf.Config, steps: Sequence[Step], scale: Scale, failures:
         count: parts_seconds(config, steps, Scale(scale.trajectories, count, scale.per_node), failures) for count in COUNTS
     }
     return "\n".join([
-        f"{scale.trajectories:,} trajectories on {counted(scale.gpus, 'GPU')}, failures per GPU-hour: {failures:g}",
+        f"{trajectories} on {counted(scale.gpus, 'GPU')}, failures per GPU-hour: {failures:g}",
         "",
         text_table(["step", "divided into", "GPUs", "time", "share", "lost GPU-hours", "one process"], rows, right=3),
         "",
@@ -112,8 +126,13 @@ def _limits(listed: Sequence[Part], found: Sequence[Expected], rate: float, gpus
         endless = [part for part, e in zip(listed, found, strict=True) if e.seconds == inf]
         return [f"bottleneck  {part.name} does not finish at this failure rate: {_remedy(part, rate)}" for part in endless]
     part, slowest = max(zip(listed, found, strict=True), key=lambda pair: pair[1].seconds)
+    one = part.whole > slowest.seconds / 2
     why = {
-        "shards": "more GPUs shorten it",
+        "shards": "one process does most of it"
+        if one
+        else "more GPUs shorten it"
+        if slowest.gpus < part.pieces
+        else f"it has only {counted(part.pieces, 'shard')}",
         "together": f"it uses at most {counted(part.most, 'GPU')}",
         "not": "GPUs do not shorten it",
     }
@@ -126,8 +145,11 @@ def _limits(listed: Sequence[Part], found: Sequence[Expected], rate: float, gpus
 def _remedy(part: Part, rate: float) -> str:
     """What helps a part that does not finish: pieces of which each has about one failure."""
     if part.divided == "shards":
-        return "a GPU fails before it has finished a shard. Use smaller shards (scoring.shard_tokens)."
-    return f"a GPU fails before the next checkpoint. Raise training.checkpoints to {ceil(rate * part.work):,} or more."
+        smaller = "Use smaller shards (scoring.shard_tokens), or" if part.name == "score" else "Use"
+        return f"a GPU fails before it has finished a shard. {smaller} GPUs that fail less often."
+    if (checkpoints := ceil(rate * part.work)) > MOST_CHECKPOINTS:
+        return "a GPU fails before the next checkpoint. Use GPUs that fail less often."
+    return f"a GPU fails before the next checkpoint. Raise training.checkpoints to {checkpoints:,} or more."
 
 
 def _row(part: Part, e: Expected, total: float) -> list[str]:
@@ -148,7 +170,7 @@ def parts_seconds(config: conf.Config, steps: Sequence[Step], scale: Scale, fail
 
 def _stop(times: dict[int, float]) -> str:
     count = stops_falling(times)
-    return "" if count is None else f"Beyond {count} GPUs, twice as many save less than a tenth of the time."
+    return "" if count is None else f"Beyond {counted(count, 'GPU')}, twice as many save less than a tenth of the time."
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def problem(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 (byte 0x{error.object[error.start]:02x} at position {error.start}); convert the file to UTF-8"
     if isinstance(error, json.JSONDecodeError):
-        return f"broken JSON ({error.msg} at column {error.colno})"
+        return f"broken JSON ({error.msg.removesuffix(' at')} at column {error.colno})"
     if isinstance(error, RecursionError):
         return "the JSON is nested too deeply"
     if isinstance(error, DuplicateKeyError):

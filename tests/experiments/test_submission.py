@@ -20,11 +20,24 @@ from experiments.__main__ import main
 from experiments.harness.sweep import compose_sweep
 from experiments.submission.conductor import conduct
 from experiments.submission.graph import graph, remaining
-from experiments.submission.record import AGAIN, CONDUCTOR, GRAPH, JOBS, Planned, Submission, attempt, submissions
+from experiments.submission.record import (
+    AGAIN,
+    CONDUCTOR,
+    GRAPH,
+    JOBS,
+    Planned,
+    Submission,
+    attempt,
+    await_record,
+    conducting,
+    is_conductor,
+    submissions,
+)
 from experiments.submission.slurm_jobs import parameters
 from experiments.submission.status import describe
-from experiments.submission.submit import plan_steps
+from experiments.submission.submit import _check_room, plan_steps
 from lark.errors import LarkError
+from lark.runtime.cluster import Node
 from lark.runtime.machine import Machine
 from lark.runtime.operation import Operation, Step
 from lark.runtime.store import Artifact, Kind
@@ -272,11 +285,15 @@ def test_a_step_of_a_lost_conductor_is_left_alone_until_it_ends(conducted: Submi
 
         def close(self) -> None: ...
 
+    def carry_out() -> dict[str, str]:
+        with conducting(conducted.folder):
+            return conduct(conducted, Watching(), 0.01)
+
     with ThreadPoolExecutor() as threads:
         with attempt(conducted.event_file(first.name)):
             with pytest.raises(LarkError, match=f"{first.name} is still running"):
                 main(["submit", *SETTINGS, *SLURM, f"outputs={conducted.outputs}"])
-            failed = threads.submit(conduct, conducted, Watching(), 0.01)
+            failed = threads.submit(carry_out)
             time.sleep(0.2)
             assert not started and not failed.done()
         assert list(failed.result(20)) == started == [first.name]
@@ -314,11 +331,103 @@ def test_an_event_that_is_being_written_is_not_damage(conducted: Submission, cap
 @pytest.mark.parametrize(
     "text", ['{"process":"abc","host":"vm"}', '{"process": -1, "host": "vm"}', f'{{"process": 1{"0" * 40}}}', "[]", "\x00", ""]
 )
-def test_a_damaged_record_of_the_conductor_counts_as_none(conducted: Submission, text: str) -> None:
+def test_a_damaged_record_without_a_conductor_counts_as_none(
+    conducted: Submission, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.submission.record.BEAT", 0.1)
     (conducted.folder / CONDUCTOR).write_text(text)
     assert conducted.conductor() is None
     main(["submit", *SETTINGS, *CPU, f"outputs={conducted.outputs}"])
     assert conducted.conductor() is not None
+
+
+def test_a_conductor_writes_its_damaged_record_again(conducted: Submission, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then, `submit` waits; it does not start a second one."""
+    monkeypatch.setattr("experiments.submission.record.BEAT", 0.2)
+    with conducting(conducted.folder):
+        (conducted.folder / CONDUCTOR).write_text('{"pro')
+        assert is_conductor(conducted.folder)
+        await_record(conducted.folder)
+        assert f"process {os.getpid()}" in (conducted.conductor() or "")
+    assert not (conducted.folder / CONDUCTOR).exists()
+
+
+@pytest.mark.parametrize("record", [None, '{"process": 1, "host": "elsewhere"}'])
+def test_a_conductor_ends_if_the_sweep_was_submitted_again_while_it_was_stopped(
+    conducted: Submission, record: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.submission.record.BEAT", 0.1)
+    started: list[str] = []
+
+    class Place:
+        def start(self, step: Planned) -> bool:
+            started.append(step.name)
+            if record is None:
+                (conducted.folder / CONDUCTOR).unlink()
+            else:
+                (conducted.folder / CONDUCTOR).write_text(record)
+            return True
+
+        def ended(self, seconds: float) -> list[str]:
+            return []
+
+        def close(self) -> None: ...
+
+    with conducting(conducted.folder), pytest.raises(LarkError, match="submitted again while this process was stopped"):
+        conduct(conducted, Place(), poll=0.01)
+    assert len(started) == 1
+    left = conducted.folder / CONDUCTOR
+    assert (left.read_text() if left.exists() else None) == record
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 5}', '{"a": "x"}', '{"a": null}'])
+def test_damaged_records_of_jobs_are_not_forgotten(conducted: Submission, slurm: Path, text: str) -> None:
+    (conducted.folder / CONDUCTOR).unlink()
+    (conducted.folder / JOBS).write_text(text)
+    for hardware in (CPU, SLURM):
+        with pytest.raises(LarkError, match=r"jobs.json is damaged.*squeue --me.*remove the file"):
+            main(["submit", *SETTINGS, *hardware, f"outputs={conducted.outputs}"])
+    assert not list(slurm.glob("*.job")) and conducted.conductor() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"launcher": "abc"}, {"arguments": [1, 2]}, {"title": None}, {"steps": [{}]}, {"steps": {}}, {"trials": [1]}, None],
+)
+def test_a_damaged_graph_does_not_hide_other_sweeps(
+    conducted: Submission, change: dict[str, object] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = conducted.folder.with_name("other")
+    shutil.copytree(conducted.folder, other)
+    values = json.loads((other / GRAPH).read_text())
+    (other / GRAPH).write_text("{}" if change is None else json.dumps(values | change))
+    assert [submission.folder for submission in submissions(conducted.outputs)] == [conducted.folder]
+    assert f"{other / GRAPH} is damaged or of another version: submit the sweep again." in caplog.text
+
+
+def test_a_sweep_on_slurm_has_a_status_where_slurm_does_not_answer(
+    conducted: Submission, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (conducted.folder / CONDUCTOR).unlink()
+    main(["submit", *SETTINGS, *SLURM, f"outputs={conducted.outputs}"])
+    monkeypatch.setenv("PATH", str(slurm / "nothing"))
+    said = describe(Submission(conducted.folder))
+    assert "SLURM does not answer" in said and "assumed to be waiting" in said
+    assert not re.search(r"^failed:", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_steps_that_no_node_can_take_are_reported(own: bool, caplog: pytest.LogCaptureFixture) -> None:
+    large = Planned("a", "score", 0, (0,), (), ("a",), (), 0, 8, None)
+    steps = [large, Planned("b", "select", 0, (0,), (), ("b",), (), 0, 1, None)]
+    said = "1 step of the sweep, such as score, need up to 8 CPUs of one node, which no node has"
+    if own:
+        with pytest.raises(LarkError, match=said):
+            _check_room(steps, [Node(2, 0)], own)
+    else:
+        _check_room(steps, [Node(2, 0)], own)
+        assert said in caplog.text
+    _check_room(steps, [Node(2, 0), Node(8, 0)], own)
 
 
 def test_jobs_ask_for_the_gpus_of_their_step(tmp_path: Path) -> None:
@@ -334,7 +443,11 @@ def test_jobs_ask_for_the_gpus_of_their_step(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_submitted_is_a_sentence(tmp_path: Path) -> None:
-    for typed, why in [("hardware=slurm", "there is no sbatch here"), ("force=[score]", "force= cannot be submitted")]:
+    for typed, why in [
+        ("hardware=slurm", "there is no sbatch here"),
+        ("force=[score]", "force= cannot be submitted"),
+        ("dry_run=true", "dry_run=true cannot be submitted"),
+    ]:
         with pytest.raises(LarkError, match=re.escape(why)):
             main(["submit", *ARGUMENTS, typed, f"outputs={tmp_path}"])
     assert "No sweep of table1 has been submitted" in str(main(["status", "table1", f"outputs={tmp_path}"]))
