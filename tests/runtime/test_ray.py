@@ -252,7 +252,7 @@ def test_a_run_survives_the_loss_of_nodes_and_makes_the_files_of_one_machine(one
 def test_a_node_that_is_lost_while_generating_changes_no_answer(started: Nodes, tmp_path: Path) -> None:
     started.add(2 - len(started.nodes))
     config = composed(
-        "benchmark=demo_words", "benchmark.tasks.demo_words.limit=12", "benchmark.decoding.samples=2", "engine.batch=4",
+        "benchmark=demo_words", "benchmark.tasks.demo_words.limit=12", "benchmark.decoding.samples=8", "engine.batch=4",
         "benchmark.decoding.seeds=[0,1]", "benchmark.decoding.max_new_tokens=150", "benchmark.decoding.temperature=1.5",
     )  # fmt: skip
     found = {}
@@ -265,9 +265,17 @@ def test_a_node_that_is_lost_while_generating_changes_no_answer(started: Nodes, 
         else:
             with ThreadPoolExecutor() as pool:
                 working = pool.submit(launch.run_worker, job, str(GENERATE.run))
-                wait(lambda: any(path.stat().st_size for path in folder.glob("shard-*")) or working.done())  # noqa: B023
-                started.kill()
+                lost, before = None, dict[Path, bytes]()
+                while not any(before.values()) or (lost := started.working()) is None:
+                    assert not working.done(), "it ended before a node was lost"
+                    before = {path: path.read_bytes().rpartition(b"\n")[0] for path in folder.glob("shard-*")}
+                started.kill(lost)
+                assert not working.done()
                 counts = working.result()
+                assert re.search(r"Lost a node of the cluster; \d of its \d shards? go to others\.", logged(folder)), logged(
+                    folder
+                )
+                assert all(path.read_bytes().startswith(done) for path, done in before.items()), "nothing is generated twice"
         collect(job, counts)
         found[name] = (folder / GENERATIONS.file).read_bytes()
     assert found["cluster"] == found["one"]
