@@ -6,7 +6,7 @@ take the choice back. The options are not known here, so a text that may do eith
 
 import re
 
-from lark.grading.labels import DENIED, word_set
+from lark.grading.labels import is_plain, word_set
 
 LONGEST_CHOICE = 1000
 """Characters. A longer answer is not read, and counts as no choice."""
@@ -84,7 +84,7 @@ def _describes(text: str) -> bool:
     first = re.match(r"[a-z]*", text.lower())
     if (first and first[0] in _CONNECTIVES) or _RETRACTIONS & set(words):
         return False
-    if words and words[0] in {"no", "not"} and (len(words) == 1 or words[1] in DENIED):
+    if words and words[0] in {"no", "not"} and (len(words) == 1 or not is_plain(words[1:2])):
         return False
     if words and _PRONOUNS.issuperset(words) and not any(character.isdigit() for character in text):
         return False

@@ -7,7 +7,7 @@ tokens.
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise, starmap
 from typing import TypeVar
 
 import sympy  # type: ignore[import-untyped]
@@ -153,7 +153,7 @@ def _joined(answer: Answer) -> list[Statement]:
     operator = {frozenset({"or"}): r"\cup", frozenset({"and"}): r"\cap"}.get(answer.joints)
     if operator is None or len(variables) < len(answer.statements) or len(set(variables)) > 1:
         return list(answer.statements)
-    return [Statement((), (SetExpression(values[0], tuple((operator, value) for value in values[1:])),))]
+    return [Statement((), (SetExpression(values[0], tuple((operator, value) for value in values[1:])),), units=(None,))]
 
 
 def _signs(statement: Statement) -> list[Statement]:
@@ -166,7 +166,7 @@ def _signs(statement: Statement) -> list[Statement]:
     variants = (
         tuple(Token(Kind.MARK, sign.get(t.text, t.text)) if t.text in sign else t for t in value.tokens) for sign in signs
     )
-    return [Statement(statement.names, (Expression(tokens),), measure=statement.measure) for tokens in variants]
+    return [Statement(statement.names, (Expression(tokens),), units=statement.units) for tokens in variants]
 
 
 def _match(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], bool]) -> bool:
@@ -187,26 +187,51 @@ def _all_same(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], boo
 
 def same_statement(predicted: Statement, expected: Statement) -> bool:
     """Every value must equal the expected one. Equations that are not solved for a name are compared as equations."""
-    if not labels.are_compatible(predicted.measure, expected.measure) or not _same_names(predicted, expected):
-        return False
-    if _is_percentage_of_a_fraction(predicted, expected):
+    if not _same_names(predicted, expected) or not all(starmap(labels.are_compatible, combinations(predicted.units, 2))):
         return False
     if len(expected.values) == 1:
-        (value,) = expected.values
-        if predicted.values and all(same_value(ours, value) for ours in predicted.values):
-            return all(_is_rounded(rounded, predicted.values[0]) for rounded in predicted.rounded)
-        if not predicted.values:  # only `\approx`, which is enough if the gold answer is rounded as well
-            return (
-                isinstance(value, Expression) and value.is_decimal and all(same_expression(r, value) for r in predicted.rounded)
+        (gold,) = expected.quantities
+        if predicted.values and all(_same_quantity(ours, gold) for ours in predicted.quantities):
+            first = predicted.quantities[0]
+            rounded = zip(predicted.rounded, predicted.units[len(predicted.values) :], strict=True)
+            return all(unit in {first[1], None} and _is_rounded(ours, first[0]) for ours, unit in rounded)
+        if not predicted.values:  # only `\\approx`, which is enough if the gold answer is rounded as well
+            is_decimal = isinstance(gold[0], Expression) and gold[0].is_decimal
+            return is_decimal and all(
+                _same_quantity(ours, gold) for ours in zip(predicted.rounded, predicted.units, strict=True)
             )
+    if not all(labels.are_compatible(ours, theirs) for ours in predicted.units for theirs in expected.units):
+        return False
     is_equation = len(expected.values) == 2 or bool(expected.names and _value_letters(expected))
     return is_equation and bool(predicted.members and expected.members) and same_equation(predicted.members, expected.members)
 
 
-def _is_percentage_of_a_fraction(predicted: Statement, expected: Statement) -> bool:
-    """Whether a percent sign changes the value: `0.5\\%` is not `\\frac{1}{2}`, while a whole number may be meant in percent."""
-    fractions = [value for value in expected.values if isinstance(value, Expression) and value.latex.startswith(r"\frac")]
-    return predicted.measure == ("percent", 1) and expected.measure is None and bool(fractions)
+_WHOLE = re.compile(r"(?:- )?(?!1\b)[0-9]+(?:\.0*)?")
+
+
+def _same_quantity(predicted: tuple[Value, labels.Unit | None], expected: tuple[Value, labels.Unit | None]) -> bool:
+    """Compare values with units. A percentage is a number of hundredths: 75% is 3/4, and 0.5% is not 0.5. A gold answer that is a
+    whole number other than 1 and -1 may be a number of percent, and one in percent may be answered without the sign."""
+    (ours, our_unit), (theirs, their_unit) = predicted, expected
+    are_percent = _is_percentage(our_unit), _is_percentage(their_unit)
+    if are_percent == (True, False) and isinstance(ours, Expression) and isinstance(theirs, Expression):
+        if their_unit is not None:
+            return False
+        return same_value(ours if _WHOLE.fullmatch(theirs.latex) else _hundredth(ours), theirs)
+    if are_percent == (False, True) and isinstance(ours, Expression) and isinstance(theirs, Expression):
+        return our_unit is None and (same_value(ours, theirs) or same_value(ours, _hundredth(theirs)))
+    if our_unit == labels.DEGREE and their_unit is None and isinstance(theirs, Expression) and r"\pi" in theirs.latex:
+        return False  # the gold answer is in radians
+    return labels.are_compatible(our_unit, their_unit) and same_value(ours, theirs)
+
+
+def _is_percentage(unit: labels.Unit | None) -> bool:
+    return unit is not None and "percent" in dict(unit)
+
+
+def _hundredth(value: Expression) -> Expression:
+    tokens = Token(Kind.MARK, "("), *value.tokens, Token(Kind.MARK, ")"), Token(Kind.MARK, "/"), Token(Kind.NUMBER, "100")
+    return Expression(tokens)
 
 
 def _is_rounded(rounded: Expression, value: Value) -> bool:

@@ -72,7 +72,13 @@ class Statement:
     """Values after `\\approx`."""
     members: tuple[Tokens, ...] = ()
     """Both sides of an equation."""
-    measure: labels.Measure | None = None
+    units: tuple[labels.Unit | None, ...] = ()
+    """The units of the values and then of the rounded values."""
+
+    @property
+    def quantities(self) -> tuple[tuple[Value, labels.Unit | None], ...]:
+        """The values with their units."""
+        return tuple(zip(self.values, self.units[: len(self.values)], strict=True))
 
 
 @dataclass(frozen=True)
@@ -122,14 +128,16 @@ class _Parser:
 
     def statement(self, tokens: Tokens) -> Statement:
         if _split(tokens, RELATIONS)[1]:
-            tokens, measure = self._without_unit(tokens)
-            return Statement((), (_inequality(tokens),), measure=measure)
+            tokens, unit = self._without_unit(tokens)
+            return Statement((), (_inequality(tokens),), units=(unit,))
         parts, signs = _split(tokens, _EQUALS)
         # A sign at the beginning (`= 5`, `\approx 5`) belongs to the only value.
         parts, signs = (parts[1:], signs) if len(parts) == 2 and not parts[0] else (parts, ["=", *signs])
         if not all(parts):
             raise UnreadableError("nothing on one side of an equation")
-        names, values, rounded, measures = [], [], [], []
+        names: list[Tokens] = []
+        values: list[tuple[Value, labels.Unit | None]] = []
+        rounded: list[tuple[Expression, labels.Unit | None]] = []
         for i, (sign, part) in enumerate(zip(signs, parts, strict=True)):
             others = letters([token for other in (*parts[:i], *parts[i + 1 :]) for token in other])
             if len(parts) > 1 and sign == "=" and self._is_name(part, others):
@@ -137,19 +145,19 @@ class _Parser:
                 continue
             if sign == r"\in" and not (i == len(names) == 1 and len(parts) == 2):
                 raise UnreadableError("an element that is not a name")
-            tokens, measure = self._without_unit(_without_outer_brackets(part))
-            measures.append(measure)
+            tokens, unit = self._without_unit(_without_outer_brackets(part))
             value = self.value(tokens)
             if sign == r"\approx":
                 if not isinstance(value, Expression):
                     raise UnreadableError("an approximation that is not a number")
-                rounded.append(value)
+                rounded.append((value, unit))
             else:
-                values.append(value)
+                values.append((value, unit))
         if not values and not rounded:
             raise UnreadableError("no value")
         members = tuple(parts) if signs == ["=", "="] else ()
-        return Statement(tuple(names), tuple(values), tuple(rounded), members, next(filter(None, measures), None))
+        units = tuple(unit for _, unit in (*values, *rounded))
+        return Statement(tuple(names), tuple(v for v, _ in values), tuple(r for r, _ in rounded), members, units)
 
     def value(self, tokens: Tokens) -> Value:
         tokens = _without_outer_brackets(tokens)
@@ -182,35 +190,47 @@ class _Parser:
         tokens = tuple(map(_as_letter, tokens))
         if _NAME.fullmatch(source(tokens)):
             head = next((token.text for token in tokens if token.kind is Kind.LETTER or token.text in GREEK), "")
-            return self.is_gold or head not in self.symbols | others
+            return self.is_gold or (head not in self.symbols | others and _is_plain_name(tokens))
         return not self.is_gold and _is_formula_name(tokens) and not letters(tokens) & (self.symbols | others)
 
-    def _without_unit(self, tokens: Tokens) -> tuple[Tokens, labels.Measure | None]:
-        """A value without its unit, and the unit's measure."""
+    def _without_unit(self, tokens: Tokens) -> tuple[Tokens, labels.Unit | None]:
+        """A value without its unit, and the unit."""
+        tokens = _with_unit_in_a_row(tokens)
         texts = tuple(token.text for token in tokens)
         for marks, sign in _MARKS.items():
             if len(texts) > len(marks) and texts[-len(marks) :] == marks and not _ANGLES & set(texts):
                 return tokens[: -len(marks)], sign
-        if len(texts) > 1 and texts[0] == r"\$":
-            return self._without_unit(tokens[1:])[0], ("dollar", 1)
+        if len(texts) > 1 and texts[0] in _BEFORE_VALUE:
+            return self._without_words(tokens[1:], _BEFORE_VALUE[texts[0]])
+        return self._without_words(tokens, None)
+
+    def _without_words(self, tokens: Tokens, sign: labels.Unit | None) -> tuple[Tokens, labels.Unit | None]:
+        """A value without the unit in words after it, and the unit. `sign`: the sign of a unit before the value."""
         start = next((i for i, token in enumerate(tokens) if token.kind is Kind.WORD), 0)
+        texts = tuple(token.text for token in tokens)
         if start > 1 and texts[start - 1] == "." and tokens[start - 2].kind is Kind.NUMBER:  # `5. cm`
             tokens, start = (*tokens[: start - 1], *tokens[start:]), start - 1
-        words = ["per" if t.text == "/" else t.text for t in tokens[start:] if t.kind is Kind.WORD or t.text == "/"]
-        unit = _UNIT.fullmatch(" ".join("w" if token.kind is Kind.WORD else token.text for token in tokens[start:]))
-        if start == 0 or unit is None or not _ends_like_a_value(tokens[start - 1]):
-            return tokens, None
-        if words[0] in self.symbols or (len(words[0]) == 1 and labels.measure(words) is None):
-            return tokens, None
-        if not self.is_gold and not labels.is_unit(words, bool(_SINGULAR.fullmatch(source(tokens[:start])))):
-            return tokens, None
-        value, measure = self._without_unit(tokens[:start])
-        return value, measure or labels.measure(words, int(unit["power"] or 1))
+        if start > 1 and texts[start - 1] == "/" and sign:  # `\\$5/\\text{hour}`
+            start -= 1
+        found = _UNIT.fullmatch(" ".join("w" if token.kind is Kind.WORD else token.text for token in tokens[start:]))
+        if start == 0 or found is None or not _ends_like_a_value(tokens[start - 1]):
+            return tokens, sign
+        words, powers = _words_and_powers(tokens[start:])
+        is_rate = words[0] == "per" and (sign is not None or tokens[start - 1].text in {r"\%", r"\$"})
+        unit = labels.unit(["", *words], [1, *powers]) if is_rate else labels.unit(words, powers)
+        if words[0] in self.symbols or (len(words[0]) == 1 and not labels.is_unit(words, True)):
+            return tokens, sign
+        is_singular = bool(_SINGULAR.fullmatch(source(tokens[:start])))
+        if labels.counts(words) or not (self.is_gold or labels.is_unit(["units", *words] if is_rate else words, is_singular)):
+            return tokens, sign
+        value, before = self._without_unit(tokens[:start])
+        return value, labels.joined(sign or before, unit)
 
 
-_MARKS: dict[tuple[str, ...], labels.Measure] = {
-    (r"\%",): ("percent", 1), (r"\$",): ("dollar", 1), ("^", "{", r"\circ", "}"): ("degree", 1)
+_MARKS: dict[tuple[str, ...], labels.Unit] = {
+    (r"\%",): labels.PERCENT, (r"\$",): (("dollar", 1),), ("^", "{", r"\circ", "}"): labels.DEGREE
 }  # fmt: skip
+_BEFORE_VALUE: dict[str, labels.Unit] = {r"\$": (("dollar", 1),)}
 _LETTER = rf"(?:[A-Za-z]|\\(?:{'|'.join(sorted(name[1:] for name in GREEK))}))(?: _ \{{ [^{{}}=]{{1,30}} \}})?(?: ')*"
 _POINTS = r"(?:[A-Z]{1,4}|[A-Z](?: [A-Z]){1,3})"
 _NAME = re.compile(
@@ -218,13 +238,47 @@ _NAME = re.compile(
     rf"|\| (?:{_POINTS}|[zwuv]) \||\[ {_POINTS} \]"
     rf"|\\(?:overline|vec) \{{ (?:{_POINTS}|[a-z]) \}}|{_POINTS}|\( {_LETTER}(?: , {_LETTER})+ \)"
 )
-_UNIT = re.compile(r"w(?: (?:w|\.|/ w|\\cdot w|- w))*(?: \^ \{ (?P<power>[123]) \}(?: / w| w)*)?(?: \.)?")
+_UNIT = re.compile(r"(?:/ )?w(?: (?:w|\.|/ w|\\cdot w|- w|\^ \{ (?:- )?[1-4] \}))*")
 _SINGULAR = re.compile(r"(?:- )?(?:1(?:\.0*)?|0?\.[0-9]+|\\frac \{ [0-9]+ \} \{ [0-9]+ \}|[0-9]+ / [0-9]+)")
 _IN_FORMULA = frozenset({"+", "-", "/", "(", ")", "|", "{", "}", r"\frac", r"\cdot", r"\times", r"\sqrt", "^", "_"})
 
 
+def _with_unit_in_a_row(tokens: Tokens) -> Tokens:
+    """`60\\frac{\\text{mi}}{\\text{hr}}` as `60 \\text{ mi} / \\text{hr}`."""
+    texts = " ".join("w" if token.kind is Kind.WORD else token.text for token in tokens)
+    if len(tokens) < 8 or not texts.endswith(r"\frac { w } { w }"):
+        return tokens
+    return (*tokens[:-7], tokens[-5], Token(Kind.MARK, "/"), tokens[-2])
+
+
+def _words_and_powers(tokens: Tokens) -> tuple[list[str], list[int]]:
+    """The words of a unit, with `per` for `/`, and the power of each."""
+    words: list[str] = []
+    powers: list[int] = []
+    for i, token in enumerate(tokens):
+        if token.kind is Kind.WORD or token.text == "/":
+            words.append("per" if token.text == "/" else token.text)
+            powers.append(1)
+        elif token.kind is Kind.NUMBER:
+            powers[-1] = -int(token.text) if tokens[i - 1].text == "-" else int(token.text)
+    return words, powers
+
+
 def _is_word_name(words: list[str]) -> bool:
-    return (len(words) == 1 and len(words[0]) <= 4 and words[0].isupper()) or labels.is_quantity(words)
+    if len(words) == 1 and len(words[0]) <= 4 and words[0].isupper():
+        return labels.is_point_name(words[0])
+    return labels.is_quantity(words)
+
+
+def _is_plain_name(tokens: Tokens) -> bool:
+    """Whether the words in a name do not deny it: not `x_{\\text{wrong}}`, `f(\\text{not})` or `\\angle NOT`."""
+    texts = [token.text for token in tokens]
+    words = [token.text for token in tokens if token.kind is Kind.WORD]
+    if texts[:2] in (["P", "("], ["E", "("], ["N", "("]) and words:
+        return labels.is_event(words) or any(token.kind is Kind.LETTER for token in tokens[2:])
+    points = "".join(text for text in texts if text.isalpha() and text.isupper())
+    others = [word for word in words if not word.isupper()]
+    return labels.is_plain(others) and (len(points) < 2 or labels.is_point_name(points))
 
 
 def _is_product(token: Token) -> bool:
