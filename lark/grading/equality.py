@@ -51,6 +51,8 @@ def compare(prediction: str, gold: str) -> bool:
         predicted = tuple(tokenize(prediction, symbols))
         if _without_period(predicted) == _without_period(expected):
             return True
+        if _is_one_letter(expected) and expected[0] not in (Token(Kind.WORD, token.text) for token in predicted):
+            return False  # not `a` for the letter A; for the option (A) it is right
         if _has_factor_behind(predicted) and not _has_factor_behind(expected):
             return False
         right = read_answer(expected, frozenset(), is_gold=True)
@@ -62,6 +64,10 @@ def compare(prediction: str, gold: str) -> bool:
 
 def _without_period(tokens: Tokens) -> Tokens:
     return tokens[:-1] if len(tokens) > 1 and tokens[-1].text == "." else tokens
+
+
+def _is_one_letter(tokens: Tokens) -> bool:
+    return len(tokens) == 1 and tokens[0].kind is Kind.WORD and len(tokens[0].text) == 1
 
 
 def _has_factor_behind(tokens: Tokens) -> bool:
