@@ -16,7 +16,7 @@ from sympy import FiniteSet, Interval, S, Set
 from lark.grading import labels
 from lark.grading.expressions import INFINITIES, Expression, Tokens, letters, source
 from lark.grading.lexer import GREEK, Kind, Token, UnreadableError, tokenize
-from lark.grading.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality
+from lark.grading.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality, same_number
 from lark.grading.structure import (
     Answer,
     Group,
@@ -71,9 +71,16 @@ def _is_one_letter(tokens: Tokens) -> bool:
 
 
 def _has_factor_behind(tokens: Tokens) -> bool:
-    """Whether a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that: it is a name, or there is a
-    digit too many."""
-    return any(after.kind is Kind.NUMBER and _ends_value(tokens, i) for i, (_, after) in enumerate(pairwise(tokens)))
+    """Whether a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that, except `2+i3`: it is a
+    name, or there is a digit too many."""
+    return any(
+        after.kind is Kind.NUMBER and _ends_value(tokens, i) and not _is_imaginary_unit(tokens, i)
+        for i, (_, after) in enumerate(pairwise(tokens))
+    )
+
+
+def _is_imaginary_unit(tokens: Tokens, place: int) -> bool:
+    return tokens[place] == Token(Kind.LETTER, "i") and (place == 0 or tokens[place - 1].text in {"+", "-", "=", "("})
 
 
 def _ends_value(tokens: Tokens, place: int) -> bool:
@@ -280,11 +287,14 @@ def same_value(predicted: Value, expected: Value) -> bool:
         case ((Words() | Expression()), Words()):
             words = predicted.words if isinstance(predicted, Words) else flat_words(predicted.tokens)
             same = words == expected.words
+        case Group(opening=":"), Group(opening=":"):
+            same = _same_ratio(predicted, expected)
         case Group(), Group() if predicted.opening == expected.opening and predicted.closing == expected.closing:
             same = (_match if expected.opening == r"\{" else _all_same)(predicted.items, expected.items, same_statement)
         case Matrix(), Matrix():
             same = _all_same(predicted.rows, expected.rows, lambda ours, theirs: _all_same(ours, theirs, same_expression))
-        case Group(opening=":"), Expression():
+
+        case Group(opening=":", closing=":"), Expression():
             same = same_expression(_quotient(predicted), expected)
         case Inequality(), Inequality():
             same = _match(_positive(predicted), _positive(expected), same_inequality) or _same_set(predicted, expected)
@@ -293,14 +303,42 @@ def same_value(predicted: Value, expected: Value) -> bool:
     return same
 
 
+_MINUTES = re.compile(r"[0-5][0-9]")
+
+
+def _same_ratio(predicted: Group, expected: Group) -> bool:
+    """Compare ratios, of which one may be a multiple of the other: `2:4` is `1:2`. A ratio that can be a time, `3:00`, equals only
+    itself."""
+    if len(predicted.items) != len(expected.items):
+        return False
+    if all(map(same_statement, predicted.items, expected.items)):
+        return predicted.closing == ":" or not _is_time(expected)
+    if _is_time(expected) or any(unit for item in (*predicted.items, *expected.items) for unit in item.units):
+        return False
+    pairs = [(parse(ours), parse(theirs)) for ours, theirs in zip(_parts(predicted), _parts(expected), strict=True)]
+    first, *others = pairs
+    if not all(part.is_positive for pair in pairs for part in pair):
+        return False
+    return all(same_number(first[0] * theirs, first[1] * ours, may_round=False) for ours, theirs in others)
+
+
+def _is_time(ratio: Group) -> bool:
+    return all(_MINUTES.fullmatch(part.latex) for part in _parts(ratio)[1:])
+
+
+def _parts(ratio: Group) -> list[Expression]:
+    parts = [item.values[0] for item in ratio.items if len(item.values) == 1]
+    found = [part for part in parts if isinstance(part, Expression)]
+    if len(found) < len(ratio.items):
+        raise UnreadableError("a ratio of something that is not a number")
+    return found
+
+
 def _quotient(ratio: Group) -> Expression:
     if len(ratio.items) != 2:
         raise UnreadableError("a ratio of more than two numbers")
-    parts = [item.values[0] for item in ratio.items if len(item.values) == 1]
     tokens: list[Token] = []
-    for part in parts:
-        if not isinstance(part, Expression):
-            raise UnreadableError("a ratio of something that is not a number")
+    for part in _parts(ratio):
         tokens += [Token(Kind.MARK, "/"), Token(Kind.MARK, "("), *part.tokens, Token(Kind.MARK, ")")]
     return Expression(tuple(tokens[1:]))
 

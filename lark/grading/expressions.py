@@ -18,7 +18,11 @@ _OPERATORS = word_set(r"+ - * / ^ _ ( ) [ ] { } | ! , \frac \binom \sqrt \pi \cd
 _SIGNS = frozenset({"+", "-", r"\pm", r"\mp"})
 _IN_BOUND = frozenset({r"\infty", r"\to", "="})
 _BEFORE_GROUP = frozenset({"", "+", "-", "*", "/", "(", "|", r"\cdot", r"\times"})
-_BASE = re.compile(r"(?P<digits>[0-9][0-9A-Z ]*) _ \{ (?P<base>[0-9]+|[a-z]+) \}")
+_BASE = re.compile(
+    r"(?:(?P<digits>[0-9][0-9A-Z ]*)|\( (?P<enclosed>[0-9][0-9A-Z ]*) \))"
+    r"(?: _ \{ (?:base )?(?P<index>[0-9]+|[a-z]+|\( [0-9]+ \)) \}"
+    r"| (?P<words>(?:in )?base (?:[0-9]+|[a-z]+)|\( base (?:[0-9]+|[a-z]+) \)))"
+)
 
 
 def source(tokens: Sequence[Token]) -> str:
@@ -72,12 +76,13 @@ class Expression:
 
 
 def read_base(tokens: Tokens) -> tuple[str, str] | None:
-    """The digits and the base of `4210_5` or `4210_{\\text{five}}`; None for anything else."""
+    """The digits and the base of `4210_5`, `(4210)_{\\text{five}}` or `4210 \\text{ base } 5`; None for anything else."""
     match = _BASE.fullmatch(source(tokens))
     if match is None:
         return None
-    base = match["base"] if match["base"].isdigit() else labels.base(match["base"])
-    return (match["digits"].replace(" ", ""), base) if base else None
+    name = (match["index"] or match["words"]).strip("( )").split(" ")[-1]
+    base = name if name.isdigit() else labels.base(name)
+    return ((match["digits"] or match["enclosed"]).replace(" ", ""), base) if base else None
 
 
 def _check(tokens: Tokens) -> None:

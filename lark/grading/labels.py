@@ -24,20 +24,21 @@ _MEASURES = {
     "h": "hr hrs hour hours", "day": "days", "week": "weeks", "month": "months", "year": "yr yrs years", "mph": "",
     "kmh": "kmph kph", "percent": "pct percentage percents",
     "degree": "deg degrees", "radian": "rad radians rads", "dollar": "dollars USD",
-    "cent": "cents", "euro": "euros EUR", "rupee": "rupees", "am": "", "pm": "", "n": "N newton newtons", "j": "J joule joules",
+    "cent": "cents", "euro": "euros EUR", "rupee": "rupees", "yen": "", "am": "", "pm": "",
+    "n": "N newton newtons", "j": "J joule joules",
     "w": "W watt watts", "v": "V volt volts", "a": "A amp amps", "hz": "Hz hertz", "k": "K kelvin", "ohm": "ohms", "acre": "acres",
 }  # fmt: skip
 _SAME_KIND = [
     word_set(names)
     for names in ("cm mm m km in ft yd mi", "kg g mg lb oz", "l ml gal", "s min h day week month year", "mph kmh", "am pm",
-                  "percent degree radian", "dollar cent euro rupee")
+                  "percent degree radian", "dollar cent euro rupee yen")
 ]  # fmt: skip
 """Measures of which a value has one: `5 m cm` is neither 5 m nor 5 cm."""
 _UPPER = word_set("n j w v a k")
 """Names here of units whose symbol is a capital letter: `5 k` is five thousand, not five kelvin."""
 _ALIASES = {alias: name for name, aliases in _MEASURES.items() for alias in (name, *aliases.split()) if alias not in _UPPER}
 _RATES = {"mph": (("mi", 1), ("h", -1)), "kmh": (("km", 1), ("h", -1))}
-_COUNTED = word_set("percent dollar cent euro rupee unit")
+_COUNTED = word_set("percent dollar cent euro rupee yen unit")
 """Measures of which a rate may leave out what it is per: a price of `5 cents` per mile. Nouns are counted, too."""
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _ANY_MEASURE = frozenset({"unit", "units"})

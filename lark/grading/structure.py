@@ -29,7 +29,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Group:
-    """Values in brackets: a tuple, an interval, a set, or a ratio (`:`)."""
+    """Values in brackets: a tuple, an interval, a set, or a ratio (`:`, closed by `to` if it is in words)."""
 
     opening: str
     items: tuple["Statement", ...]
@@ -173,9 +173,9 @@ class _Parser:
             parts, _ = _split(tokens[1:-1], frozenset({",", ";"}))
             items = () if parts == [()] else tuple(self.statement(part) for part in parts)
             return Group(tokens[0].text, items, tokens[-1].text)
-        parts, colons = _split(tokens, frozenset({":"}))
-        if colons:
-            return Group(":", tuple(self.statement(part) for part in parts), ":")
+        parts, colons = _split(tokens, frozenset({":", "to"}))
+        if len(set(colons)) == 1 and all(parts):
+            return Group(":", tuple(self.statement(part) for part in parts), colons[0])
         words = [token.text for token in tokens if token.kind is Kind.WORD]
         is_wordy = any(len(word) > 1 for word in words) or (self.is_gold and len(words) == len(tokens))
         if is_wordy and read_base(tokens) is None:
@@ -228,9 +228,12 @@ class _Parser:
 
 
 _MARKS: dict[tuple[str, ...], labels.Unit] = {
-    (r"\%",): labels.PERCENT, (r"\$",): (("dollar", 1),), ("^", "{", r"\circ", "}"): labels.DEGREE
+    (r"\%",): labels.PERCENT, ("^", "{", r"\circ", "}"): labels.DEGREE, (r"\cent",): (("cent", 1),),
 }  # fmt: skip
-_BEFORE_VALUE: dict[str, labels.Unit] = {r"\$": (("dollar", 1),)}
+_BEFORE_VALUE: dict[str, labels.Unit] = {
+    r"\$": (("dollar", 1),), r"\pounds": (("lb", 1),), r"\euro": (("euro", 1),), r"\yen": (("yen", 1),)
+}  # fmt: skip
+_MARKS |= {(sign,): unit for sign, unit in _BEFORE_VALUE.items()}
 _LETTER = rf"(?:[A-Za-z]|\\(?:{'|'.join(sorted(name[1:] for name in GREEK))}))(?: _ \{{ [^{{}}=]{{1,30}} \}})?(?: ')*"
 _POINTS = r"(?:[A-Z]{1,4}|[A-Z](?: [A-Z]){1,3})"
 _NAME = re.compile(
@@ -301,7 +304,7 @@ def _is_formula_name(tokens: Tokens) -> bool:
 
 
 def _ends_like_a_value(token: Token) -> bool:
-    return token.kind in {Kind.NUMBER, Kind.LETTER} or token.text in {")", "]", "}", r"\}", r"\pi", r"\%", r"\$", "!"}
+    return token.kind in {Kind.NUMBER, Kind.LETTER} or token.text in {")", "]", "}", r"\}", r"\pi", r"\%", r"\$", r"\cent", "!"}
 
 
 def _as_letter(token: Token) -> Token:
