@@ -31,7 +31,8 @@ from lark.grading.structure import (
 )
 
 T = TypeVar("T")
-_COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple"}
+_COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple", (r"\langle", r"\rangle"): "tuple"}
+_NOTHING = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?|empty set")
 _BARE_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])")
 
 
@@ -286,14 +287,16 @@ def same_value(predicted: Value, expected: Value) -> bool:
             same = same_expression(predicted, expected)
         case ((Words() | Expression()), Words()):
             words = predicted.words if isinstance(predicted, Words) else flat_words(predicted.tokens)
-            same = words == expected.words
+            same = words == expected.words or (_is_nothing(predicted) and _is_nothing(expected))
         case Group(opening=":"), Group(opening=":"):
             same = _same_ratio(predicted, expected)
-        case Group(), Group() if predicted.opening == expected.opening and predicted.closing == expected.closing:
+        case Group(), Group() if _brackets(predicted) == _brackets(expected):
             same = (_match if expected.opening == r"\{" else _all_same)(predicted.items, expected.items, same_statement)
         case Matrix(), Matrix():
             same = _all_same(predicted.rows, expected.rows, lambda ours, theirs: _all_same(ours, theirs, same_expression))
 
+        case (Group(opening=r"\langle"), Matrix()) | (Matrix(), Group(opening=r"\langle")):
+            same = _all_same(_column(predicted), _column(expected), same_expression)
         case Group(opening=":", closing=":"), Expression():
             same = same_expression(_quotient(predicted), expected)
         case Inequality(), Inequality():
@@ -301,6 +304,28 @@ def same_value(predicted: Value, expected: Value) -> bool:
         case _:
             same = _same_set(predicted, expected)
     return same
+
+
+def _is_nothing(value: Value) -> bool:
+    """Whether it is the empty set, also in words: `\\text{no solution}`."""
+    if isinstance(value, Words):
+        return _NOTHING.fullmatch(" ".join(value.words)) is not None
+    return isinstance(value, Expression) and value.latex == r"\emptyset"
+
+
+def _brackets(group: Group) -> tuple[str, str]:
+    """The brackets around a group. `\\langle 1,2\\rangle` is a tuple."""
+    brackets = group.opening, group.closing
+    return ("(", ")") if brackets == (r"\langle", r"\rangle") else brackets
+
+
+def _column(value: Value) -> list[Expression]:
+    """The numbers of a vector, which is a column or a group."""
+    if isinstance(value, Group):
+        return _parts(value)
+    if not isinstance(value, Matrix) or any(len(row) != 1 for row in value.rows):
+        raise UnreadableError("not a column")
+    return [row[0] for row in value.rows]
 
 
 _MINUTES = re.compile(r"[0-5][0-9]")
@@ -326,11 +351,11 @@ def _is_time(ratio: Group) -> bool:
     return all(_MINUTES.fullmatch(part.latex) for part in _parts(ratio)[1:])
 
 
-def _parts(ratio: Group) -> list[Expression]:
-    parts = [item.values[0] for item in ratio.items if len(item.values) == 1]
+def _parts(group: Group) -> list[Expression]:
+    parts = [item.values[0] for item in group.items if len(item.values) == 1 and not item.names]
     found = [part for part in parts if isinstance(part, Expression)]
-    if len(found) < len(ratio.items):
-        raise UnreadableError("a ratio of something that is not a number")
+    if len(found) < len(group.items):
+        raise UnreadableError("a ratio or a vector of something that is not a number")
     return found
 
 
@@ -369,6 +394,8 @@ def _set(value: Value) -> Set:
             return _interval(_end(start), _end(end), value.opening == "(", value.closing == ")")
         case Inequality():
             return _solution(value)
+        case Words() if _is_nothing(value):
+            return S.EmptySet
     raise UnreadableError("not a set of numbers")
 
 

@@ -52,7 +52,7 @@ _COMMANDS = (
     GREEK | FUNCTIONS | BOUND | set(_ARGUMENTS) | RELATIONS
     | word_set(r"\pi \infty \cdot \times \div \pm \mp \circ \approx \in \cup \cap \setminus \emptyset \to")
     | word_set(r"\lfloor \rfloor \lceil \rceil \angle \triangle \overline \vec \{ \} \% \$ \\")
-    | word_set(r"\pounds \euro \yen \cent")
+    | word_set(r"\pounds \euro \yen \cent \langle \rangle \mid")
 )  # fmt: skip
 _ALIASES = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
@@ -79,7 +79,8 @@ UNICODE = str.maketrans(
         "±": r"\pm ", "°": r"^\circ ", "√": r"\sqrt ", "∠": r"\angle ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
         "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "²": "^{2}",
         "³": "^{3}", "₀": "_{0}", "₁": "_{1}", "₂": "_{2}", "₃": "_{3}", "£": r"\pounds ",
-        "€": r"\euro ", "¥": r"\yen ", "¢": r"\cent ", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "′": "'",
+        "€": r"\euro ", "¥": r"\yen ", "¢": r"\cent ", "⟨": r"\langle ", "⟩": r"\rangle ",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "′": "'",
     }
 )  # fmt: skip
 """Characters that look the same as a LaTeX notation. All others that are not ASCII are unreadable."""
@@ -103,7 +104,7 @@ _TOKEN = re.compile(
 _ABOUT = re.compile(r"(?:^|[=<>(\[])\s*~")
 """`~` is a space in LaTeX, but `~5` is how people write about 5."""
 _DIGITS = re.compile(r"[0-9.][0-9]*")
-_OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
+_OPENING, _CLOSING = frozenset({"(", "[", r"\{", r"\langle"}), frozenset({")", "]", r"\}", r"\rangle"})
 
 
 def tokenize(text: str, symbols: Container[str] = ()) -> list[Token]:
@@ -140,6 +141,7 @@ def _rewritten(text: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = _ELLIPSIS.sub(_periodic, text).translate(UNICODE)
+    text = _REVERSED.sub(lambda match: "[("[match[1] == "]"] + match[2] + "])"[match[3] == "["], text)
     while infix := _INFIX_COMMAND.search(text):
         start, end = _enclosing_braces(text, *infix.span())
         parts = text[start + 1 : infix.start()], text[infix.end() : end - 1]
@@ -148,6 +150,10 @@ def _rewritten(text: str) -> str:
     return text
 
 
+_REVERSED = re.compile(
+    r"(?:^|(?<=\\cup)|(?<=\\in)|(?<==))\s*(?:\\left\s*)?(?!\[[^\[]*\])([\[\]])([^\[\]()]*[,;][^\[\]()]*?)(?:\\right\s*)?(?<!\\)([\[\]])"
+)
+"""An interval with a bracket that is turned away from it: `]1,2[` is `(1,2)`."""
 _ELLIPSIS = re.compile(r"([0-9]+\.)([0-9]+)(?:\.\.\.|…|\\[ld]?dots(?![A-Za-z]))")
 _LONGEST_PERIOD = 10
 

@@ -12,11 +12,11 @@ from lark.grading import labels
 from lark.grading.expressions import Expression, Tokens, letters, read_base, source
 from lark.grading.lexer import GREEK, RELATIONS, Kind, Token, UnreadableError
 
-_OPENING, _CLOSING = frozenset({"(", "[", "{", r"\{"}), frozenset({")", "]", "}", r"\}"})
+_OPENING, _CLOSING = frozenset({"(", "[", "{", r"\{", r"\langle"}), frozenset({")", "]", "}", r"\}", r"\rangle"})
 _JOINTS = frozenset({",", ";", "and", "or"})
 _EQUALS = frozenset({"=", r"\approx", r"\in"})
 _SET_OPERATORS = frozenset({r"\cup", r"\cap", r"\setminus"})
-_ENVIRONMENTS = frozenset({"matrix}", "pmatrix}", "bmatrix}", "array}"})
+_ENVIRONMENTS = frozenset({"matrix}", "pmatrix}", "bmatrix}", "array}", "smallmatrix}"})
 _ANGLES = frozenset({r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc"})
 
 
@@ -93,7 +93,8 @@ def flat_words(tokens: Tokens) -> tuple[str, ...]:
     """The tokens as lower-case words, without brackets, an article at the start and a period at the end."""
     texts = [token.text.lower() for token in tokens if token.text not in {"(", ")", "{", "}"}]
     start = len(texts) > 1 and texts[0] in {"the", "a", "an"}
-    return tuple(texts[start:-1] if texts[-1:] == ["."] else texts[start:])
+    words = tuple(texts[start:-1] if texts[-1:] == ["."] else texts[start:])
+    return ("does", "not", "exist") if words == ("dne",) else words
 
 
 def _is_equation_with_comma(tokens: Tokens) -> bool:
@@ -169,10 +170,10 @@ class _Parser:
             return SetExpression(first, tuple(zip(operators, rest, strict=True)))
         if any(token.text.startswith(r"\begin") for token in tokens):
             return _matrix(tokens)
+        if not self.is_gold and _is_named_point(tokens) and tokens[0].text not in self.symbols:
+            tokens = tokens[1:]
         if tokens[0].text in _OPENING and _end_of_group(tokens) == len(tokens) - 1:
-            parts, _ = _split(tokens[1:-1], frozenset({",", ";"}))
-            items = () if parts == [()] else tuple(self.statement(part) for part in parts)
-            return Group(tokens[0].text, items, tokens[-1].text)
+            return self._comprehension(tokens) or self._group(tokens)
         parts, colons = _split(tokens, frozenset({":", "to"}))
         if len(set(colons)) == 1 and all(parts):
             return Group(":", tuple(self.statement(part) for part in parts), colons[0])
@@ -181,6 +182,26 @@ class _Parser:
         if is_wordy and read_base(tokens) is None:
             return Words(flat_words(tokens))
         return Expression(tuple(map(_as_letter, tokens)))
+
+    def _group(self, tokens: Tokens) -> Group:
+        parts, _ = _split(tokens[1:-1], frozenset({",", ";"}))
+        items = () if parts == [()] else tuple(self.statement(part) for part in parts)
+        return Group(tokens[0].text, items, tokens[-1].text)
+
+    def _comprehension(self, tokens: Tokens) -> Value | None:
+        """The inequalities in `\\{x \\mid x > 1\\}`; None for other groups."""
+        parts, marks = _split(tokens[1:-1], frozenset({r"\mid", "|", ":"}))
+        if tokens[0].text != r"\{" or len(marks) != 1 or source(parts[0][1:]) not in {"", r"\in \mathbb{R}"}:
+            return None
+        condition = self.answer(parts[1])
+        values = [value for statement in condition.statements for value in statement.values]
+        symbols = [member.letters for value in values if isinstance(value, Inequality) for member in value.members]
+        if len(values) != len(condition.statements) or not all(isinstance(value, Inequality) for value in values):
+            return None
+        if not parts[0] or frozenset[str]().union(*symbols) != letters(parts[0][:1]) or len(condition.joints) > 1:
+            return None
+        operator = r"\cup" if "or" in condition.joints else r"\cap"
+        return SetExpression(values[0], tuple((operator, value) for value in values[1:])) if values[1:] else values[0]
 
     def _is_name(self, tokens: Tokens, others: frozenset[str]) -> bool:
         """Whether a side of an equation only names the quantity: `x_1`, `f(2)`, `AB`, `m+n`, `\\text{Area}`."""
@@ -303,6 +324,13 @@ def _is_formula_name(tokens: Tokens) -> bool:
     return len(symbols) > 1
 
 
+def _is_named_point(tokens: Tokens) -> bool:
+    """Whether it is a capital letter and coordinates: `P(1,2)`."""
+    if len(tokens) < 6 or tokens[0].kind is not Kind.LETTER or not tokens[0].text.isupper() or tokens[1].text != "(":
+        return False
+    return _end_of_group(tokens[1:]) == len(tokens) - 2 and len(_split(tokens[2:-1], frozenset(",;"))[0]) > 1
+
+
 def _ends_like_a_value(token: Token) -> bool:
     return token.kind in {Kind.NUMBER, Kind.LETTER} or token.text in {")", "]", "}", r"\}", r"\pi", r"\%", r"\$", r"\cent", "!"}
 
@@ -370,8 +398,21 @@ def _matrix(tokens: Tokens) -> Matrix:
     marks = [i for i, token in enumerate(tokens) if token.text.startswith((r"\begin", r"\end"))]
     start, end = marks if len(marks) == 2 else (0, 0)
     kinds = {tokens[i].text.partition("{")[2] for i in (start, end)}
-    around = source((*tokens[:start], *tokens[end + 1 :]))
-    if len(kinds) != 1 or not kinds <= _ENVIRONMENTS or around not in {"", "( )", "[ ]"}:
+    factor, after = tokens[:start], source(tokens[end + 1 :])
+    if after and factor and factor[-1].text + after in {"()", "[]"}:
+        factor, after = factor[:-1], ""
+    if len(kinds) != 1 or not kinds <= _ENVIRONMENTS or after:
         raise UnreadableError("an environment that is not a single matrix")
     rows = [_split(row, frozenset({"&"}))[0] for row in _split(tokens[start + 1 : end], frozenset({r"\\"}))[0] if row]
-    return Matrix(tuple(tuple(Expression(cell) for cell in row) for row in rows))
+    return Matrix(tuple(tuple(Expression(_product(factor, cell)) for cell in row) for row in rows))
+
+
+def _product(factor: Tokens, cell: Tokens) -> Tokens:
+    """A cell of a matrix times the factor before the matrix."""
+    if factor[-1:] in ((Token(Kind.COMMAND, r"\cdot"),), (Token(Kind.COMMAND, r"\times"),)):
+        factor = factor[:-1]
+    if not factor or not cell:
+        return cell
+    factor = (*factor, Token(Kind.NUMBER, "1")) if source(factor) == "-" else factor
+    opening, closing = Token(Kind.MARK, "("), Token(Kind.MARK, ")")
+    return (opening, *factor, closing, Token(Kind.COMMAND, r"\cdot"), opening, *cell, closing)
