@@ -36,8 +36,10 @@ _OPTION = re.compile(r"(?<![A-Za-z0-9_=^\\'])(?<![A-Za-z0-9)\]}]-)[A-HJ](?![A-Za
 _LOWER_OPTION = re.compile(r"(?:^|\b(?:or|and|not|maybe|rather|actually|is)|[,;:/&|]|\.\.|\u2026)\s*[(\[]?[a-hj][)\]]?\s*$")
 _LOOKALIKES = str.maketrans("\u0391\u0392\u0395\u0397\u03f9\u0410\u0412\u0421\u0415\u041d\u0430\u0441\u0435", "ABEHCABCEHace")
 """Greek and Cyrillic letters that look like an option's."""
-_ABOUT_OPTIONS = re.compile(
-    r"(?<!of the )(?<!of the above )(?<!of the other )(?<!of these )\b(?:option|choice|answer)s?\b", re.IGNORECASE
+_ABOUT_OPTIONS = re.compile(r"\b(?:option|choice|answer)s?\b", re.IGNORECASE)
+_OF_THE_OPTIONS = re.compile(
+    r"^(?:all|any|both|each|neither|none) of (?:the|these)(?: (?:above|following|given|other))? (?:option|choice|answer)s\b",
+    re.IGNORECASE,
 )
 """An option's text is about the question, not about the options, unless it is `none of the other options`."""
 _HESITATION = re.compile(r"\b(?:h+m{2,}|u+h+m*)\b", re.IGNORECASE)
@@ -100,7 +102,7 @@ def _describes(text: str) -> bool:
     words = re.findall(r"[a-z]+", text.lower())
     if _LABEL.search(text) or _LOWER_OPTION.search(text) or _ARROW.search(text) or re.match(r"[-=/,;&|]\s*[A-Za-z]", text):
         return False
-    if _ABOUT_OPTIONS.search(text) or _HESITATION.search(text):
+    if _ABOUT_OPTIONS.search(_OF_THE_OPTIONS.sub("", text)) or _HESITATION.search(text):
         return False
     first = re.match(r"if and only if|[a-z]*", text.lower())
     if (first and first[0] in _CONNECTIVES) or _RETRACTIONS & set(words):

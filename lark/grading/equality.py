@@ -228,15 +228,20 @@ def _same_quantity(predicted: tuple[Value, labels.Unit | None], expected: tuple[
     whole number other than 1 and -1 may be a number of percent, and one in percent may be answered without the sign."""
     (ours, our_unit), (theirs, their_unit) = predicted, expected
     are_percent = _is_percentage(our_unit), _is_percentage(their_unit)
-    if are_percent == (True, False) and isinstance(ours, Expression) and isinstance(theirs, Expression):
-        if their_unit is not None:
+    if are_percent == (True, False):
+        if their_unit is not None or not (isinstance(ours, Expression) and isinstance(theirs, Expression)):
             return False
         return same_value(ours if _WHOLE.fullmatch(theirs.latex) else _hundredth(ours), theirs)
     if are_percent == (False, True) and isinstance(ours, Expression) and isinstance(theirs, Expression):
         return our_unit is None and (same_value(ours, theirs) or same_value(ours, _hundredth(theirs)))
-    if our_unit == labels.DEGREE and their_unit is None and isinstance(theirs, Expression) and r"\pi" in theirs.latex:
-        return False  # the gold answer is in radians
+    if our_unit == labels.DEGREE and their_unit is None and _is_in_radians(ours):
+        return False
     return labels.are_compatible(our_unit, their_unit) and same_value(ours, theirs)
+
+
+def _is_in_radians(value: Value) -> bool:
+    members = value.members if isinstance(value, Inequality) else (value,)
+    return any(isinstance(member, Expression) and r"\pi" in member.latex for member in members)
 
 
 def _is_percentage(unit: labels.Unit | None) -> bool:
@@ -402,6 +407,8 @@ def _set(value: Value) -> Set:
 def _end(statement: Statement) -> sympy.Expr:
     if statement.names or len(statement.values) != 1 or not isinstance(value := statement.values[0], Expression):
         raise UnreadableError("not a number")
+    if any(_is_percentage(unit) or (unit == labels.DEGREE and _is_in_radians(value)) for unit in statement.units):
+        raise UnreadableError("a unit that changes the number")
     return _real(value)
 
 

@@ -236,11 +236,11 @@ def is_quantity(words: Sequence[str]) -> bool:
     return is_plain(words) and any(word in _QUANTITIES for word in lower)
 
 
-def is_point_name(letters: str) -> bool:
-    """Whether capital letters can be points (`AB`), and are not a word that denies or counts (`NOT`, `SIX`). The first letters of
-    the alphabet are always points: `\\angle BAD`."""
+def is_point_name(letters: str, in_figure: bool) -> bool:
+    """Whether capital letters can be points (`AB`), and are not a word that denies or counts (`NOT`, `SIX`). With the sign of a
+    figure (`in_figure`), the first letters of the alphabet are always points: `\\angle BAD`."""
     word = letters.lower()
-    return set(letters) <= set("ABCDEFGH") or (word not in _DENYING and not counts([word]))
+    return (in_figure and set(letters) <= set("ABCDEFGH")) or (word not in _DENYING and not counts([word]))
 
 
 def is_event(words: Sequence[str]) -> bool:

@@ -285,12 +285,14 @@ def _words_and_powers(tokens: Tokens) -> tuple[list[str], list[int]]:
             powers.append(1)
         elif token.kind is Kind.NUMBER:
             powers[-1] = -int(token.text) if tokens[i - 1].text == "-" else int(token.text)
+    if words[:2] == ["per", "cent"]:
+        words, powers = ["percent", *words[2:]], powers[1:]
     return words, powers
 
 
 def _is_word_name(words: list[str]) -> bool:
     if len(words) == 1 and len(words[0]) <= 4 and words[0].isupper():
-        return labels.is_point_name(words[0])
+        return labels.is_point_name(words[0], in_figure=False)
     return labels.is_quantity(words)
 
 
@@ -299,10 +301,11 @@ def _is_plain_name(tokens: Tokens) -> bool:
     texts = [token.text for token in tokens]
     words = [token.text for token in tokens if token.kind is Kind.WORD]
     if texts[:2] in (["P", "("], ["E", "("], ["N", "("]) and words:
-        return labels.is_event(words) or any(token.kind is Kind.LETTER for token in tokens[2:])
-    points = "".join(text for text in texts if text.isalpha() and text.isupper())
-    others = [word for word in words if not word.isupper()]
-    return labels.is_plain(others) and (len(points) < 2 or labels.is_point_name(points))
+        return labels.is_event([text for text in texts[2:] if text.isalpha()])
+    runs = "".join(text if text.isalpha() else " " for text in texts).split()
+    points = [run for run in runs if run.isupper()]
+    others = [word for word in (*runs, *words) if len(word) > 1 and not word.isupper()]
+    return labels.is_plain(others) and all(len(run) < 2 or labels.is_point_name(run, in_figure=True) for run in points)
 
 
 def _is_product(token: Token) -> bool:
