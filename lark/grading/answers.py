@@ -147,6 +147,8 @@ def _joint(text: str, box: _Box, following: _Box) -> str | None:
 def _is_prose(text: str) -> bool:
     """Whether the text has two words, or one that begins a sentence or has a colon: `. Wait \\boxed{…}`, `Answer: \\boxed{…}`."""
     words = [match for match in _WORD.finditer(text) if match[1]]
+    if len(re.findall(r"[^\W\d_A-Za-z]", text)) > 2:  # a script without spaces between words
+        return True
     if len(words) != 1:
         return len(words) > 1
     before, after = text[: words[0].start()], text[words[0].end() :]

@@ -74,6 +74,8 @@ EXTRACTION = [
     ("\\boxed{6}\n\nAnswer: \\boxed{5}", "5", "5"),
     (r"\boxed{6}. Wait: \boxed{5}", "5", "5"),
     (r"\boxed{6} was wrong: \boxed{5}", "5", "5"),
+    (r"\boxed{6}，所以答案是 \boxed{5}", "5", "5"),
+    (r"\boxed{6} 或 \boxed{5}", "5", "6 or 5"),
     (r"**Answer:** \boxed{6}. **Correction:** \boxed{5}", "5", "5"),
     (r"\boxed{6}. Wait, it is \boxed{5}", "5", "5"),
     (r"\boxed{3}, and after a long while of checking the second case, also \boxed{4}", "4", "4"),
