@@ -81,14 +81,16 @@ _JOINT = re.compile(
     r"(?:[,;/&|]|or|and|not|but|maybe|perhaps|possibly|probably|also|either|else|alternatively)+", re.IGNORECASE
 )
 _LONGEST_GLUE = 80
+_WORD = re.compile(r"\\[A-Za-z]+|\\.|([A-Za-z0-9]+(?:['-][A-Za-z]+)*)")
 
 
 def extract_boxed_list(text: str) -> str | None:
     """Like `extract_boxed`, with the rules of the `verify` grader.
 
     `\\fbox{…}` and `\\boxed 5` count as boxes. Boxes with nothing but a comma, `and`, `or` or the like between them
-    (`\\boxed{1} and \\boxed{2}`) are one list, `1, 2`, and so are different boxes with nothing at all between them. A box that is
-    only repeated is not a list. Of nested boxes, the outer one counts with everything in it.
+    (`\\boxed{1} and \\boxed{2}`) are one list, `1, 2`. Boxes with nothing, signs or a single word between them (`\\boxed{6} vs
+    \\boxed{5}`) are alternatives, `6 or 5`. A box after prose, two words or the beginning of a sentence, stands alone, and a box
+    that is only repeated is not a list. Of nested boxes, the outer one counts with everything in it.
     """
     boxes = _find_boxes(text, _LENIENT_TOKEN)
     if not boxes or boxes[-1] is None or not text[boxes[-1].content].strip():
@@ -131,10 +133,26 @@ def _joint(text: str, box: _Box, following: _Box) -> str | None:
     """What joins two boxes of a list; None if they are not a list."""
     if not 0 <= following.start - box.end <= _LONGEST_GLUE:
         return None
-    glue = _GLUE.sub("", text[box.end : following.start]).lower()
-    if glue.strip(",;") == "or" or not glue:
+    between = text[box.end : following.start]
+    glue = _GLUE.sub("", between).lower()
+    if glue.strip(",;()") == "or" or not glue:
         return " or "
-    return ", " if _JOINT.fullmatch(glue) else None
+    if glue == "=":
+        return " = "
+    if _JOINT.fullmatch(glue):
+        return ", "
+    return None if _is_prose(between) else " or "
+
+
+def _is_prose(text: str) -> bool:
+    """Whether the text has two words, or one that begins a sentence or has a colon: `. Wait \\boxed{…}`, `Answer: \\boxed{…}`."""
+    words = [match for match in _WORD.finditer(text) if match[1]]
+    if len(re.findall(r"[^\W\d_A-Za-z]", text)) > 2:  # a script without spaces between words
+        return True
+    if len(words) != 1:
+        return len(words) > 1
+    before, after = text[: words[0].start()], text[words[0].end() :]
+    return (words[0][1][0].isupper() and bool(re.search(r"[.!?]|\n\s*\n", before))) or ":" in after
 
 
 def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) -> bool:

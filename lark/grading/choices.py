@@ -5,15 +5,18 @@ take the choice back. The options are not known here, so a text that may do eith
 """
 
 import re
+import unicodedata
 
-from lark.grading.labels import DENIED, word_set
+from lark.grading.labels import JUDGING, is_plain, word_set
 
 LONGEST_CHOICE = 1000
 """Characters. A longer answer is not read, and counts as no choice."""
 
 _MACRO = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|sf|it)|mbox|boxed|fbox|operatorname)\s*\{([^{}]*)\}")
 _OPENING = re.compile(r"(?:the )?(?:final |correct )?(?:answer|option|choice)(?: is)?\s*:?\s+(?=\(?[A-Za-z]\b)", re.IGNORECASE)
-_LETTER = re.compile(r"(?P<open>[(\[{]?)\s*(?P<letter>[A-Za-z])\s*(?P<end>$|[)\]}][.:]?|[.:](?=\s|$))")
+_LETTER = re.compile(
+    r"(?P<open>[(\[{]?)\s*(?P<letter>[A-Za-z])\s*(?P<end>$|[)\]}][.:]?|[.:](?=\s|$)|(?<=\s)[-\u2013\u2014](?=\s+[0-9]))"
+)
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _QUOTED = re.compile(r"([\"'`_]|\*{1,3}|__)([A-Za-z])\1")
 _EMPHASIS = re.compile(r"(\*{1,3}|__)([^*_]+)\1")
@@ -30,9 +33,22 @@ _LABEL = re.compile(r"(?<![A-Za-z0-9])\(?[A-HJa-hj][).:](?!-)(?:\s|[A-Za-z]\)|$)
 """Another option's label: `C)`, `(C)`, `c.`. Not the start of a chemical name, `(E)-but-2-ene`."""
 _OPTION = re.compile(r"(?<![A-Za-z0-9_=^\\'])(?<![A-Za-z0-9)\]}]-)[A-HJ](?![A-Za-z0-9_=^'-]|\)-)")
 """A capital letter that can be another option's, and is not a part of a word or formula such as `C-H`, or the numeral I."""
-_LOWER_OPTION = re.compile(
-    r"(?:^|\b(?:or|and|not|maybe|rather|actually|option|choice|answer|is)|[,;/&|])\s*[(\[]?[a-hj][)\]]?\s*$"
+_LOWER_OPTION = re.compile(r"(?:^|\b(?:or|and|not|maybe|rather|actually|is)|[,;:/&|]|\.\.|\u2026)\s*[(\[]?[a-hj][)\]]?\s*$")
+_LOOKALIKES = str.maketrans("\u0391\u0392\u0395\u0397\u03f9\u0410\u0412\u0421\u0415\u041d\u0430\u0441\u0435", "ABEHCABCEHace")
+"""Greek and Cyrillic letters that look like an option's."""
+_ABOUT_OPTIONS = re.compile(r"\b(?:option|choice|answer)s?\b", re.IGNORECASE)
+_OF_THE_OPTIONS = re.compile(
+    r"^(?:all|any|both|each|neither|none) of (?:the|these)(?: (?:above|following|given|other))? (?:option|choice|answer)s\b",
+    re.IGNORECASE,
 )
+"""An option's text is about the question, not about the options, unless it is `none of the other options`."""
+_HESITATION = re.compile(r"\b(?:h+m{2,}|u+h+m*)\b", re.IGNORECASE)
+_FORMULA = re.compile(r"\s*=\s*(?:[0-9\\(-]|(?P<symbols>[A-Za-z]{1,2})(?![A-Za-z]))")
+"""The right side of a formula whose left side is a letter: `E = mc^2`."""
+_SYMBOLS = re.compile(
+    r"\b(?:hydrogen \(H|boron \(B|carbon \(C|fluorine \(F|adenine \(A|cytosine \(C|guanine \(G)\)", re.IGNORECASE
+)
+"""Chemical symbols after their names."""
 _BARE_COMPARISON = re.compile(r"[A-J] (?:is|are|has|have|was) (?P<rest>.+)", re.DOTALL)
 """`C is larger`: the chosen option's text may be about a quantity C."""
 _JUDGEMENTS = word_set("right correct better best true answer it one likely more")
@@ -49,7 +65,11 @@ _RETRACTIONS = word_set(
     " kidding joking lol strike decide undecided convinced unclear"
 )
 _CONNECTIVES = word_set("or but nor and rather unless except though although if versus vs also is")
-_PRONOUNS = word_set("it this that these those i you he she they is are was were be not no never sure right correct true false")
+_VERDICT = JUDGING | word_set(
+    "it this that these those i you he she they is are was were be been has not no never sure right correct true false"
+    " cannot excluded ruled crossed struck out off"
+)
+"""Words that judge the choice if the text has no others."""
 
 
 def choice_letter(answer: str) -> str | None:
@@ -65,7 +85,8 @@ def choice_letter(answer: str) -> str | None:
     match = _LETTER.match(text)
     if match is None or not _is_enclosed(match["open"], match["end"][:1]):
         return None
-    rest = _SPECIES.sub("species", text[match.end() :])
+    rest = unicodedata.normalize("NFKC", text[match.end() :].translate(_LOOKALIKES))
+    rest = _SYMBOLS.sub("symbol", _SPECIES.sub("species", rest))
     if match["end"][-1:] in {")", "."} and _YES_OR_NO.fullmatch(rest):
         return match["letter"].upper()
     return match["letter"].upper() if _describes(rest.strip()) else None
@@ -81,12 +102,14 @@ def _describes(text: str) -> bool:
     words = re.findall(r"[a-z]+", text.lower())
     if _LABEL.search(text) or _LOWER_OPTION.search(text) or _ARROW.search(text) or re.match(r"[-=/,;&|]\s*[A-Za-z]", text):
         return False
-    first = re.match(r"[a-z]*", text.lower())
+    if _ABOUT_OPTIONS.search(_OF_THE_OPTIONS.sub("", text)) or _HESITATION.search(text):
+        return False
+    first = re.match(r"if and only if|[a-z]*", text.lower())
     if (first and first[0] in _CONNECTIVES) or _RETRACTIONS & set(words):
         return False
-    if words and words[0] in {"no", "not"} and (len(words) == 1 or words[1] in DENIED):
+    if words and words[0] in {"no", "not"} and (len(words) == 1 or not is_plain(words[1:2])):
         return False
-    if words and _PRONOUNS.issuperset(words) and not any(character.isdigit() for character in text):
+    if words and _VERDICT.issuperset(words) and not any(character.isdigit() for character in text):
         return False
     return not any(_is_another_option(text, match) for match in _OPTION.finditer(text))
 
@@ -94,6 +117,8 @@ def _describes(text: str) -> bool:
 def _is_another_option(text: str, match: re.Match[str]) -> bool:
     """Whether a capital letter is another option, and not an article (`A new star`), a label (`vitamin C`) or a quantity."""
     before, after = text[: match.start()], text[match.end() :]
+    if (formula := _FORMULA.match(after)) and is_plain([formula["symbols"] or ""]):
+        return False
     if match[0] == "A" and re.match(r" [a-z]{2,}", after) and not _BARE_COMPARISON.match(text[match.start() :]):
         return False
     if not before:

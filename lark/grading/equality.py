@@ -7,7 +7,7 @@ tokens.
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise, starmap
 from typing import TypeVar
 
 import sympy  # type: ignore[import-untyped]
@@ -16,7 +16,7 @@ from sympy import FiniteSet, Interval, S, Set
 from lark.grading import labels
 from lark.grading.expressions import INFINITIES, Expression, Tokens, letters, source
 from lark.grading.lexer import GREEK, Kind, Token, UnreadableError, tokenize
-from lark.grading.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality
+from lark.grading.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality, same_number
 from lark.grading.structure import (
     Answer,
     Group,
@@ -31,7 +31,8 @@ from lark.grading.structure import (
 )
 
 T = TypeVar("T")
-_COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple"}
+_COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple", (r"\langle", r"\rangle"): "tuple"}
+_NOTHING = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?|empty set")
 _BARE_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])")
 
 
@@ -51,6 +52,8 @@ def compare(prediction: str, gold: str) -> bool:
         predicted = tuple(tokenize(prediction, symbols))
         if _without_period(predicted) == _without_period(expected):
             return True
+        if _is_one_letter(expected) and expected[0] not in (Token(Kind.WORD, token.text) for token in predicted):
+            return False  # not `a` for the letter A; for the option (A) it is right
         if _has_factor_behind(predicted) and not _has_factor_behind(expected):
             return False
         right = read_answer(expected, frozenset(), is_gold=True)
@@ -64,10 +67,21 @@ def _without_period(tokens: Tokens) -> Tokens:
     return tokens[:-1] if len(tokens) > 1 and tokens[-1].text == "." else tokens
 
 
+def _is_one_letter(tokens: Tokens) -> bool:
+    return len(tokens) == 1 and tokens[0].kind is Kind.WORD and len(tokens[0].text) == 1
+
+
 def _has_factor_behind(tokens: Tokens) -> bool:
-    """Whether a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that: it is a name, or there is a
-    digit too many."""
-    return any(after.kind is Kind.NUMBER and _ends_value(tokens, i) for i, (_, after) in enumerate(pairwise(tokens)))
+    """Whether a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that, except `2+i3`: it is a
+    name, or there is a digit too many."""
+    return any(
+        after.kind is Kind.NUMBER and _ends_value(tokens, i) and not _is_imaginary_unit(tokens, i)
+        for i, (_, after) in enumerate(pairwise(tokens))
+    )
+
+
+def _is_imaginary_unit(tokens: Tokens, place: int) -> bool:
+    return tokens[place] == Token(Kind.LETTER, "i") and (place == 0 or tokens[place - 1].text in {"+", "-", "=", "("})
 
 
 def _ends_value(tokens: Tokens, place: int) -> bool:
@@ -153,7 +167,7 @@ def _joined(answer: Answer) -> list[Statement]:
     operator = {frozenset({"or"}): r"\cup", frozenset({"and"}): r"\cap"}.get(answer.joints)
     if operator is None or len(variables) < len(answer.statements) or len(set(variables)) > 1:
         return list(answer.statements)
-    return [Statement((), (SetExpression(values[0], tuple((operator, value) for value in values[1:])),))]
+    return [Statement((), (SetExpression(values[0], tuple((operator, value) for value in values[1:])),), units=(None,))]
 
 
 def _signs(statement: Statement) -> list[Statement]:
@@ -166,7 +180,7 @@ def _signs(statement: Statement) -> list[Statement]:
     variants = (
         tuple(Token(Kind.MARK, sign.get(t.text, t.text)) if t.text in sign else t for t in value.tokens) for sign in signs
     )
-    return [Statement(statement.names, (Expression(tokens),), measure=statement.measure) for tokens in variants]
+    return [Statement(statement.names, (Expression(tokens),), units=statement.units) for tokens in variants]
 
 
 def _match(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], bool]) -> bool:
@@ -187,26 +201,56 @@ def _all_same(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], boo
 
 def same_statement(predicted: Statement, expected: Statement) -> bool:
     """Every value must equal the expected one. Equations that are not solved for a name are compared as equations."""
-    if not labels.are_compatible(predicted.measure, expected.measure) or not _same_names(predicted, expected):
-        return False
-    if _is_percentage_of_a_fraction(predicted, expected):
+    if not _same_names(predicted, expected) or not all(starmap(labels.are_compatible, combinations(predicted.units, 2))):
         return False
     if len(expected.values) == 1:
-        (value,) = expected.values
-        if predicted.values and all(same_value(ours, value) for ours in predicted.values):
-            return all(_is_rounded(rounded, predicted.values[0]) for rounded in predicted.rounded)
-        if not predicted.values:  # only `\approx`, which is enough if the gold answer is rounded as well
-            return (
-                isinstance(value, Expression) and value.is_decimal and all(same_expression(r, value) for r in predicted.rounded)
+        (gold,) = expected.quantities
+        if predicted.values and all(_same_quantity(ours, gold) for ours in predicted.quantities):
+            first = predicted.quantities[0]
+            rounded = zip(predicted.rounded, predicted.units[len(predicted.values) :], strict=True)
+            return all(unit in {first[1], None} and _is_rounded(ours, first[0]) for ours, unit in rounded)
+        if not predicted.values:  # only `\\approx`, which is enough if the gold answer is rounded as well
+            is_decimal = isinstance(gold[0], Expression) and gold[0].is_decimal
+            return is_decimal and all(
+                _same_quantity(ours, gold) for ours in zip(predicted.rounded, predicted.units, strict=True)
             )
+    if not all(labels.are_compatible(ours, theirs) for ours in predicted.units for theirs in expected.units):
+        return False
     is_equation = len(expected.values) == 2 or bool(expected.names and _value_letters(expected))
     return is_equation and bool(predicted.members and expected.members) and same_equation(predicted.members, expected.members)
 
 
-def _is_percentage_of_a_fraction(predicted: Statement, expected: Statement) -> bool:
-    """Whether a percent sign changes the value: `0.5\\%` is not `\\frac{1}{2}`, while a whole number may be meant in percent."""
-    fractions = [value for value in expected.values if isinstance(value, Expression) and value.latex.startswith(r"\frac")]
-    return predicted.measure == ("percent", 1) and expected.measure is None and bool(fractions)
+_WHOLE = re.compile(r"(?:- )?(?!1\b)[0-9]+(?:\.0*)?")
+
+
+def _same_quantity(predicted: tuple[Value, labels.Unit | None], expected: tuple[Value, labels.Unit | None]) -> bool:
+    """Compare values with units. A percentage is a number of hundredths: 75% is 3/4, and 0.5% is not 0.5. A gold answer that is a
+    whole number other than 1 and -1 may be a number of percent, and one in percent may be answered without the sign."""
+    (ours, our_unit), (theirs, their_unit) = predicted, expected
+    are_percent = _is_percentage(our_unit), _is_percentage(their_unit)
+    if are_percent == (True, False):
+        if their_unit is not None or not (isinstance(ours, Expression) and isinstance(theirs, Expression)):
+            return False
+        return same_value(ours if _WHOLE.fullmatch(theirs.latex) else _hundredth(ours), theirs)
+    if are_percent == (False, True) and isinstance(ours, Expression) and isinstance(theirs, Expression):
+        return our_unit is None and (same_value(ours, theirs) or same_value(ours, _hundredth(theirs)))
+    if our_unit == labels.DEGREE and their_unit is None and _is_in_radians(ours):
+        return False
+    return labels.are_compatible(our_unit, their_unit) and same_value(ours, theirs)
+
+
+def _is_in_radians(value: Value) -> bool:
+    members = value.members if isinstance(value, Inequality) else (value,)
+    return any(isinstance(member, Expression) and r"\pi" in member.latex for member in members)
+
+
+def _is_percentage(unit: labels.Unit | None) -> bool:
+    return unit is not None and "percent" in dict(unit)
+
+
+def _hundredth(value: Expression) -> Expression:
+    tokens = Token(Kind.MARK, "("), *value.tokens, Token(Kind.MARK, ")"), Token(Kind.MARK, "/"), Token(Kind.NUMBER, "100")
+    return Expression(tokens)
 
 
 def _is_rounded(rounded: Expression, value: Value) -> bool:
@@ -248,12 +292,17 @@ def same_value(predicted: Value, expected: Value) -> bool:
             same = same_expression(predicted, expected)
         case ((Words() | Expression()), Words()):
             words = predicted.words if isinstance(predicted, Words) else flat_words(predicted.tokens)
-            same = words == expected.words
-        case Group(), Group() if predicted.opening == expected.opening and predicted.closing == expected.closing:
+            same = words == expected.words or (_is_nothing(predicted) and _is_nothing(expected))
+        case Group(opening=":"), Group(opening=":"):
+            same = _same_ratio(predicted, expected)
+        case Group(), Group() if _brackets(predicted) == _brackets(expected):
             same = (_match if expected.opening == r"\{" else _all_same)(predicted.items, expected.items, same_statement)
         case Matrix(), Matrix():
             same = _all_same(predicted.rows, expected.rows, lambda ours, theirs: _all_same(ours, theirs, same_expression))
-        case Group(opening=":"), Expression():
+
+        case (Group(opening=r"\langle"), Matrix()) | (Matrix(), Group(opening=r"\langle")):
+            same = _all_same(_column(predicted), _column(expected), same_expression)
+        case Group(opening=":", closing=":"), Expression():
             same = same_expression(_quotient(predicted), expected)
         case Inequality(), Inequality():
             same = _match(_positive(predicted), _positive(expected), same_inequality) or _same_set(predicted, expected)
@@ -262,14 +311,64 @@ def same_value(predicted: Value, expected: Value) -> bool:
     return same
 
 
+def _is_nothing(value: Value) -> bool:
+    """Whether it is the empty set, also in words: `\\text{no solution}`."""
+    if isinstance(value, Words):
+        return _NOTHING.fullmatch(" ".join(value.words)) is not None
+    return isinstance(value, Expression) and value.latex == r"\emptyset"
+
+
+def _brackets(group: Group) -> tuple[str, str]:
+    """The brackets around a group. `\\langle 1,2\\rangle` is a tuple."""
+    brackets = group.opening, group.closing
+    return ("(", ")") if brackets == (r"\langle", r"\rangle") else brackets
+
+
+def _column(value: Value) -> list[Expression]:
+    """The numbers of a vector, which is a column or a group."""
+    if isinstance(value, Group):
+        return _parts(value)
+    if not isinstance(value, Matrix) or any(len(row) != 1 for row in value.rows):
+        raise UnreadableError("not a column")
+    return [row[0] for row in value.rows]
+
+
+_MINUTES = re.compile(r"[0-5][0-9]")
+
+
+def _same_ratio(predicted: Group, expected: Group) -> bool:
+    """Compare ratios, of which one may be a multiple of the other: `2:4` is `1:2`. A ratio that can be a time, `3:00`, equals only
+    itself."""
+    if len(predicted.items) != len(expected.items):
+        return False
+    if all(map(same_statement, predicted.items, expected.items)):
+        return predicted.closing == ":" or not _is_time(expected)
+    if _is_time(expected) or any(unit for item in (*predicted.items, *expected.items) for unit in item.units):
+        return False
+    pairs = [(parse(ours), parse(theirs)) for ours, theirs in zip(_parts(predicted), _parts(expected), strict=True)]
+    first, *others = pairs
+    if not all(part.is_positive for pair in pairs for part in pair):
+        return False
+    return all(same_number(first[0] * theirs, first[1] * ours, may_round=False) for ours, theirs in others)
+
+
+def _is_time(ratio: Group) -> bool:
+    return all(_MINUTES.fullmatch(part.latex) for part in _parts(ratio)[1:])
+
+
+def _parts(group: Group) -> list[Expression]:
+    parts = [item.values[0] for item in group.items if len(item.values) == 1 and not item.names]
+    found = [part for part in parts if isinstance(part, Expression)]
+    if len(found) < len(group.items):
+        raise UnreadableError("a ratio or a vector of something that is not a number")
+    return found
+
+
 def _quotient(ratio: Group) -> Expression:
     if len(ratio.items) != 2:
         raise UnreadableError("a ratio of more than two numbers")
-    parts = [item.values[0] for item in ratio.items if len(item.values) == 1]
     tokens: list[Token] = []
-    for part in parts:
-        if not isinstance(part, Expression):
-            raise UnreadableError("a ratio of something that is not a number")
+    for part in _parts(ratio):
         tokens += [Token(Kind.MARK, "/"), Token(Kind.MARK, "("), *part.tokens, Token(Kind.MARK, ")")]
     return Expression(tuple(tokens[1:]))
 
@@ -300,12 +399,16 @@ def _set(value: Value) -> Set:
             return _interval(_end(start), _end(end), value.opening == "(", value.closing == ")")
         case Inequality():
             return _solution(value)
+        case Words() if _is_nothing(value):
+            return S.EmptySet
     raise UnreadableError("not a set of numbers")
 
 
 def _end(statement: Statement) -> sympy.Expr:
     if statement.names or len(statement.values) != 1 or not isinstance(value := statement.values[0], Expression):
         raise UnreadableError("not a number")
+    if any(_is_percentage(unit) or (unit == labels.DEGREE and _is_in_radians(value)) for unit in statement.units):
+        raise UnreadableError("a unit that changes the number")
     return _real(value)
 
 

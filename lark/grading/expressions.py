@@ -15,9 +15,14 @@ INFINITIES = {r"\infty": 1, r"+ \infty": 1, r"- \infty": -1}
 _OPERATORS = word_set(r"+ - * / ^ _ ( ) [ ] { } | ! , \frac \binom \sqrt \pi \cdot \times \div \pm \mp \circ") | {
     r"\lfloor", r"\rfloor", r"\lceil", r"\rceil"
 }  # fmt: skip
+_SIGNS = frozenset({"+", "-", r"\pm", r"\mp"})
 _IN_BOUND = frozenset({r"\infty", r"\to", "="})
 _BEFORE_GROUP = frozenset({"", "+", "-", "*", "/", "(", "|", r"\cdot", r"\times"})
-_BASE = re.compile(r"(?P<digits>[0-9][0-9A-Z ]*) _ \{ (?P<base>[0-9]+|[a-z]+) \}")
+_BASE = re.compile(
+    r"(?:(?P<digits>[0-9][0-9A-Z ]*)|\( (?P<enclosed>[0-9][0-9A-Z ]*) \))"
+    r"(?: _ \{ (?:base )?(?P<index>[0-9]+|[a-z]+|\( [0-9]+ \)) \}"
+    r"| (?P<words>(?:in )?base (?:[0-9]+|[a-z]+)|\( base (?:[0-9]+|[a-z]+) \)))"
+)
 
 
 def source(tokens: Sequence[Token]) -> str:
@@ -71,19 +76,20 @@ class Expression:
 
 
 def read_base(tokens: Tokens) -> tuple[str, str] | None:
-    """The digits and the base of `4210_5` or `4210_{\\text{five}}`; None for anything else."""
+    """The digits and the base of `4210_5`, `(4210)_{\\text{five}}` or `4210 \\text{ base } 5`; None for anything else."""
     match = _BASE.fullmatch(source(tokens))
     if match is None:
         return None
-    base = match["base"] if match["base"].isdigit() else labels.base(match["base"])
-    return (match["digits"].replace(" ", ""), base) if base else None
+    name = (match["index"] or match["words"]).strip("( )").split(" ")[-1]
+    base = name if name.isdigit() else labels.base(name)
+    return ((match["digits"] or match["enclosed"]).replace(" ", ""), base) if base else None
 
 
 def _check(tokens: Tokens) -> None:
     """Raise `UnreadableError` for what the parser of expressions would skip or guess.
 
-    Brackets enclose something, braces are arguments, subscripts belong to symbols, `!!` is not `!` twice, and a number does not
-    follow braces directly (`\\frac{1}{2}5`), except after a function (`\\log_2 32`).
+    Brackets enclose something, braces are arguments, subscripts belong to symbols, `!!` is not `!` twice, nobody writes `--5` or
+    `2^3^2`, and a number does not follow braces directly (`\\frac{1}{2}5`), except after a function (`\\log_2 32`).
     """
     has_bound = any(token.text in BOUND for token in tokens)
     allowed = _OPERATORS | FUNCTIONS | GREEK | BOUND | (_IN_BOUND if has_bound else frozenset())
@@ -96,6 +102,10 @@ def _check(tokens: Tokens) -> None:
             raise UnreadableError(f"{text} in an expression")
         if previous == text == "!":
             raise UnreadableError("a double factorial")
+        if {previous, text} <= _SIGNS:
+            raise UnreadableError("two signs in a row")
+        if previous == "}" and text == closed == "^":
+            raise UnreadableError("a power of a power without brackets")
         if previous + text in {"()", "(,", ",)", "{}", "[]", "||"}:
             raise UnreadableError("empty brackets")
         if text == "{":

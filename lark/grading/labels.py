@@ -24,22 +24,27 @@ _MEASURES = {
     "h": "hr hrs hour hours", "day": "days", "week": "weeks", "month": "months", "year": "yr yrs years", "mph": "",
     "kmh": "kmph kph", "percent": "pct percentage percents",
     "degree": "deg degrees", "radian": "rad radians rads", "dollar": "dollars USD",
-    "cent": "cents", "euro": "euros EUR", "rupee": "rupees", "am": "", "pm": "", "n": "N newton newtons", "j": "J joule joules",
+    "cent": "cents", "euro": "euros EUR", "rupee": "rupees", "yen": "", "am": "", "pm": "",
+    "n": "N newton newtons", "j": "J joule joules",
     "w": "W watt watts", "v": "V volt volts", "a": "A amp amps", "hz": "Hz hertz", "k": "K kelvin", "ohm": "ohms", "acre": "acres",
 }  # fmt: skip
 _SAME_KIND = [
     word_set(names)
     for names in ("cm mm m km in ft yd mi", "kg g mg lb oz", "l ml gal", "s min h day week month year", "mph kmh", "am pm",
-                  "percent degree radian", "dollar cent euro rupee")
+                  "percent degree radian", "dollar cent euro rupee yen")
 ]  # fmt: skip
 """Measures of which a value has one: `5 m cm` is neither 5 m nor 5 cm."""
 _UPPER = word_set("n j w v a k")
 """Names here of units whose symbol is a capital letter: `5 k` is five thousand, not five kelvin."""
 _ALIASES = {alias: name for name, aliases in _MEASURES.items() for alias in (name, *aliases.split()) if alias not in _UPPER}
+_RATES = {"mph": (("mi", 1), ("h", -1)), "kmh": (("km", 1), ("h", -1))}
+_COUNTED = word_set("percent dollar cent euro rupee yen unit")
+"""Measures of which a rate may leave out what it is per: a price of `5 cents` per mile. Nouns are counted, too."""
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _ANY_MEASURE = frozenset({"unit", "units"})
 _IRREGULAR = word_set("people men women children feet teeth mice geese sheep fish deer dice cattle mph kmh pm am")
 _BETWEEN = word_set("per of in a an the each every")
+_PER = word_set("per a an each every")
 _AFTER = word_set("old long tall high wide deep away apart total altogether each left remaining overall")
 _QUANTITIES = word_set(
     "age amount angle answer area average base circumference coefficient cost count degree degrees denominator determinant"
@@ -48,19 +53,25 @@ _QUANTITIES = word_set(
     " probability product profit quotient radius range rate ratio remainder result root roots salary score side slope solution"
     " solutions speed sum term time total value values variance velocity volume weight width mass vertex center"
 )
-DENIED = word_set(
-    # negation, doubt, judgement
-    "no not none never neither nor nope nah without except excluding minus negative non wrong false untrue incorrect invalid bad"
-    " wrongs falsehood falsehoods contradiction contradictions error errors mistake mistakes fake"
-    " lie lies bogus nonsense rubbish trash garbage"
-    " joke oops sorry wait hmm impossible"
+JUDGING = word_set(
+    "wrong wrongs false falsehood falsehoods untrue incorrect invalid bad contradiction contradictions error errors mistake"
+    " mistakes fake lie lies bogus nonsense rubbish trash garbage joke rejected refuted disproved discarded eliminated dismissed"
+)
+"""Words that call an answer wrong."""
+_DENYING = JUDGING | word_set(
+    "no not none never neither nor nope nah without except excluding minus minuses negative negatives non factorials"
+    " oops sorry wait hmm impossible"
     " undefined unknown unsure uncertain doubt doubts doubtful guess guesses maybe perhaps possible probable likely unlikely"
     " might may could would should can cannot must will shall actual instead rather otherwise else unless if whether though"
     " although however but yet still versus vs alternative alternatives option options choice choices right correct true sure"
-    " certain yes ok okay confirmed rejected refuted disproved opposite contrary ignore cancel delete scratch change"
+    " certain yes ok okay confirmed opposite contrary ignore cancel delete scratch change"
+)
+"""Words that deny, hedge or judge."""
+DENIED = _DENYING | word_set(
     # alternatives, comparison, approximation
     " or and either both any some all other others another also plus more less fewer most least over under above below beyond"
-    " between within than up down almost about around approx roughly near nearly close exact ish upper lower bound bounds"
+    " between within than up down almost about around approx approximate"
+    " approximated rough roughly estimate estimated near nearly close exact ish upper lower bound bounds"
     " greater larger smaller bigger sometimes always often seldom rarely besides whereas regardless nevertheless"
     # verbs and pronouns
     " is are was were be been being do does did has have had get gets give gives make makes mean means say says"
@@ -70,13 +81,17 @@ DENIED = word_set(
     " varies differ differs exceed exceeds contradict contradicts stand stands let lets go goes it its this that"
     " these those they them he she we you i my your who which what when where why how there here as so because since then thus"
     " hence therefore"
-    # numbers
-    " zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen"
-    " nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred hundreds thousand thousands million millions"
-    " billion billions trillion trillions dozen dozens half halves quarter third thirds fourths fifths tenths hundredths"
-    " thousandths double twice thrice triple squared cubed mod modulo"
+    # operations
+    " double twice thrice triple squared cubed mod modulo"
 )
-"""Words that no label contains. They are of closed classes, except for those that judge an answer."""
+"""Words that no label contains. They are of closed classes, except for those that judge an answer. Numbers are `_NUMBER_WORD`."""
+_NUMBER_WORD = re.compile(
+    r"(?:(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|half|halve|quarter|third|dozen|score|gross|lakh|crore"
+    r"|googol|myriad|hundred|thousand|[a-z]*illion|(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty)"
+    r"|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|(?:thir|four|fif|six|seven|eigh|nine)teen|hundred|thousand|[a-z]*illion|googol"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)tie)th)(?:e?s)?"
+)
+"""A cardinal or ordinal number, in the singular or plural: `six`, `sixes`, `sixth`, `sixths`. They multiply or divide."""
 _ADVERB = re.compile(r"(?!family|assembly|butterfly|jelly|lily|bully|belly|supply|monopoly|anomaly|fly).+ly")
 _ADJECTIVE = re.compile(
     r"(?!(?:vege)?table|cable|bed|seed|dish|fish|olive|five).+(?:ous|ible|able|ish|ful|less|ive|ed|ect|ish|wise|ic|al)"
@@ -84,18 +99,30 @@ _ADJECTIVE = re.compile(
 _OPENING = re.compile(
     r"(?:(?:so|thus|hence|therefore) )?(?:the )?(?:final |correct )?(?:answer|result|solution|value)(?: is| are)?"
 )
+_ANSWER = re.compile(r"(?:the )?(?:final |correct )?(?:answer|result)")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"}
 LONGEST_LABEL = 6
 """Words."""
 
-Measure = tuple[str, int]
-"""The unit's name and its power."""
+Unit = tuple[tuple[str, int], ...]
+"""Measures or nouns and their powers, sorted by name: metres per second are `(("m", 1), ("s", -1))`."""
+PERCENT: Unit = (("percent", 1),)
+DEGREE: Unit = (("degree", 1),)
 
 
 def is_plain(words: Sequence[str]) -> bool:
     """Whether the words may be part of a label: few, and none that denies, hedges, compares or counts."""
     lower = [word.lower() for word in words]
-    return len(words) <= LONGEST_LABEL and not any(word in DENIED or _ADVERB.fullmatch(word) for word in lower)
+    return (
+        len(words) <= LONGEST_LABEL
+        and not any(word in DENIED or _ADVERB.fullmatch(word) for word in lower)
+        and not counts(words)
+    )
+
+
+def counts(words: Sequence[str]) -> bool:
+    """Whether one of the words is a number: `5 \\text{ million}` and `5 \\text{ sixths}` are not 5."""
+    return any(_NUMBER_WORD.fullmatch(word.lower()) for word in words)
 
 
 def is_unit(words: Sequence[str], is_singular: bool) -> bool:
@@ -108,7 +135,7 @@ def is_unit(words: Sequence[str], is_singular: bool) -> bool:
     lower = [word.lower() for word in words]
     if lower in (["in", "total"], ["in", "all"]):
         return True
-    if measure(words):
+    if _starts_with_measure(words):
         if _contradict(lower):
             return False
         known = _BETWEEN | _AFTER | _IRREGULAR | _ANY_MEASURE | set(_POWERS) | set(_ALIASES)
@@ -134,28 +161,92 @@ def _is_noun(word: str, may_be_singular: bool) -> bool:
     return len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is"))
 
 
-def measure(words: Sequence[str], power: int = 1) -> Measure | None:
-    """The first measure of a unit: `square cm` and `cm` to the power 2 are `("cm", 2)`. None if the measure is not known."""
+def _starts_with_measure(words: Sequence[str]) -> bool:
+    first = next((word for word in words if word.lower() not in _POWERS), "")
+    is_any = first.lower() in _ANY_MEASURE and first != words[0]
+    return is_any or _measure(first) is not None or [word.lower() for word in words] in (["a", "m"], ["p", "m"])
+
+
+def _measure(word: str) -> str | None:
+    return _ALIASES.get(word) or (_ALIASES.get(word.lower()) if len(word) > 1 else None)
+
+
+def unit(words: Sequence[str], powers: Sequence[int] = ()) -> Unit | None:
+    """The unit that the words describe: the measures before and after `per`, or the noun if they are none. Each word may have a
+    power. `square cm` and `cm` to the power 2 are `(("cm", 2),)`. What follows `of` or `in`, and adjectives, do not count."""
     if [word.lower() for word in words] in (["a", "m"], ["p", "m"]):
-        return words[0].lower() + "m", 1
-    for i, word in enumerate(words):
-        if word.lower() in _POWERS:
-            power = _POWERS[word.lower()]
-        elif name := _ALIASES.get(word) or (_ALIASES.get(word.lower()) if len(word) > 1 else None):
-            return name, power
-        else:
-            return ("unit", 1) if i and word.lower() in _ANY_MEASURE else None
-    return None
+        return ((words[0].lower() + "m", 1),)
+    found: dict[str, int] = {}
+    sign, scale, noun = 1, 1, ""
+    for i, (word, power) in enumerate(zip(words, powers or [1] * len(words), strict=True)):
+        lower = word.lower()
+        if lower in _PER and i:
+            if noun.strip("-"):
+                found[noun] = found.get(noun, 0) + sign
+            sign, noun = -1, ""
+        elif lower in _POWERS:
+            scale = _POWERS[lower]
+        elif lower in _BETWEEN and not (lower == "in" and (i == 0 or words[i - 1].lower() in _POWERS)):
+            if i and lower in {"of", "in"}:
+                break
+        elif name := "unit" if lower in _ANY_MEASURE else _measure(word):
+            for part, exponent in _RATES.get(name, ((name, 1),)):
+                found[part] = found.get(part, 0) + sign * scale * power * exponent
+            scale, noun = 1, "-"
+        elif lower not in _AFTER and noun != "-":
+            noun = _singular(lower)
+    if noun.strip("-"):
+        found[noun] = found.get(noun, 0) + sign
+    return tuple(sorted(found.items())) or None
 
 
-def are_compatible(a: Measure | None, b: Measure | None) -> bool:
-    """Whether two units may belong to the same answer: they are equal, or one is missing, unknown or any unit."""
-    return a is None or b is None or a == b or "unit" in (a[0], b[0])
+def _singular(noun: str) -> str:
+    for plural, singular in (("ies", "y"), ("xes", "x"), ("ches", "ch"), ("shes", "sh"), ("sses", "ss"), ("s", "")):
+        if noun.endswith(plural):
+            return noun.removesuffix(plural) + singular
+    return noun
+
+
+def joined(sign: Unit | None, words: Unit | None) -> Unit | None:
+    """The unit of a value with a sign and words: `\\$5 \\text{ per hour}`. Raises ValueError if they are different measures."""
+    if sign is None or words is None:
+        return sign or words
+    if all(power < 0 for _, power in words):
+        return tuple(sorted((*sign, *words)))
+    if sign != words and any(name in _MEASURES for name, _ in words):
+        raise ValueError("two units")
+    return sign
+
+
+def are_compatible(a: Unit | None, b: Unit | None) -> bool:
+    """Whether two units may belong to the same answer: they are equal, or one is missing or any unit; or they are a price or a
+    number of things, and one leaves out what it is per."""
+    if a is None or b is None or a == b or "unit" in dict(a) or "unit" in dict(b):
+        return True
+    above, below = ([[(name, power) for name, power in unit if power * sign > 0] for unit in (a, b)] for sign in (1, -1))
+    is_counted = all(name in _COUNTED or name not in _MEASURES for name, _ in above[0])
+    return above[0] == above[1] and is_counted and not all(below)
 
 
 def is_quantity(words: Sequence[str]) -> bool:
     """Whether the words before `=` name a quantity: `Area`, `Total cost`, `number of ways`."""
-    return is_plain(words) and any(word.lower() in _QUANTITIES for word in words)
+    lower = [word.lower() for word in words]
+    if {"answer", "result"} & set(lower):  # not `old answer`
+        return _ANSWER.fullmatch(" ".join(lower)) is not None
+    return is_plain(words) and any(word in _QUANTITIES for word in lower)
+
+
+def is_point_name(letters: str, in_figure: bool) -> bool:
+    """Whether capital letters can be points (`AB`), and are not a word that denies or counts (`NOT`, `SIX`). With the sign of a
+    figure (`in_figure`), the first letters of the alphabet are always points: `\\angle BAD`."""
+    word = letters.lower()
+    return (in_figure and set(letters) <= set("ABCDEFGH")) or (word not in _DENYING and not counts([word]))
+
+
+def is_event(words: Sequence[str]) -> bool:
+    """Whether the words in `P(…)` can be an event (`no rain`), not only a denial or a judgement."""
+    lower = [word.lower() for word in words]
+    return not JUDGING & set(lower) and not DENIED.issuperset(lower)
 
 
 def opening_length(words: Sequence[str]) -> int:

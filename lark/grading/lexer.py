@@ -52,6 +52,7 @@ _COMMANDS = (
     GREEK | FUNCTIONS | BOUND | set(_ARGUMENTS) | RELATIONS
     | word_set(r"\pi \infty \cdot \times \div \pm \mp \circ \approx \in \cup \cap \setminus \emptyset \to")
     | word_set(r"\lfloor \rfloor \lceil \rceil \angle \triangle \overline \vec \{ \} \% \$ \\")
+    | word_set(r"\pounds \euro \yen \cent \langle \rangle \mid")
 )  # fmt: skip
 _ALIASES = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
@@ -77,7 +78,9 @@ UNICODE = str.maketrans(
         "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ",
         "±": r"\pm ", "°": r"^\circ ", "√": r"\sqrt ", "∠": r"\angle ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
         "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "²": "^{2}",
-        "³": "^{3}", "₀": "_{0}", "₁": "_{1}", "₂": "_{2}", "₃": "_{3}", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "′": "'",
+        "³": "^{3}", "₀": "_{0}", "₁": "_{1}", "₂": "_{2}", "₃": "_{3}", "£": r"\pounds ",
+        "€": r"\euro ", "¥": r"\yen ", "¢": r"\cent ", "⟨": r"\langle ", "⟩": r"\rangle ",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "′": "'",
     }
 )  # fmt: skip
 """Characters that look the same as a LaTeX notation. All others that are not ASCII are unreadable."""
@@ -86,7 +89,8 @@ _GAP = r"(?:,\\!\s*|\{,\}|\\[,;:]|[~ ])"
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+"
 _TOKEN = re.compile(
     rf"""(?P<space>\s+|~(?!\s*=))
-    |(?P<repeating>[0-9]+\.[0-9]*\\(?:overline|bar)\s*\{{[0-9]+\}})
+    |(?P<repeating>[0-9]+\.[0-9]*\\(?:overline|bar|dot)\s*(?:\{{[0-9]+\}}|[0-9]))
+
     |(?P<mixed>[0-9]+\ +[0-9]+\s*/\s*[0-9]+(?![0-9.]))
     |(?P<grouped>[0-9]{{1,3}}(?:{_GAP}[0-9]{{3}})+(?![0-9])(?:\.[0-9]+)?)
     |(?P<commas>[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])(?:\.[0-9]+)?)
@@ -100,22 +104,87 @@ _TOKEN = re.compile(
 _ABOUT = re.compile(r"(?:^|[=<>(\[])\s*~")
 """`~` is a space in LaTeX, but `~5` is how people write about 5."""
 _DIGITS = re.compile(r"[0-9.][0-9]*")
-_OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
+_OPENING, _CLOSING = frozenset({"(", "[", r"\{", r"\langle"}), frozenset({")", "]", r"\}", r"\rangle"})
 
 
 def tokenize(text: str, symbols: Container[str] = ()) -> list[Token]:
     """The tokens of an answer. `symbols`: letters of the gold answer; a bare run of only these is a product, not a word."""
-    text = text.translate(UNICODE)
+    text = _rewritten(text)
     if _ABOUT.search(text):
         raise UnreadableError("~ before a value, which means about")
-    if "\\begin" not in text:
-        text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)  # commands that were escaped twice
-    text = re.sub(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text)
-    text = re.sub(r"\^\s*-\s*([0-9]+)", r"^{-\1}", text)  # 10^-5
     tokens = list(_Reader(symbols).read(text, in_text=False))
     if any(before.kind is after.kind is Kind.NUMBER for before, after in pairwise(tokens)):
         raise UnreadableError("two numbers with nothing between them")
     return tokens
+
+
+_INFIX = {"over": "frac", "choose": "binom"}
+_REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"^\s*\*\*([^*]+)\*\*\s*$", r"\1"),  # Markdown's emphasis
+        (r"(?<=[0-9A-Za-z)}])\s*\*\*\s*([0-9]+|[A-Za-z](?![A-Za-z])|\([^()]*\))", r"^{\1}"),
+        (r"√\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?))", r"\\sqrt{\1\2}"),
+        (r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+        (r"\^\s*-\s*([0-9]+)", r"^{-\1}"),  # 10^-5
+        (r"(?<![0-9A-Za-z.])([0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]+)(?![0-9A-Za-z]|\.[0-9]|\s*\)?_)", r"(\1\\times 10^{\2})"),
+        (r"\\(?:nice|s)frac(?![A-Za-z])", r"\\frac"),
+        (r"(?<=[0-9])\s*\"\s*$", r"\\text{ inches}"),
+    )
+)
+
+
+def _rewritten(text: str) -> str:
+    """The text with notations from outside LaTeX (`√2`, `2**10`, `1e6`), and with commands between their arguments, in LaTeX."""
+    if "\\begin" not in text:
+        text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)  # commands that were escaped twice
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    text = _ELLIPSIS.sub(_periodic, text).translate(UNICODE)
+    text = _REVERSED.sub(lambda match: "[("[match[1] == "]"] + match[2] + "])"[match[3] == "["], text)
+    while infix := _INFIX_COMMAND.search(text):
+        start, end = _enclosing_braces(text, *infix.span())
+        parts = text[start + 1 : infix.start()], text[infix.end() : end - 1]
+        first, second = (re.sub(r"^\s*\{([^{}]*)\}\s*$", r"\1", part) for part in parts)
+        text = f"{text[:start]}\\{_INFIX[infix[1]]}{{{first}}}{{{second}}}{text[end:]}"
+    return text
+
+
+_REVERSED = re.compile(
+    r"(?:^|(?<=\\cup)|(?<=\\in)|(?<==))\s*(?:\\left\s*)?(?!\[[^\[]*\])([\[\]])([^\[\]()]*[,;][^\[\]()]*?)(?:\\right\s*)?(?<!\\)([\[\]])"
+)
+"""An interval with a bracket that is turned away from it: `]1,2[` is `(1,2)`."""
+_ELLIPSIS = re.compile(r"([0-9]+\.)([0-9]+)(?:\.\.\.|…|\\[ld]?dots(?![A-Za-z]))")
+_LONGEST_PERIOD = 10
+
+
+def _periodic(match: re.Match[str]) -> str:
+    """`0.1666...` as a repeating decimal, if the last digits are shown three times, or twice for periods of several digits."""
+    digits = match[2]
+    for length in range(1, _LONGEST_PERIOD):
+        period = digits[-length:]
+        if digits.endswith(period * (3 if length == 1 else 2)):
+            fixed = digits[:-length]
+            while fixed.endswith(period):
+                fixed = fixed.removesuffix(period)
+            return rf"{match[1]}{fixed}\overline{{{period}}}"
+    return match[0]
+
+
+_INFIX_COMMAND = re.compile(r"\\(over|choose)(?![A-Za-z])")
+
+
+def _enclosing_braces(text: str, start: int, end: int) -> tuple[int, int]:
+    """The start and the end of the innermost braces around a part of the text."""
+    starts: list[int] = []
+    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        if match[0] == "{":
+            starts.append(match.start())
+        elif match[0] == "}" and starts:
+            opening = starts.pop()
+            if opening < start and match.start() >= end:
+                return opening, match.end()
+    raise UnreadableError("a command between arguments without braces around them")
 
 
 class _Reader:
@@ -247,7 +316,7 @@ def _number(kind: str, found: str) -> Iterator[Token]:
     """A number without separators. A mixed number is a number before a fraction; a repeating decimal is a fraction."""
     if kind == "repeating":
         whole, rest = found.split(".")
-        fixed, repeated = re.match(r"([0-9]*)\\[a-z]+\s*\{([0-9]+)\}", rest).groups()  # type: ignore[union-attr]
+        fixed, repeated = re.match(r"([0-9]*)\\[a-z]+\s*\{?([0-9]+)\}?", rest).groups()  # type: ignore[union-attr]
         period, scale = 10 ** len(repeated) - 1, 10 ** len(fixed)
         yield from _fraction(int(whole + fixed) * period + int(repeated), scale * period)
     elif kind == "mixed":

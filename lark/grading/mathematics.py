@@ -12,9 +12,10 @@ from sympy import Expr, I, Rational, Symbol, nan, oo, zoo
 from lark.grading.expressions import INFINITIES, Expression, Tokens
 from lark.grading.lexer import UnreadableError
 
-SIX_DECIMALS, SIX_DIGITS = Rational(1, 10**6), Rational(5, 10**6)
+SIX_DECIMALS, SIX_DIGITS = Rational(5, 10**7), Rational(5, 10**6)
 """Absolute and relative tolerance between a decimal and the value that it approximates: 0.333333 is 1/3, 33.3 is
-not 100/3, and 0.000003 is not 1/300001. (Six correct digits leave a relative error of at most 5e-6, at 1.00000.)"""
+not 100/3, and 0.000003 is not 1/300001. (Six rounded decimals leave an error of at most 5e-7, so 0.666666 is not 2/3. Six correct
+digits leave a relative error of at most 5e-6, at 1.00000.)"""
 DIGITS = 50
 """Precision at which two exact values are compared. They are equal if all but the last ten of these digits are."""
 LARGEST = 10**1000
@@ -71,8 +72,32 @@ def parse(expression: Expression, is_imaginary: bool = True) -> Expr:
     value = latex2sympy(latex, is_real=True, conversion_config=_CONVERSION, normalization_config=None)
     if not isinstance(value, Expr) or any(part.args[0].is_integer is False for part in value.atoms(sympy.factorial)):
         raise UnreadableError(f"not an expression: {latex}")
+    if any(map(_is_undefined, sympy.preorder_traversal(value))):
+        raise UnreadableError(f"not defined: {latex}")
+    if "^ { + }" not in latex:
+        value = value.replace(sympy.Limit, _both_sides)
     value = value.replace(lambda part: part is I, lambda _: Symbol("I", real=True))  # the parser reads the letter I as i
     return value.subs({symbol: I for symbol in value.free_symbols if symbol.name == "i"}) if is_imaginary else value
+
+
+def _is_undefined(part: sympy.Basic) -> bool:
+    """Whether a part has no value, which sympy may forget later: 1/(1/0) becomes 0, and so does the logarithm to the base 0."""
+    if part in (zoo, nan):
+        return True
+    if part.free_symbols:
+        return False
+    if isinstance(part, sympy.log):
+        argument, *base = (value.doit() for value in part.args)
+        return argument == 0 or any(value == 1 or not value.is_positive for value in base)
+    if isinstance(part, sympy.Pow) and part.exp.could_extract_minus_sign():
+        return part.base.doit() == 0
+    return isinstance(part, (sympy.tan, sympy.cot, sympy.sec, sympy.csc)) and part.doit().has(zoo)
+
+
+def _both_sides(expression: Expr, variable: Symbol, point: Expr, side: Symbol) -> Expr:
+    """A limit from both sides, which sympy takes from above, unless it is at infinity or from below."""
+    is_two_sided = point.is_finite and str(side) == "+"
+    return sympy.Limit(expression, variable, point, "+-" if is_two_sided else side)
 
 
 def _radians(match: re.Match[str]) -> str:

@@ -12,11 +12,11 @@ from lark.grading import labels
 from lark.grading.expressions import Expression, Tokens, letters, read_base, source
 from lark.grading.lexer import GREEK, RELATIONS, Kind, Token, UnreadableError
 
-_OPENING, _CLOSING = frozenset({"(", "[", "{", r"\{"}), frozenset({")", "]", "}", r"\}"})
+_OPENING, _CLOSING = frozenset({"(", "[", "{", r"\{", r"\langle"}), frozenset({")", "]", "}", r"\}", r"\rangle"})
 _JOINTS = frozenset({",", ";", "and", "or"})
 _EQUALS = frozenset({"=", r"\approx", r"\in"})
 _SET_OPERATORS = frozenset({r"\cup", r"\cap", r"\setminus"})
-_ENVIRONMENTS = frozenset({"matrix}", "pmatrix}", "bmatrix}", "array}"})
+_ENVIRONMENTS = frozenset({"matrix}", "pmatrix}", "bmatrix}", "array}", "smallmatrix}"})
 _ANGLES = frozenset({r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc"})
 
 
@@ -29,7 +29,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Group:
-    """Values in brackets: a tuple, an interval, a set, or a ratio (`:`)."""
+    """Values in brackets: a tuple, an interval, a set, or a ratio (`:`, closed by `to` if it is in words)."""
 
     opening: str
     items: tuple["Statement", ...]
@@ -72,7 +72,13 @@ class Statement:
     """Values after `\\approx`."""
     members: tuple[Tokens, ...] = ()
     """Both sides of an equation."""
-    measure: labels.Measure | None = None
+    units: tuple[labels.Unit | None, ...] = ()
+    """The units of the values and then of the rounded values."""
+
+    @property
+    def quantities(self) -> tuple[tuple[Value, labels.Unit | None], ...]:
+        """The values with their units."""
+        return tuple(zip(self.values, self.units[: len(self.values)], strict=True))
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,8 @@ def flat_words(tokens: Tokens) -> tuple[str, ...]:
     """The tokens as lower-case words, without brackets, an article at the start and a period at the end."""
     texts = [token.text.lower() for token in tokens if token.text not in {"(", ")", "{", "}"}]
     start = len(texts) > 1 and texts[0] in {"the", "a", "an"}
-    return tuple(texts[start:-1] if texts[-1:] == ["."] else texts[start:])
+    words = tuple(texts[start:-1] if texts[-1:] == ["."] else texts[start:])
+    return ("does", "not", "exist") if words == ("dne",) else words
 
 
 def _is_equation_with_comma(tokens: Tokens) -> bool:
@@ -122,14 +129,16 @@ class _Parser:
 
     def statement(self, tokens: Tokens) -> Statement:
         if _split(tokens, RELATIONS)[1]:
-            tokens, measure = self._without_unit(tokens)
-            return Statement((), (_inequality(tokens),), measure=measure)
+            tokens, unit = self._without_unit(tokens)
+            return Statement((), (_inequality(tokens),), units=(unit,))
         parts, signs = _split(tokens, _EQUALS)
         # A sign at the beginning (`= 5`, `\approx 5`) belongs to the only value.
         parts, signs = (parts[1:], signs) if len(parts) == 2 and not parts[0] else (parts, ["=", *signs])
         if not all(parts):
             raise UnreadableError("nothing on one side of an equation")
-        names, values, rounded, measures = [], [], [], []
+        names: list[Tokens] = []
+        values: list[tuple[Value, labels.Unit | None]] = []
+        rounded: list[tuple[Expression, labels.Unit | None]] = []
         for i, (sign, part) in enumerate(zip(signs, parts, strict=True)):
             others = letters([token for other in (*parts[:i], *parts[i + 1 :]) for token in other])
             if len(parts) > 1 and sign == "=" and self._is_name(part, others):
@@ -137,19 +146,19 @@ class _Parser:
                 continue
             if sign == r"\in" and not (i == len(names) == 1 and len(parts) == 2):
                 raise UnreadableError("an element that is not a name")
-            tokens, measure = self._without_unit(_without_outer_brackets(part))
-            measures.append(measure)
+            tokens, unit = self._without_unit(_without_outer_brackets(part))
             value = self.value(tokens)
             if sign == r"\approx":
                 if not isinstance(value, Expression):
                     raise UnreadableError("an approximation that is not a number")
-                rounded.append(value)
+                rounded.append((value, unit))
             else:
-                values.append(value)
+                values.append((value, unit))
         if not values and not rounded:
             raise UnreadableError("no value")
         members = tuple(parts) if signs == ["=", "="] else ()
-        return Statement(tuple(names), tuple(values), tuple(rounded), members, next(filter(None, measures), None))
+        units = tuple(unit for _, unit in (*values, *rounded))
+        return Statement(tuple(names), tuple(v for v, _ in values), tuple(r for r, _ in rounded), members, units)
 
     def value(self, tokens: Tokens) -> Value:
         tokens = _without_outer_brackets(tokens)
@@ -161,18 +170,38 @@ class _Parser:
             return SetExpression(first, tuple(zip(operators, rest, strict=True)))
         if any(token.text.startswith(r"\begin") for token in tokens):
             return _matrix(tokens)
+        if not self.is_gold and _is_named_point(tokens) and tokens[0].text not in self.symbols:
+            tokens = tokens[1:]
         if tokens[0].text in _OPENING and _end_of_group(tokens) == len(tokens) - 1:
-            parts, _ = _split(tokens[1:-1], frozenset({",", ";"}))
-            items = () if parts == [()] else tuple(self.statement(part) for part in parts)
-            return Group(tokens[0].text, items, tokens[-1].text)
-        parts, colons = _split(tokens, frozenset({":"}))
-        if colons:
-            return Group(":", tuple(self.statement(part) for part in parts), ":")
+            return self._comprehension(tokens) or self._group(tokens)
+        parts, colons = _split(tokens, frozenset({":", "to"}))
+        if len(set(colons)) == 1 and all(parts):
+            return Group(":", tuple(self.statement(part) for part in parts), colons[0])
         words = [token.text for token in tokens if token.kind is Kind.WORD]
         is_wordy = any(len(word) > 1 for word in words) or (self.is_gold and len(words) == len(tokens))
         if is_wordy and read_base(tokens) is None:
             return Words(flat_words(tokens))
         return Expression(tuple(map(_as_letter, tokens)))
+
+    def _group(self, tokens: Tokens) -> Group:
+        parts, _ = _split(tokens[1:-1], frozenset({",", ";"}))
+        items = () if parts == [()] else tuple(self.statement(part) for part in parts)
+        return Group(tokens[0].text, items, tokens[-1].text)
+
+    def _comprehension(self, tokens: Tokens) -> Value | None:
+        """The inequalities in `\\{x \\mid x > 1\\}`; None for other groups."""
+        parts, marks = _split(tokens[1:-1], frozenset({r"\mid", "|", ":"}))
+        if tokens[0].text != r"\{" or len(marks) != 1 or source(parts[0][1:]) not in {"", r"\in \mathbb{R}"}:
+            return None
+        condition = self.answer(parts[1])
+        values = [value for statement in condition.statements for value in statement.values]
+        symbols = [member.letters for value in values if isinstance(value, Inequality) for member in value.members]
+        if len(values) != len(condition.statements) or not all(isinstance(value, Inequality) for value in values):
+            return None
+        if not parts[0] or frozenset[str]().union(*symbols) != letters(parts[0][:1]) or len(condition.joints) > 1:
+            return None
+        operator = r"\cup" if "or" in condition.joints else r"\cap"
+        return SetExpression(values[0], tuple((operator, value) for value in values[1:])) if values[1:] else values[0]
 
     def _is_name(self, tokens: Tokens, others: frozenset[str]) -> bool:
         """Whether a side of an equation only names the quantity: `x_1`, `f(2)`, `AB`, `m+n`, `\\text{Area}`."""
@@ -182,35 +211,50 @@ class _Parser:
         tokens = tuple(map(_as_letter, tokens))
         if _NAME.fullmatch(source(tokens)):
             head = next((token.text for token in tokens if token.kind is Kind.LETTER or token.text in GREEK), "")
-            return self.is_gold or head not in self.symbols | others
+            return self.is_gold or (head not in self.symbols | others and _is_plain_name(tokens))
         return not self.is_gold and _is_formula_name(tokens) and not letters(tokens) & (self.symbols | others)
 
-    def _without_unit(self, tokens: Tokens) -> tuple[Tokens, labels.Measure | None]:
-        """A value without its unit, and the unit's measure."""
+    def _without_unit(self, tokens: Tokens) -> tuple[Tokens, labels.Unit | None]:
+        """A value without its unit, and the unit."""
+        tokens = _with_unit_in_a_row(tokens)
         texts = tuple(token.text for token in tokens)
         for marks, sign in _MARKS.items():
             if len(texts) > len(marks) and texts[-len(marks) :] == marks and not _ANGLES & set(texts):
                 return tokens[: -len(marks)], sign
-        if len(texts) > 1 and texts[0] == r"\$":
-            return self._without_unit(tokens[1:])[0], ("dollar", 1)
+        if len(texts) > 1 and texts[0] in _BEFORE_VALUE:
+            return self._without_words(tokens[1:], _BEFORE_VALUE[texts[0]])
+        return self._without_words(tokens, None)
+
+    def _without_words(self, tokens: Tokens, sign: labels.Unit | None) -> tuple[Tokens, labels.Unit | None]:
+        """A value without the unit in words after it, and the unit. `sign`: the sign of a unit before the value."""
         start = next((i for i, token in enumerate(tokens) if token.kind is Kind.WORD), 0)
+        texts = tuple(token.text for token in tokens)
         if start > 1 and texts[start - 1] == "." and tokens[start - 2].kind is Kind.NUMBER:  # `5. cm`
             tokens, start = (*tokens[: start - 1], *tokens[start:]), start - 1
-        words = ["per" if t.text == "/" else t.text for t in tokens[start:] if t.kind is Kind.WORD or t.text == "/"]
-        unit = _UNIT.fullmatch(" ".join("w" if token.kind is Kind.WORD else token.text for token in tokens[start:]))
-        if start == 0 or unit is None or not _ends_like_a_value(tokens[start - 1]):
-            return tokens, None
-        if words[0] in self.symbols or (len(words[0]) == 1 and labels.measure(words) is None):
-            return tokens, None
-        if not self.is_gold and not labels.is_unit(words, bool(_SINGULAR.fullmatch(source(tokens[:start])))):
-            return tokens, None
-        value, measure = self._without_unit(tokens[:start])
-        return value, measure or labels.measure(words, int(unit["power"] or 1))
+        if start > 1 and texts[start - 1] == "/" and sign:  # `\\$5/\\text{hour}`
+            start -= 1
+        found = _UNIT.fullmatch(" ".join("w" if token.kind is Kind.WORD else token.text for token in tokens[start:]))
+        if start == 0 or found is None or not _ends_like_a_value(tokens[start - 1]):
+            return tokens, sign
+        words, powers = _words_and_powers(tokens[start:])
+        is_rate = words[0] == "per" and (sign is not None or tokens[start - 1].text in {r"\%", r"\$"})
+        unit = labels.unit(["", *words], [1, *powers]) if is_rate else labels.unit(words, powers)
+        if words[0] in self.symbols or (len(words[0]) == 1 and not labels.is_unit(words, True)):
+            return tokens, sign
+        is_singular = bool(_SINGULAR.fullmatch(source(tokens[:start])))
+        if labels.counts(words) or not (self.is_gold or labels.is_unit(["units", *words] if is_rate else words, is_singular)):
+            return tokens, sign
+        value, before = self._without_unit(tokens[:start])
+        return value, labels.joined(sign or before, unit)
 
 
-_MARKS: dict[tuple[str, ...], labels.Measure] = {
-    (r"\%",): ("percent", 1), (r"\$",): ("dollar", 1), ("^", "{", r"\circ", "}"): ("degree", 1)
+_MARKS: dict[tuple[str, ...], labels.Unit] = {
+    (r"\%",): labels.PERCENT, ("^", "{", r"\circ", "}"): labels.DEGREE, (r"\cent",): (("cent", 1),),
 }  # fmt: skip
+_BEFORE_VALUE: dict[str, labels.Unit] = {
+    r"\$": (("dollar", 1),), r"\pounds": (("lb", 1),), r"\euro": (("euro", 1),), r"\yen": (("yen", 1),)
+}  # fmt: skip
+_MARKS |= {(sign,): unit for sign, unit in _BEFORE_VALUE.items()}
 _LETTER = rf"(?:[A-Za-z]|\\(?:{'|'.join(sorted(name[1:] for name in GREEK))}))(?: _ \{{ [^{{}}=]{{1,30}} \}})?(?: ')*"
 _POINTS = r"(?:[A-Z]{1,4}|[A-Z](?: [A-Z]){1,3})"
 _NAME = re.compile(
@@ -218,13 +262,50 @@ _NAME = re.compile(
     rf"|\| (?:{_POINTS}|[zwuv]) \||\[ {_POINTS} \]"
     rf"|\\(?:overline|vec) \{{ (?:{_POINTS}|[a-z]) \}}|{_POINTS}|\( {_LETTER}(?: , {_LETTER})+ \)"
 )
-_UNIT = re.compile(r"w(?: (?:w|\.|/ w|\\cdot w|- w))*(?: \^ \{ (?P<power>[123]) \}(?: / w| w)*)?(?: \.)?")
+_UNIT = re.compile(r"(?:/ )?w(?: (?:w|\.|/ w|\\cdot w|- w|\^ \{ (?:- )?[1-4] \}))*")
 _SINGULAR = re.compile(r"(?:- )?(?:1(?:\.0*)?|0?\.[0-9]+|\\frac \{ [0-9]+ \} \{ [0-9]+ \}|[0-9]+ / [0-9]+)")
 _IN_FORMULA = frozenset({"+", "-", "/", "(", ")", "|", "{", "}", r"\frac", r"\cdot", r"\times", r"\sqrt", "^", "_"})
 
 
+def _with_unit_in_a_row(tokens: Tokens) -> Tokens:
+    """`60\\frac{\\text{mi}}{\\text{hr}}` as `60 \\text{ mi} / \\text{hr}`."""
+    texts = " ".join("w" if token.kind is Kind.WORD else token.text for token in tokens)
+    if len(tokens) < 8 or not texts.endswith(r"\frac { w } { w }"):
+        return tokens
+    return (*tokens[:-7], tokens[-5], Token(Kind.MARK, "/"), tokens[-2])
+
+
+def _words_and_powers(tokens: Tokens) -> tuple[list[str], list[int]]:
+    """The words of a unit, with `per` for `/`, and the power of each."""
+    words: list[str] = []
+    powers: list[int] = []
+    for i, token in enumerate(tokens):
+        if token.kind is Kind.WORD or token.text == "/":
+            words.append("per" if token.text == "/" else token.text)
+            powers.append(1)
+        elif token.kind is Kind.NUMBER:
+            powers[-1] = -int(token.text) if tokens[i - 1].text == "-" else int(token.text)
+    if words[:2] == ["per", "cent"]:
+        words, powers = ["percent", *words[2:]], powers[1:]
+    return words, powers
+
+
 def _is_word_name(words: list[str]) -> bool:
-    return (len(words) == 1 and len(words[0]) <= 4 and words[0].isupper()) or labels.is_quantity(words)
+    if len(words) == 1 and len(words[0]) <= 4 and words[0].isupper():
+        return labels.is_point_name(words[0], in_figure=False)
+    return labels.is_quantity(words)
+
+
+def _is_plain_name(tokens: Tokens) -> bool:
+    """Whether the words in a name do not deny it: not `x_{\\text{wrong}}`, `f(\\text{not})` or `\\angle NOT`."""
+    texts = [token.text for token in tokens]
+    words = [token.text for token in tokens if token.kind is Kind.WORD]
+    if texts[:2] in (["P", "("], ["E", "("], ["N", "("]) and words:
+        return labels.is_event([text for text in texts[2:] if text.isalpha()])
+    runs = "".join(text if text.isalpha() else " " for text in texts).split()
+    points = [run for run in runs if run.isupper()]
+    others = [word for word in (*runs, *words) if len(word) > 1 and not word.isupper()]
+    return labels.is_plain(others) and all(len(run) < 2 or labels.is_point_name(run, in_figure=True) for run in points)
 
 
 def _is_product(token: Token) -> bool:
@@ -246,8 +327,15 @@ def _is_formula_name(tokens: Tokens) -> bool:
     return len(symbols) > 1
 
 
+def _is_named_point(tokens: Tokens) -> bool:
+    """Whether it is a capital letter and coordinates: `P(1,2)`."""
+    if len(tokens) < 6 or tokens[0].kind is not Kind.LETTER or not tokens[0].text.isupper() or tokens[1].text != "(":
+        return False
+    return _end_of_group(tokens[1:]) == len(tokens) - 2 and len(_split(tokens[2:-1], frozenset(",;"))[0]) > 1
+
+
 def _ends_like_a_value(token: Token) -> bool:
-    return token.kind in {Kind.NUMBER, Kind.LETTER} or token.text in {")", "]", "}", r"\}", r"\pi", r"\%", r"\$", "!"}
+    return token.kind in {Kind.NUMBER, Kind.LETTER} or token.text in {")", "]", "}", r"\}", r"\pi", r"\%", r"\$", r"\cent", "!"}
 
 
 def _as_letter(token: Token) -> Token:
@@ -313,8 +401,21 @@ def _matrix(tokens: Tokens) -> Matrix:
     marks = [i for i, token in enumerate(tokens) if token.text.startswith((r"\begin", r"\end"))]
     start, end = marks if len(marks) == 2 else (0, 0)
     kinds = {tokens[i].text.partition("{")[2] for i in (start, end)}
-    around = source((*tokens[:start], *tokens[end + 1 :]))
-    if len(kinds) != 1 or not kinds <= _ENVIRONMENTS or around not in {"", "( )", "[ ]"}:
+    factor, after = tokens[:start], source(tokens[end + 1 :])
+    if after and factor and factor[-1].text + after in {"()", "[]"}:
+        factor, after = factor[:-1], ""
+    if len(kinds) != 1 or not kinds <= _ENVIRONMENTS or after:
         raise UnreadableError("an environment that is not a single matrix")
     rows = [_split(row, frozenset({"&"}))[0] for row in _split(tokens[start + 1 : end], frozenset({r"\\"}))[0] if row]
-    return Matrix(tuple(tuple(Expression(cell) for cell in row) for row in rows))
+    return Matrix(tuple(tuple(Expression(_product(factor, cell)) for cell in row) for row in rows))
+
+
+def _product(factor: Tokens, cell: Tokens) -> Tokens:
+    """A cell of a matrix times the factor before the matrix."""
+    if factor[-1:] in ((Token(Kind.COMMAND, r"\cdot"),), (Token(Kind.COMMAND, r"\times"),)):
+        factor = factor[:-1]
+    if not factor or not cell:
+        return cell
+    factor = (*factor, Token(Kind.NUMBER, "1")) if source(factor) == "-" else factor
+    opening, closing = Token(Kind.MARK, "("), Token(Kind.MARK, ")")
+    return (opening, *factor, closing, Token(Kind.COMMAND, r"\cdot"), opening, *cell, closing)
