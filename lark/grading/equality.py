@@ -220,18 +220,20 @@ def same_statement(predicted: Statement, expected: Statement) -> bool:
     return is_equation and bool(predicted.members and expected.members) and same_equation(predicted.members, expected.members)
 
 
-_WHOLE = re.compile(r"(?:- )?(?!1\b)[0-9]+(?:\.0*)?")
+_PERCENTS = re.compile(r"(?:- )?(?!1\b)[0-9]+(?:\.0*)?|(?:- )?(?![01]\.)[0-9]+\.[0-9]+")
+"""Numbers that may be meant in percent: whole ones other than 1, and decimals from 2."""
 
 
 def _same_quantity(predicted: tuple[Value, labels.Unit | None], expected: tuple[Value, labels.Unit | None]) -> bool:
-    """Compare values with units. A percentage is a number of hundredths: 75% is 3/4, and 0.5% is not 0.5. A gold answer that is a
-    whole number other than 1 and -1 may be a number of percent, and one in percent may be answered without the sign."""
+    """Compare values with units. A percentage is a number of hundredths: 75% is 3/4, and 0.5% is not 0.5. A gold answer that is
+    a whole number other than 1 and -1, or a decimal from 2, may be a number of percent; one in percent may be answered without
+    the sign."""
     (ours, our_unit), (theirs, their_unit) = predicted, expected
     are_percent = _is_percentage(our_unit), _is_percentage(their_unit)
     if are_percent == (True, False):
         if their_unit is not None or not (isinstance(ours, Expression) and isinstance(theirs, Expression)):
             return False
-        return same_value(ours if _WHOLE.fullmatch(theirs.latex) else _hundredth(ours), theirs)
+        return same_value(ours if _PERCENTS.fullmatch(theirs.latex) else _hundredth(ours), theirs)
     if are_percent == (False, True) and isinstance(ours, Expression) and isinstance(theirs, Expression):
         return our_unit is None and (same_value(ours, theirs) or same_value(ours, _hundredth(theirs)))
     if our_unit == labels.DEGREE and their_unit is None and _is_in_radians(ours):
