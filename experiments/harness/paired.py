@@ -17,12 +17,14 @@ entrants, less the share of e in it. Runs of different entrants count as indepen
 Intervals come from a two-way bootstrap. Each resample draws problems with replacement, the same for all entrants; a value of
 σ_a² that the runs allow (their pooled variance, divided by a χ² over its degrees of freedom); and normal effects of this
 size for every entrant's seeds. The quantile of a pair's deviation gives its interval. The quantile of the largest deviation of
-all pairs, each in units of its standard error, decides which differences are real: if no pair differs, it is exceeded in 5% of
-the cases (Westfall and Young, 1993). tests/experiments/test_paired.py checks both by simulation.
+all pairs, each in units of its scale, decides which differences are real: if no pair differs, it is exceeded in 5% of the cases
+(Westfall and Young, 1993). A pair's scale is its standard error, or what the tails of its deviations suggest if that is larger:
+the estimate of σ_a² can be zero by chance where the truth is not. tests/experiments/test_paired.py checks both by simulation.
 
 A bootstrap of few problems is too optimistic: it takes their variance for the true one. So quantiles are widened like Student's t
-over P - 1 degrees of freedom. And if every one of P problems favours the same entrant, chance does that with 2^(1-P): nothing is
-called real unless this, times the number of pairs, is within the error.
+over P - 1 degrees of freedom, and the variance of a pair is at least that of a single problem on which they differ. And if every
+one of P problems favours the same entrant, chance does that with 2^(1-P): nothing is called real unless this, times the number of
+pairs, is within the error.
 """
 
 from collections.abc import Mapping
@@ -39,6 +41,10 @@ from scipy.stats import t as student
 
 Floats = NDArray[np.float64]
 RESAMPLES = 2000
+TAIL = 0.99
+"""Where a pair's scale is also measured."""
+LARGEST = 4.0
+"""Normal quantiles beyond it are widened by no larger factor."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +57,12 @@ class Comparison:
     seeds: NDArray[np.int64]
     """[M] Training seeds of each entrant."""
     difference: Floats
-    error: Floats
-    """Standard error of the difference, sqrt(V_ij); 0 on the diagonal."""
-    critical: Floats
-    """[M, M] Half the length of each pair's own interval, in standard errors."""
+    half: Floats
+    """Half the length of each pair's own interval; 0 on the diagonal."""
+    scale: Floats
+    """Scale of each difference's deviations."""
     joint: float
-    """Standard errors from which on a difference is real, for all pairs together."""
+    """In units of the scale: from here on a difference is real, for all pairs together."""
     seed_deviation: float | None
     """σ_a, the standard deviation that training seeds add to an entrant's mean. None: no entrant has two seeds."""
     least_problems: int = 0
@@ -66,11 +72,11 @@ class Comparison:
     @property
     def low(self) -> Floats:
         """Lower end of each difference's own interval."""
-        return self.difference - self.critical * self.error
+        return self.difference - self.half
 
     @property
     def high(self) -> Floats:
-        return self.difference + self.critical * self.error
+        return self.difference + self.half
 
     @property
     def real(self) -> NDArray[np.bool_]:
@@ -78,7 +84,7 @@ class Comparison:
         too few problems."""
         if self.seed_deviation is None or self.problems < self.least_problems:
             return np.zeros_like(self.difference, dtype=bool)
-        return (self.difference > 0) & (self.difference > self.joint * self.error)
+        return (self.difference > 0) & (self.difference > self.joint * self.scale)
 
     @property
     def order(self) -> list[int]:
@@ -101,30 +107,35 @@ def compare(
     paired = by_problem[:, first] - by_problem[:, second]
     seeds = _SeedEffects.of(tables)
     share = 1 / counts[first] + 1 / counts[second]
-    error = np.sqrt(paired.var(axis=0, ddof=1) / problems + seeds.variance * share)
+    least = np.abs(paired).max(initial=0.0) ** 2 / problems  # the variance if they differ on one problem
+    error = np.sqrt(np.maximum(paired.var(axis=0, ddof=1), least) / problems + seeds.variance * share)
 
     moved = _resampled_weights(problems, resamples, seed) @ (paired - paired.mean(axis=0))
     effects = seeds.drawn(counts, resamples, np.random.default_rng([seed, 1]))
     shift = np.abs(moved + effects[:, first] - effects[:, second])
-    ratio = np.divide(shift, error, out=np.zeros_like(shift), where=error > 0)
+    tails = [np.quantile(shift, tail, axis=0) / _normal(tail) for tail in (level, TAIL)]
+    scale = np.maximum.reduce([error, *tails])
+    ratio = np.divide(shift, scale, out=np.zeros_like(shift), where=scale > 0)
+    joint = max(float(np.quantile(ratio.max(axis=1, initial=0.0), joint_level)), _normal(joint_level))
+    half = np.maximum(error, tails[0]) * _normal(level) * _widening(_normal(level), problems)
     return Comparison(
         names,
         means,
         counts,
         _square(means[first] - means[second], first, second, len(tables), antisymmetric=True),
-        _square(error, first, second, len(tables)),
-        _square(_widened(np.maximum(np.quantile(ratio, level, axis=0), _normal(level)), problems), first, second, len(tables)),
-        float(_widened(max(float(np.quantile(ratio.max(axis=1, initial=0.0), joint_level)), _normal(joint_level)), problems)),
+        _square(half, first, second, len(tables)),
+        _square(scale, first, second, len(tables)),
+        joint * _widening(joint, problems),
         float(np.sqrt(seeds.variance)) if seeds.freedom else None,
         least_problems=ceil(1 + log2(len(first) / (1 - joint_level))),
         problems=problems,
     )
 
 
-def _widened(quantile: Floats | float, problems: int) -> Floats:
-    """The quantile of Student's t for this number of problems that has the same tail as a normal quantile."""
-    widened: Floats = student.isf(normal.sf(quantile), problems - 1)
-    return widened
+def _widening(quantile: float, problems: int) -> float:
+    """Student's t for this number of problems, relative to the normal quantile with the same tail."""
+    quantile = min(quantile, LARGEST)
+    return float(student.isf(normal.sf(quantile), problems - 1)) / quantile
 
 
 @lru_cache(maxsize=2)
@@ -175,8 +186,9 @@ class _SeedEffects:
 
     @property
     def variance(self) -> float:
-        """σ_a²."""
-        return max(0.0, self.total - self.noise)
+        """σ_a². What is left of rounding counts as zero."""
+        left = self.total - self.noise
+        return left if left > 1e-9 * self.total else 0.0
 
     def drawn(self, counts: NDArray[np.int64], resamples: int, rng: np.random.Generator) -> Floats:
         """[R, M] Mean effects of each entrant's seeds."""
