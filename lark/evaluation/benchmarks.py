@@ -15,7 +15,7 @@ from lark.config import Benchmark, Task
 from lark.errors import LarkError, first_line
 from lark.evaluation import prompts
 from lark.grading.answers import canonical_number
-from lark.reading.rows import Row, is_invisible, is_table, plain_text, rows
+from lark.reading.rows import Row, id_text, is_invisible, is_table, plain_text, rows
 
 SYSTEM_PROMPTS = {"numeric": prompts.NUMERIC, "choice": prompts.CHOICE, "free_form": prompts.FREE_FORM}
 LETTERS = "ABCDEFGHIJ"
@@ -114,7 +114,7 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
         return _checked_text(as_text(value), field, where)
 
     question, answer = get(task.question_field), get(task.answer_field, plain_text)
-    identity = get(task.id_field) if task.id_field else str(index)
+    identity = get(task.id_field, id_text) if task.id_field else str(index)
     level = _level(get(task.level_field), where) if task.level_field else None
     if not task.distractor_fields:
         if task.answer_format == "choice" and not (len(answer.strip()) == 1 and answer.strip().upper() in LETTERS):

@@ -7,10 +7,10 @@ from typing import Any
 from lark.config import Source
 from lark.config.checks import one_of
 from lark.errors import LarkError
-from lark.pool.columns import NAMES, Columns
+from lark.pool.columns import NAMES, Columns, is_blank
 from lark.pool.messages import Message, Turns, listed, normalised, turns, unused_keys
 from lark.pool.teachers import find_teachers
-from lark.reading.untrusted import described, parsed
+from lark.reading.untrusted import described, parsed, quoted
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,9 @@ def _generations(columns: Columns) -> Iterator[Draft]:
         message = generation if isinstance(generation, dict) else {"content": generation}
         place = f"{where}, generation {i + 1}"
         exchange = normalised([{"role": "user", "content": question}, {"role": "assistant", **message}], place, "generations")
-        verdicts = [values[i] for name, values in lists.items() if name in VERDICTS and values[i] is not None]
-        cut_off = lists["finish_reasons"][i] == "length" if lists["complete"][i] is None else not is_true(lists["complete"][i])
+        said = {name: truth(lists[name][i], str(columns.stored(name)), place) for name in (*VERDICTS, "complete")}
+        verdicts = [said[name] for name in VERDICTS if said[name] is not None]
+        cut_off = lists["finish_reasons"][i] == "length" if said["complete"] is None else not said["complete"]
         yield Draft(
             turns(exchange, where, "generations", system, tools),
             question_id=question_id,
@@ -129,7 +130,7 @@ def _generations(columns: Columns) -> Iterator[Draft]:
             teacher=lists["teacher"][i],
             rollout=i,
             answer=answer,
-            correct=any(map(is_true, verdicts)) if verdicts else None,
+            correct=any(verdicts) if verdicts else None,
             complete=not cut_off,
         )
 
@@ -159,8 +160,16 @@ def _aligned(columns: Columns, name: str, length: int) -> list[Any]:
     return values
 
 
-def is_true(value: Any) -> bool:
-    return value is True or str(value).strip().lower() in ("true", "1", "1.0", "yes")
+def truth(value: Any, name: str, where: str) -> bool | None:
+    """Parse a verdict; None if it is missing. (`bool("false")` would be True.)"""
+    if is_blank(value):
+        return None
+    text = str(value).strip().lower()
+    if text in ("true", "1", "1.0", "yes"):
+        return True
+    if text in ("false", "0", "0.0", "no"):
+        return False
+    raise LarkError(f"{where}: `{name}` must be true or false, not {quoted(value)}.")
 
 
 def _teacher_columns(columns: Columns) -> Iterator[Draft]:

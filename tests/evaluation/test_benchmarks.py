@@ -5,10 +5,14 @@ import gzip
 import json
 from collections import Counter
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lark.config import Config, Task
@@ -353,6 +357,54 @@ def test_answers_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
     path.write_text("problem,answer\na?,\n")
     with pytest.raises(LarkError, match="there is no `answer`"):
         load("mine", Task(label="Mine", path=str(path), answer_format="free_form"))
+
+
+@pytest.mark.parametrize(
+    ("column", "read"),
+    [
+        (["5.0", "6.0"], ["5", "6"]),  # integers with a gap in them, as pandas saves them
+        (["5.0", "2.5", "1e-05"], ["5", "2.5", "0.00001"]),
+        (["5.0", "6"], ["5.0", "6"]),
+        (["5.0", "x"], ["5.0", "x"]),
+        (["5.00"], ["5.00"]),
+        (["1e5"], ["1e5"]),
+        (["007.0"], ["007.0"]),
+    ],
+)
+def test_a_csv_column_of_floats_is_read_as_numbers_and_any_other_as_text(
+    column: list[str], read: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("".join(f"{name}\n" for name in ("problem,answer,id", *(f"?{i},{a},{i}.0" for i, a in enumerate(column)))))
+    problems = load("mine", Task(label="Mine", path=str(path), answer_format="free_form", id_field="id"))
+    assert [(p.id, p.answer) for p in problems] == [(str(i), answer) for i, answer in enumerate(read)]
+
+
+def test_numbers_of_a_parquet_file_are_read_at_their_own_precision(tmp_path: Path) -> None:
+    columns = {
+        "decimal": pa.array([Decimal("5.00"), Decimal("2.50"), Decimal("100.00")], pa.decimal128(5, 2)),
+        "float32": pa.array([0.1, 5.0, 16777216.0], pa.float32()),
+        "float16": pa.array(np.array([0.1, 5.0, 0.5], np.float16)),
+        "float64": pa.array([0.1, 5.0, 1e-7], pa.float64()),
+    }
+    pq.write_table(pa.table({"problem": ["a", "b", "c"], **columns}), tmp_path / "a.parquet")
+    read = {
+        name: [p.answer for p in load("mine", replace(MINE, path=str(tmp_path / "a.parquet"), answer_field=name))]
+        for name in columns
+    }
+    assert read == {
+        "decimal": ["5", "2.5", "100"],
+        "float32": ["0.1", "5", "16777216"],
+        "float16": ["0.1", "5", "0.5"],
+        "float64": ["0.1", "5", "0.0000001"],
+    }
+
+
+@pytest.mark.parametrize(("ids", "read"), [([7.0, 8], ["7", "8"]), (["7 ", " 8"], ["7", "8"]), (["007", "7"], ["007", "7"])])
+def test_ids_are_text_without_a_fraction_or_white_space(ids: list[object], read: list[str], tmp_path: Path) -> None:
+    rows = [{"problem": f"{k}?", "answer": "5", "id": id} for k, id in enumerate(ids)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [p.id for p in load("mine", replace(MINE, path=str(tmp_path / "a.jsonl"), id_field="id"))] == read
 
 
 def test_a_missing_file_is_reported() -> None:

@@ -191,6 +191,10 @@ def test_a_generation_is_right_if_one_of_its_verdicts_says_so(tmp_path: Path) ->
     row = {"problem": "A?", "generations": ["a", "b", "c", "d"], "correctness_math_verify": [True, False, None, False],
            "correctness_llama": [None, True, None, False]}  # fmt: skip
     assert [t.correct for t in read(write_jsonl(tmp_path / "a.jsonl", [row]))] == [True, True, None, False]
+    row |= {"correctness_llama": [float("nan"), "yes", "", 0.0], "is_reasoning_complete": [float("nan"), "true", "no", 1]}
+    tally = Tally()
+    assert [t.correct for t in read(write_jsonl(tmp_path / "a.jsonl", [row]), tally)] == [True, True, None, False]
+    assert tally.incomplete == 1
 
 
 def test_lists_may_have_other_names(tmp_path: Path) -> None:
@@ -311,6 +315,12 @@ def test_missing_texts_are_incomplete_in_every_layout(empty: str | None, tmp_pat
         ({"problem": "A?", "generations": None}, "`generations` is empty. Add the question's trajectories"),
         ({"problem": "A?", "generations": ["x"], "correctness_math_verify": [True, False]},
          "1 generations, but `correctness_math_verify` has 2 values"),
+        ({"problem": "A?", "generations": ["x", "y"], "correct": ["right", "wrong"]},
+         "generation 1: `correct` must be true or false, not 'right'"),
+        ({"problem": "A?", "generations": ["x", "y"], "correctness_math_verify": [True, 2]},
+         "generation 2: `correctness_math_verify` must be true or false, not 2"),
+        ({"problem": "A?", "generations": ["x", "y"], "is_reasoning_complete": ["complete", "cut"]},
+         "generation 1: `is_reasoning_complete` must be true or false, not 'complete'"),
         ({"problem": "A?", "generations": ["x"], "is_reasoning_complete": True}, "`is_reasoning_complete` must be a list, not a"),
         ({"conversations": [{"from": "human", "value": "A?"}, {"from": "tool", "value": "1"}, {"from": "gpt", "value": "x"}]},
          "message 2: a tool result without a call"),

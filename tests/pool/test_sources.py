@@ -156,6 +156,21 @@ def test_missing_numbers_of_tables_are_missing(tmp_path: Path) -> None:
     assert [(t.answer, t.rollout, t.correct) for t in found] == [("5", 0, True), ("2.5", 1, False), (None, 2, None)]
 
 
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([7, 7.0, "7"], ["7"]),
+        (["q1", "q1 ", "\tq1"], ["q1"]),
+        (["007", 7], ["007", "7"]),
+        ([1e16, 0.5], ["10000000000000000", "0.5"]),
+    ],
+)
+def test_whole_floats_and_white_space_do_not_make_other_ids(ids: list[object], expected: list[str], tmp_path: Path) -> None:
+    rows = [{"question_id": id, "question": "A?", "response": str(k)} for k, id in enumerate(ids)]
+    found = list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
+    assert list(dict.fromkeys(t.question_id for t in found)) == expected
+
+
 def test_long_names_and_names_of_any_letters_are_data(tmp_path: Path) -> None:
     name = "t" * 300
     rows = [{"question": "A?", "response": "x", "question_id": name, "candidate_id": name, "teacher": teacher}
@@ -377,6 +392,10 @@ def test_the_rows_of_a_file_are_inspected_once(tmp_path: Path, monkeypatch: pyte
         ([{"messages": chat("A?", "x"), "tools": [{"name": "add"}]}], {"conversation": True}),
         ([openr1(0, "A?")], {"layout": ["generations"]}),
         ([s1k(0, "A?")], {"layout": ["teachers"], "thinking": True}),
+        ([{"question": "A?", "response": "x", "question_id": id} for id in (7, "a", "0.50")], None),
+        ([{"question": "A?", "response": "x", "question_id": id} for id in (7, 7.0)], {"ids": True}),
+        ([*[openr1(0, "A?")] * 20, openr1(0, "A?") | {"uuid": "q1 "}], {"ids": True, "layout": ["generations"]}),
+        ([openr1(0, "A?") | {"correctness_llama": ["right", "wrong"]}], {"refused": True}),
     ],
 )
 def test_a_pool_that_older_versions_read_differently_has_another_identity(
