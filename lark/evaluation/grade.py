@@ -116,7 +116,7 @@ def collect_grades(job: "Job", counts: "Counts") -> "Counts":
 def gold_answers(generations: Path, name: str, task: Task) -> dict[str, dict[str, Any]]:
     """The problems by id: as they are now, where the benchmark can be read, or as they were at generation."""
     problems = {row["id"]: row for row in _read(generations / PROBLEMS)}
-    if is_here(task):
+    if is_here(name, task):
         problems |= {problem.id: asdict(problem) for problem in load(name, task)}
     return problems
 
