@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from lark.config import Source
@@ -37,6 +38,13 @@ class Layout:
     read: Callable[[Columns], Iterator[Draft]]
 
 
+PARTS = {
+    "system": "system prompt", "question": "question", "prompt": "question", "thinking": "reasoning", "response": "response",
+    "completion": "response", "generations": "response",
+}  # fmt: skip
+"""The part of a trajectory that a column holds. A column holds one."""
+
+
 def drafts(columns: Columns, source: Source) -> tuple[Layout, Iterator[Draft]]:
     """The layout of a row and its trajectories."""
     layout = LAYOUTS[source.layout] if source.layout else next(known for known in LAYOUTS.values() if known.detects(columns))
@@ -50,6 +58,12 @@ def check(source: Source, key: str = "pool") -> None:
     for name in source.fields:
         if name not in NAMES:
             raise LarkError(f"{key}.fields.{name}: there is no such column here; choose one of {', '.join(NAMES)}.")
+    for name, other in combinations((name for name in source.fields if name in PARTS), 2):
+        if source.fields[name] == source.fields[other] and PARTS[name] != PARTS[other]:
+            raise LarkError(
+                f"{key}.fields.{name} and {key}.fields.{other} both name the column {source.fields[name]!r}. Name the column of "
+                f"the {PARTS[name]} and that of the {PARTS[other]}."
+            )
 
 
 def _one(columns: Columns, found: Turns) -> Draft:

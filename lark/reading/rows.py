@@ -116,14 +116,28 @@ def json_rows(path: Path) -> Iterator[Row]:
 def jsonl_rows(path: Path) -> Iterator[Row]:
     """Rows of a JSON Lines file. Empty lines are skipped."""
     with _opened(path) as handle:
-        number = 0
+        number, found = 0, False
         while line := handle.readline(LONGEST + 1):
             number += 1
             where = f"{path}, line {number}"
             if len(line) > LONGEST:
                 raise LarkError(f"{where}: the line is longer than {LONGEST >> 20} MiB. Split the file into one row per line.")
             if line.strip():
-                yield Row(parse_object(line, where), where)
+                try:
+                    values = parse_object(line, where)
+                except LarkError as error:
+                    raise error if found else LarkError(f"{error} {_expected(path)}") from error
+                found = True
+                yield Row(values, where)
+
+
+def _expected(path: Path) -> str:
+    """What a file must look like whose first row cannot be read."""
+    known = ", ".join(READERS)
+    why = "" if is_table(path) else f", because its ending {ending(path)!r} is none of {known}"
+    return (
+        f"The file is read as JSON Lines{why}: write every row as an object on a line of its own, or all rows as one list, […]."
+    )
 
 
 def parquet_rows(path: Path) -> Iterator[Row]:
@@ -282,14 +296,47 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise LarkError(f"{path}: cannot be read ({reason}).") from error
 
 
+class _Streams(io.RawIOBase):
+    """The bytes of one or more compressed streams. Anything else after a stream is an error: Python's own readers stop there, and
+    a stream behind it would be lost."""
+
+    def __init__(
+        self, raw: IO[bytes], start: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor], padding: bytes = b""
+    ) -> None:
+        """`padding`: what the format allows between and after streams."""
+        self.raw, self.start, self.padding, self.stream = raw, start, padding, start()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            if self.stream.eof:
+                rest = self.stream.unused_data.lstrip(self.padding)
+                while not rest and (more := self.raw.read(1 << 20)):
+                    rest = more.lstrip(self.padding)
+                if not rest:
+                    return 0
+                self.stream = self.start()
+                data = self.stream.decompress(rest, len(buffer))
+                continue
+            given = self.raw.read(1 << 20) if self.stream.needs_input else b""
+            if self.stream.needs_input and not given:
+                raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            data = self.stream.decompress(given, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
 def _zstandard(raw: IO[bytes]) -> IO[bytes]:
     return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"))
 
 
 COMPRESSED: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),  # type: ignore[dict-item, return-value]
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
+    ".bz2": lambda raw: io.BufferedReader(_Streams(raw, bz2.BZ2Decompressor)),
+    ".xz": lambda raw: io.BufferedReader(_Streams(raw, lzma.LZMADecompressor, b"\0")),
     ".zst": _zstandard,
 }
 """How compressed files are opened, by their ending in lower case."""

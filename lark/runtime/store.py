@@ -96,8 +96,14 @@ class Store:
             with contextlib.suppress(FileNotFoundError), (root / f".writable-{os.getpid()}").open("x") as probe:
                 Path(probe.name).unlink()
         except OSError as error:
+            places = (root / ".locks", root, *root.parents)
+            odd = next((place for place in places if os.path.lexists(place) and not place.is_dir()), None)
+            reason = (
+                error.strerror if odd is None else f"{odd} is {'a link that leads nowhere' if odd.is_symlink() else 'a file'}"
+            )
+            remedy = "" if odd is None else "remove it, or "
             raise LarkError(
-                f"outputs={root} cannot be written ({error.strerror}): choose another folder with outputs=<folder>."
+                f"outputs={root} cannot be written ({reason}): {remedy}choose another folder with outputs=<folder>."
             ) from error
 
     def path(self, artifact: Artifact) -> Path:

@@ -27,6 +27,7 @@ from lark.pool.cleaning import Tally
 from lark.pool.identity import pool_identity
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
+from lark.reading.rows import rows as read_rows
 from lark.runtime.store import Checksums
 from tests.conftest import ROOT, composed
 from tests.pool.rows import chat, layout_rows, openr1, s1k, write_jsonl
@@ -82,10 +83,58 @@ def test_compressed_files_are_read_and_damaged_ones_are_named(
     (tmp_path / name).write_bytes(data)
     pool = Pool(name="p", format="rows", path=str(tmp_path))
     assert [t.response for t in read(pool)] == [str(n) for n in range(999)]
-    for broken in (data[:-9], b"{}" + data):
+    (tmp_path / name).write_bytes(data + data)  # several streams are one file
+    assert len(list(read_rows(tmp_path / name))) == 2 * 999
+    for broken in (data[:-9], b"{}" + data, data + b"\0\0x" + data, data + b"garbage"):
         (tmp_path / name).write_bytes(broken)
         with pytest.raises(LarkError, match=rf"{name}: cannot be read"):
             list(read(pool))
+
+
+def test_what_is_neither_a_file_nor_a_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    (tmp_path / "elsewhere").mkdir()
+    folder.mkdir()
+    write_jsonl(folder / "a.jsonl", [{"question": "A?", "response": "x"}])
+    write_jsonl(tmp_path / "elsewhere" / "d.jsonl", [{"question": "B?", "response": "x"}])
+    (folder / "b.jsonl").symlink_to(tmp_path / "nowhere.jsonl")
+    os.mkfifo(folder / "c.jsonl")
+    (folder / "more").symlink_to(tmp_path / "elsewhere")
+    (folder / ".hidden").symlink_to(tmp_path / "nowhere")
+    expected = {
+        "b.jsonl": "a link that leads nowhere",
+        "c.jsonl": "a pipe, a socket or a device, not a file",
+        "more": "a link to a folder, which is not followed",
+    }
+    for path in (folder, folder / "*"):
+        counts, said = counted(Pool(name="p", format="rows", path=str(path)), tmp_path)
+        assert counts["skipped_files"] == expected and counts["trajectories"] == 1
+        assert "1 file not read: b.jsonl (a link that leads nowhere)." in said
+    for name in ("b.jsonl", "c.jsonl"):
+        with pytest.raises(LarkError, match=f"{name}: this is {expected[name]}"):
+            list(read(Pool(name="p", format="rows", path=str(folder / name))))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            "a.tsv",
+            "question\tresponse\nA?\tx\n",
+            r"because its ending '\.tsv' is none of \.jsonl, .*: write every row as an object",
+        ),
+        (
+            "a.jsonl",
+            '{\n  "question": "A?"\n}\n',
+            "line 1: broken JSON .* The file is read as JSON Lines: write every row as an",
+        ),
+        ("a.json", '{\n  "question": "A?"\n}\n', "line 1: broken JSON .* or all rows as one list"),
+    ],
+)
+def test_a_file_of_another_layout_is_told_what_is_expected(name: str, content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(LarkError, match=said):
+        list(read(Pool(name="p", format="rows", path=str(tmp_path / name))))
 
 
 def test_information_about_a_dataset_is_not_a_pool(tmp_path: Path) -> None:
@@ -117,7 +166,7 @@ def test_excluded_files_are_not_read_but_named(tmp_path: Path) -> None:
         list(read(replace(pool, exclude=["c.jsonl"])))
 
 
-@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "**x/y", "no/such/[file"])
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "~nouser/x", "**x/y", "no/such/[file"])
 @pytest.mark.parametrize("format", ["rows", "rsr", "hub"])
 def test_paths_that_cannot_exist_get_a_sentence(path: str, format: str) -> None:
     if format == "hub" and path == "no/such/[file":
