@@ -120,6 +120,7 @@ def test_a_setting_that_means_nothing_is_a_sentence(setting: str, said: str, ord
     [
         ("student.name=../../evil", "is used in folder names"),
         (f"student.name={LONG}", "has 300 characters"),
+        ("student.name=${student.name}", "student.name=${student.name}: the value refers to itself"),
         ("experiment=../../x", "there is no such option"),
         ("hydra.run.dir=/tmp/elsewhere", "saved below `outputs`"),
         ("budget.tokens=9e999", "error: budget.tokens=inf: give a whole number"),

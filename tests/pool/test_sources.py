@@ -220,6 +220,28 @@ def test_whole_floats_and_white_space_do_not_make_other_ids(ids: list[object], e
     assert list(dict.fromkeys(t.question_id for t in found)) == expected
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "notes"),
+    [
+        ({"question_id": "q1"}, {"question_id": "q1"}, set()),
+        ({"question_id": "q1"}, {}, {"same_text"}),
+        ({"question_id": "q1"}, {"question_id": "q2"}, {"same_text"}),
+        ({"answer": "5"}, {"answer": "6"}, {"contradicted"}),
+        ({"answer": "5"}, {"answer": 5.0}, set()),
+        ({"answer": "5"}, {"answer": None}, set()),
+        ({"question_id": "q1", "answer": "5"}, {"question_id": "q2", "answer": "6"}, {"same_text"}),
+    ],
+)
+def test_questions_with_several_ids_or_answers_are_counted(
+    first: dict[str, Any], second: dict[str, Any], notes: set[str], tmp_path: Path
+) -> None:
+    rows = [{"question": "A?", "response": "x", **first}, {"question": "A?", "response": "y", **second}]
+    counts, said = counted(write_jsonl(tmp_path / "a.jsonl", rows), tmp_path)
+    assert {"same_text", "contradicted"} & counts.keys() == notes
+    assert ("2 questions have the text of another question" in said) == ("same_text" in notes)
+    assert ("1 questions have different answers in different rows" in said) == ("contradicted" in notes)
+
+
 def test_long_names_and_names_of_any_letters_are_data(tmp_path: Path) -> None:
     name = "t" * 300
     rows = [{"question": "A?", "response": "x", "question_id": name, "candidate_id": name, "teacher": teacher}
