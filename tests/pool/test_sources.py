@@ -24,6 +24,7 @@ from lark.config import Pool
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
+from lark.pool.files import readable
 from lark.pool.identity import pool_identity
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
@@ -89,6 +90,13 @@ def test_compressed_files_are_read_and_damaged_ones_are_named(
         (tmp_path / name).write_bytes(broken)
         with pytest.raises(LarkError, match=rf"{name}: cannot be read"):
             list(read(pool))
+
+
+def test_the_place_that_the_file_system_refuses_is_named() -> None:
+    """A pattern such as /**/* visits folders that cannot be listed."""
+    said = r"pool\.path=/\*\*/\*: cannot be read \(/proc/x: Invalid argument\)"
+    with pytest.raises(LarkError, match=said), readable(Pool(name="p", format="rows", path="/**/*")):
+        raise OSError(22, "Invalid argument", "/proc/x")
 
 
 def test_what_is_neither_a_file_nor_a_folder_is_named(tmp_path: Path) -> None:
