@@ -120,6 +120,7 @@ def test_a_setting_that_means_nothing_is_a_sentence(setting: str, said: str, ord
     [
         ("student.name=../../evil", "is used in folder names"),
         (f"student.name={LONG}", "has 300 characters"),
+        ("student.name=${student.name}", "student.name=${student.name}: the value refers to itself"),
         ("experiment=../../x", "there is no such option"),
         ("hydra.run.dir=/tmp/elsewhere", "saved below `outputs`"),
         ("budget.tokens=9e999", "error: budget.tokens=inf: give a whole number"),
@@ -256,6 +257,8 @@ MANIFESTS = [
     '{"status": "finished", "files": {"a": 5}}', '{"status": "finished", "files": {}, "counts": 5}',
     '{"status": "finished", "files": {"../../x": [1, 2, "a"]}}', '{"status": "finished", "files": {"x": [1, 2.5, "a"]}}',
     '{"status": "finished", "files": {}, "fingerprint": "of another"}', '{"a": ' + "9" * 5000 + "}",
+    '{"status": "finished", "files": {}}', json.dumps({"status": "finished", "files": {"a" * 300: [1, 2, "a"]}}),
+    json.dumps({"status": "finished", "files": {"a/" * 5000: [1, 2, "a"]}}), '{"status": "finished", "files": {"": [1, 2, "a"]}}',
 ]  # fmt: skip
 
 
@@ -278,6 +281,36 @@ def test_a_manifest_of_another_shape_is_damaged(manifest: str, tmp_path: Path) -
     (tmp_path / THING.folder / "manifest.json").write_text(manifest)
     assert Store(tmp_path).state(THING) == "started" and make(tmp_path) == [THING]
     assert Store(tmp_path).manifest(THING).counts == {"items": 1}
+
+
+@pytest.mark.parametrize("kept", [["config.yaml"], []])
+def test_a_finished_artifact_has_the_file_of_its_kind(kept: list[str], tmp_path: Path) -> None:
+    whole = Artifact(Kind("things", 1, "data.txt"), "thing", {"a": 1})
+    parts = Artifact(Kind("things", 1, "trajectories.parquet"), "parts", {"a": 2})
+
+    def build(folders: list[Path]) -> list[dict[str, int]]:
+        write_text(folders[0] / "data.txt", "content")
+        write_text(folders[1] / "trajectories-00000.parquet", "content")
+        return [{}, {}]
+
+    store = Store(tmp_path)
+    store.ensure([whole, parts], build)
+    assert [store.state(whole), store.state(parts)] == ["finished", "finished"]
+    for artifact, name in ((whole, "data.txt"), (parts, "trajectories-00000.parquet")):
+        manifest = tmp_path / artifact.folder / "manifest.json"
+        values = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps({**values, "files": {name: values["files"][name] for name in kept}}))
+        (tmp_path / artifact.folder / name).unlink()
+    assert store.ensure([whole, parts], build) == [whole, parts]
+
+
+@pytest.mark.parametrize("seconds", [10**400, -1, "NaN", True, [], None])
+def test_a_duration_that_means_nothing_is_not_known(seconds: object, tmp_path: Path) -> None:
+    make(tmp_path)
+    path = tmp_path / THING.folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seconds": seconds}).replace('"NaN"', "NaN"))
+    assert make(tmp_path) == []
+    assert Store(tmp_path).manifest(THING).seconds in (0.0, 1.0)
 
 
 @pytest.mark.parametrize("cache", ["[]", "5", '{"a": 5}', '{"a": [1]}', '{"a": [1, 2, 3]}', "["])

@@ -29,6 +29,10 @@ def plain_name(key: str, value: str) -> None:
     require(len(value) <= LONGEST_NAME, key, f"{value[:20]}…", f"has {len(value)} characters; use at most {LONGEST_NAME}")
 
 
+LONGEST_SHOWN = 200
+"""Characters of a path in a message."""
+
+
 def text_name(key: str, value: str | None) -> None:
     """Require a value that fits on a line: a teacher's name, or a name for a tracker."""
     require(value is None or (value.isprintable() and value.strip() != ""), key, repr(value), "must be text on one line")
@@ -49,11 +53,16 @@ def cluster_address(key: str, value: str) -> None:
 
 
 def user_path(key: str, value: str) -> Path:
-    """A path as users type it: `~` is their home."""
+    """A path as users type it: `~` is their home. It need not exist, but must be one that the file system can be asked for."""
     try:
-        return Path(value).expanduser()
+        path = Path(value).expanduser()
+        path.exists()
     except RuntimeError as error:
         raise LarkError(f"{key}={value}: there is no such user ({error}).") from error
+    except OSError as error:
+        shown = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}…"
+        raise LarkError(f"{key}={shown}: not a path that can be read ({error.strerror}). Set the right path.") from error
+    return path
 
 
 def seed(key: str, value: int) -> None:

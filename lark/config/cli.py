@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from itertools import accumulate, islice
@@ -249,6 +250,11 @@ def _several_values(match: re.Match[str]) -> str:
     return f"{typed}: these are several values; to run each of them, add -m{quoted}."
 
 
+def _refers_to_itself() -> str:
+    typed = ", ".join(argument for argument in sys.argv[1:] if "${" in argument)
+    return f"{typed or 'A setting'}: the value refers to itself (${{…}} is the value of another key). Write the value."
+
+
 RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
     (
         r"Could not find '(hydra/launcher|\S+?)/(\S*)'\s+Available options in '\S+':\s+(.*?)\s+Config search path",
@@ -264,6 +270,7 @@ RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
         r"Config group override (?:deletion value )?must be a string.*?(?:key_or_group='(\S+?)'|$)",
         lambda match: f"{match[1] or 'a group of settings'}: the value must be the name of one of its options.",
     ),
+    (r"Recursive interpolation detected", lambda match: _refers_to_itself()),
     (r"Missing mandatory value: (\S+)", lambda match: f"{match[1]} has no value: add {match[1]}=<value>."),
 ]
 """Patterns in the messages of Hydra and OmegaConf, and the sentences that replace them."""

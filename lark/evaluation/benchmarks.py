@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import logging
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -12,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from lark.config import Benchmark, Task
+from lark.config.checks import user_path
 from lark.errors import LarkError, first_line
 from lark.evaluation import prompts
-from lark.grading.answers import canonical_number
-from lark.reading.rows import Row, is_invisible, is_table, plain_text, rows
+from lark.grading.answers import AnswerFormat, canonical_number, grade_paper
+from lark.reading.rows import Row, id_text, is_invisible, is_table, plain_text, rows
+
+log = logging.getLogger(__name__)
 
 SYSTEM_PROMPTS = {"numeric": prompts.NUMERIC, "choice": prompts.CHOICE, "free_form": prompts.FREE_FORM}
 LETTERS = "ABCDEFGHIJ"
@@ -37,34 +42,63 @@ class Problem:
 def check(benchmark: Benchmark) -> None:
     """Read every benchmark that is on this machine, so that errors in it are reported before training."""
     for name, task in benchmark.tasks.items():
-        if is_here(task):
-            load(name, task)
+        if is_here(name, task):
+            for note in doubtful(load(name, task), task):
+                log.warning("benchmark %s: %s", name, note)
+
+
+def doubtful(problems: Sequence[Problem], task: Task) -> Iterator[str]:
+    """Gold answers that no boxed answer is likely to equal under the paper's rules, as sentences. What is asked for is unknown, so
+    they are not errors."""
+    if task.answer_format != AnswerFormat.FREE_FORM:
+        return  # checked by `_problem`
+    for what, pattern in DOUBTFUL.items():
+        found = [problem for problem in problems if pattern.search(problem.answer.strip())]
+        if found:
+            yield (
+                f"{len(found)} of {len(problems)} gold answers {what}, such as {found[0].answer.strip()[-40:]!r} of problem "
+                f"{found[0].id}. The paper's grader compares a response's \\boxed{{}} with the whole text, so such a problem "
+                "is never solved. Store only the final answer, in this column or in another one (answer_field)."
+            )
+
+
+DOUBTFUL = {
+    "contain a box": re.compile(r"\\f?box(?:ed)?\b"),
+    "are in dollar signs": re.compile(r"\A\$.*\$\Z", re.DOTALL),
+    "are a solution that ends in `####`": re.compile(r"^####", re.MULTILINE),
+    "look like a missing value": re.compile(r"\A(?:n/?a|none|nan|null|nil|-+|\?+|<na>)\Z", re.IGNORECASE),
+}
+"""Gold answers that are written in a way in which no response is, and patterns that find them."""
 
 
 def load_if_here(name: str, task: Task) -> Sequence[Problem] | None:
     """None if the benchmark is not on this machine or cannot be read. It is then identified by its source, and `check`
     reports errors in it."""
     try:
-        return load(name, task) if is_here(task) else None
+        return load(name, task) if is_here(name, task) else None
     except LarkError:
         return None
 
 
-def is_here(task: Task) -> bool:
+def is_here(name: str, task: Task) -> bool:
     """Whether no hub is needed: the benchmark is a file, is generated, or is a local path that does not exist."""
-    path = Path(task.path or "").expanduser()
-    return not task.path or task.path == "demo" or path.is_file() or _is_missing(task.path)
+    return not task.path or task.path == "demo" or _path(name, task).is_file() or _is_missing(name, task)
 
 
-def _is_missing(path: str) -> bool:
+def _path(name: str, task: Task) -> Path:
+    return user_path(f"benchmark.tasks.{name}.path", task.path or "")
+
+
+def _is_missing(name: str, task: Task) -> bool:
     """Whether this can only be a local path, and does not exist."""
+    path = task.path or ""
     looks_local = path.startswith((".", "/", "~")) or is_table(Path(path))
-    return looks_local and not Path(path).expanduser().exists()
+    return looks_local and not _path(name, task).exists()
 
 
 def load(name: str, task: Task) -> Sequence[Problem]:
     """The problems of a benchmark, checked. A file is parsed only once, until it changes."""
-    path = Path(task.path or "").expanduser()
+    path = _path(name, task)
     stamp = (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
     if stamp is None and task.path != "demo":
         return _load(name, task)
@@ -78,7 +112,16 @@ _loaded: dict[tuple[str, str, tuple[int, int] | None], tuple[Problem, ...]] = {}
 
 
 def _load(name: str, task: Task) -> tuple[Problem, ...]:
-    problems = [_problem(row, index, name, task) for index, row in enumerate(_rows(name, task))]
+    problems, first = [], dict[str, tuple[str, str]]()
+    for index, row in enumerate(_rows(name, task)):
+        problem = _problem(row, index, name, task)
+        where, gold = first.setdefault(" ".join(problem.question.split()), (row.where, problem.answer))
+        if not _same_gold(gold, problem.answer, task):
+            raise LarkError(
+                f"benchmark {name}, {row.where}: the problem of {where} again, with the answer {problem.answer.strip()[:40]!r} "
+                f"instead of {gold.strip()[:40]!r}. Correct or remove one of them."
+            )
+        problems.append(problem)
     if not problems:
         raise LarkError(
             f"benchmark {name}: {task.path} has no problems; set benchmark.tasks.{name}.path to a file with problems."
@@ -97,6 +140,11 @@ def _load(name: str, task: Task) -> tuple[Problem, ...]:
     return tuple(problems[: task.limit])
 
 
+def _same_gold(one: str, other: str, task: Task) -> bool:
+    form = AnswerFormat(task.answer_format)
+    return _folded(one) == _folded(other) or grade_paper(one, other, form) or grade_paper(other, one, form)
+
+
 def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
     where = f"benchmark {name}, {row.where}"
 
@@ -106,7 +154,12 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
         if not isinstance(value, wanted | None):
             kind = "text" if wanted is str else "text or a number"
             raise LarkError(f"{where}: `{field}` has type {type(value).__name__}; write it as {kind}.")
-        if value is None or is_invisible(str(value)) or (isinstance(value, float | Decimal) and not isfinite(value)):
+        if isinstance(value, float | Decimal) and not isfinite(value):
+            raise LarkError(
+                f"{where}: `{field}` is {value}, which is not a number that means anything. Tables have it where a value is "
+                "missing: write the value, or remove the row."
+            )
+        if value is None or is_invisible(str(value)):
             raise LarkError(
                 f"{where}: there is no `{field}`; the row has {', '.join(map(str, row.values))}. "
                 f"Set benchmark.tasks.{name}.question_field, answer_field and so on to the names in the file."
@@ -114,7 +167,7 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
         return _checked_text(as_text(value), field, where)
 
     question, answer = get(task.question_field), get(task.answer_field, plain_text)
-    identity = get(task.id_field) if task.id_field else str(index)
+    identity = get(task.id_field, id_text) if task.id_field else str(index)
     level = _level(get(task.level_field), where) if task.level_field else None
     if not task.distractor_fields:
         if task.answer_format == "choice" and not (len(answer.strip()) == 1 and answer.strip().upper() in LETTERS):
@@ -129,10 +182,12 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
                 f"column with benchmark.tasks.{name}.answer_field, or set answer_format=free_form."
             )
         return Problem(identity, question, answer, level)
-    wrong = [get(field) for field in task.distractor_fields]
-    if answer.strip() in {option.strip() for option in wrong}:
+    wrong = [get(field, plain_text) for field in task.distractor_fields]
+    same = next((option for option in wrong if _folded(option) == _folded(answer)), None)
+    if same is not None:
         raise LarkError(
-            f"{where}: a wrong option is the same as the right one, so the answer has no unique letter; fix the row."
+            f"{where}: a wrong option is the same as the right one ({same.strip()[:40]!r} and {answer.strip()[:40]!r}), so the "
+            "answer has no unique letter; fix the row."
         )
     options = [answer, *wrong]
     if len(options) > len(LETTERS):
@@ -143,6 +198,20 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
     letter = LETTERS[options.index(answer)]
     listed = "\n".join(f"{LETTERS[i]}) {option.strip()}" for i, option in enumerate(options))
     return Problem(identity, f"{question.strip()}\n\n{listed}", letter, level, tuple(options))
+
+
+def _folded(option: str) -> str:
+    """What an option says: numbers by their value, and words in any case. Case counts in formulas, symbols and genotypes (AaBb)."""
+    number = canonical_number(option)
+    if number is not None:
+        return f"number {number}"
+    text = " ".join(option.split())
+    letters = text.replace(" ", "").casefold()
+    return text.casefold() if letters.isalpha() and len(letters) > 2 and not PAIRS.fullmatch(letters) else text
+
+
+PAIRS = re.compile(r"(?:(\w)\1)+")
+"""A genotype, whatever the case of its letters."""
 
 
 def _checked_text(text: str, field: str, where: str) -> str:
@@ -181,10 +250,10 @@ def _rows(name: str, task: Task) -> Iterator[Row]:
         return
     if not task.path:
         raise LarkError(f"benchmark {name} needs its file: add benchmark.tasks.{name}.path=<JSONL, Parquet or CSV file>.")
-    path = Path(task.path).expanduser()
+    path = _path(name, task)
     if path.is_file():
         yield from rows(path)
-    elif _is_missing(task.path):
+    elif _is_missing(name, task):
         raise LarkError(f"benchmark.tasks.{name}.path={task.path}: there is no such file; put it there, or set the right path.")
     else:
         yield from _hub_rows(name, task)
@@ -198,7 +267,7 @@ def _hub_rows(name: str, task: Task) -> Iterator[Row]:
             f"benchmark {name} is a hub dataset: pip install datasets, or set benchmark.tasks.{name}.path to a file."
         ) from error
     try:
-        local = Path(task.path or "").expanduser().is_dir()  # read as it is, without a copy in the cache of datasets
+        local = _path(name, task).is_dir()  # read as it is, without a copy in the cache of datasets
         data = datasets.load_dataset(task.path, task.subset, split=task.split, revision=task.revision, streaming=local)
         yield from (Row(row, f"problem {number} of {task.path}") for number, row in enumerate(data, start=1))
     except Exception as error:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from lark.evaluation import shards
 from lark.evaluation.benchmarks import is_here, load
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.evaluation.shards import GENERATIONS, PROBLEMS, Plan
+from lark.generation import journal
 from lark.grading.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
 from lark.grading.verify import Verifier
 from lark.reading.rows import jsonl_rows
@@ -24,11 +26,18 @@ from lark.runtime.store import Kind, write_text
 if TYPE_CHECKING:
     from lark.runtime.operation import Counts, Job
 
+log = logging.getLogger(__name__)
+
 METRICS = Kind("metrics", 5, "metrics.json")
 GRADES = "grades.jsonl"
 """The grades of single samples, beside the metrics."""
 ANSWERS = 1000
 """Answers in a shard."""
+KEYS = {
+    "problem": str, "seed": int, "sample": int, "answer": str | None, "gold": str, "answer_verify": str | None, "paper": bool,
+    "verify": bool,
+}  # fmt: skip
+"""The keys of a grade, and the types of their values."""
 
 
 def collect(job: "Job", counts: "Counts") -> "Counts":
@@ -58,7 +67,15 @@ def grade_all(job: "Job") -> Work:
         return job.outputs[name] / part_name(rows)
 
     def missing(some: Sequence[Shard]) -> list[Shard]:
-        return [shard for shard in some if len(_graded(part(shard))) != len(every[shard.name][1])]
+        wanted = {part(shard): shard for shard in some if part(shard).is_file()}
+        whole: set[Shard] = set()
+        for name in {every[shard.name][0] for shard in wanted.values()}:
+            golds = gold_answers(sources[name], name, tasks[name])
+            for rows, samples in _in_parts(sources[name] / GENERATIONS.file):
+                path = job.outputs[name] / part_name(rows)
+                if path in wanted and _graded(path, samples, golds, AnswerFormat(tasks[name].answer_format)) is not None:
+                    whole.add(wanted[path])
+        return [shard for shard in some if shard not in whole]
 
     @contextlib.contextmanager
     def load_graders() -> Iterator[Do]:
@@ -70,9 +87,12 @@ def grade_all(job: "Job") -> Work:
                     samples = [
                         dict(row.values) for row in islice(jsonl_rows(sources[name] / GENERATIONS.file), rows.start, rows.stop)
                     ]
-                    golds = gold_answers(sources[name], name, tasks[name])
-                    lines = grades(samples, golds, AnswerFormat(tasks[name].answer_format), verifier, progress.update)
-                    write_text(part(shard), _lines(lines))
+                    golds, form = gold_answers(sources[name], name, tasks[name]), AnswerFormat(tasks[name].answer_format)
+                    lines = grades(samples, golds, form, verifier, progress.update)
+                    owners = [_owner(sample, golds, form) for sample in samples]
+                    checks = map(journal.checksum, lines, owners)
+                    sealed = [{**line, journal.CHECK: check} for line, check in zip(lines, checks, strict=True)]
+                    write_text(part(shard), _lines(sealed))
 
             yield do
 
@@ -96,7 +116,7 @@ def collect_grades(job: "Job", counts: "Counts") -> "Counts":
 def gold_answers(generations: Path, name: str, task: Task) -> dict[str, dict[str, Any]]:
     """The problems by id: as they are now, where the benchmark can be read, or as they were at generation."""
     problems = {row["id"]: row for row in _read(generations / PROBLEMS)}
-    if is_here(task):
+    if is_here(name, task):
         problems |= {problem.id: asdict(problem) for problem in load(name, task)}
     return problems
 
@@ -124,8 +144,11 @@ def grades(
 def write_metrics(generations: Path, name: str, task: Task, folder: Path, count: int) -> dict[str, Any]:
     """Merge the grades of a benchmark, and write its metrics. `count`: the number of answers."""
     problems, samples = gold_answers(generations, name, task), _read(generations / GENERATIONS.file)
-    parts = [folder / part_name(range(start, min(start + ANSWERS, count))) for start in range(0, count, ANSWERS)]
-    lines = [line for part in parts for line in _graded(part)]
+    parts, lines = [], []
+    for start in range(0, count, ANSWERS):
+        rows = range(start, min(start + ANSWERS, count))
+        parts.append(folder / part_name(rows))
+        lines += _graded(parts[-1], samples[start : rows.stop], problems, AnswerFormat(task.answer_format)) or []
     if len(lines) != len(samples):
         raise LarkError(
             f"{folder}: {len(samples) - len(lines)} of {len(samples)} grades are missing. Run the same command again."
@@ -152,12 +175,42 @@ def part_name(rows: range) -> str:
     return f"shard-{rows.start:08d}-{rows.stop:08d}.jsonl"
 
 
-def _graded(part: Path) -> list[dict[str, Any]]:
-    """The grades in a shard's file; none if it does not exist or cannot be read."""
-    try:
-        return _read(part) if part.is_file() else []
-    except LarkError:
-        return []
+def _in_parts(generations: Path) -> Iterator[tuple[range, list[dict[str, Any]]]]:
+    """The answers of each shard, with their places in the file."""
+    found, start = (dict(row.values) for row in jsonl_rows(generations)), 0
+    while samples := list(islice(found, ANSWERS)):
+        yield range(start, start + len(samples)), samples
+        start += len(samples)
+
+
+def _owner(sample: Mapping[str, Any], problems: Mapping[str, Mapping[str, Any]], form: AnswerFormat) -> str:
+    """What a grade belongs to: this answer, and what it is compared with."""
+    graded = [sample["problem"], sample["seed"], sample["sample"], sample["text"], problems[sample["problem"]]["answer"]]
+    return json.dumps([*graded, form.value])
+
+
+def _graded(
+    part: Path, samples: Sequence[Mapping[str, Any]], problems: Mapping[str, Mapping[str, Any]], form: AnswerFormat
+) -> list[dict[str, Any]] | None:
+    """The grades in a shard's file. None if it does not exist, or does not have exactly one intact grade of each of these answers
+    (with a warning): the numbers in it would be those of other answers."""
+    if not part.is_file():
+        return None
+    lines: list[dict[str, Any]] = []
+    with contextlib.suppress(LarkError):
+        lines = _read(part)
+    whole = len(lines) == len(samples) and all(
+        line.pop(journal.CHECK, None) == journal.checksum(line, _owner(sample, problems, form)) and _is_grade(line, sample)
+        for line, sample in zip(lines, samples, strict=True)
+    )
+    if not whole:
+        log.warning("%s does not have exactly the grades of its answers: they are graded again.", part)
+    return lines if whole else None
+
+
+def _is_grade(line: Mapping[str, Any], sample: Mapping[str, Any]) -> bool:
+    typed = line.keys() == KEYS.keys() and all(isinstance(line[key], kind) for key, kind in KEYS.items())
+    return typed and all(line[key] == sample[key] for key in ("problem", "seed", "sample"))
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> str:

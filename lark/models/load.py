@@ -1,14 +1,18 @@
 """Load a student: its tokenizer with the chat format, and its weights with an available attention implementation."""
 
+import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -21,7 +25,7 @@ from lark.config import Student
 from lark.errors import LarkError, first_line
 from lark.models.attention import attention
 from lark.models.chat import ChatFormat, ChatOptions
-from lark.models.weights import STRICT, check_files, loading, not_finite, require_complete
+from lark.models.weights import STRICT, check_files, loading, not_finite, require_complete, require_floating
 from lark.reading.untrusted import quoted, read_object
 
 
@@ -29,7 +33,10 @@ def load_chat(path: str, student: Student, last_only: bool = False) -> ChatForma
     """The tokenizer at `path` (the student's, or a checkpoint's) with the student's chat template (`last_only`: see there)."""
     tokenizer = load_tokenizer(path, student.revision, f"{student.setting}.path={path}")
     stops = generation_stops(path, student.revision, f"{student.setting}.path={path}", len(tokenizer))
-    return ChatFormat(tokenizer, student.chat_template, stops, ChatOptions.of(student), last_only)
+    chat = ChatFormat(tokenizer, student.chat_template, stops, ChatOptions.of(student), last_only)
+    what = f"{student.setting}.path={path}"
+    _check_ids(chat.renderer.written_ids, tokenizer, _config(path, student.revision, what), what)
+    return chat
 
 
 STOPS = "generation_config.json"
@@ -43,6 +50,14 @@ def load_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedToke
     Transformers 5 chooses the class by its name in tokenizer_config.json, and some classes replace parts of tokenizer.json: with
     `LlamaTokenizerFast`, DeepSeek's tokenizer loses all white space. So the result is compared with the file.
     """
+    tokenizer = _read_tokenizer(path, revision, what)
+    if (config := _config(path, revision, what)) is not None:
+        unwritten = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}  # text cannot become them
+        _check_ids(set(tokenizer.get_vocab().values()) - unwritten, tokenizer, config, what)
+    return tokenizer
+
+
+def _read_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         file = cached_file(path, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
@@ -54,21 +69,46 @@ def load_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedToke
         if tokenizer(PROBE, add_special_tokens=False)["input_ids"] == expected:
             return tokenizer
     except Exception as error:  # the tokenizers library raises plain exceptions for damaged files
-        _require_config(path, revision, what)
+        _config(path, revision, what)
+        _require_objects(path, revision, what)
         raise LarkError(f"{what}: its tokenizer cannot be loaded ({first_line(error)}).") from error
     raise LarkError(f"{what}: transformers reads its tokenizer differently from tokenizer.json, so its tokens would be wrong.")
 
 
-def _require_config(path: str, revision: str | None, what: str) -> None:
-    """Refuse a model whose config.json cannot be loaded. Transformers reads it to find the class of a tokenizer, too."""
+def _check_ids(ids: Iterable[int], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig | None, what: str) -> None:
+    """Refuse tokens for which the model has no embedding. It may have more embeddings than the tokenizer has tokens."""
+    rows = None if config is None else getattr(config.get_text_config(), "vocab_size", None)
+    beyond = sorted(id for id in ids if isinstance(rows, int) and id >= rows)
+    if beyond:
+        raise LarkError(
+            f"{what}: its tokenizer has the token {tokenizer.convert_ids_to_tokens(beyond[0])!r} with the id {beyond[0]}, but the "
+            f"model has only {rows} embeddings (`vocab_size` in config.json). Use the tokenizer that belongs to the model."
+        )
+
+
+def _require_objects(path: str, revision: str | None, what: str) -> None:
+    """Refuse files of the tokenizer that are not JSON objects, by their names."""
+    for name in ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"):
+        with contextlib.suppress(OSError):
+            file = cached_file(path, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+            if file is not None:
+                try:
+                    read_object(Path(file))
+                except LarkError as error:
+                    raise LarkError(f"{what}: its tokenizer cannot be loaded. {error}") from error
+
+
+def _config(path: str, revision: str | None, what: str) -> PreTrainedConfig | None:
+    """The model's config; None if it has none. Transformers reads it to find the class of a tokenizer, too."""
     try:
         file = cached_file(path, "config.json", revision=revision, _raise_exceptions_for_missing_entries=False)
     except OSError:  # no such folder, or the hub cannot be reached
-        return
+        return None
     if file is None:
-        return
+        return None
     try:
-        AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
+        return config
     except Exception as error:  # a value of the wrong type can raise anything
         raise LarkError(f"{what}: its config.json cannot be loaded ({first_line(error)}).") from error
 
@@ -138,6 +178,15 @@ def load_model(
         raise LarkError(
             f"{what}: the tensor {name} has values that are not finite (NaN or infinite). Use an intact copy of the model."
         )
+    require_floating(path, model, what)
+    embedding = model.get_input_embeddings().weight
+    if (
+        isinstance(embedding, Tensor)
+        and embedding.numel()
+        and not hasattr(embedding, "ds_tensor")
+        and not bool(embedding.any())
+    ):
+        raise LarkError(f"{what}: all of its embeddings are zero. Use an intact copy of the model.")
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and student.max_length > context:
         raise LarkError(

@@ -11,6 +11,7 @@ closing tag and the answer. Others know nothing of thinking: it is written as te
 
 import contextlib
 import datetime
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,10 +24,12 @@ from lark.errors import LarkError, first_line
 from lark.models.dialogue import CLOSE, OPEN, Dialogue, Message, as_text, split_thinking
 from lark.models.literal import MARK, Literal
 from lark.models.sandbox import limited
-from lark.models.tool_text import forms, left_out, uses_tools, written_by
+from lark.models.tool_text import contains, forms, left_out, uses_tools, written_by
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
 
 TODAY = datetime.datetime(2024, 7, 26, tzinfo=datetime.UTC)
 """The date for templates that ask for one, so that a prompt never depends on the day: Llama's own default."""
@@ -97,6 +100,7 @@ class Renderer:
 
     def __post_init__(self) -> None:
         self._last: tuple[Any, str] | None = None
+        self._lacks_system = False
         self.variables = {**(NO_THINKING if self.thinking == "drop" else {}), **self.options}
         user, answer = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}
         thought = {**answer, **dict.fromkeys(THINKING_KEYS, THOUGHT)}
@@ -119,14 +123,31 @@ class Renderer:
         self.end_ids = self._find_ends(user, answer)
         """Tokens that end an assistant's turn; the first ends the last turn of a conversation."""
         self.ends = tuple(str(self.tokenizer.convert_ids_to_tokens(id)) for id in self.end_ids)
-        self.literal = Literal(self.tokenizer, control_tokens(self.tokenizer, self.variables) | set(self.end_ids))
+        self.written_ids = control_tokens(self.tokenizer, self.variables) | set(self.end_ids)
+        """Added tokens that the template writes around the turns."""
+        self.literal = Literal(self.tokenizer, self.written_ids)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """The text that is sent to the model before it answers. The last one is kept: candidates share their prompt."""
         key = (list(messages), tools)
         if self._last is None or self._last[0] != key:
-            self._last = (key, self._render(messages, tools, add_generation_prompt=True))
+            text = self._render(messages, tools, add_generation_prompt=True)
+            self._check_context(messages, text)
+            self._last = (key, text)
         return self._last[1]
+
+    def _check_context(self, messages: Sequence[Message], prompt: str) -> None:
+        """Refuse a prompt without the text of a user turn: the student would answer something else. A system prompt that the
+        template leaves out, as some do, is reported once."""
+        for message in messages:
+            content = message.get("content")
+            if message["role"] not in ("system", "user") or not isinstance(content, str) or contains(prompt, content):
+                continue
+            if message["role"] == "user":
+                self._refuse(f"does not write the text of a user message as it is ({content.strip()[:40]!r})")
+            if not self._lacks_system:
+                log.warning("The chat template of %s leaves out the system prompt.", self.tokenizer.name_or_path)
+            self._lacks_system = True
 
     @cached_property
     def generation_prompt(self) -> str:

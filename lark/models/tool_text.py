@@ -63,7 +63,7 @@ def left_out(dialogue: Dialogue, turns: Sequence[str], whole: str, thinking: boo
         thought, content = split_thinking(message)
         parts = {"thinking": thought if thinking else None, "text": content}
         for name, part in parts.items():
-            if part and not _contains(text, part):
+            if part and not contains(text, part):
                 return f"the {name} of turn {index + 1}"
         said = "".join(part or "" for part in parts.values())
         if any(text.count(name) <= said.count(name) for name in _called(message)):
@@ -83,7 +83,7 @@ def _left_out_of_context(dialogue: Dialogue, whole: str, written: Collection[str
     return None if described else "the descriptions of the tools"
 
 
-def _contains(text: str, part: str) -> bool:
+def contains(text: str, part: str) -> bool:
     """Whether a text has a part, whatever a template does to white space."""
     return part.strip() in text or "".join(part.split()) in "".join(text.split())
 

@@ -89,9 +89,14 @@ def _listed_files(folder: Path, what: str) -> dict[str, str]:
 
 
 def _tensors(file: Path, what: str) -> list[str]:
+    return list(_types(file, what))
+
+
+def _types(file: Path, what: str) -> dict[str, str]:
+    """The stored type of each tensor of a file, such as BF16 or I64."""
     try:
         with safe_open(file, framework="pt") as opened:
-            return list(opened.keys())
+            return {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118  # not a dict
     except (SafetensorError, OSError) as error:
         raise LarkError(f"{what}: {file.name} cannot be read ({first_line(error)}). Download the model again.") from error
 
@@ -111,6 +116,20 @@ def require_complete(info: Mapping[str, Any], what: str) -> None:
             )
 
 
+def require_floating(path: str, model: nn.Module, what: str) -> None:
+    """Refuse a local checkpoint that stores integers for a parameter that the model has as floating-point numbers."""
+    folder = Path(path)
+    kinds = {
+        name: kind for file in sorted(folder.glob("*.safetensors")) for name, kind in _types(file, what).items()
+    } if folder.is_dir() else {}  # fmt: skip
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and not kinds.get(name, "F32").startswith(("F", "BF")):
+            raise LarkError(
+                f"{what}: the tensor {name} is stored as {kinds[name]}, but the model's weights are floating-point numbers. Use "
+                "the original model: quantised weights can be neither scored exactly nor trained."
+            )
+
+
 @contextlib.contextmanager
 def loading(what: str) -> Iterator[None]:
     """Report any error of transformers while it loads a model as one of the model: its files can contain anything."""
@@ -121,7 +140,10 @@ def loading(what: str) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise LarkError(f"{what}: the model cannot be loaded ({first_line(error)}).") from error
+        why = (
+            f"transformers does not know {error}, which config.json names" if isinstance(error, KeyError) else first_line(error)
+        )
+        raise LarkError(f"{what}: the model cannot be loaded ({why}).") from error
 
 
 def check_complete(path: str, revision: str | None, what: str) -> None:
@@ -132,6 +154,7 @@ def check_complete(path: str, revision: str | None, what: str) -> None:
     with loading(what):
         loaded: Any = AutoModelForCausalLM.from_pretrained(path, revision=revision, device_map="meta", **STRICT)
     require_complete(loaded[1], what)
+    require_floating(path, loaded[0], what)
 
 
 def not_finite(model: nn.Module) -> str | None:

@@ -35,8 +35,10 @@ def readable(source: Source) -> Iterator[None]:
             SECONDS, f"pool.path={source.path}: listing its files takes longer than {SECONDS:g} seconds. Name a folder."
         ):
             yield
-    except (OSError, ValueError, NotImplementedError) as error:
+    except (OSError, ValueError, NotImplementedError, RuntimeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if isinstance(error, OSError) and error.filename and len(str(error.filename)) < 200:
+            reason = f"{error.filename}: {reason}"
         raise LarkError(
             f"pool.path={source.path}: cannot be read ({reason}). Give a file, a folder or a glob pattern."
         ) from error
@@ -47,12 +49,17 @@ def table_files(source: Source) -> Found:
 
     A folder is read without its subfolders, unless all of its files are in subfolders.
     """
-    path = Path(source.path or "").expanduser()
     with readable(source):
+        path = Path(source.path or "").expanduser()
         if path.is_dir():
             return _in_folder(path, source)
-        found = [path] if path.is_file() else Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+        if reason := not_a_file(path):
+            raise LarkError(
+                f"pool.path={source.path}: this is {reason}. Give a JSONL, Parquet or CSV file, a folder or a pattern."
+            )
+        found = [path] if path.is_file() else list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         files = sorted(file for file in found if file.is_file())
+        odd = {file: reason for file in found if (reason := not_a_file(file))}
     root = next(parent for parent in path.parents if "*" not in str(parent))
     if path.name.endswith("*"):  # a pattern for all files, also those that are not tables
         files = [file for file in files if not _is_hidden(file, root)]
@@ -60,6 +67,7 @@ def table_files(source: Source) -> Found:
     if path.name.endswith("*"):
         skipped |= {relative(file, root): reason for file in kept if (reason := _not_a_table(file))}
         kept = [file for file in kept if not _not_a_table(file)]
+    skipped |= {relative(file, root): reason for file, reason in odd.items() if not _is_hidden(file, root)}
     if not kept:
         raise LarkError(
             f"pool.path={source.path}: there is no such file. Give a JSONL, Parquet or CSV file, a folder or a glob pattern."
@@ -69,6 +77,7 @@ def table_files(source: Source) -> Found:
 
 def _in_folder(folder: Path, source: Source) -> Found:
     kept, skipped = split_excluded(visible_files(folder), folder, source)
+    skipped |= odd_files(folder, source)
     tables = [file for file in kept if not _not_a_table(file)]
     top = [file for file in tables if file.parent == folder]
     if not tables:
@@ -90,6 +99,22 @@ def _not_a_table(file: Path) -> str | None:
     if file.name in INFORMATION:
         return "information about a dataset"
     return None if is_table(file) else "not a JSONL, JSON, Parquet or CSV file"
+
+
+def not_a_file(path: Path) -> str | None:
+    """What a path is, if it exists but can be neither read nor listed: it would be left out without a word."""
+    if path.is_symlink() and not path.exists():
+        return "a link that leads nowhere"
+    if path.is_symlink() and path.is_dir():
+        return "a link to a folder, which is not followed"
+    return "a pipe, a socket or a device, not a file" if path.exists() and not (path.is_file() or path.is_dir()) else None
+
+
+def odd_files(folder: Path, source: Source) -> dict[str, str]:
+    """What else is in a folder, and why it is not read."""
+    found = {relative(path, folder): reason for path in sorted(folder.rglob("*")) if (reason := not_a_file(path))}
+    names = (name for name in found if not any(part.startswith(".") for part in Path(name).parts))
+    return {name: found[name] for name in names if not any(is_excluded(name, pattern) for pattern in source.exclude)}
 
 
 def visible_files(folder: Path) -> list[Path]:

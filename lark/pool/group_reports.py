@@ -39,7 +39,8 @@ def write_report(group: Group, part: Path, start: dict[str, int]) -> None:
         | {name: getattr(tally, name) for name in NUMBERS} | {name: sorted(getattr(tally, name)) for name in SETS},
         "summary": {"candidates": summary.candidates, "near": near, "sources": sorted(summary.sources),
                     "verdicts": [[*key, count] for key, count in summary.verdicts.items()],
-                    "teachers": {teacher: len(found) for teacher, found in summary.lengths.items()}}
+                    "teachers": {teacher: len(found) for teacher, found in summary.lengths.items()},
+                    "texts": summary.texts, "answers": summary.answers, "contradicted": sorted(summary.contradicted)}
         | {name: getattr(summary, name) for name in COUNTS},
     }  # fmt: skip
     json_file, array_file = paths(part)
@@ -55,7 +56,9 @@ def write_report(group: Group, part: Path, start: dict[str, int]) -> None:
 def has_report(part: Path, start: dict[str, int]) -> bool:
     """Whether a part and its report are there, with these numbers."""
     json_file, array_file = paths(part)
-    return part.exists() and array_file.exists() and (readable_object(json_file) or {}).get("start") == start
+    said = readable_object(json_file) or {}
+    known = isinstance(said.get("summary"), dict) and "texts" in said["summary"]  # not in reports of older versions
+    return part.exists() and array_file.exists() and known and said.get("start") == start
 
 
 def read_report(part: Path, pool: conf.Pool) -> Group:
@@ -72,6 +75,7 @@ def read_report(part: Path, pool: conf.Pool) -> Group:
     summary, said = Summary(pool, tally), values["summary"]
     summary.candidates, summary.sources = Counter(said["candidates"]), set(said["sources"])
     summary.verdicts = Counter({(teacher, verdict): count for teacher, verdict, count in said["verdicts"]})
+    summary.texts, summary.answers, summary.contradicted = said["texts"], said["answers"], set(said["contradicted"])
     for name in COUNTS:
         setattr(summary, name, said[name])
     place = 0

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from lark.config import Source
 from lark.config.checks import one_of
 from lark.errors import LarkError
-from lark.pool.columns import NAMES, Columns
+from lark.pool.columns import NAMES, Columns, is_blank
 from lark.pool.messages import Message, Turns, listed, normalised, turns, unused_keys
 from lark.pool.teachers import find_teachers
-from lark.reading.untrusted import described, parsed
+from lark.reading.untrusted import described, parsed, quoted
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,13 @@ class Layout:
     read: Callable[[Columns], Iterator[Draft]]
 
 
+PARTS = {
+    "system": "system prompt", "question": "question", "prompt": "question", "thinking": "reasoning", "response": "response",
+    "completion": "response", "generations": "response",
+}  # fmt: skip
+"""The part of a trajectory that a column holds. A column holds one."""
+
+
 def drafts(columns: Columns, source: Source) -> tuple[Layout, Iterator[Draft]]:
     """The layout of a row and its trajectories."""
     layout = LAYOUTS[source.layout] if source.layout else next(known for known in LAYOUTS.values() if known.detects(columns))
@@ -50,6 +58,12 @@ def check(source: Source, key: str = "pool") -> None:
     for name in source.fields:
         if name not in NAMES:
             raise LarkError(f"{key}.fields.{name}: there is no such column here; choose one of {', '.join(NAMES)}.")
+    for name, other in combinations((name for name in source.fields if name in PARTS), 2):
+        if source.fields[name] == source.fields[other] and PARTS[name] != PARTS[other]:
+            raise LarkError(
+                f"{key}.fields.{name} and {key}.fields.{other} both name the column {source.fields[name]!r}. Name the column of "
+                f"the {PARTS[name]} and that of the {PARTS[other]}."
+            )
 
 
 def _one(columns: Columns, found: Turns) -> Draft:
@@ -120,8 +134,9 @@ def _generations(columns: Columns) -> Iterator[Draft]:
         message = generation if isinstance(generation, dict) else {"content": generation}
         place = f"{where}, generation {i + 1}"
         exchange = normalised([{"role": "user", "content": question}, {"role": "assistant", **message}], place, "generations")
-        verdicts = [values[i] for name, values in lists.items() if name in VERDICTS and values[i] is not None]
-        cut_off = lists["finish_reasons"][i] == "length" if lists["complete"][i] is None else not is_true(lists["complete"][i])
+        said = {name: truth(lists[name][i], str(columns.stored(name)), place) for name in (*VERDICTS, "complete")}
+        verdicts = [said[name] for name in VERDICTS if said[name] is not None]
+        cut_off = lists["finish_reasons"][i] == "length" if said["complete"] is None else not said["complete"]
         yield Draft(
             turns(exchange, where, "generations", system, tools),
             question_id=question_id,
@@ -129,7 +144,7 @@ def _generations(columns: Columns) -> Iterator[Draft]:
             teacher=lists["teacher"][i],
             rollout=i,
             answer=answer,
-            correct=any(map(is_true, verdicts)) if verdicts else None,
+            correct=any(verdicts) if verdicts else None,
             complete=not cut_off,
         )
 
@@ -159,8 +174,16 @@ def _aligned(columns: Columns, name: str, length: int) -> list[Any]:
     return values
 
 
-def is_true(value: Any) -> bool:
-    return value is True or str(value).strip().lower() in ("true", "1", "1.0", "yes")
+def truth(value: Any, name: str, where: str) -> bool | None:
+    """Parse a verdict; None if it is missing. (`bool("false")` would be True.)"""
+    if is_blank(value):
+        return None
+    text = str(value).strip().lower()
+    if text in ("true", "1", "1.0", "yes"):
+        return True
+    if text in ("false", "0", "0.0", "no"):
+        return False
+    raise LarkError(f"{where}: `{name}` must be true or false, not {quoted(value)}.")
 
 
 def _teacher_columns(columns: Columns) -> Iterator[Draft]:

@@ -140,6 +140,8 @@ def _message(raw: Mapping[str, Any], where: str) -> Message:
     if role is None:
         raise LarkError(f"{where}: the role {quoted(stored)} is not known. Use one of {', '.join(ROLES)}.")
     content = raw["content"] if raw.get("content") is not None else raw.get("value")
+    if content and raw.get("value") and raw["value"] != content:
+        raise LarkError(f"{where}: different text in `content` and `value`. Keep one of them.")
     calls = _calls(raw, where)
     if stored in CALLS:
         calls, content = _calls({"tool_calls": content}, where), ""
@@ -220,7 +222,7 @@ def _calls(raw: Mapping[str, Any], where: str) -> list[Message]:
 
 def _check_results(messages: list[Message], where: str, first: int) -> None:
     """Raise if a tool's result does not follow a call. `first`: number of the first message in the row."""
-    pending = 0.0
+    pending, calls = 0.0, set[str]()
     for number, message in enumerate(messages, start=first):
         if message["role"] == "tool":
             if pending == 0:
@@ -229,9 +231,18 @@ def _check_results(messages: list[Message], where: str, first: int) -> None:
                     "before it, or remove the result."
                 )
             pending -= 1
+            answered = message.get("tool_call_id")
+            if answered is not None and calls and answered not in calls:
+                raise LarkError(
+                    f"{where}, message {number}: the result of the call {quoted(answered)}, but the calls before it are "
+                    f"{', '.join(sorted(calls))[:80]}. Correct `tool_call_id`, or remove it."
+                )
         else:
             written = WRITTEN_CALL.search(message["content"])
-            pending = math.inf if written else len(message.get("tool_calls", []))
+            made = message.get("tool_calls", [])
+            pending = math.inf if written else len(made)
+            ours = [f"call_{k}" for k in range(1, len(made) + 1)]  # given to calls without an id
+            calls = set() if written or [call["id"] for call in made] == ours else {call["id"] for call in made}
 
 
 def _tools(value: Any, where: str) -> list[Any] | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from decimal import Decimal
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -12,13 +13,16 @@ import pyarrow as pa
 from lark.config import Source
 from lark.errors import LarkError
 from lark.pool.columns import Columns
-from lark.pool.layouts import LAYOUTS, drafts
+from lark.pool.layouts import LAYOUTS, Draft, drafts
 from lark.pool.rsr import marks_generations
-from lark.reading.rows import Row, rows
+from lark.reading.rows import FloatText, Row, ShortFloat, id_text, plain_text, rows
 from lark.runtime.store import Checksums
 
 HEAD = 10
 """Rows of a file whose features a fingerprint lists. If they have none, all rows are inspected, once per file."""
+NEWER = ("ids", "numbers", "refused")
+"""Features of which a single row of a pool is part of its fingerprint: ids and numbers that older versions read as other text, and
+rows that they read and this one refuses."""
 PLAIN = {"columns", "messages"}
 """Layouts that older versions read too."""
 
@@ -28,11 +32,17 @@ def differences(source: Source, files: list[Path], checksums: Checksums) -> dict
     listed = _first_features(source, files)
     if source.format == "rsr" and marks_generations(files):
         listed["rollouts"] = "gen"
-    if listed:
-        return listed
-    what = f"later rows, {source.layout}, {sorted(source.fields.items())}"
-    later = any(checksums.cached(file, what, lambda file: _is_different(file, source)) for file in files)
-    return {"later": True} if later else {}
+    settings = f"{source.layout}, {sorted(source.fields.items())}"
+    if not listed and any(
+        checksums.cached(file, f"later rows, {settings}", lambda file: _is_different(file, source)) for file in files
+    ):
+        listed = {"later": True}
+    newer = {
+        name
+        for file in files
+        for name in checksums.cached(file, f"{', '.join(NEWER)}, {settings}", lambda file: _newer_features(file, source))
+    }
+    return listed | dict.fromkeys(sorted(newer), True)
 
 
 def _first_features(source: Source, files: list[Path]) -> dict[str, Any]:
@@ -44,7 +54,7 @@ def _first_features(source: Source, files: list[Path]) -> dict[str, Any]:
     layouts = sorted(found & (LAYOUTS.keys() - PLAIN))
     return {
         **({"layout": layouts} if layouts and not source.layout else {}),
-        **dict.fromkeys(sorted(found - LAYOUTS.keys()), True),
+        **dict.fromkeys(sorted(found - LAYOUTS.keys() - set(NEWER)), True),
     }
 
 
@@ -57,7 +67,11 @@ def _head(file: Path, stamp: tuple[int, int], layout: str | None, fields: tuple[
 
 
 def _is_different(file: Path, source: Source) -> bool:
-    return any(found - (LAYOUTS.keys() if source.layout else PLAIN) for found in _features(file, source))
+    return any(found - set(NEWER) - (LAYOUTS.keys() if source.layout else PLAIN) for found in _features(file, source))
+
+
+def _newer_features(file: Path, source: Source) -> list[str]:
+    return sorted({name for found in _features(file, source) for name in found if name in NEWER})
 
 
 def _features(file: Path, source: Source) -> Iterator[set[str]]:
@@ -67,15 +81,29 @@ def _features(file: Path, source: Source) -> Iterator[set[str]]:
             columns = Columns(row, source.fields)
             form, trajectories = drafts(columns, source)
             found = {form.name}
-            for draft in trajectories:
-                features = {
-                    "thinking": draft.turns.thinking,
-                    "conversation": draft.turns.messages,
-                    "answer": isinstance(draft.answer, float) and (draft.answer.is_integer() or "e" in str(draft.answer)),
-                    "system": form.name == "messages" and draft.turns.system and "system" in columns.used,
-                }
-                found |= {name for name, present in features.items() if present}
+            try:
+                for draft in trajectories:
+                    found |= _draft_features(draft, form.name, columns)
+            except LarkError:
+                yield {"refused"}
+                return
             yield found
+
+
+def _draft_features(draft: Draft, form: str, columns: Columns) -> set[str]:
+    answer = draft.answer[0] if isinstance(draft.answer, list) and len(draft.answer) == 1 else draft.answer
+    features = {
+        "thinking": draft.turns.thinking,
+        "conversation": draft.turns.messages,
+        "answer": isinstance(draft.answer, float) and (draft.answer.is_integer() or "e" in str(draft.answer)),
+        "system": form == "messages" and draft.turns.system and "system" in columns.used,
+        "ids": any(
+            isinstance(id, str | float | Decimal) and id_text(id) != str(id) for id in (draft.question_id, draft.candidate_id)
+        ),
+        "numbers": isinstance(answer, ShortFloat)
+        or (isinstance(answer, FloatText | Decimal) and plain_text(answer) != str(answer)),
+    }
+    return {name for name, present in features.items() if present}
 
 
 def _arrow_rows(file: Path) -> Iterator[Row]:

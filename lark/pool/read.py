@@ -20,10 +20,10 @@ from lark.pool.files import some
 from lark.pool.formats import source_files, source_rows
 from lark.pool.hashing import hash64
 from lark.pool.hub import is_remote
-from lark.pool.layouts import Draft, check, drafts
+from lark.pool.layouts import Draft, check, drafts, truth
 from lark.pool.messages import Turns
 from lark.pool.trajectory import Trajectory
-from lark.reading.rows import Row, is_invisible, plain_text
+from lark.reading.rows import Row, id_text, is_invisible, plain_text
 from lark.reading.untrusted import quoted
 
 log = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Numbering) -> T
         question=turns.question,
         response=turns.response,
         answer=_scalar(draft.answer, "answer", where),
-        correct=_truth(draft.correct, where),
+        correct=truth(draft.correct, "correct", where),
         thinking=turns.thinking,
         conversation=turns.conversation(where),
     )
@@ -238,10 +238,10 @@ def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Numbering) -> T
 
 
 def _identity(value: Any, name: str, where: str) -> str | None:
-    """An id as text. Values that cannot identify anything are refused."""
+    """An id as text (`id_text`). Values that cannot identify anything are refused."""
     if value is None:
         return None
-    text = str(value)
+    text = id_text(value)
     if isinstance(value, bool | list | dict | bytes) or not _is_finite(value) or is_invisible(text):
         raise LarkError(
             f"{where}: `{name}` must be text or a number, not {quoted(value)}. Give an id, or leave the column out."
@@ -277,18 +277,6 @@ def _whole(value: Any, where: str) -> int:
     if not -LARGEST <= number <= LARGEST:
         raise LarkError(f"{where}: `rollout` must be at most {LARGEST:,}, not {quoted(value)}. Number the rollouts 0, 1, 2, ….")
     return number
-
-
-def _truth(value: Any, where: str) -> bool | None:
-    """Parse `correct`. (`bool("false")` would be True.)"""
-    if is_blank(value):
-        return None
-    text = str(value).strip().lower()
-    if text in ("true", "1", "1.0", "yes"):
-        return True
-    if text in ("false", "0", "0.0", "no"):
-        return False
-    raise LarkError(f"{where}: `correct` must be true or false, not {quoted(value)}.")
 
 
 def _boxed(turns: Turns, pattern: str, where: str) -> Turns:

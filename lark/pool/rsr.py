@@ -36,8 +36,8 @@ class TeacherFile:
 
 def rsr_files(source: Source) -> Found:
     """The pool's files, flat or in a folder per teacher."""
-    path = Path(source.path or "").expanduser()
     with readable(source):
+        path = Path(source.path or "").expanduser()
         if path.is_file():
             return Found([path])
         if not path.is_dir():

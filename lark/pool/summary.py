@@ -2,14 +2,16 @@
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
 from lark import config as conf
-from lark.pool.cleaning import Tally
+from lark.grading.answers import canonical_number
+from lark.pool.cleaning import EXAMPLES, Tally
 from lark.pool.duplicates import NearDuplicates
 from lark.pool.files import some
+from lark.pool.hashing import hash64
 from lark.pool.trajectory import Trajectory, is_compared, verdict
 from lark.report.tables import text_table
 
@@ -31,6 +33,12 @@ class Summary:
         self.boxed = 0
         self.thinking = 0
         self.conversations = 0
+        self.texts: dict[str, int] = {}
+        """Hash of each question's text."""
+        self.answers: dict[str, int] = {}
+        """Hash of the first answer of each question."""
+        self.contradicted: set[str] = set()
+        """Questions with another answer in a later row."""
 
     @property
     def trajectories(self) -> int:
@@ -47,6 +55,13 @@ class Summary:
         self.thinking += trajectory.thinking is not None
         self.conversations += trajectory.conversation is not None
         self.near.add(trajectory)
+        self.texts.setdefault(trajectory.question_id, hash64(" ".join(trajectory.question.split())))
+        if trajectory.answer is not None:
+            self._add_answer(trajectory.question_id, hash64(_answer_text(trajectory.answer)))
+
+    def _add_answer(self, question: str, answer: int) -> None:
+        if self.answers.setdefault(question, answer) != answer:
+            self.contradicted.add(question)
 
     def merge(self, other: "Summary") -> None:
         """Add the statistics of a later part of the pool."""
@@ -60,6 +75,10 @@ class Summary:
         self.conversations += other.conversations
         for question, sketches in other.near.sketches.items():
             self.near.sketches[question] += sketches
+        self.texts = {**other.texts, **self.texts}
+        self.contradicted |= other.contradicted
+        for question, answer in other.answers.items():
+            self._add_answer(question, answer)
 
     def _source(self, trajectory: Trajectory) -> str:
         if is_compared(trajectory):
@@ -80,7 +99,14 @@ class Summary:
             **({"thinking": self.thinking} if self.thinking else {}),
             **({"conversations": self.conversations} if self.conversations else {}),
             **({"near_duplicates": near} if (near := self.near.to_dict()) else {}),
+            **({"same_text": same} if (same := self._same_text()) else {}),
+            **({"contradicted": found} if (found := _counted(self.contradicted)) else {}),
         }
+
+    def _same_text(self) -> dict[str, Any]:
+        """Questions whose text another question has too."""
+        times = Counter(self.texts.values())
+        return _counted([question for question, text in self.texts.items() if times[text] > 1])
 
     def _part(self, teachers: list[str]) -> dict[str, Any]:
         """Number, lengths in characters and share of correct trajectories of some teachers together."""
@@ -95,6 +121,16 @@ class Summary:
             },
             "correct": right / (right + wrong) if right + wrong else None,
         }
+
+
+def _answer_text(answer: str) -> str:
+    """An answer in a form in which equal ones are the same: 5 and 5.0."""
+    number = canonical_number(answer)
+    return " ".join(answer.split()) if number is None else str(number)
+
+
+def _counted(questions: Collection[str]) -> dict[str, Any]:
+    return {"questions": len(questions), "examples": sorted(questions)[:EXAMPLES]} if questions else {}
 
 
 def pool_summary(counts: Mapping[str, Any]) -> str:
@@ -173,6 +209,18 @@ def _cleaning_hints(counts: Mapping[str, Any]) -> list[str]:
         hints.append(
             f"pool.labels=vote labelled {votes['decided']:,} questions by a majority of their candidates; "
             f"{votes['undecided']:,} have no majority, and {votes['given']:,} have their own answers."
+        )
+    if "same_text" in counts:
+        same = counts["same_text"]
+        hints.append(
+            f"{same['questions']:,} questions have the text of another question, so their candidates are not compared with each "
+            f"other: {some(map(shown, same['examples']))}. Give rows with the same question the same question_id, or none."
+        )
+    if "contradicted" in counts:
+        found = counts["contradicted"]
+        hints.append(
+            f"{found['questions']:,} questions have different answers in different rows: {some(map(shown, found['examples']))}. "
+            "Each row is compared with its own."
         )
     if "near_duplicates" in counts:
         near = counts["near_duplicates"]

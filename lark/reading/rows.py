@@ -1,6 +1,7 @@
 """Rows of JSONL, JSON, Parquet and CSV files, one at a time. At most one batch of rows is in memory."""
 
 import bz2
+import contextlib
 import csv
 import gzip
 import io
@@ -11,12 +12,12 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -39,14 +40,34 @@ class Row:
     where: str
 
 
+class FloatText(str):
+    """A value of a CSV column in which every value is written as Python and pandas write a float: `5.0`, not `5` or `5.00`."""
+
+    __slots__ = ()
+
+
+class ShortFloat(float):
+    """A value of a column with less than 64 bits, as the number that its shortest text means: 0.1, not 0.10000000149011612."""
+
+    __slots__ = ()
+
+
 def plain_text(value: object) -> str:
-    """A value as text. Whole floats lose their `.0`: tables often store the answer 5 as 5.0. No float has an exponent: 1e-05, which
-    is how Python writes 0.00001, is not how an answer is written."""
+    """A value as text. Whole floats and decimals lose their `.0`: tables often store the answer 5 as 5.0. No number has an
+    exponent: 1e-05, which is how Python writes 0.00001, is not how an answer is written. Text is unchanged, except FloatText."""
+    if isinstance(value, FloatText):
+        value = float(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    if isinstance(value, float) and math.isfinite(value):
-        return f"{Decimal(str(value)):f}"
+    if isinstance(value, float | Decimal) and math.isfinite(value):
+        text = f"{value if isinstance(value, Decimal) else Decimal(str(value)):f}"
+        return text.rstrip("0").rstrip(".") if isinstance(value, Decimal) and "." in text else text
     return str(value)
+
+
+def id_text(value: object) -> str:
+    """An id as text: 7, 7.0 and `7 ` are the same id, because a table stores the integers of a column with a gap as floats."""
+    return plain_text(value).strip()
 
 
 def is_invisible(text: str) -> bool:
@@ -95,14 +116,28 @@ def json_rows(path: Path) -> Iterator[Row]:
 def jsonl_rows(path: Path) -> Iterator[Row]:
     """Rows of a JSON Lines file. Empty lines are skipped."""
     with _opened(path) as handle:
-        number = 0
+        number, found = 0, False
         while line := handle.readline(LONGEST + 1):
             number += 1
             where = f"{path}, line {number}"
             if len(line) > LONGEST:
                 raise LarkError(f"{where}: the line is longer than {LONGEST >> 20} MiB. Split the file into one row per line.")
             if line.strip():
-                yield Row(parse_object(line, where), where)
+                try:
+                    values = parse_object(line, where)
+                except LarkError as error:
+                    raise error if found else LarkError(f"{error} {_expected(path)}") from error
+                found = True
+                yield Row(values, where)
+
+
+def _expected(path: Path) -> str:
+    """What a file must look like whose first row cannot be read."""
+    known = ", ".join(READERS)
+    why = "" if is_table(path) else f", because its ending {ending(path)!r} is none of {known}"
+    return (
+        f"The file is read as JSON Lines{why}: write every row as an object on a line of its own, or all rows as one list, […]."
+    )
 
 
 def parquet_rows(path: Path) -> Iterator[Row]:
@@ -112,11 +147,50 @@ def parquet_rows(path: Path) -> Iterator[Row]:
         file = pq.ParquetFile(path, pre_buffer=False)
         _check_columns(path, file.schema_arrow.names)
         for batch in file.iter_batches(256):
+            narrow = {field.name: NARROW[field.type] for field in batch.schema if field.type in NARROW}
             for values in batch.to_pylist():
                 number += 1
+                values |= {name: _shortest(values[name], kind) for name, kind in narrow.items()}
                 yield Row(values, f"{path}, row {number}")
     except (pa.ArrowException, OSError, OverflowError, ValueError) as error:
         raise LarkError(f"{path}, after row {number}: cannot be read as Parquet ({first_line(error)}).") from error
+
+
+NARROW: dict[pa.DataType, Callable[[float], np.floating[Any]]] = {pa.float32(): np.float32, pa.float16(): np.float16}
+
+
+def _shortest(value: float | None, narrow: Callable[[float], np.floating[Any]]) -> float | None:
+    """A narrow float as the number that its shortest text means."""
+    return None if value is None else ShortFloat(str(narrow(value)))
+
+
+def csv_table_rows(path: Path) -> Iterator[Row]:
+    """`csv_rows`, with the values of columns of floats as FloatText. The file is read twice, because all of a column decides."""
+    floats: set[str] = set()
+    with contextlib.suppress(LarkError):  # raised again below, after the rows before it
+        floats = _float_columns(csv_rows(path))
+    for row in csv_rows(path):
+        yield Row({**row.values, **{name: FloatText(row.values[name]) for name in floats if row.values[name]}}, row.where)
+
+
+def _float_columns(found: Iterator[Row]) -> set[str]:
+    """Columns with a value, in which every value is written as Python writes a float. The others are text: `007`, `1e5`, `2.50`."""
+    text: set[str] = set()
+    floats: set[str] = set()
+    for row in found:
+        floats |= {name for name, value in row.values.items() if value and name not in text}
+        text |= {name for name in floats if row.values[name] and not _is_float(row.values[name])}
+        floats -= text
+        if len(text) == len(row.values):
+            break
+    return floats
+
+
+def _is_float(text: str) -> bool:
+    try:
+        return repr(float(text)) == text and math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def csv_rows(path: Path, spaced: bool = False) -> Iterator[Row]:
@@ -210,7 +284,7 @@ def _skip_space(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The file's bytes, decompressed if its ending says so."""
     try:
@@ -222,14 +296,47 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise LarkError(f"{path}: cannot be read ({reason}).") from error
 
 
+class _Streams(io.RawIOBase):
+    """The bytes of one or more compressed streams. Anything else after a stream is an error: Python's own readers stop there, and
+    a stream behind it would be lost."""
+
+    def __init__(
+        self, raw: IO[bytes], start: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor], padding: bytes = b""
+    ) -> None:
+        """`padding`: what the format allows between and after streams."""
+        self.raw, self.start, self.padding, self.stream = raw, start, padding, start()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            if self.stream.eof:
+                rest = self.stream.unused_data.lstrip(self.padding)
+                while not rest and (more := self.raw.read(1 << 20)):
+                    rest = more.lstrip(self.padding)
+                if not rest:
+                    return 0
+                self.stream = self.start()
+                data = self.stream.decompress(rest, len(buffer))
+                continue
+            given = self.raw.read(1 << 20) if self.stream.needs_input else b""
+            if self.stream.needs_input and not given:
+                raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            data = self.stream.decompress(given, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
 def _zstandard(raw: IO[bytes]) -> IO[bytes]:
     return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"))
 
 
 COMPRESSED: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),  # type: ignore[dict-item, return-value]
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
+    ".bz2": lambda raw: io.BufferedReader(_Streams(raw, bz2.BZ2Decompressor)),
+    ".xz": lambda raw: io.BufferedReader(_Streams(raw, lzma.LZMADecompressor, b"\0")),
     ".zst": _zstandard,
 }
 """How compressed files are opened, by their ending in lower case."""
@@ -238,6 +345,6 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".json": json_rows,
     ".ndjson": json_rows,
     ".parquet": parquet_rows,
-    ".csv": csv_rows,
+    ".csv": csv_table_rows,
 }
 """How files are read, by their ending in lower case and without that of a compression."""

@@ -11,6 +11,8 @@ from lark.reading.untrusted import described, read_object
 MANIFEST = "manifest.json"
 DAMAGED = "damaged"
 """Status of an artifact whose files have changed. It is rebuilt from scratch (lark/runtime/integrity.py)."""
+LONGEST = 1e12
+"""Seconds that an artifact can take. Any other number was not recorded by us."""
 FileStamp = tuple[int, int, str]
 """Size, time of the last change in nanoseconds, and SHA-256 of a file."""
 
@@ -55,7 +57,7 @@ def read_manifest(folder: Path) -> Manifest:
         values["status"], values.get("kind", ""), values.get("fingerprint", ""), None if error is None else str(error),
         values.get("counts", {}), {name: str(where) for name, where in values.get("inputs", {}).items()},
         {name: (stamp[0], stamp[1], stamp[2]) for name, stamp in values.get("files", {}).items()},
-        float(seconds) if isinstance(seconds, int | float) else 0.0,
+        float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < LONGEST else 0.0,
     )  # fmt: skip
 
 

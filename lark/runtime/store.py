@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -95,8 +96,14 @@ class Store:
             with contextlib.suppress(FileNotFoundError), (root / f".writable-{os.getpid()}").open("x") as probe:
                 Path(probe.name).unlink()
         except OSError as error:
+            places = (root / ".locks", root, *root.parents)
+            odd = next((place for place in places if os.path.lexists(place) and not place.is_dir()), None)
+            reason = (
+                error.strerror if odd is None else f"{odd} is {'a link that leads nowhere' if odd.is_symlink() else 'a file'}"
+            )
+            remedy = "" if odd is None else "remove it, or "
             raise LarkError(
-                f"outputs={root} cannot be written ({error.strerror}): choose another folder with outputs=<folder>."
+                f"outputs={root} cannot be written ({reason}): {remedy}choose another folder with outputs=<folder>."
             ) from error
 
     def path(self, artifact: Artifact) -> Path:
@@ -115,7 +122,8 @@ class Store:
         if not self.path(artifact).is_dir():
             return "missing"
         manifest = self.manifest(artifact)
-        return "finished" if manifest.finished and not damage(self.path(artifact), manifest) else "started"
+        harm = damage(self.path(artifact), manifest, artifact.kind.file)
+        return "finished" if manifest.finished and not harm else "started"
 
     def ensure(self, artifacts: Sequence[Artifact], build: Builder, force: bool = False) -> list[Artifact]:
         """Make the artifacts that are not finished, together; return those that were made.
@@ -184,14 +192,14 @@ class Store:
             log.warning("%s is not a folder: rebuilding it", artifact.folder)
             folder.unlink()
         elif force:
-            _remove(folder)
-        elif harm := damage(folder, manifest) if manifest.finished else self._unreadable(artifact):
+            remove(folder)
+        elif harm := damage(folder, manifest, artifact.kind.file) if manifest.finished else self._unreadable(artifact):
             log.warning("%s is damaged (%s): rebuilding it", artifact.folder, harm)
-            _remove(folder)
+            remove(folder)
         else:
             for draft in sorted(folder.rglob(".*.part")):  # list all before removing any: a draft folder may contain others
                 if draft.is_dir():
-                    shutil.rmtree(draft)
+                    remove(draft)
                 else:
                     draft.unlink(missing_ok=True)
 
@@ -220,29 +228,44 @@ class Store:
         write_text(self.path(artifact) / MANIFEST, json.dumps(manifest, indent=2, default=str) + "\n")
 
 
-def _remove(folder: Path) -> None:
-    """Remove an artifact's folder. Of a link to a folder on another disk, only the link."""
+def remove(folder: Path) -> None:
+    """Remove a folder. Of a link to a folder on another disk, only the link."""
     if folder.is_symlink():
         folder.unlink()
     else:
         shutil.rmtree(folder)
 
 
-def damage(folder: Path, manifest: Manifest) -> str | None:
-    """What is wrong with a finished artifact's files, or None.
+def damage(folder: Path, manifest: Manifest, file: str = "") -> str | None:
+    """What is wrong with a finished artifact's files, or None. `file`: the one that its kind must have, or parts of it.
 
     A file whose size and time match the manifest is not read; if only the time differs, its checksum is compared.
     """
-    for name, (size, mtime, digest) in manifest.files.items():
-        path = folder / name
+    if not any(is_part(name, file) for name in manifest.files):
+        return f"{MANIFEST} does not list {file or 'any file'}"
+    return next(filter(None, (_file_damage(folder, name, stamp) for name, stamp in manifest.files.items())), None)
+
+
+def is_part(name: str, file: str) -> bool:
+    """Whether a file's name is `file`, or that of a part of it: `trajectories-00000.parquet`. Any name is, if `file` is empty."""
+    return (
+        not file
+        or name == file
+        or bool(re.fullmatch(f"{re.escape(Path(file).stem)}-[0-9]+{re.escape(Path(file).suffix)}", name))
+    )
+
+
+def _file_damage(folder: Path, name: str, stamp: FileStamp) -> str | None:
+    path, (size, mtime, digest), shown = folder / name, stamp, name if len(name) < 100 else f"{name[:100]}…"
+    try:
         if not path.is_file():
-            return f"{name} is missing"
+            return f"{shown} is missing"
         stat = path.stat()
         if stat.st_size != size:
-            return f"{name} has {stat.st_size} bytes instead of {size}"
-        if stat.st_mtime_ns != mtime and checksum(path) != digest:
-            return f"{name} has changed"
-    return None
+            return f"{shown} has {stat.st_size} bytes instead of {size}"
+        return f"{shown} has changed" if stat.st_mtime_ns != mtime and checksum(path) != digest else None
+    except OSError as error:  # also a name that no file can have
+        return f"{shown} cannot be read ({error.strerror})"
 
 
 def checksums(folder: Path) -> dict[str, FileStamp]:

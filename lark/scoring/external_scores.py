@@ -1,5 +1,6 @@
 """Read and check another tool's scores (method=external): a Parquet or CSV file with question_id, candidate_id, score."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 from lark.config import Method
 from lark.errors import LarkError, first_line
 from lark.pool.trajectories import KEY
-from lark.reading.rows import csv_rows
+from lark.reading.rows import csv_rows, id_text
 
 SCORE = "score"
 FORMATS = "expected Parquet, or CSV with commas and a header, with the columns question_id, candidate_id, score"
@@ -63,7 +64,8 @@ def read_scores(path: Path) -> pd.DataFrame:
 
 def match(scores: pd.DataFrame, pool: pd.DataFrame, path: Path) -> Matched:
     """Scores of the pool's trajectories. Missing and unknown ones are counted; it is an error if nothing matches."""
-    merged = pool[KEY].merge(scores, on=KEY, how="left", indicator=True, validate="1:1")
+    ours, theirs = _comparable(pool, scores)
+    merged = ours.merge(theirs, on=KEY, how="left", indicator=True, validate="1:1")
     found = int((merged["_merge"] == "both").sum())
     if not found:
         raise LarkError(
@@ -80,11 +82,23 @@ def match(scores: pd.DataFrame, pool: pd.DataFrame, path: Path) -> Matched:
     if missing:
         notes.append(f"{missing} of the pool's {len(pool)} trajectories have no score and cannot be selected")
     if unknown:
-        known = pd.MultiIndex.from_frame(pool[KEY])
-        other = scores[~pd.MultiIndex.from_frame(scores[KEY]).isin(known)]
+        known = pd.MultiIndex.from_frame(ours)
+        other = scores[~pd.MultiIndex.from_frame(theirs[KEY]).isin(known)]
         notes.append(f"{unknown} of {len(scores)} rows match no trajectory in this pool, e.g. {_name(other)}")
     counts = {"unscored": missing, "infinite_scores": int(infinite.sum()), "unknown_scores": unknown}
     return Matched(score, counts, [f"{path}: {note}" for note in notes])
+
+
+def _comparable(pool: pd.DataFrame, scores: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both with ids in one form: 7.0 and `7 ` are 7, whichever of the two files says so (a pool of an older version may). With ids
+    as they are written, if different ones of the same file would become the same."""
+    plain = [table.assign(**{name: table[name].map(_plain_id) for name in KEY}) for table in (pool[KEY], scores)]
+    ours, theirs = (pool[KEY], scores) if any(table.duplicated(KEY).any() for table in plain) else plain
+    return ours, theirs
+
+
+def _plain_id(text: str) -> str:
+    return re.sub(r"\A(-?[0-9]+)\.0\Z", r"\1", text.strip())
 
 
 def _parquet(path: Path) -> pd.DataFrame:
@@ -109,8 +123,7 @@ def _ids(path: Path, name: str, column: pa.ChunkedArray) -> list[str]:
         fraction = next((v for v in values if v is not None and not float(v).is_integer()), None)
         if fraction is not None:
             raise LarkError(f"{path}: the column {name} contains {fraction}; ids must be text or whole numbers.")
-        values = [None if v is None else int(v) for v in values]
-    return ["" if v is None else str(v) for v in values]
+    return ["" if v is None else id_text(v) for v in values]
 
 
 def _csv(path: Path) -> pd.DataFrame:

@@ -5,14 +5,13 @@ import json
 import logging
 import os
 import re
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
 from lark.reading.untrusted import read_object, readable_object
-from lark.runtime.store import Kind, checksum, write_text
+from lark.runtime.store import Kind, checksum, remove, write_text
 
 log = logging.getLogger(__name__)
 
@@ -68,16 +67,19 @@ def stamps(folder: Path) -> dict[str, Stamp]:
 
 def changed(folder: Path, files: Any) -> str | None:
     """What is wrong with the files of `stamps`, as a phrase, or None."""
-    if not isinstance(files, dict) or not all(_is_stamp(stamp) for stamp in files.values()):
-        return "its list of files cannot be read"
+    if not isinstance(files, dict) or not files or not all(_is_stamp(stamp) for stamp in files.values()):
+        return "its list of files is empty or cannot be read"
     for name, (size, digest) in files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size} bytes instead of {size}"
-        if _digest(path) != digest:
-            return f"{name} has changed"
+        path, shown = folder / name, name if len(name) < 100 else f"{name[:100]}…"
+        try:
+            if not path.is_file():
+                return f"{shown} is missing"
+            if path.stat().st_size != size:
+                return f"{shown} has {path.stat().st_size} bytes instead of {size}"
+            if _digest(path) != digest:
+                return f"{shown} has changed"
+        except OSError as error:  # also a name that no file can have
+            return f"{shown} cannot be read ({error.strerror})"
     return None
 
 
@@ -114,7 +116,7 @@ def remove_unusable(folder: Path) -> None:
             return
         log.warning("%s %s: ignored", path.name, what)
         damaged = damaged or (path / COMPLETE).exists()
-        shutil.rmtree(path)
+        remove(path)
     if damaged:
         log.warning("No checkpoint is intact: training starts over")
 
@@ -128,6 +130,8 @@ def damage(checkpoint: Path) -> str | None:
         return f"is damaged ({COMPLETE} cannot be read)"
     if harm := changed(checkpoint, said.get("files")):
         return f"is damaged ({harm})"
+    if STATE not in said["files"]:
+        return f"is damaged ({COMPLETE} does not list {STATE})"
     step = (readable_object(checkpoint / STATE) or {}).get("global_step")
     return None if step == _step(checkpoint) else f"is damaged ({STATE} is of step {step})"
 

@@ -90,7 +90,8 @@ def finished(folder: Path, report: bool = False) -> dict[str, int] | None:
     if counts is None:
         harm: str | None = f"{DONE} cannot be read"
     else:
-        harm = changed(folder, counts.pop("files", {}))
+        files = counts.pop("files", None)  # a run of an older version has no list
+        harm = None if files is None else changed(folder, files)
         harm = harm or (None if all(isinstance(value, int) for value in counts.values()) else f"{DONE} has changed")
     if harm is None:
         return counts

@@ -5,15 +5,19 @@ import gzip
 import json
 from collections import Counter
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from lark.config import Config, Task
+from lark.config import Benchmark, Config, Task
 from lark.errors import LarkError
-from lark.evaluation.benchmarks import load
+from lark.evaluation.benchmarks import check, doubtful, load
 from lark.grading.answers import AnswerFormat, grade_paper
 from lark.runtime.pipeline import Pipeline
 from lark.runtime.plan import make_plan
@@ -35,6 +39,12 @@ def test_the_published_files_load_as_they_are(name: str, shared_data: Path) -> N
     if name == "amc":
         assert not any(problem.answer.endswith(".0") for problem in problems), "the file has 142.0"
         assert all(grade_paper(p.answer, p.answer, AnswerFormat.NUMERIC) for p in problems)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_published_gold_answer_is_doubtful(name: str, shared_data: Path) -> None:
+    config = composed(f"benchmark={name}", f"benchmark.tasks.{name}.path={shared_data / 'benchmarks' / FILES[name][0]}")
+    assert not list(doubtful(load(name, config.benchmark.tasks[name]), config.benchmark.tasks[name]))
 
 
 def test_the_papers_benchmarks_are_the_four() -> None:
@@ -187,11 +197,87 @@ def test_a_file_that_cannot_be_read_is_reported_in_one_line(file: str, content: 
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("answer", ["", "   ", "\t\n", "\u200b", None, float("nan"), float("inf")])
+@pytest.mark.parametrize("answer", ["", "   ", "\t\n", "\u200b", None])
 def test_an_empty_gold_answer_is_refused(answer: object, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": answer}) + "\n")
     with pytest.raises(LarkError, match=r"a\.jsonl, line 1: there is no `answer`"):
         load("mine", replace(MINE, path=str(tmp_path / "a.jsonl")))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("field", ["answer", "level", "wrong", "id"])
+def test_numbers_that_mean_nothing_are_named(field: str, value: float, tmp_path: Path) -> None:
+    row = {"problem": "?", "answer": "5", "level": 1, "wrong": "6", "id": "a", field: value}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    task = replace(MINE, path=str(tmp_path / "a.jsonl"), level_field="level", id_field="id")
+    task = replace(task, answer_format="choice", distractor_fields=["wrong"]) if field == "wrong" else task
+    with pytest.raises(LarkError, match=rf"a\.jsonl, line 1: `{field}` is {value}, which is not a number that means anything"):
+        load("mine", task)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "are_same"),
+    [
+        ("Yes", "yes ", True), ("5", "5.0", True), (5.0, "5", True), (5, 5.0, True), ("a  b c", "A b\nC", True),
+        ("None of these", "none of  these", True), ("AaBb", "aabb", False), ("c1ccccc1", "C1CCCCC1", False), ("CO", "Co", False),
+        ("5", "-5", False), ("5 m", "5 M", False),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_that_says_the_same_as_the_right_one_is_refused(
+    right: object, wrong: object, are_same: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": right, "a": wrong, "b": "other"}) + "\n")
+    task = replace(MINE, path=str(tmp_path / "a.jsonl"), answer_format="choice", distractor_fields=["a", "b"])
+    if not are_same:
+        assert len(load("mine", task)[0].options) == 3
+        return
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 1: a wrong option is the same as the right one \('"):
+        load("mine", task)
+
+
+def test_options_are_written_in_the_same_way(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": 5.0, "a": 6.0, "b": 7.5}) + "\n")
+    task = replace(MINE, path=str(tmp_path / "a.jsonl"), answer_format="choice", distractor_fields=["a", "b"])
+    assert sorted(load("mine", task)[0].options) == ["5", "6", "7.5"]
+
+
+@pytest.mark.parametrize(
+    ("golds", "agree"),
+    [(["5", "6"], False), (["5", "5"], True), (["5", "5.0"], True), (["5", " 5 "], True), (["x", "X"], False)],
+)
+def test_a_problem_with_two_different_answers_is_refused(golds: list[str], agree: bool, tmp_path: Path) -> None:
+    rows = [{"problem": problem, "answer": gold} for problem, gold in zip(("What?", " What? "), golds, strict=True)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = replace(MINE, path=str(tmp_path / "a.jsonl"))
+    if agree:
+        assert len(load("mine", task)) == 2
+        return
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 2: the problem of .*a\.jsonl, line 1 again, with the answer"):
+        load("mine", task)
+
+
+@pytest.mark.parametrize(
+    ("gold", "what"),
+    [
+        (r"\boxed{5}", "contain a box"), (r"so \fbox{5}", "contain a box"), ("$5$", "dollar signs"), ("2+3\n#### 5", "####"),
+        ("N/A", "missing value"), ("None", "missing value"), ("nan", "missing value"), ("5", None), (r"\$5", None),
+        (r"\text{none}", None), ("-5", None), ("-", "missing value"),
+    ],
+)  # fmt: skip
+def test_gold_answers_that_no_response_can_equal_are_counted_before_anything_runs(
+    gold: str, what: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"problem": "a", "answer": "7"}, {"problem": "b", "answer": gold}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    check(Benchmark("mine", {"mine": replace(MINE, path=str(tmp_path / "a.jsonl"))}))
+    assert ("benchmark mine: 1 of 2 gold answers" in caplog.text) == (what is not None)
+    assert (what or "") in caplog.text
+
+
+@pytest.mark.parametrize("path", ["~nouser/x", "~nouser/x.jsonl", "x" * 5000, "x" * 5000 + ".jsonl", "/" + "y" * 300])
+def test_paths_that_cannot_exist_get_a_sentence(path: str) -> None:
+    with pytest.raises(LarkError, match=r"benchmark\.tasks\.mine\.path=.{1,220}: (there is no such user|not a path)"):
+        load("mine", replace(MINE, path=path))
 
 
 @pytest.mark.parametrize(
@@ -353,6 +439,54 @@ def test_answers_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
     path.write_text("problem,answer\na?,\n")
     with pytest.raises(LarkError, match="there is no `answer`"):
         load("mine", Task(label="Mine", path=str(path), answer_format="free_form"))
+
+
+@pytest.mark.parametrize(
+    ("column", "read"),
+    [
+        (["5.0", "6.0"], ["5", "6"]),  # integers with a gap in them, as pandas saves them
+        (["5.0", "2.5", "1e-05"], ["5", "2.5", "0.00001"]),
+        (["5.0", "6"], ["5.0", "6"]),
+        (["5.0", "x"], ["5.0", "x"]),
+        (["5.00"], ["5.00"]),
+        (["1e5"], ["1e5"]),
+        (["007.0"], ["007.0"]),
+    ],
+)
+def test_a_csv_column_of_floats_is_read_as_numbers_and_any_other_as_text(
+    column: list[str], read: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("".join(f"{name}\n" for name in ("problem,answer,id", *(f"?{i},{a},{i}.0" for i, a in enumerate(column)))))
+    problems = load("mine", Task(label="Mine", path=str(path), answer_format="free_form", id_field="id"))
+    assert [(p.id, p.answer) for p in problems] == [(str(i), answer) for i, answer in enumerate(read)]
+
+
+def test_numbers_of_a_parquet_file_are_read_at_their_own_precision(tmp_path: Path) -> None:
+    columns = {
+        "decimal": pa.array([Decimal("5.00"), Decimal("2.50"), Decimal("100.00")], pa.decimal128(5, 2)),
+        "float32": pa.array([0.1, 5.0, 16777216.0], pa.float32()),
+        "float16": pa.array(np.array([0.1, 5.0, 0.5], np.float16)),
+        "float64": pa.array([0.1, 5.0, 1e-7], pa.float64()),
+    }
+    pq.write_table(pa.table({"problem": ["a", "b", "c"], **columns}), tmp_path / "a.parquet")
+    read = {
+        name: [p.answer for p in load("mine", replace(MINE, path=str(tmp_path / "a.parquet"), answer_field=name))]
+        for name in columns
+    }
+    assert read == {
+        "decimal": ["5", "2.5", "100"],
+        "float32": ["0.1", "5", "16777216"],
+        "float16": ["0.1", "5", "0.5"],
+        "float64": ["0.1", "5", "0.0000001"],
+    }
+
+
+@pytest.mark.parametrize(("ids", "read"), [([7.0, 8], ["7", "8"]), (["7 ", " 8"], ["7", "8"]), (["007", "7"], ["007", "7"])])
+def test_ids_are_text_without_a_fraction_or_white_space(ids: list[object], read: list[str], tmp_path: Path) -> None:
+    rows = [{"problem": f"{k}?", "answer": "5", "id": id} for k, id in enumerate(ids)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [p.id for p in load("mine", replace(MINE, path=str(tmp_path / "a.jsonl"), id_field="id"))] == read
 
 
 def test_a_missing_file_is_reported() -> None:

@@ -153,6 +153,11 @@ def shown(value: Any) -> str | None:
     return str(value)
 
 
+def shown_id(value: Any) -> str:
+    """An id as text: a number as an answer is written, without the white space around it."""
+    return str(shown(value) if isinstance(value, float) else value).strip()
+
+
 @dataclass
 class Tables:
     """Damaged files of one kind. `read` reads one in a fork and saves what it found; `compare` checks that."""
@@ -226,7 +231,7 @@ def same_pool(rows: list[Row], found: list[Row]) -> str | None:
             if text != got[name] and (text, got[name]) != (None, "unknown"):
                 return f"row {number}: {name} is {row.get(name)!r:.80}, but {got[name]!r:.80} is stored"
         for name in ("question_id", "candidate_id"):
-            if row.get(name) is not None and str(row[name]) != got[name]:
+            if row.get(name) is not None and shown_id(row[name]) != got[name]:
                 return f"row {number}: {name} is {row[name]!r:.80}, but {got[name]!r:.80} is stored"
         lost = [
             name for name, value in row.items() if name not in KNOWN and name not in summary["unused"] and not is_missing(value)
@@ -253,6 +258,8 @@ def same_benchmark(rows: list[Row], found: list[Row]) -> str | None:
         return f"{len(rows)} rows, but {len(found)} problems"
     for number, (row, got) in enumerate(zip(rows, found, strict=True)):
         for theirs, ours in (("id", "id"), ("question", "question"), ("answer", "answer"), ("level", "level")):
+            if theirs == "id" and shown_id(row.get(theirs)) == got[ours]:
+                continue
             if shown(row.get(theirs)) != shown(got[ours]) and str(row.get(theirs)) != got[ours]:
                 if theirs == "level" and float(row[theirs]) == got[ours]:
                     continue
@@ -278,7 +285,7 @@ def same_scores(rows: list[Row], found: list[Row]) -> str | None:
         return f"{len(rows)} rows, but {len(found)} scores"
     for number, (row, got) in enumerate(zip(rows, found, strict=True)):
         for name in ("question_id", "candidate_id"):
-            if str(row.get(name)).lstrip() != got[name] and shown(row.get(name)) != got[name]:
+            if shown_id(row.get(name)) != got[name].strip():
                 return f"row {number}: {name} is {row.get(name)!r:.80}, but {got[name]!r:.80} is read"
         theirs = _number(row.get("score"))
         ours = math.nan if got["score"] is None else got["score"]

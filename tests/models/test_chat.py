@@ -134,6 +134,8 @@ def test_our_own_templates_work_with_tokenizers_that_have_their_tokens(template:
     [
         ("{% for m in messages %}{{ m['content'] }}{% endfor %}", "no special token"),
         ("{{ messages | length }}{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}", "changes the prompt"),
+        ("{% for m in messages %}{{ m['content'] if m['role'] == 'assistant' }}<|end|>{% endfor %}", "text of a user message"),
+        ("{% for m in messages %}{{ m['content'] | upper }}<|end|>{% endfor %}", "text of a user message"),
     ],
 )
 def test_a_template_that_breaks_the_prompt_is_refused(template: str, said: str, tmp_path: Path) -> None:
@@ -141,6 +143,31 @@ def test_a_template_that_breaks_the_prompt_is_refused(template: str, said: str, 
     path.write_text(template)
     with pytest.raises(LarkError, match=said):
         ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_written"), [("m['content']", True), ("m['content'] | trim", True), ("m['content'][:40]", False)]
+)
+def test_a_template_that_leaves_out_a_part_of_a_question_is_refused(expression: str, is_written: bool, tmp_path: Path) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text(f"{{% for m in messages %}}{{{{ {expression} }}}}<|end|>{{% endfor %}}")
+    chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
+    question = "How many are there? " * 5
+    if is_written:
+        assert question.strip() in chat.prompt_text(question)
+        return
+    for use in (lambda: chat.prompt(question), lambda: chat.encode(question, "Two.", 100)):
+        with pytest.raises(LarkError, match="does not write the text of a user message as it is"):
+            use()
+
+
+def test_a_system_prompt_that_is_left_out_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text("{% for m in messages if m['role'] != 'system' %}{{ m['content'] }}<|end|>{% endfor %}")
+    chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
+    for question in ("How many?", "How much?"):
+        chat.prompt(question, "Be brief.")
+    assert caplog.text.count("leaves out the system prompt") == 1
 
 
 def test_a_tokenizer_without_a_template_reports_what_to_do() -> None:

@@ -1,5 +1,6 @@
 """Loading a student's weights."""
 
+import json
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,6 +92,38 @@ def test_a_broken_config_is_not_blamed_on_the_tokenizer(content: str, tmp_path: 
     folder = shutil.copytree(DEMO, tmp_path / "student")
     (folder / "config.json").write_text(content)
     with pytest.raises(LarkError, match=r"its config\.json cannot be loaded"):
+        load_chat(str(folder), student())
+
+
+@pytest.mark.parametrize(
+    ("special", "content", "is_refused"), [(False, "2+", True), (True, "<|never|>", False), (True, "<|turn|>", True)]
+)
+def test_a_token_without_an_embedding_is_refused_if_it_can_occur(
+    special: bool, content: str, is_refused: bool, tmp_path: Path
+) -> None:
+    """A padding token beyond the vocabulary, which some models have, is never written."""
+    folder = shutil.copytree(DEMO, tmp_path / "student")
+    values = json.loads((folder / "tokenizer.json").read_text())
+    token = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"content": content, "special": special}
+    values["added_tokens"].append({"id": 768, **token})
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% for m in messages %}<|turn|>{{ m['content'] }}<|end|>{% endfor %}{{ '<|turn|>' if add_generation_prompt }}"
+    )
+    if not is_refused:
+        assert load_chat(str(folder), student(chat_template=str(template))).stop_ids
+        return
+    with pytest.raises(LarkError, match="with the id 768, but the model has only 768 embeddings"):
+        load_chat(str(folder), student(chat_template=str(template)))
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "tokenizer.json"])
+@pytest.mark.parametrize("content", ["[]", "5", "{broken", '"x"'])
+def test_a_broken_file_of_a_tokenizer_is_named(name: str, content: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(DEMO, tmp_path / "student")
+    (folder / name).write_text(content)
+    with pytest.raises(LarkError, match=rf"{name}: (broken JSON|a JSON object is expected)"):
         load_chat(str(folder), student())
 
 

@@ -73,6 +73,11 @@ def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
         case "config":
             config = json.loads((folder / "config.json").read_text())
             (folder / "config.json").write_text(json.dumps({**config, "hidden_size": "large"}))
+        case "integers":
+            change(folder, **{UP: load_file(folder / "model.safetensors")[UP].to(torch.int64)})
+        case "activation":
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps({**config, "hidden_act": "nope"}))
         case "truncated":
             data = (folder / "model.safetensors").read_bytes()
             (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
@@ -86,6 +91,8 @@ DAMAGE = {
     "adapter": "is an adapter for another model", "two files": r"extra\.safetensors is not the usual file model\.safetensors",
     "elsewhere": f"names b.safetensors for the tensor {UP}, but it is not in it", "config": "the model cannot be loaded",
     "pickle": r"pytorch_model\.bin is a pickle, which can execute code", "truncated": "cannot be read",
+    "integers": f"the tensor {UP} is stored as I64, but the model's weights are floating-point numbers",
+    "activation": "transformers does not know 'nope', which config.json names",
 }  # fmt: skip
 
 
@@ -131,6 +138,13 @@ def test_weights_that_are_not_numbers_are_refused(value: float, folder: Path) ->
     weight[1, 2] = value
     change(folder, **{UP: weight})
     with pytest.raises(LarkError, match=rf"the tensor {UP} has values that are not finite"):
+        load_model(str(folder), composed().student, "cpu")
+
+
+def test_a_student_whose_embeddings_are_all_zero_is_refused(folder: Path) -> None:
+    name = "model.embed_tokens.weight"
+    change(folder, **{name: torch.zeros_like(load_file(folder / "model.safetensors")[name])})
+    with pytest.raises(LarkError, match="all of its embeddings are zero"):
         load_model(str(folder), composed().student, "cpu")
 
 

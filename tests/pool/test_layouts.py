@@ -191,6 +191,10 @@ def test_a_generation_is_right_if_one_of_its_verdicts_says_so(tmp_path: Path) ->
     row = {"problem": "A?", "generations": ["a", "b", "c", "d"], "correctness_math_verify": [True, False, None, False],
            "correctness_llama": [None, True, None, False]}  # fmt: skip
     assert [t.correct for t in read(write_jsonl(tmp_path / "a.jsonl", [row]))] == [True, True, None, False]
+    row |= {"correctness_llama": [float("nan"), "yes", "", 0.0], "is_reasoning_complete": [float("nan"), "true", "no", 1]}
+    tally = Tally()
+    assert [t.correct for t in read(write_jsonl(tmp_path / "a.jsonl", [row]), tally)] == [True, True, None, False]
+    assert tally.incomplete == 1
 
 
 def test_lists_may_have_other_names(tmp_path: Path) -> None:
@@ -301,6 +305,20 @@ def test_missing_texts_are_incomplete_in_every_layout(empty: str | None, tmp_pat
     assert tally.incomplete == 3
 
 
+def called(call: str | None, result: str | None) -> list[dict[str, Any]]:
+    """A conversation with a tool call and its result, with these ids."""
+    made = {"name": "add", "arguments": {}, **({"id": call} if call else {})}
+    answered = {"role": "tool", "content": "2", **({"tool_call_id": result} if result else {})}
+    return [*chat("A?", "")[:1], {"role": "assistant", "tool_calls": [made]}, answered, *chat("", "2")[1:]]
+
+
+@pytest.mark.parametrize(("call", "result"), [("a", "a"), ("a", None), (None, "b"), (None, None), ("call_1", "call_1")])
+def test_results_without_an_id_or_with_that_of_their_call_are_accepted(
+    call: str | None, result: str | None, tmp_path: Path
+) -> None:
+    assert one(tmp_path, {"messages": called(call, result)}).response == "2"
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -311,6 +329,12 @@ def test_missing_texts_are_incomplete_in_every_layout(empty: str | None, tmp_pat
         ({"problem": "A?", "generations": None}, "`generations` is empty. Add the question's trajectories"),
         ({"problem": "A?", "generations": ["x"], "correctness_math_verify": [True, False]},
          "1 generations, but `correctness_math_verify` has 2 values"),
+        ({"problem": "A?", "generations": ["x", "y"], "correct": ["right", "wrong"]},
+         "generation 1: `correct` must be true or false, not 'right'"),
+        ({"problem": "A?", "generations": ["x", "y"], "correctness_math_verify": [True, 2]},
+         "generation 2: `correctness_math_verify` must be true or false, not 2"),
+        ({"problem": "A?", "generations": ["x", "y"], "is_reasoning_complete": ["complete", "cut"]},
+         "generation 1: `is_reasoning_complete` must be true or false, not 'complete'"),
         ({"problem": "A?", "generations": ["x"], "is_reasoning_complete": True}, "`is_reasoning_complete` must be a list, not a"),
         ({"conversations": [{"from": "human", "value": "A?"}, {"from": "tool", "value": "1"}, {"from": "gpt", "value": "x"}]},
          "message 2: a tool result without a call"),
@@ -319,6 +343,9 @@ def test_missing_texts_are_incomplete_in_every_layout(empty: str | None, tmp_pat
         ({"system": "s", "conversations": [*sharegpt("A?", "x")[:1], {"from": "tool", "value": "1"}, *sharegpt("", "x")[1:]]},
          "message 2: a tool result without a call"),
         ({"messages": [*chat("A?", " "), *chat("B?", "x")]}, "the response is empty"),
+        ({"messages": [{**chat("A?", "x")[0], "value": "B?"}, chat("A?", "x")[1]]},
+         "message 1: different text in `content` and `value`"),
+        ({"messages": called("a", "b")}, "message 3: the result of the call 'b', but the calls before it are a. Correct"),
         ({"question": "A?", "response": ["x", "y"]}, "not a list. For several trajectories use pool.fields.generations=response"),
         ({"conversations": [{"from": "human", "value": "A?"}, {"from": "function_call", "value": "add(1)"}]},
          "the tool call is a string: broken JSON"),
@@ -358,6 +385,10 @@ def test_bad_rows_of_each_layout_name_the_file_and_the_line(row: dict[str, Any],
         ({"layout": "prompt_completion"}, "there is no `prompt`"),
         ({"layout": "pairs", "fields": {"response": "none"}}, "there is no `response`"),
         ({"fields": {"qestion": "q"}}, "pool.fields.qestion: there is no such column here; choose one of"),
+        (
+            {"fields": {"question": "response", "response": "response"}},
+            "pool.fields.question and pool.fields.response both name the column 'response'",
+        ),
         ({"fields": {"teacher": "modle"}}, r"pool.fields.teacher=modle: no row of .*a\.jsonl has such a column"),
     ],
 )

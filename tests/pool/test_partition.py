@@ -80,6 +80,24 @@ def test_parts_have_the_trajectories_of_one_file_in_its_order_whatever_the_numbe
             assert part.read_bytes() == (tmp_path / "3" / part.name).read_bytes()
 
 
+def test_ids_and_answers_of_different_parts_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "PART_BYTES", 1)
+    monkeypatch.setattr(worker, "run_worker", work_here)
+    files = tmp_path / "files"
+    files.mkdir()
+    for number, (identity, answer) in enumerate([("a", "5"), ("a", "6"), ("b", "5")]):
+        row = {"question": "How many?", "response": f"{number}", "question_id": identity, "answer": answer}
+        (files / f"{number}.jsonl").write_text(json.dumps(row) + "\n")
+    pool = conf.Pool(name="p", format="rows", path=str(files))
+    whole = one_process(pool, tmp_path / "one")
+    assert whole["same_text"]["examples"] == ["a", "b"] and whole["contradicted"]["examples"] == ["a"]
+    assert parts(pool, tmp_path / "parts", 1) == {**whole, "parts": 3}
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    job = job_of(replace(composed(), pool=pool), folder)
+    assert worker.write_parts_on_cluster(job, partition.groups(pool)) == {**whole, "parts": 3}
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_groups_that_are_read_as_shards_make_the_same_parts_and_resume(tmp_path: Path, given: bool, monkeypatch) -> None:
     """As on a cluster, in this process."""

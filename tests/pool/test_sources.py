@@ -24,9 +24,11 @@ from lark.config import Pool
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
+from lark.pool.files import readable
 from lark.pool.identity import pool_identity
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
+from lark.reading.rows import rows as read_rows
 from lark.runtime.store import Checksums
 from tests.conftest import ROOT, composed
 from tests.pool.rows import chat, layout_rows, openr1, s1k, write_jsonl
@@ -82,10 +84,65 @@ def test_compressed_files_are_read_and_damaged_ones_are_named(
     (tmp_path / name).write_bytes(data)
     pool = Pool(name="p", format="rows", path=str(tmp_path))
     assert [t.response for t in read(pool)] == [str(n) for n in range(999)]
-    for broken in (data[:-9], b"{}" + data):
+    (tmp_path / name).write_bytes(data + data)  # several streams are one file
+    assert len(list(read_rows(tmp_path / name))) == 2 * 999
+    for broken in (data[:-9], b"{}" + data, data + b"\0\0x" + data, data + b"garbage"):
         (tmp_path / name).write_bytes(broken)
         with pytest.raises(LarkError, match=rf"{name}: cannot be read"):
             list(read(pool))
+
+
+def test_the_place_that_the_file_system_refuses_is_named() -> None:
+    """A pattern such as /**/* visits folders that cannot be listed."""
+    said = r"pool\.path=/\*\*/\*: cannot be read \(/proc/x: Invalid argument\)"
+    with pytest.raises(LarkError, match=said), readable(Pool(name="p", format="rows", path="/**/*")):
+        raise OSError(22, "Invalid argument", "/proc/x")
+
+
+def test_what_is_neither_a_file_nor_a_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    (tmp_path / "elsewhere").mkdir()
+    folder.mkdir()
+    write_jsonl(folder / "a.jsonl", [{"question": "A?", "response": "x"}])
+    write_jsonl(tmp_path / "elsewhere" / "d.jsonl", [{"question": "B?", "response": "x"}])
+    (folder / "b.jsonl").symlink_to(tmp_path / "nowhere.jsonl")
+    os.mkfifo(folder / "c.jsonl")
+    (folder / "more").symlink_to(tmp_path / "elsewhere")
+    (folder / ".hidden").symlink_to(tmp_path / "nowhere")
+    expected = {
+        "b.jsonl": "a link that leads nowhere",
+        "c.jsonl": "a pipe, a socket or a device, not a file",
+        "more": "a link to a folder, which is not followed",
+    }
+    for path in (folder, folder / "*"):
+        counts, said = counted(Pool(name="p", format="rows", path=str(path)), tmp_path)
+        assert counts["skipped_files"] == expected and counts["trajectories"] == 1
+        assert "1 file not read: b.jsonl (a link that leads nowhere)." in said
+    for name in ("b.jsonl", "c.jsonl"):
+        with pytest.raises(LarkError, match=f"{name}: this is {expected[name]}"):
+            list(read(Pool(name="p", format="rows", path=str(folder / name))))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            "a.tsv",
+            "question\tresponse\nA?\tx\n",
+            r"because its ending '\.tsv' is none of \.jsonl, .*: write every row as an object",
+        ),
+        (
+            "a.jsonl",
+            '{\n  "question": "A?"\n}\n',
+            "line 1: broken JSON .* The file is read as JSON Lines: write every row as an",
+        ),
+        ("a.json", '{\n  "question": "A?"\n}\n', "line 1: broken JSON .* or all rows as one list"),
+    ],
+)
+def test_a_file_of_another_layout_is_told_what_is_expected(name: str, content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(LarkError, match=said):
+        list(read(Pool(name="p", format="rows", path=str(tmp_path / name))))
 
 
 def test_information_about_a_dataset_is_not_a_pool(tmp_path: Path) -> None:
@@ -117,7 +174,7 @@ def test_excluded_files_are_not_read_but_named(tmp_path: Path) -> None:
         list(read(replace(pool, exclude=["c.jsonl"])))
 
 
-@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "**x/y", "no/such/[file"])
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "~nouser/x", "**x/y", "no/such/[file"])
 @pytest.mark.parametrize("format", ["rows", "rsr", "hub"])
 def test_paths_that_cannot_exist_get_a_sentence(path: str, format: str) -> None:
     if format == "hub" and path == "no/such/[file":
@@ -154,6 +211,43 @@ def test_missing_numbers_of_tables_are_missing(tmp_path: Path) -> None:
     pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
     found = list(read(Pool(name="p", format="rows", path=str(tmp_path / "a.parquet"))))
     assert [(t.answer, t.rollout, t.correct) for t in found] == [("5", 0, True), ("2.5", 1, False), (None, 2, None)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([7, 7.0, "7"], ["7"]),
+        (["q1", "q1 ", "\tq1"], ["q1"]),
+        (["007", 7], ["007", "7"]),
+        ([1e16, 0.5], ["10000000000000000", "0.5"]),
+    ],
+)
+def test_whole_floats_and_white_space_do_not_make_other_ids(ids: list[object], expected: list[str], tmp_path: Path) -> None:
+    rows = [{"question_id": id, "question": "A?", "response": str(k)} for k, id in enumerate(ids)]
+    found = list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
+    assert list(dict.fromkeys(t.question_id for t in found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "notes"),
+    [
+        ({"question_id": "q1"}, {"question_id": "q1"}, set()),
+        ({"question_id": "q1"}, {}, {"same_text"}),
+        ({"question_id": "q1"}, {"question_id": "q2"}, {"same_text"}),
+        ({"answer": "5"}, {"answer": "6"}, {"contradicted"}),
+        ({"answer": "5"}, {"answer": 5.0}, set()),
+        ({"answer": "5"}, {"answer": None}, set()),
+        ({"question_id": "q1", "answer": "5"}, {"question_id": "q2", "answer": "6"}, {"same_text"}),
+    ],
+)
+def test_questions_with_several_ids_or_answers_are_counted(
+    first: dict[str, Any], second: dict[str, Any], notes: set[str], tmp_path: Path
+) -> None:
+    rows = [{"question": "A?", "response": "x", **first}, {"question": "A?", "response": "y", **second}]
+    counts, said = counted(write_jsonl(tmp_path / "a.jsonl", rows), tmp_path)
+    assert {"same_text", "contradicted"} & counts.keys() == notes
+    assert ("2 questions have the text of another question" in said) == ("same_text" in notes)
+    assert ("1 questions have different answers in different rows" in said) == ("contradicted" in notes)
 
 
 def test_long_names_and_names_of_any_letters_are_data(tmp_path: Path) -> None:
@@ -377,6 +471,10 @@ def test_the_rows_of_a_file_are_inspected_once(tmp_path: Path, monkeypatch: pyte
         ([{"messages": chat("A?", "x"), "tools": [{"name": "add"}]}], {"conversation": True}),
         ([openr1(0, "A?")], {"layout": ["generations"]}),
         ([s1k(0, "A?")], {"layout": ["teachers"], "thinking": True}),
+        ([{"question": "A?", "response": "x", "question_id": id} for id in (7, "a", "0.50")], None),
+        ([{"question": "A?", "response": "x", "question_id": id} for id in (7, 7.0)], {"ids": True}),
+        ([*[openr1(0, "A?")] * 20, openr1(0, "A?") | {"uuid": "q1 "}], {"ids": True, "layout": ["generations"]}),
+        ([openr1(0, "A?") | {"correctness_llama": ["right", "wrong"]}], {"refused": True}),
     ],
 )
 def test_a_pool_that_older_versions_read_differently_has_another_identity(

@@ -198,6 +198,19 @@ def test_an_outputs_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) 
         Store(tmp_path / "file")
 
 
+@pytest.mark.parametrize(("kind", "said"), [("file", "is a file"), ("dangling", "is a link that leads nowhere")])
+@pytest.mark.parametrize("what", ["outputs/.locks", "outputs"])
+def test_what_is_in_the_place_of_the_outputs_is_named(what: str, kind: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / what
+    path.parent.mkdir(exist_ok=True)
+    if kind == "file":
+        path.write_text("x")
+    else:
+        path.symlink_to(tmp_path / "no" / "where" / "at all")
+    with pytest.raises(LarkError, match=rf"outputs=.*outputs cannot be written \({path} {said}\): remove it, or choose"):
+        Store(tmp_path / "outputs")
+
+
 def test_checksums_of_inputs_follow_their_content(tmp_path: Path) -> None:
     path = tmp_path / "pool.jsonl"
     path.write_text("one")

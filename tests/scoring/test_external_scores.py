@@ -108,6 +108,24 @@ def test_ids_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
     np.testing.assert_equal(read["score"].to_numpy(), [1.0, 2.0, np.nan, np.nan])
 
 
+@pytest.mark.parametrize("pool_ids", [["7", "8"], ["7.0", "8.0"], ["7", "8 "]])
+@pytest.mark.parametrize("score_ids", [["7", "8"], ["7.0", "8.0"], ["7 ", "8"], [7.0, 8.0], [7, 8]])
+def test_ids_of_either_side_match_with_and_without_a_fraction(
+    pool_ids: list[str], score_ids: list[object], tmp_path: Path
+) -> None:
+    pool = pd.DataFrame({"question_id": pool_ids, "candidate_id": ["0", "0"]})
+    scores = pd.DataFrame({"question_id": score_ids, "candidate_id": ["0", "0"], "score": [1.0, 2.0]})
+    for path in (tmp_path / "scores.csv", tmp_path / "scores.parquet"):
+        (scores.to_csv(path, index=False) if path.suffix == ".csv" else scores.to_parquet(path))
+        assert external.match(external.read_scores(path), pool, path).score.tolist() == [1.0, 2.0]
+
+
+def test_ids_that_differ_only_in_a_fraction_stay_different(tmp_path: Path) -> None:
+    pool = pd.DataFrame({"question_id": ["7", "7.0"], "candidate_id": ["0", "0"]})
+    path = written(tmp_path / "scores.csv", HEADER + "7,0,1\n7.0,0,2\n")
+    assert external.match(external.read_scores(path), pool, path).score.tolist() == [1.0, 2.0]
+
+
 def test_what_does_not_match_the_pool_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "scores.csv"
     config = composed("pool.questions=2", "method=external", "method.partial=true", f"method.path={path}")

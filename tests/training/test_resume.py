@@ -261,6 +261,7 @@ SEALS = [
     "", "{", "[]", "null", "3", "{}", '{"files": {}}', '{"zero": 0, "world": 1}', '{"zero": 0, "world": 1, "files": []}',
     '{"zero": 0, "world": 1, "files": {}}', '{"zero": 0, "world": 1, "files": {"a": 3}}', '{"zero": "0", "world": 1, "files": {}}',
     '{"zero": 0, "world": 1, "files": {"../../../train.jsonl": [1, null]}}', "[" * 100_000, "\udcff",
+    json.dumps({"zero": 0, "world": 1, "files": {"a" * 300: [1, None]}}),
 ]  # fmt: skip
 
 
@@ -268,10 +269,27 @@ SEALS = [
 def test_a_seal_of_another_shape_is_damage(content: str, crashed: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(crashed / "checkpoints", tmp_path / "checkpoints")
     (folder / "checkpoint-4" / COMPLETE).write_bytes(content.encode("utf-8", "surrogateescape"))
-    if content == '{"zero": 0, "world": 1, "files": {}}':
-        (folder / "checkpoint-4" / STATE).unlink()
     remove_unusable(folder)
     assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
+
+
+def test_a_seal_without_the_state_of_the_training_is_damage(crashed: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(crashed / "checkpoints", tmp_path / "checkpoints")
+    seal = folder / "checkpoint-4" / COMPLETE
+    values = json.loads(seal.read_text())
+    seal.write_text(json.dumps({**values, "files": {"model.safetensors": values["files"]["model.safetensors"]}}))
+    remove_unusable(folder)
+    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
+
+
+def test_of_a_checkpoint_that_is_a_link_only_the_link_is_removed(crashed: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(crashed / "checkpoints", tmp_path / "checkpoints")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine.txt").write_text("kept")
+    (folder / "checkpoint-7").symlink_to(tmp_path / "elsewhere")
+    remove_unusable(folder)
+    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-4"
+    assert not (folder / "checkpoint-7").is_symlink() and (tmp_path / "elsewhere" / "mine.txt").exists()
 
 
 def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(crashed: Path, tmp_path: Path) -> None:
