@@ -57,6 +57,8 @@ class Comparison:
     seeds: NDArray[np.int64]
     """[M] Training seeds of each entrant."""
     difference: Floats
+    error: Floats
+    """Standard error of the difference, sqrt(V_ij); 0 on the diagonal."""
     half: Floats
     """Half the length of each pair's own interval; 0 on the diagonal."""
     scale: Floats
@@ -123,6 +125,7 @@ def compare(
         means,
         counts,
         _square(means[first] - means[second], first, second, len(tables), antisymmetric=True),
+        _square(error, first, second, len(tables)),
         _square(half, first, second, len(tables)),
         _square(scale, first, second, len(tables)),
         joint * _widening(joint, problems),

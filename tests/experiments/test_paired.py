@@ -72,7 +72,7 @@ def test_the_standard_error_has_both_parts_and_counts_single_answers_once() -> N
         run = world.answers(rng)
         found.append(compare({name: run(name, 0, 4) for name in "01"}, resamples=2))
     truth = np.var([each.difference[0, 1] for each in found])
-    assert np.mean([each.scale[0, 1] ** 2 for each in found]) == pytest.approx(truth, rel=0.08)
+    assert np.mean([each.error[0, 1] ** 2 for each in found]) == pytest.approx(truth, rel=0.08)
 
 
 def test_with_one_seed_each_nothing_is_called_real() -> None:
