@@ -15,7 +15,7 @@ import pandas as pd
 from experiments.harness import lanes, results, verdict
 from experiments.harness.carrying import carry_out
 from experiments.harness.comparison_figure import comparison_figure
-from experiments.harness.contest import Entrant, contest_of
+from experiments.harness.contest import Contest, Entrant, contest_of
 from experiments.harness.fitting import Schedule, costs, schedule, whole_pool
 from experiments.harness.game import Game, Run, decide_schedule, replay, score_of, stored_schedule
 from experiments.harness.paired import Comparison
@@ -27,6 +27,7 @@ from lark.planner.report import duration, size
 from lark.planner.throughput import throughput
 from lark.printing import counted
 from lark.report.tables import MISSING, Cell, text_table
+from lark.selection.write import SELECTION
 
 log = logging.getLogger(__name__)
 TITLE = "Which method for this student?"
@@ -35,10 +36,13 @@ TITLE = "Which method for this student?"
 def conduct(sweep: Sweep) -> list[str]:
     """Run the tournament. Return the errors of entrants that failed."""
     contest = contest_of(sweep)
+    if contest.config.dry_run:
+        log.info("%s", describe(sweep))
+        return []
     decided = decide_schedule(contest)
     contest = contest_of(sweep, decided.questions, decided.entrants)
-    split = contest.prepare()
-    log.info("%s\n%s", announcement(decided), _on(len(split.training), len(split.held_out), contest.named))
+    contest.prepare()
+    log.info("%s\n%s", announcement(decided), _on(contest))
     game, at_once = Game(contest, decided), lanes.lanes(entrant.config for entrant in contest.entrants)
     shown: set[tuple[str, int]] = set()
 
@@ -64,8 +68,8 @@ def conduct(sweep: Sweep) -> list[str]:
 
     game.play(perform, lambda number, judged: log.info("%s", verdict.told(game, number, judged)), side_by_side)
     log.info("\n%s\n", verdict.sentence(game))
-    if game.rounds:
-        log.info("The full run with %s:\n  %s\n", game.rounds[-1].leader, verdict.next_command(game))
+    if command := verdict.next_command(game):
+        log.info("The full run with %s:\n  %s\n", game.rounds[-1].leader, command)
     return [f"{sweep.title}: {name}: {error}" for name, error in game.failed.items()]
 
 
@@ -88,14 +92,16 @@ def announcement(decided: Schedule) -> str:
     rounds = counted(len(decided.seeds), "round")
     said = (
         f"Comparing {', '.join(decided.entrants)}: {rounds} with at most {sizes} entrants and "
-        f"{' → '.join(map(str, decided.seeds))} training seeds each, {decided.runs} training runs{time_}."
+        f"{' → '.join(map(str, decided.seeds))} training {'seed' if decided.seeds == (1,) else 'seeds'} each, "
+        f"{counted(decided.runs, 'training run')}{time_}."
     )
     return said + (f" To fit compare.budget_hours: {'; '.join(decided.trimmed)}." if decided.trimmed else "")
 
 
-def _on(training: int, held_out: int, named: bool) -> str:
-    use = "whose loss is measured" if named else "which are the benchmark"
-    return f"Training on {training} questions of the pool; {held_out} are held out, {use}."
+def _on(contest: Contest) -> str:
+    use = "which are the benchmark" if contest.graded else "whose loss is measured"
+    split = contest.split
+    return f"Training on {len(split.training)} questions of the pool; {len(split.held_out)} are held out, {use}."
 
 
 def describe(sweep: Sweep) -> str:
@@ -119,8 +125,8 @@ def render(sweep: Sweep) -> Report:
         return Report(TITLE, CAPTION, pd.DataFrame(), [table], found=False, scope=_scope(sweep))
     found = verdict.latest(game)
     notes = [f"**{verdict.sentence(game)}**"]
-    if game.rounds:
-        notes.append(f"The full run with {game.rounds[-1].leader}: `{verdict.next_command(game)}`")
+    if command := verdict.next_command(game):
+        notes.append(f"The full run with {game.rounds[-1].leader}: `{command}`")
     agreed = verdict.agreement(game)
     notes += [verdict.agreement_words(agreed)] if agreed else []
     notes += _notes(game, found)
@@ -137,10 +143,10 @@ def render(sweep: Sweep) -> Report:
 
 
 CAPTION = (
-    "Each entrant is trained with several seeds on the same questions and answers the same problems. Intervals are over problems "
-    "and training seeds. A difference is called real if chance would produce any such difference among all entrants in at most 5% "
-    "of comparisons; other differences are ties as far as this comparison can tell. It says which method suits this student, this "
-    "pool and this recipe, at this size; not which is best elsewhere."
+    "Each entrant is trained with several seeds on the same questions and measured on the same problems. Intervals are over "
+    "problems and training seeds. A difference is called real if chance would produce any such difference among all entrants in at "
+    "most 5% of comparisons; other differences are ties as far as this comparison can tell. It says which method suits this "
+    "student, this pool and this recipe, at this size; not which is best elsewhere."
 )
 
 
@@ -154,7 +160,7 @@ def _scope(sweep: Sweep) -> str:
 def _notes(game: Game, found: Comparison | None) -> list[str]:
     contest, decided = game.contest, game.schedule
     split = contest.split
-    notes = [announcement(decided), _on(len(split.training), len(split.held_out), contest.named)]
+    notes = [announcement(decided), _on(contest), *_same_selections(game)]
     near = contest.near_duplicates(split)
     if near:
         notes.append(
@@ -170,6 +176,18 @@ def _notes(game: Game, found: Comparison | None) -> list[str]:
         )
     notes += [f"{name} failed: {error}" for name, error in game.failed.items()]
     return notes
+
+
+def _same_selections(game: Game) -> list[str]:
+    """A sentence for entrants that were trained on the same texts with the same weights."""
+    groups = dict[str, list[str]]()
+    for name, trials in game.trials.items():
+        selection = trials[0].artifact(SELECTION)
+        if selection is not None:
+            _, _, digest = game.contest.sweep.store.manifest(selection).files.get("train.jsonl", (0, 0, name))
+            groups.setdefault(digest, []).append(name)
+    same = [" and ".join(names) for names in groups.values() if len(names) > 1]
+    return [f"{names} selected the same texts with the same weights, so they differ only by chance." for names in same]
 
 
 def _base(game: Game) -> float | None:

@@ -59,6 +59,8 @@ def _gaps(axes: Axes, game: Game, found: Comparison, order: list[str], scale: ve
     axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
     axes.set_ylim(len(order) - 0.4, -1.0)
     axes.margins(x=0.18)
+    if not found.difference.any() and not found.half.any():
+        axes.set_xlim(-1, 1)
     axes.set_xlabel(f"minus {plain_label(order[0])} ({scale.unit}), 95% intervals")
     axes.set_title("differences to the leader")
 
@@ -69,6 +71,6 @@ def _scatter(axes: Axes, game: Game, found: Comparison, agreed: verdict.Agreemen
         axes.plot([loss], [mean], "o", color=_colour(game, name))
         axes.annotate(plain_label(name), (loss, mean), (4, 3), textcoords="offset points", fontsize=7)
     axes.margins(x=0.2, y=0.15)
-    axes.set_xlabel("loss of held-out correct trajectories (nats per token)")
+    axes.set_xlabel("loss of held-out trajectories (nats per token)")
     axes.set_ylabel(verdict.criterion_words(game) + " (%)")
     axes.set_title("the cheaper criterion" + ("" if agreed.tau != agreed.tau else f", τ = {agreed.tau:.2f}"))

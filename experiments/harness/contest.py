@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 
 from experiments.harness.sweep import Sweep, Trial
 from lark.config import Benchmark, Config, HeldOut, Method, Task
 from lark.errors import LarkError
+from lark.evaluation.benchmarks import is_here, load
+from lark.printing import counted
 from lark.runtime.plan import make_plan
 from lark.runtime.store import Artifact, Checksums
 from lark.selection.held_out import PROBLEMS, TRAJECTORIES, Split, held_out_artifact, source, write_held_out
@@ -24,7 +27,7 @@ log = logging.getLogger(__name__)
 NEVER = 10**9
 """Steps between two measurements of the held-out loss: only the first and the last step are measured."""
 TASK = "held_out"
-ELSEWHERE = ("experiment", "scale", "compare", "hydra", "outputs", "tracking", "dry_run", "force", "stages")
+ELSEWHERE = ("experiment", "scale", "compare", "hydra", "tracking", "dry_run", "force", "stages")
 """Settings that the command of a full run leaves out."""
 
 
@@ -79,12 +82,22 @@ class Contest:
             (self.held_out,),
             lambda folders: [write_held_out(self.config, self.questions, self.graded, folder) for folder in folders],
         )
+        if self.named and (few := self._few_problems()):
+            raise LarkError(f"The benchmark has {counted(few, 'problem')}: a comparison needs at least 2.")
         if not self.measures_loss and self.config.compare.trajectories:
             why = "No trajectory of a held-out question is correct"
             if self.config.compare.criterion == "loss":
                 raise LarkError(f"{why}, so compare.criterion=loss has nothing to measure: compare by accuracy.")
             log.warning("%s, so their loss is not measured.", why)
         return self.split
+
+    def _few_problems(self) -> int:
+        """The number of the benchmark's problems, if it is known and below 2; otherwise 0."""
+        tasks = self.config.benchmark.tasks
+        if not all(is_here(name, task) for name, task in tasks.items()):
+            return 0
+        count = sum(len(load(name, task)) for name, task in tasks.items())
+        return count if count < 2 else 0
 
     @cached_property
     def measures_loss(self) -> bool:
@@ -141,12 +154,14 @@ class Contest:
 
     def command(self, entrant: Entrant) -> str:
         """The command of a run with an entrant's settings on the whole pool."""
-        typed = [argument for argument in self.sweep.arguments if _key(argument).split(".")[0] not in ELSEWHERE]
-        swept = {_key(override) for override in entrant.trial.overrides}
-        once = [argument for argument in typed if _key(argument) not in swept]
+        typed, overrides = (
+            [argument for argument in arguments if _key(argument).split(".")[0] not in ELSEWHERE]
+            for arguments in (self.sweep.arguments, entrant.trial.overrides)
+        )
+        once = [argument for argument in typed if _key(argument) not in map(_key, overrides)]
         pool = self.config.pool
         fewer = pool.format != "demo" and pool.questions is not None and pool.questions < self.questions  # student=smollm2
-        return shlex.join(["python", "run.py", *once, *entrant.trial.overrides, *(["pool.questions=null"] if fewer else [])])
+        return shlex.join(["python", "run.py", *once, *overrides, *(["pool.questions=null"] if fewer else [])])
 
 
 def keys(sweep: Sweep) -> list[str]:
@@ -165,10 +180,21 @@ def _seeded(method: Method, seed: int) -> Method:
     return replace(method, seed=seed, options={**method.options, "seed": seed})
 
 
+def _unseeded(config: Config) -> Config:
+    """The settings without seeds that every run replaces."""
+    return replace(config, method=_seeded(config.method, 0))
+
+
 def contest_of(sweep: Sweep, questions: int | None = None, only: Sequence[str] | None = None) -> Contest:
     """The contest of a sweep's trials, on `questions` of the pool. `only`: names of the entrants that take part."""
     if "pool.questions" in keys(sweep):
         raise LarkError("pool.questions has no effect on a comparison: set compare.questions instead.")
+    if "training.seed" in keys(sweep):
+        raise LarkError(
+            "training.seed has no effect on a comparison, which sets the seeds itself: compare.seeds says how many."
+        )
+    if "stages" in keys(sweep):
+        raise LarkError("stages has no effect on a comparison, which trains and evaluates every entrant. Leave it out.")
     students = {trial.config.student.name for trial in sweep.trials}
     if len(students) > 1:
         raise LarkError(f"student={','.join(sorted(students))}: methods are compared for one student at a time; choose one.")
@@ -178,6 +204,11 @@ def contest_of(sweep: Sweep, questions: int | None = None, only: Sequence[str] |
         )
     trials = [*sweep.trials, *_reversed(sweep)]
     entrants = [Entrant(name, trial) for name, trial in zip(_names(trials), trials, strict=True)]
+    for one, other in combinations(entrants, 2):
+        if _unseeded(one.config) == _unseeded(other.config):
+            raise LarkError(
+                f"{one.name} and {other.name} are the same entrant: leave one out. Seeds are set by the comparison (compare.seeds)."
+            )
     if len(entrants) < 2:
         raise LarkError("There is only one entrant: name at least two methods, such as method=random,lark.")
     chosen = tuple(entrant for entrant in entrants if only is None or entrant.name in only)
@@ -192,12 +223,14 @@ def _reversed(sweep: Sweep) -> list[Trial]:
     unknown = sorted(set(wanted) - {trial.config.method.name for trial in sweep.trials})
     if unknown:
         raise LarkError(f"compare.reverse: {', '.join(unknown)} is not among the methods that are compared; add it to method=…")
-    return [
-        Trial((*trial.overrides, "method.reverse=true"), config, trial.plan)
-        for trial in sweep.trials
-        if trial.config.method.name in wanted and not trial.config.method.reverse
-        for config in [replace(trial.config, method=replace(trial.config.method, reverse=True))]
-    ]
+    there, found = [trial.config for trial in sweep.trials], []
+    for trial in sweep.trials:
+        way = not trial.config.method.reverse
+        config = replace(trial.config, method=replace(trial.config.method, reverse=way))
+        if trial.config.method.name in wanted and config not in there:
+            kept = [override for override in trial.overrides if _key(override) != "method.reverse"]
+            found.append(Trial((*kept, f"method.reverse={str(way).lower()}"), config, trial.plan))
+    return found
 
 
 def _names(trials: Sequence[Trial]) -> list[str]:

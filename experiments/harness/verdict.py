@@ -12,7 +12,7 @@ from experiments.harness.paired import Comparison, Floats, compare
 from lark.planner.report import duration
 from lark.printing import counted
 
-WORDS = {"accuracy": "Acc@{k}", "samples": "accuracy of a single sample", "loss": "loss of held-out correct trajectories"}
+WORDS = {"accuracy": "Acc@{k}", "samples": "accuracy of a single sample", "loss": "loss of held-out trajectories"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Scale:
         return shown if self.factor < 0 else f"{shown}%"
 
     def difference(self, number: float) -> str:
-        return f"{number * self.factor:+.{self.digits}f}".replace("-", "−")
+        rounded = round(number * self.factor, self.digits) + 0.0  # no negative zero
+        return f"{rounded:+.{self.digits}f}".replace("-", "−")
 
     def interval(self, low: float, high: float) -> str:
         first, last = sorted([low, high], key=lambda end: end * self.factor)
@@ -81,21 +82,46 @@ def _outcome(game: Game, last: Round, words: str) -> str:
     scale, found = Scale.of(game.contest.config.compare.criterion), last.comparison
     leader = found.names.index(last.leader)
     lead = f"{last.leader} ({scale.value(found.means[leader])})"
+    first = _level(found, scale, words) if is_level(found) else f"{lead} leads by {words}."
     if found.seed_deviation is None:
-        return f"{lead} leads by {words}. With one training seed each, no difference can be called real: raise compare.seeds."
+        return f"{first} With one training seed each, no difference can be called real: raise compare.seeds."
     if found.problems < found.least_problems:
         return (
-            f"{lead} leads by {words}. With {found.problems} problems, no difference can be called real: use at least "
+            f"{first} With {found.problems} problems, no difference can be called real: use at least "
             f"{found.least_problems} (compare.questions, compare.held_out)."
         )
+    if is_level(found):
+        return first
     if not last.tied:
         second = next(k for k in found.order if k != leader)
         return (
             f"{lead} is the best by {words}: its lead over every other entrant is real, by {_versus(found, scale, leader, second)} "
             f"over {found.names[second]}, the next."
         )
-    close = ", ".join(f"{name} ({_versus(found, scale, leader, found.names.index(name))})" for name in last.tied)
-    return f"No single winner by {words}: {lead} leads, but its lead over {close} is not clear of chance."
+    equal = [name for name in last.tied if found.means[found.names.index(name)] == found.means[leader]]
+    close = ", ".join(
+        f"{name} ({_versus(found, scale, leader, found.names.index(name))})" for name in last.tied if name not in equal
+    )
+    if not equal:
+        return f"No single winner by {words}: {lead} leads, but its lead over {close} is not clear of chance."
+    lead = f"{' and '.join([last.leader, *equal])} ({scale.value(found.means[leader])})"
+    more = f", but the lead over {close} is not clear of chance" if close else ""
+    return f"No single winner by {words}: {lead} lead with the same mean{more}."
+
+
+def is_level(found: Comparison) -> bool:
+    """Whether all entrants have the same mean, so that there is no leader."""
+    return bool(np.ptp(found.means) < 1e-12)
+
+
+def _level(found: Comparison, scale: Scale, words: str) -> str:
+    said = f"No winner by {words}: all entrants have the same mean, {scale.value(found.means[0])}."
+    if scale.factor < 0 or found.means.any():
+        return said
+    return (
+        f"{said} No problem was solved, so they cannot be compared by it. Check the answers' format (pool.answer_format), give the "
+        "student more tokens (benchmark.decoding.max_new_tokens) or more training, or compare by loss (compare.criterion=loss)."
+    )
 
 
 def _versus(found: Comparison, scale: Scale, i: int, j: int) -> str:
@@ -113,22 +139,22 @@ def _behind(last: Round) -> str:
 
 
 def next_command(game: Game) -> str:
-    """The full run with the leader."""
-    return game.contest.command(game.entrant(game.rounds[-1].leader)) if game.rounds else ""
+    """The full run with the leader; empty if there is none."""
+    if not game.rounds or is_level(game.rounds[-1].comparison):
+        return ""
+    return game.contest.command(game.entrant(game.rounds[-1].leader))
 
 
 def status(game: Game, name: str) -> str:
     """What is known about an entrant, for the table."""
     if name in game.failed:
         return "failed"
-    if not game.rounds:
+    if not game.rounds or name not in game.rounds[-1].comparison.names:
         return ""
     last = game.rounds[-1]
     if name == last.leader:
-        return "leads" if last.tied else "best"
+        return "tie" if is_level(last.comparison) else "leads" if last.tied else "best"
     leader = last.comparison.names.index(last.leader)
-    if name not in last.comparison.names:
-        return ""
     place = last.comparison.names.index(name)
     if last.real[leader, place]:
         return "really behind"
@@ -157,7 +183,7 @@ class Agreement:
 
     losses: dict[str, float]
     tau: float
-    """Kendall's rank correlation of accuracy and negative loss over entrants; NaN with fewer than 3."""
+    """Kendall's rank correlation of accuracy and negative loss over entrants; NaN with fewer than 3 that differ."""
     real: int
     """Pairs that the loss calls different, by the same rule."""
     same: int
@@ -184,17 +210,17 @@ def agreement(game: Game) -> Agreement | None:
 
 
 def kendall(x: Floats, y: Floats) -> float:
-    """Kendall's tau-b; NaN if there are fewer than three values, or no two of them differ."""
+    """Kendall's tau-b; NaN if one of the two has fewer than three different values."""
     first, second = np.triu_indices(len(x), 1)
     a, b = np.sign(x[first] - x[second]), np.sign(y[first] - y[second])
     scale = np.sqrt(float((a != 0).sum()) * float((b != 0).sum()))
-    return float((a * b).sum() / scale) if len(x) > 2 and scale else float("nan")
+    return float((a * b).sum() / scale) if min(len(np.unique(x)), len(np.unique(y))) > 2 else float("nan")
 
 
 def agreement_words(found: Agreement) -> str:
-    tau = "too few entrants for a rank correlation" if isnan(found.tau) else f"Kendall's τ = {found.tau:.2f}"
+    tau = "too few entrants that differ for a rank correlation" if isnan(found.tau) else f"Kendall's τ = {found.tau:.2f}"
     return (
-        f"Ranked by the loss of held-out correct trajectories instead, which needs no generation: {tau} with this ranking; the "
+        f"Ranked by the loss of held-out trajectories instead, which needs no generation: {tau} with this ranking; the "
         f"loss separates {found.real} of {counted(found.pairs, 'pair')}, {found.same} of them in the same direction. Low loss on "
         "the teachers' texts is not the same as solving problems; rely on it only if the two rankings agree."
     )

@@ -26,9 +26,9 @@ PROBLEMS, TRAJECTORIES, SPLIT = "problems.jsonl", "trajectories.jsonl", "split.j
 LEAST = 2
 """Questions on each side."""
 NO_ANSWERS = (
-    "Only {known} of the {all} questions of pool {name} have an answer, so questions that are held out cannot be graded. Name a "
-    "benchmark (benchmark=<name>), give the pool an `answer` column (pool.fields.answer=<column>), or compare by the loss of "
-    "held-out trajectories (compare.criterion=loss)."
+    "Only {known} of the {all} questions of pool {name} have an answer (repeated ones count once), and {wanted} are to be held "
+    "out. Hold out fewer (compare.held_out), name a benchmark (benchmark=<name>), give the pool an `answer` column "
+    "(pool.fields.answer=<column>), or compare by the loss of held-out trajectories (compare.criterion=loss)."
 )
 
 
@@ -88,9 +88,9 @@ def _split(config: Config, pool: Pool, questions: int, graded: bool) -> tuple[Sp
     order = sorted(found, key=lambda id_: hash64(str(pool.seed), "held out", id_))
     count = min(questions, len(order))
     wanted = max(LEAST, floor(count * config.compare.held_out))
-    able = [id_ for id_ in order if found[id_][1] is not None] if graded else order
+    able = _different([id_ for id_ in order if found[id_][1] is not None], found) if graded else order
     if len(able) < wanted and graded:
-        raise LarkError(NO_ANSWERS.format(known=len(able), all=len(order), name=pool.name))
+        raise LarkError(NO_ANSWERS.format(known=len(able), all=len(order), name=pool.name, wanted=wanted))
     if count < wanted + LEAST:
         raise LarkError(
             f"Pool {pool.name} has {len(order)} questions, too few to hold out {wanted} and train on the rest. Use a larger pool."
@@ -98,6 +98,14 @@ def _split(config: Config, pool: Pool, questions: int, graded: bool) -> tuple[Sp
     held = set(able[:wanted])
     training = [id_ for id_ in order if id_ not in held][: count - wanted]
     return Split(tuple(sorted(training)), tuple(sorted(held))), found
+
+
+def _different(ids: list[str], found: Mapping[str, tuple[str, str | None]]) -> list[str]:
+    """One id of each question: a problem that is there twice would count as two."""
+    first = dict[str, str]()
+    for id_ in ids:
+        first.setdefault(" ".join(found[id_][0].split()).casefold(), id_)
+    return list(first.values())
 
 
 def _correct_trajectories(config: Config, pool: Pool, held: set[str]) -> list[Mapping[str, Any]]:

@@ -47,3 +47,7 @@ def _write_one(trial: Trial, artifact: Artifact, folder: Path, ability: float) -
         names = [f"{row['question_id']}/{row['candidate_id']}" for row in measured]
         lines = [{"trajectory": name, "loss": 2.0 - 0.3 * ability + rng.normal(0, 0.05)} for name in names]
         (folder / "held_out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    else:
+        (folder / (artifact.kind.file or "data")).write_text("planted")
+    if artifact.kind.name == "selection":
+        (folder / "train.jsonl").write_text("planted")

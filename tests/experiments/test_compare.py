@@ -58,7 +58,8 @@ def test_a_planted_winner_is_named_with_its_lead_its_cost_and_the_full_run(tmp_p
     said = verdict.sentence(game)
     assert re.match(r"RSR min \(\d+\.\d%\) is the best by Acc@5: its lead over every other entrant is real, by \+\d", said)
     assert "training runs and their evaluation" in said
-    assert verdict.next_command(game) == "python run.py weighting=uniform student=demo method=rsr budget.size=3"
+    typed = f"outputs={tmp_path} weighting=uniform student=demo method=rsr budget.size=3"
+    assert verdict.next_command(game) == f"python run.py {typed}"
     assert sum(map(len, game.trials.values())) == 4 * 2, "nobody is left to play against"
 
     drawn = compare.render(sweep)
@@ -81,6 +82,71 @@ def test_a_planted_tie_is_called_a_tie_and_the_lower_half_stops(tmp_path: Path) 
     assert sorted(len(trials) for trials in game.trials.values()) == [2, 2, 8, 8]
     states = [verdict.status(game, name) for name in game.scores]
     assert sorted(states) == ["leads", "tie", *["undecided, stopped after round 1"] * 2]
+
+
+def test_without_a_solved_problem_nobody_leads_and_the_sentence_says_why(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    game = played(sweep, lambda trial: -50.0)
+    said = verdict.sentence(game)
+    assert said.startswith(
+        "No winner by Acc@5: all entrants have the same mean, 0.0%. No problem was solved, so they cannot be"
+    )
+    assert "leads" not in said and verdict.next_command(game) == ""
+    drawn = compare.render(sweep)
+    assert {row[-2].text for row in drawn.tables[0].rows if row[1].text in game.scores} <= {
+        "tie",
+        "undecided, stopped after round 1",
+    }
+    assert "−0.0" not in str(drawn.tables) and not any("full run" in note for note in drawn.notes)
+
+
+def test_entrants_with_the_same_selection_are_named(tmp_path: Path) -> None:
+    drawn = compare.render(played(sweep_of(tmp_path), lambda trial: 0.0).contest.sweep)
+    assert any("LARK and Random and GRAPE max and RSR min selected the same texts" in note for note in drawn.notes), drawn.notes
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"),
+    [
+        (["method=shortest,shortest"], r"Shortest \(1\) and Shortest \(2\) are the same entrant"),
+        (["method=random", "method.seed=1,2"], "are the same entrant: leave one out. Seeds are set by the comparison"),
+        (["training.seed=5"], "training.seed has no effect on a comparison"),
+        (["stages=[select]"], "stages has no effect on a comparison"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_sentence(tmp_path: Path, typed: list[str], why: str) -> None:
+    with pytest.raises(LarkError, match=why):
+        contest_of(sweep_of(tmp_path, *typed))
+
+
+def test_reversed_methods_enter_in_both_directions(tmp_path: Path) -> None:
+    for reverse in ("false", "true"):
+        given = [f"method.reverse={reverse}", "compare.reverse=[lark]", "method=lark,grape"]
+        names = [entrant.name for entrant in contest_of(sweep_of(tmp_path, *given)).entrants]
+        assert sorted(name for name in names if "LARK" in name) == ["LARK", "LARK (reversed)"], names
+
+
+def test_a_dry_run_trains_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert compare.conduct(sweep_of(tmp_path, "dry_run=true")) == []
+    assert "Comparing LARK, Random" in caplog.text and not list(tmp_path.glob("checkpoint/*"))
+
+
+def test_a_question_with_several_ids_is_held_out_once_and_a_benchmark_has_several_problems(tmp_path: Path) -> None:
+    rows = [{"question_id": f"q{n}{copy}", "question": f"What is {n} + 1?", "response": f"\\boxed{{{n + 1}}}", "answer": str(n + 1)}
+            for n in range(10) for copy in "ab"]  # fmt: skip
+    path = tmp_path / "pool.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = ["pool=files", f"pool.path={path}"]
+    split = contest_of(sweep_of(tmp_path, *own)).prepare()
+    assert len(split.held_out) == 8 == len({id_[:-1] for id_ in split.held_out})
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"problem": "What is 1 + 1?", "answer": "2"}\n')
+    task = ["benchmark=demo_words", f"benchmark.tasks.demo_words.path={one}", "benchmark.tasks.demo_words.question_field=problem",
+            "benchmark.tasks.demo_words.level_field=null", "benchmark.tasks.demo_words.id_field=null",
+            "benchmark.tasks.demo_words.count=null"]  # fmt: skip
+    with pytest.raises(LarkError, match="The benchmark has 1 problem: a comparison needs at least 2"):
+        contest_of(sweep_of(tmp_path, *own, *task)).prepare()
 
 
 def test_a_killed_comparison_resumes_with_the_same_schedule_and_reports_what_there_is(tmp_path: Path) -> None:
@@ -332,7 +398,8 @@ def test_a_comparison_runs_from_the_command_line_and_a_second_time_trains_nothin
     first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr
     assert "With one training seed each, no difference can be called real" in first.stdout
-    assert "The full run with" in first.stdout and "Traceback" not in first.stdout + first.stderr
+    assert ("The full run with" in first.stdout) == ("all entrants have the same mean" not in first.stdout)
+    assert "Traceback" not in first.stdout + first.stderr
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("checkpoint/*/*")}
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 0 and {path: path.stat().st_mtime_ns for path in tmp_path.glob("checkpoint/*/*")} == times

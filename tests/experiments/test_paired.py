@@ -88,6 +88,26 @@ def test_entrants_with_the_same_answers_tie() -> None:
     assert not found.real.any() and found.difference[0, 1] == found.low[0, 1] == found.high[0, 1] == 0
 
 
+@pytest.mark.parametrize("seeds", [2, 4])
+def test_near_twins_do_not_hide_clear_differences(seeds: int) -> None:
+    """Their difference has almost no variance, and nothing of it may be divided by that."""
+    rng, called = np.random.default_rng(0), []
+    for _ in range(60):
+        good, bad = rng.binomial(1, 0.85, (seeds, 60)).astype(float), rng.binomial(1, 0.3, (seeds, 60)).astype(float)
+        twin = good.copy()
+        twin[0, 0] = 1 - twin[0, 0]
+        found = compare({"a": good, "a again": good.copy(), "twin": twin, "b": bad}, resamples=800)
+        assert np.isfinite(found.half).all() and np.isfinite(found.joint)
+        assert found.half.max() < 0.6 and not found.real[:3, :3].any()
+        called.append(found.real[:3, 3].all())
+    assert np.mean(called) > 0.9
+
+
+def test_the_interval_of_a_single_outcome_is_not_empty() -> None:
+    found = compare({"a": np.ones((2, 12)), "b": np.zeros((2, 12))})
+    assert 0.1 < found.half[0, 1] < 0.5 and found.seed_deviation == 0.0
+
+
 def test_halving_plans_as_many_runs_as_it_makes_for_tied_entrants() -> None:
     assert HALVING.entrants(6) == [6, 3, 2] and HALVING.runs(6) == 6 * 2 + 3 * 2 + 2 * 4
     assert Design((3,), halve=False).runs(5) == 15 and Design((1, 2, 3), halve=False).runs(4) == 12
