@@ -109,7 +109,8 @@ def compare(
     paired = by_problem[:, first] - by_problem[:, second]
     seeds = _SeedEffects.of(tables)
     share = 1 / counts[first] + 1 / counts[second]
-    least = np.abs(paired).max(initial=0.0) ** 2 / problems  # the variance if they differ on one problem
+    most = np.ones(len(first)) if _are_shares(tables) else np.abs(paired).max(axis=0)
+    least = most**2 / problems  # the variance if they differ on one problem
     error = np.sqrt(np.maximum(paired.var(axis=0, ddof=1), least) / problems + seeds.variance * share)
 
     moved = _resampled_weights(problems, resamples, seed) @ (paired - paired.mean(axis=0))
@@ -133,6 +134,12 @@ def compare(
         least_problems=ceil(1 + log2(len(first) / (1 - joint_level))),
         problems=problems,
     )
+
+
+def _are_shares(tables: list[Floats]) -> bool:
+    """Whether the results are shares of right answers, so that a problem can make a difference of 1; otherwise they are negative
+    losses."""
+    return all(bool(((table >= 0) & (table <= 1)).all()) for table in tables)
 
 
 def _widening(quantile: float, problems: int) -> float:

@@ -85,7 +85,8 @@ def test_with_one_seed_each_nothing_is_called_real() -> None:
 def test_entrants_with_the_same_answers_tie() -> None:
     table = np.random.default_rng(0).integers(0, 2, (3, 50)).astype(float)
     found = compare({"a": table, "b": table.copy()})
-    assert not found.real.any() and found.difference[0, 1] == found.low[0, 1] == found.high[0, 1] == 0
+    assert not found.real.any() and found.difference[0, 1] == 0
+    assert -found.low[0, 1] == found.high[0, 1] == pytest.approx(2.01 / 50, rel=0.02), "one problem might have differed"
 
 
 @pytest.mark.parametrize("seeds", [2, 4])
@@ -106,6 +107,13 @@ def test_near_twins_do_not_hide_clear_differences(seeds: int) -> None:
 def test_the_interval_of_a_single_outcome_is_not_empty() -> None:
     found = compare({"a": np.ones((2, 12)), "b": np.zeros((2, 12))})
     assert 0.1 < found.half[0, 1] < 0.5 and found.seed_deviation == 0.0
+
+
+def test_small_but_steady_differences_of_losses_are_real() -> None:
+    rng = np.random.default_rng(0)
+    hard = -rng.uniform(0.5, 3.0, 14)
+    tables = {str(gap): hard + gap + rng.normal(0, 0.01, (2, 14)) for gap in (0.0, 0.05, 0.1)}
+    assert compare(tables).real.sum() == 3
 
 
 def test_halving_plans_as_many_runs_as_it_makes_for_tied_entrants() -> None:
