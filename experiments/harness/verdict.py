@@ -119,8 +119,9 @@ def _level(found: Comparison, scale: Scale, words: str) -> str:
     if scale.factor < 0 or found.means.any():
         return said
     return (
-        f"{said} No problem was solved, so they cannot be compared by it. Check the answers' format (pool.answer_format), give the "
-        "student more tokens (benchmark.decoding.max_new_tokens) or more training, or compare by loss (compare.criterion=loss)."
+        f"{said} No problem was solved, so they cannot be compared by it. If the pool's answers are not boxed, set "
+        "pool.answer_pattern (docs/own-pool.md). Otherwise check pool.answer_format, give the student more tokens "
+        "(benchmark.decoding.max_new_tokens) or more training, or compare by loss (compare.criterion=loss)."
     )
 
 
