@@ -145,8 +145,7 @@ def _limits(listed: Sequence[Part], found: Sequence[Expected], rate: float, gpus
 def _remedy(part: Part, rate: float) -> str:
     """What helps a part that does not finish: pieces of which each has about one failure."""
     if part.divided == "shards":
-        smaller = "Use smaller shards (scoring.shard_tokens), or" if part.name == "score" else "Use"
-        return f"a GPU fails before it has finished a shard. {smaller} GPUs that fail less often."
+        return "a GPU fails before a shard is done. Use smaller shards (scoring.shard_tokens), or GPUs that fail less often."
     if (checkpoints := ceil(rate * part.work)) > MOST_CHECKPOINTS:
         return "a GPU fails before the next checkpoint. Use GPUs that fail less often."
     return f"a GPU fails before the next checkpoint. Raise training.checkpoints to {checkpoints:,} or more."

@@ -44,6 +44,9 @@ def _build(sweep: Sweep, trial: Trial, step: Step, folders: list[Path]) -> Seque
     pending = {sweep.store.path(artifact): artifact for artifact in step.artifacts}
     for folder in folders:
         _write(sweep, trial, pending[folder], folder)
+        data = folder / (pending[folder].kind.file or "data")
+        if not data.exists():
+            data.write_text("synthetic")
     return [{"device": "a test", "trajectories": 4, "mean_tokens": 20.0} for _ in folders]
 
 

@@ -341,7 +341,12 @@ def test_a_plan_knows_what_is_finished_and_not_to_be_made_again(tmp_path: Path) 
     run = Pipeline(composed(*arguments), tmp_path / "run")
     (text,) = (step for step in run.plan if step.operation.name == "text")
     assert run.finished() == frozenset()
-    run.store.ensure(text.artifacts, lambda folders: [{}])
+
+    def build(folders: list[Path]) -> list[dict[str, object]]:
+        (folders[0] / text.artifacts[0].kind.file).touch()
+        return [{}]
+
+    run.store.ensure(text.artifacts, build)
     assert run.finished() == {text.key}
     assert Pipeline(composed(*arguments, "force=[text]"), tmp_path / "run").finished() == frozenset()
 
