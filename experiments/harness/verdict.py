@@ -140,7 +140,7 @@ def _behind(last: Round) -> str:
 
 
 def next_command(game: Game) -> str:
-    """The full run with the leader; empty if there is none."""
+    """The command of the full run with the leader; empty without a leader."""
     if not game.rounds or is_level(game.rounds[-1].comparison):
         return ""
     return game.contest.command(game.entrant(game.rounds[-1].leader))

@@ -251,9 +251,9 @@ def is_conductor(folder: Path) -> bool:
     """Whether a sweep is still this process's: not if it was stopped for so long that the sweep was submitted again meanwhile."""
     file = folder / CONDUCTOR
     owner = _owner(readable_object(file) or {})
-    return owner == (socket.gethostname(), os.getpid()) or (
-        owner is None and file.exists()
-    )  # a damaged record is written again
+    if owner is None:
+        return file.exists()  # damaged: the conductor writes it again
+    return owner == (socket.gethostname(), os.getpid())
 
 
 def await_record(folder: Path) -> None:

@@ -131,13 +131,13 @@ def _check_room(steps: Sequence[Planned], nodes: Sequence[Node], own: bool) -> N
         return
     most = max(large, key=lambda step: (step.gpus, step.cpus))
     needed = counted(most.cpus, "CPU") + (f" and {counted(most.gpus, 'GPU')}" if most.gpus else "")
-    said = (
-        f"{counted(len(large), 'step')} of the sweep, such as {most.title}, need up to {needed} of one node, which no node has"
-    )
+    verb = "needs" if len(large) == 1 else "need"
+    said = f"{counted(len(large), 'step')} of the sweep, such as {most.title}, {verb} up to {needed} of one node, which no node has"
     if own:
         raise LarkError(f"{said}. Lower hardware.threads or hardware.processes.")
     log.warning(
-        "%s now. They wait until such a node joins the cluster; otherwise lower hardware.threads or hardware.processes.", said
+        "%s now. The sweep waits until such a node joins the cluster; otherwise lower hardware.threads or hardware.processes.",
+        said,
     )
 
 

@@ -89,8 +89,8 @@ def extract_boxed_list(text: str) -> str | None:
 
     `\\fbox{…}` and `\\boxed 5` count as boxes. Boxes with nothing but a comma, `and`, `or` or the like between them
     (`\\boxed{1} and \\boxed{2}`) are one list, `1, 2`. Boxes with nothing, signs or a single word between them (`\\boxed{6} vs
-    \\boxed{5}`) are alternatives, `6 or 5`. A box after prose, two words or the beginning of a sentence, stands alone, and a box
-    that is only repeated is not a list. Of nested boxes, the outer one counts with everything in it.
+    \\boxed{5}`) are alternatives, `6 or 5`. After prose (two words, or the beginning of a sentence), a box is an answer by itself,
+    and a box that is only repeated is not a list. Of nested boxes, the outer one counts with everything in it.
     """
     boxes = _find_boxes(text, _LENIENT_TOKEN)
     if not boxes or boxes[-1] is None or not text[boxes[-1].content].strip():

@@ -134,7 +134,7 @@ def jsonl_rows(path: Path) -> Iterator[Row]:
 def _expected(path: Path) -> str:
     """What a file must look like whose first row cannot be read."""
     known = ", ".join(READERS)
-    why = "" if is_table(path) else f", because its ending {ending(path)!r} is none of {known}"
+    why = "" if is_table(path) else f", because its ending {ending(path)!r} is not one of {known}"
     return (
         f"The file is read as JSON Lines{why}: write every row as an object on a line of its own, or all rows as one list, […]."
     )

@@ -80,7 +80,7 @@ def train(job: Job) -> dict[str, Any]:
 
 
 def finished(folder: Path, report: bool = False) -> dict[str, int] | None:
-    """Counts of a run that has exported its student; None if there is none. `report`: log that there is one, but damaged.
+    """Counts of a run that has exported its student; None if it has not. `report`: log it if the record is damaged.
 
     Training then continues from its checkpoints, if they are still there.
     """

@@ -420,7 +420,7 @@ def test_a_sweep_on_slurm_has_a_status_where_slurm_does_not_answer(
 def test_steps_that_no_node_can_take_are_reported(own: bool, caplog: pytest.LogCaptureFixture) -> None:
     large = Planned("a", "score", 0, (0,), (), ("a",), (), 0, 8, None)
     steps = [large, Planned("b", "select", 0, (0,), (), ("b",), (), 0, 1, None)]
-    said = "1 step of the sweep, such as score, need up to 8 CPUs of one node, which no node has"
+    said = "1 step of the sweep, such as score, needs up to 8 CPUs of one node, which no node has"
     if own:
         with pytest.raises(LarkError, match=said):
             _check_room(steps, [Node(2, 0)], own)

@@ -129,7 +129,7 @@ def test_what_is_neither_a_file_nor_a_folder_is_named(tmp_path: Path) -> None:
         (
             "a.tsv",
             "question\tresponse\nA?\tx\n",
-            r"because its ending '\.tsv' is none of \.jsonl, .*: write every row as an object",
+            r"because its ending '\.tsv' is not one of \.jsonl, .*: write every row as an object",
         ),
         (
             "a.jsonl",
