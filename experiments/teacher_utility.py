@@ -11,7 +11,7 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published_value
 from lark.analysis.grace import by_teacher
 from lark.analysis.kinds import TEACHERS_TABLE
-from lark.report.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
+from lark.report.style import LARK_COLOUR, OKABE_ITO, label_points, panels, plain_label
 from lark.report.tables import Cell
 
 ENOUGH = 3
@@ -121,11 +121,6 @@ def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
     axes.errorbar(
         x, y, yerr=known["std"].astype(float), fmt="o", color=OKABE_ITO[0], capsize=2, elinewidth=0.8, label="a teacher"
     )
-    for name, at, value in zip(known["teacher"], x, y, strict=True):
-        # To the left if another point is on the right, at about the same height.
-        crowded = bool(((x > at) & (x < at + 0.15 * np.ptp(x)) & (abs(y - value) < 0.06 * np.ptp(y))).any())
-        place, side = ((-6, 4), "right") if crowded else ((6, 4), "left")
-        axes.annotate(plain_label(name), (at, value), xytext=place, textcoords="offset points", fontsize=8, ha=side)
     if np.isfinite(r):
         slope, intercept = np.polyfit(x, y, 1)
         ends = np.array([x.min(), x.max()])
@@ -134,4 +129,5 @@ def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
     axes.set_ylabel(ylabel)
     axes.margins(x=0.12)
     figure.legend(loc="outside upper center", ncols=2)
+    label_points(axes, list(zip(x, y, strict=True)), list(known["teacher"]), fontsize=8)
     return figure

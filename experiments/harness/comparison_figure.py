@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from experiments.harness import verdict
 from experiments.harness.game import Game
 from experiments.harness.paired import Comparison
-from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, METHOD_COLOURS, panels, plain_label, styled
+from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, METHOD_COLOURS, label_points, panels, plain_label, styled
 
 
 @styled
@@ -58,7 +58,7 @@ def _gaps(axes: Axes, game: Game, found: Comparison, order: list[str], scale: ve
     axes.axvline(0, color=BLACK, linewidth=0.8)
     axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
     axes.set_ylim(len(order) - 0.4, -1.0)
-    axes.margins(x=0.18)
+    axes.margins(x=0.25)
     if not found.difference.any() and not found.half.any():
         axes.set_xlim(-1, 1)
     axes.set_xlabel(f"minus {plain_label(order[0])} ({scale.unit}), 95% intervals")
@@ -66,11 +66,11 @@ def _gaps(axes: Axes, game: Game, found: Comparison, order: list[str], scale: ve
 
 
 def _scatter(axes: Axes, game: Game, found: Comparison, agreed: verdict.Agreement, scale: verdict.Scale) -> None:
-    for name, loss in agreed.losses.items():
-        mean = found.means[found.names.index(name)] * scale.factor
-        axes.plot([loss], [mean], "o", color=_colour(game, name))
-        axes.annotate(plain_label(name), (loss, mean), (4, 3), textcoords="offset points", fontsize=7)
+    points = [(loss, found.means[found.names.index(name)] * scale.factor) for name, loss in agreed.losses.items()]
+    for name, point in zip(agreed.losses, points, strict=True):
+        axes.plot(*point, "o", color=_colour(game, name))
     axes.margins(x=0.2, y=0.15)
     axes.set_xlabel("loss of held-out trajectories (nats per token)")
     axes.set_ylabel(verdict.criterion_words(game) + " (%)")
-    axes.set_title("the cheaper criterion" + ("" if agreed.tau != agreed.tau else f", τ = {agreed.tau:.2f}"))
+    axes.set_title("the cheaper criterion" + ("" if agreed.tau != agreed.tau else f", τ = {agreed.tau:.2f}".replace("-", "−")))
+    label_points(axes, points, list(agreed.losses), fontsize=7)

@@ -10,6 +10,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+from matplotlib.transforms import Bbox
 
 from lark.printing import visible
 
@@ -53,6 +55,46 @@ def plain_label(name: str) -> str:
     """A name that someone else chose, as text of a figure: no formulas (`$`), no line breaks, and not longer than the figure."""
     text = visible(name, lines=False).replace("$", r"\$")
     return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1].rstrip("\\") + "…"
+
+
+_PLACES = (
+    ((5, 3), "left", "bottom"), ((-5, 3), "right", "bottom"), ((5, -3), "left", "top"), ((-5, -3), "right", "top"),
+    ((0, 6), "center", "bottom"), ((0, -6), "center", "top"), ((5, 13), "left", "bottom"), ((5, -13), "left", "top"),
+)  # fmt: skip
+"""Where a label can be relative to its point: offset in points, horizontal and vertical alignment. The first is preferred."""
+
+
+def label_points(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str], fontsize: float) -> None:
+    """Write each name beside its point, where it covers no other label or point if there is such a place.
+
+    Call it last: it depends on the limits of the axes and on the layout of the figure.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # decides the layout
+    frame = axes.get_window_extent()
+    at = axes.transData.transform(np.asarray(points, dtype=float).reshape(-1, 2))
+    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in at]
+    for name, point in zip(names, points, strict=True):
+        label = axes.annotate(plain_label(name), point, (0, 0), textcoords="offset points", fontsize=fontsize)
+        best = (float("inf"), _PLACES[0])
+        for place in _PLACES:
+            box = _put(label, place)
+            hidden = sum(_shared(box, other) for other in taken) + box.width * box.height - _shared(box, frame)
+            best = min(best, (hidden, place), key=lambda found: found[0])
+        taken.append(_put(label, best[1]))
+
+
+def _put(label: Annotation, place: tuple[tuple[float, float], str, str]) -> Bbox:
+    label.xyann, horizontal, vertical = place
+    label.set(ha=horizontal, va=vertical)
+    return label.get_window_extent()
+
+
+def _shared(box: Bbox, other: Bbox) -> float:
+    """Area that two boxes share."""
+    common = Bbox.intersection(box, other)
+    return common.width * common.height if common else 0.0
 
 
 P = ParamSpec("P")

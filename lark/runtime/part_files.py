@@ -1,4 +1,5 @@
-"""Tables that a long step writes part by part. A part that was damaged, or that has other rows, is computed again."""
+"""Tables that a long step writes part by part. A part that was damaged, that has other rows or that another artifact's step wrote
+is computed again."""
 
 import logging
 from collections.abc import Callable
@@ -13,10 +14,20 @@ from lark.runtime.store import atomic
 log = logging.getLogger(__name__)
 
 
-def write_part(table: pa.Table, path: Path) -> None:
-    """Write a table with checksums of its pages."""
+ORIGIN = b"lark"
+"""Metadata of a file: the artifact whose step wrote it."""
+
+
+def write_part(table: pa.Table, path: Path, compression: str = "zstd") -> None:
+    """Write a table with checksums of its pages and the name of the artifact that it is a part of."""
+    named = table.replace_schema_metadata({**(table.schema.metadata or {}), ORIGIN: artifact(path)})
     with atomic(path) as draft:
-        pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
+        pq.write_table(named, draft, compression=compression, write_page_checksum=True)
+
+
+def artifact(path: Path) -> bytes:
+    """Kind and fingerprint of the artifact whose folder has a file. Its label may change."""
+    return f"{path.parent.parent.name}/{path.parent.name.rpartition('-')[2]}".encode()
 
 
 def intact(path: Path, is_expected: Callable[[pa.Table], bool]) -> bool:
@@ -24,9 +35,7 @@ def intact(path: Path, is_expected: Callable[[pa.Table], bool]) -> bool:
     if not path.exists():
         return False
     try:
-        harm = (
-            None if is_expected(pq.read_table(path, page_checksum_verification=True)) else "its rows are not the expected ones"
-        )
+        harm = _harm(pq.read_table(path, page_checksum_verification=True), path, is_expected)
     except (pa.ArrowException, OSError, KeyError) as error:
         harm = first_line(error)
     if harm is None:
@@ -34,3 +43,11 @@ def intact(path: Path, is_expected: Callable[[pa.Table], bool]) -> bool:
     log.warning("%s is damaged (%s): computing it again", path, harm)
     path.unlink(missing_ok=True)
     return False
+
+
+def _harm(table: pa.Table, path: Path, is_expected: Callable[[pa.Table], bool]) -> str | None:
+    """Why a table that can be read is not the expected one; None if it is. Those of earlier versions have no origin."""
+    origin = (table.schema.metadata or {}).get(ORIGIN, artifact(path))
+    if origin != artifact(path):
+        return f"it belongs to {origin.decode(errors='replace')}"
+    return None if is_expected(table) else "its rows are not the expected ones"

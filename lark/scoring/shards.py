@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from lark.errors import LarkError
 from lark.pool.trajectories import KEY, RowGroup, complete, parts, row_group_places
 from lark.runtime.operation import Counts, Job
-from lark.runtime.part_files import intact
-from lark.runtime.store import atomic
+from lark.runtime.part_files import intact, write_part
 from lark.scoring import tokens
 from lark.scoring.methods import (
     ENTROPY_TABLE,
@@ -171,6 +170,11 @@ def _rows(table: pa.Table) -> pa.Table:
     return table.select(list(ROWS)).cast(pa.schema(ROWS.items()))
 
 
+def is_lengths(table: pa.Table, keys: pa.Table) -> bool:
+    """Whether a table has the lengths of these trajectories."""
+    return {*ROWS, "truncated", "n_prompt"} <= set(table.column_names) and _rows(table).select(KEY).equals(keys)
+
+
 def name(output: str, rows: range) -> str:
     prefix = "questions" if output in BY_QUESTION else "shard" if FILES[output] else output
     return f"{prefix}-{rows.start:08d}-{rows.stop:08d}.parquet"
@@ -258,5 +262,4 @@ def _merge(parts: list[Path], path: Path) -> None:
         if list(table.columns) != list(tables[-1].columns):
             raise LarkError(f"{part} or {parts[-1].name} is damaged: their columns differ. Remove both and run again.")
     whole = pd.concat(tables, ignore_index=True)
-    with atomic(path) as draft:
-        whole.to_parquet(draft, index=False, write_page_checksum=True)
+    write_part(pa.Table.from_pandas(whole, preserve_index=False), path, compression="snappy")

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lark.errors import LarkError, first_line
+from lark.runtime.part_files import ORIGIN, artifact
 from lark.runtime.store import atomic
 
 ALTERNATIVES = 5
@@ -84,9 +85,10 @@ class TrajectoryTokens:
 def write_shard(path: Path, trajectories: Iterable[TrajectoryTokens]) -> None:
     """A shard's file: a row group per run of trajectories of one question."""
     questions, tokens = [], 0
+    schema = SCHEMA.with_metadata({ORIGIN: artifact(path)})
     # Plain values under zstd: in real trajectories, dictionaries and byte streams make no column smaller.
     settings: dict[str, Any] = {"use_dictionary": False, "write_page_checksum": True, "write_statistics": False}
-    with atomic(path) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd", **settings) as writer:
+    with atomic(path) as draft, pq.ParquetWriter(draft, schema, compression="zstd", **settings) as writer:
         for question, group in groupby(trajectories, key=lambda trajectory: trajectory.question_id):
             rows = list(group)
             writer.write_table(_as_table(rows), row_group_size=len(rows))

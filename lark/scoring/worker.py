@@ -54,13 +54,15 @@ def lengths(job: Job) -> Work:
     groups = {shards.name(LENGTHS_TABLE.name, rows): rows for rows in pools.group_rows(path)}
 
     def missing(some: Sequence[Shard]) -> list[Shard]:
-        total = sum(map(len, groups.values()))
-        if intact(job.folder / LENGTHS_TABLE.file, lambda table: len(table) == total):
+        keys = pa.Table.from_pandas(pools.frame(path, KEY), schema=pa.schema(dict.fromkeys(KEY, pa.string())))
+        if intact(job.folder / LENGTHS_TABLE.file, lambda table: shards.is_lengths(table, keys)):
             return []
-        return [shard for shard in some if not intact(job.folder / shard.name, has_rows(shard))]
 
-    def has_rows(shard: Shard) -> Callable[[pa.Table], bool]:
-        return lambda table: len(table) == len(groups[shard.name])
+        def is_done(shard: Shard) -> bool:
+            rows = groups[shard.name]
+            return intact(job.folder / shard.name, lambda table: shards.is_lengths(table, keys.slice(rows.start, len(rows))))
+
+        return [shard for shard in some if not is_done(shard)]
 
     @contextlib.contextmanager
     def load() -> Iterator[Do]:

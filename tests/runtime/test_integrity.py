@@ -157,6 +157,22 @@ def test_whatever_is_damaged_is_rebuilt_before_it_is_used(
     assert unread == {name for name, content in data(finished).items() if data(outputs)[name] != content}
 
 
+@pytest.mark.parametrize(("kind", "other"), [("lengths", "pool"), ("lengths", "scores"), ("scores", "lengths")])
+def test_a_table_of_another_artifact_is_not_taken_for_that_of_an_interrupted_run(
+    kind: str, other: str, outputs: Path, finished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that was killed before it wrote a manifest leaves a table without a checksum."""
+    folder, source = (next(outputs.glob(f"{name}/*")) for name in (kind, other))
+    manifest = json.loads((folder / MANIFEST).read_text())
+    write_text(folder / MANIFEST, json.dumps({**manifest, "status": "started", "files": {}, "counts": {}}))
+    shutil.copy(source / FILES[other], folder / FILES[kind])
+    run(outputs)
+    assert data(outputs) == data(finished)
+    assert f"{folder / FILES[kind]} is damaged" in caplog.text
+    if other != "pool":
+        assert f"it belongs to {other}/" in caplog.text
+
+
 def test_the_table_shows_no_changed_metrics(outputs: Path, finished: Path, caplog: pytest.LogCaptureFixture) -> None:
     for path in outputs.glob(f"metrics/*/{FILES['metrics']}"):
         change(path)

@@ -176,6 +176,22 @@ def test_a_shard_or_a_merged_table_with_other_rows_is_computed_again(harm, merge
     assert f"{victim} is damaged" in caplog.text and not victim.exists()
 
 
+def test_a_table_of_the_same_trajectories_from_another_artifact_is_computed_again(tmp_path, caplog):
+    """Such as the lengths under another tokenizer that happen to be equal, or scores of another student."""
+    write_lengths(tmp_path)
+    whole = Shards.of(tmp_path, 80)
+    mine, other, renamed = (tmp_path / "local" / name for name in ("demo-111", "demo-222", "smollm2-111"))
+    for folder, value in ((mine, 1.0), (other, 2.0)):
+        folder.mkdir(parents=True)
+        write_shards(folder, whole, value)
+        shards.finish("local", folder, whole.rows)
+    assert whole.missing("local", mine, whole.rows) == set()
+    assert whole.missing("local", mine.rename(renamed), whole.rows) == set()
+    shutil.copy(other / "local.parquet", renamed / "local.parquet")
+    assert whole.missing("local", renamed, whole.rows) == set(whole.rows)
+    assert "it belongs to local/222" in caplog.text
+
+
 @pytest.mark.parametrize("harm", [*(name for name in HARM if name != "other lengths"), "a token too few"])
 def test_statistics_of_the_wrong_tokens_are_computed_again(harm, tmp_path):
     write_lengths(tmp_path)
@@ -194,6 +210,19 @@ def test_statistics_of_the_wrong_tokens_are_computed_again(harm, tmp_path):
     else:
         harmed(victim, harm, other)
     assert kept.missing("tokens", tmp_path, kept.rows) == {first}
+
+
+def test_statistics_of_another_student_are_computed_again(tmp_path):
+    write_lengths(tmp_path)
+    whole = Shards.of(tmp_path, 80)
+    first = whole.rows[0]
+    file = shards.name("tokens", first)
+    for folder in (mine := tmp_path / "scores" / "demo-111", other := tmp_path / "scores" / "demo-222"):
+        folder.mkdir(parents=True)
+        write_shard(folder / file, [some_tokens(**row) for row in whole.expected.slice(0, len(first)).to_pylist()])
+    assert whole.missing("tokens", mine, [first]) == set()
+    shutil.copy(other / file, mine / file)
+    assert whole.missing("tokens", mine, [first]) == {first}
 
 
 def some_tokens(question_id: str, candidate_id: str, n_tokens: int) -> TrajectoryTokens:
