@@ -33,7 +33,10 @@ from lark.grading.structure import (
 T = TypeVar("T")
 _COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple", (r"\langle", r"\rangle"): "tuple"}
 _NOTHING = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?|empty set")
-_BARE_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])")
+_BARE_WORD = re.compile(r"(?<![\\A-Za-z{])(?:[A-Za-z]{4,}|and|or)(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])")
+_PROSE = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*\.?")
+_SHORT_WORD = re.compile(r"\b(?:[A-Z][a-z]{2}|(?i:yes|no|not|odd|red|all|both|the|an|of|is|are|in|on|to|at|by|for))\b")
+"""A bare word of two or three letters, in a gold answer of nothing but words. Other short ones are products: `ab`, `Rh`."""
 
 
 class _Everything:
@@ -47,7 +50,7 @@ def compare(prediction: str, gold: str) -> bool:
     """Whether the prediction is right. An answer that cannot be read, or that makes sympy raise, is wrong."""
     sympy.core.random.seed(0)  # sympy tests random points: use the same ones for the same pair
     try:
-        expected = tuple(tokenize(_BARE_WORD.sub(lambda match: rf"\text{{{match[0]}}}", gold), _Everything()))
+        expected = tuple(tokenize(_with_words(gold), _Everything()))
         symbols = letters(expected) | {token.text for token in expected if token.kind is Kind.COMMAND}
         predicted = tuple(tokenize(prediction, symbols))
         if _without_period(predicted) == _without_period(expected):
@@ -61,6 +64,14 @@ def compare(prediction: str, gold: str) -> bool:
         return same_answer(read_answer(predicted, symbols), right)
     except Exception:
         return False
+
+
+def _with_words(gold: str) -> str:
+    """A gold answer with its bare words in `\\text{…}`. All its other letters are symbols."""
+    patterns = [_BARE_WORD, *([_SHORT_WORD] if _PROSE.fullmatch(gold) else [])]
+    for pattern in patterns:
+        gold = pattern.sub(lambda match: rf"\text{{{match[0]}}}", gold)
+    return gold
 
 
 def _without_period(tokens: Tokens) -> Tokens:

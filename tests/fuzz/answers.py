@@ -1,6 +1,7 @@
 """Random answers for both graders: a notation of the gold answer is right, a hedge or another value is wrong, none takes long."""
 
 import random
+import re
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -134,7 +135,8 @@ def cheat(given: Gold, values: list[Fraction], rng: random.Random) -> str:
     text, kind = given
     how = rng.choice(["after", "after", "before", "around", "other"])
     if how == "after":
-        return text + rng.choice(AFTER)
+        is_power_of_one = re.search(r"(?<![0-9.])[01]$", text)  # x+1^{777} is x+1
+        return text + rng.choice([after for after in AFTER if not (is_power_of_one and after.startswith("^"))])
     if how == "before":
         return rng.choice(BEFORE) + text
     if how == "around":
