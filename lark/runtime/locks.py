@@ -20,6 +20,7 @@ from pathlib import Path
 
 from lark.errors import LarkError
 from lark.reading.untrusted import readable_object
+from lark.runtime.heartbeat import exit_code
 
 log = logging.getLogger(__name__)
 
@@ -112,16 +113,19 @@ def _state(path: Path) -> object:
 
 
 def _ended(owner: dict[str, object]) -> bool:
-    """Whether the owner is a process of this machine that no longer exists."""
-    if owner.get("host") != socket.gethostname() or not isinstance(owner.get("process"), int):
+    """Whether the owner is a process of this machine that has ended, even if its parent has not asked for its exit code yet."""
+    number = owner.get("process")
+    if owner.get("host") != socket.gethostname() or not isinstance(number, int):
         return False
     try:
-        os.kill(int(str(owner["process"])), 0)
+        os.kill(number, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
+    except (PermissionError, OverflowError):
         return False
-    return owner["process"] == os.getpid()  # of an earlier process with the same number: this one does not have the lock yet
+    if number == os.getpid():
+        return True  # of an earlier process with the same number: this one does not have the lock yet
+    return exit_code(number) is not None
 
 
 def _remove(path: Path, token: object) -> None:

@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -57,10 +58,11 @@ def test_processes_take_turns(without_locks: None, tmp_path: Path) -> None:
     [
         {"token": "a1", "process": 2**22 + 7, "host": socket.gethostname()},
         {"token": "a1", "process": 1, "host": "another"},
+        {"token": "a1", "process": 10**30, "host": socket.gethostname()},
         {},
         None,
     ],
-    ids=["ended", "silent", "empty", "unreadable"],
+    ids=["ended", "silent", "no process", "empty", "unreadable"],
 )
 def test_a_lock_that_was_left_behind_is_taken_over(owner: dict[str, Any] | None, without_locks: None, tmp_path: Path) -> None:
     (tmp_path / "a.lock.held").write_text("{" if owner is None else json.dumps(owner))
@@ -69,6 +71,25 @@ def test_a_lock_that_was_left_behind_is_taken_over(owner: dict[str, Any] | None,
         assert json.loads((tmp_path / "a.lock.held").read_text())["process"] == os.getpid()
     assert time.monotonic() - started < 15
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.lock"]
+
+
+def test_the_lock_of_a_killed_process_is_taken_over_before_its_parent_notices(without_locks: None, tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    child = multiprocessing.get_context("fork").Process(target=hold, args=(path,))
+    child.start()
+    while not (tmp_path / "in").exists():
+        time.sleep(0.01)
+    os.kill(child.pid or 0, signal.SIGKILL)
+    started, locks.STALE = time.monotonic(), 600.0
+    with locked(path, "thing"):
+        assert time.monotonic() - started < 60
+    child.join(30)
+
+
+def hold(path: Path) -> None:
+    with locked(path, "thing"):
+        path.with_name("in").touch()
+        time.sleep(600)
 
 
 def test_a_long_job_keeps_its_lock(without_locks: None, tmp_path: Path) -> None:
