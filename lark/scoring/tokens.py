@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lark.errors import LarkError, first_line
-from lark.runtime.part_files import ORIGIN, artifact
+from lark.runtime.part_files import ORIGIN, artifact, seal
 from lark.runtime.store import atomic
 
 ALTERNATIVES = 5
@@ -88,13 +88,15 @@ def write_shard(path: Path, trajectories: Iterable[TrajectoryTokens]) -> None:
     schema = SCHEMA.with_metadata({ORIGIN: artifact(path)})
     # Plain values under zstd: in real trajectories, dictionaries and byte streams make no column smaller.
     settings: dict[str, Any] = {"use_dictionary": False, "write_page_checksum": True, "write_statistics": False}
-    with atomic(path) as draft, pq.ParquetWriter(draft, schema, compression="zstd", **settings) as writer:
-        for question, group in groupby(trajectories, key=lambda trajectory: trajectory.question_id):
-            rows = list(group)
-            writer.write_table(_as_table(rows), row_group_size=len(rows))
-            questions.append(question)
-            tokens += sum(map(len, rows))
-        writer.add_key_value_metadata({QUESTIONS: json.dumps(questions), TOTAL: str(tokens)})
+    with atomic(path) as draft:
+        with pq.ParquetWriter(draft, schema, compression="zstd", **settings) as writer:
+            for question, group in groupby(trajectories, key=lambda trajectory: trajectory.question_id):
+                rows = list(group)
+                writer.write_table(_as_table(rows), row_group_size=len(rows))
+                questions.append(question)
+                tokens += sum(map(len, rows))
+            writer.add_key_value_metadata({QUESTIONS: json.dumps(questions), TOTAL: str(tokens)})
+        seal(draft)
 
 
 def _as_table(rows: Sequence[TrajectoryTokens]) -> pa.Table:

@@ -9,10 +9,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lark.errors import LarkError
+from lark.runtime.part_files import write_part
 from lark.runtime.sharding import Shard, deal
 from lark.scoring import shards
 from lark.scoring.pass_sizes import CPU_TOKENS
@@ -210,6 +211,27 @@ def test_statistics_of_the_wrong_tokens_are_computed_again(harm, tmp_path):
     else:
         harmed(victim, harm, other)
     assert kept.missing("tokens", tmp_path, kept.rows) == {first}
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), output=st.sampled_from(["local", "tokens"]))
+def test_any_changed_bit_of_a_shard_is_noticed(at, bit, output, tmp_path):
+    """Also in the footer: names and types of columns, metadata, places of pages."""
+    write_lengths(tmp_path)
+    whole = Shards.of(tmp_path, 80)
+    first = whole.rows[0]
+    path = tmp_path / shards.name(output, first)
+    rows = whole.expected.slice(0, len(first))
+    if output == "tokens":
+        write_shard(path, [some_tokens(**row) for row in rows.to_pylist()])
+    else:
+        write_part(rows, path)
+    before, content = pq.read_table(path), bytearray(path.read_bytes())
+    assert whole.missing(output, tmp_path, [first]) == set()
+    content[int(at * len(content))] ^= 1 << bit
+    path.write_bytes(content)
+    if whole.missing(output, tmp_path, [first]) == set():
+        assert pq.read_table(path).equals(before, check_metadata=True), "a changed digest changes nothing else"
 
 
 def test_statistics_of_another_student_are_computed_again(tmp_path):
