@@ -1,6 +1,7 @@
 """Read and check the rows of a training set (`train.jsonl`), and weights of their tokens. Imports no model code: the user's own
 files are read before a run."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -11,7 +12,7 @@ from lark.errors import LarkError
 from lark.models.dialogue import Dialogue
 from lark.reading.rows import Row as Line
 from lark.reading.rows import jsonl_rows
-from lark.reading.untrusted import quoted
+from lark.reading.untrusted import quoted, require_characters
 
 ROLES = ("system", "user", "assistant", "tool")
 TOKEN_WEIGHTS = "token_weights"
@@ -70,6 +71,7 @@ def _row(record: Line) -> Row:
             raise LarkError(f"{where}: `{name}` must be text or a number, not {quoted(value)}.")
     question_id, candidate_id = str(values["question_id"]), str(values["candidate_id"])
     weight = _weight(values["weight"], f"{question_id}/{candidate_id}", where)
+    require_characters(values, where)
     tokens = None if values.get(TOKEN_WEIGHTS) is None else _token_weights(values[TOKEN_WEIGHTS], where)
     return Row(question_id, candidate_id, weight, _dialogue(values, where), tokens)
 
@@ -98,7 +100,7 @@ def _token_weights(values: Any, where: str) -> tuple[float, ...]:
         raise LarkError(f"{where}: `{TOKEN_WEIGHTS}` must be a list of numbers, not {values!r:.40}.")
     for position, value in enumerate(values):
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not isfinite(value) or not 0 <= value <= LARGEST_WEIGHT:
+        if not number or not 0 <= value <= LARGEST_WEIGHT:  # false for NaN
             raise LarkError(
                 f"{where}: `{TOKEN_WEIGHTS}` has {value!r:.40} at position {position}; weights are numbers from 0 to "
                 f"{LARGEST_WEIGHT:g}."
@@ -109,11 +111,30 @@ def _token_weights(values: Any, where: str) -> tuple[float, ...]:
 def _weight(value: Any, name: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise LarkError(f"{where}: the weight of {name} must be a number, not {value!r:.40}.")
-    if not isfinite(value):
-        raise LarkError(f"{where}: the weight of {name} is {value}; a weight must be finite.")
+    if not -sys.float_info.max <= value <= sys.float_info.max:  # false for NaN
+        raise LarkError(f"{where}: the weight of {name} is {value!r:.40}; a weight must be finite.")
     if value < 0:
         raise LarkError(f"{where}: the weight of {name} is {value}; a weight is a share and must not be negative.")
     return float(value)
+
+
+def _check_message(message: Mapping[str, Any], where: str) -> None:
+    """Refuse values that a template would leave out or write as Python does."""
+    if not isinstance(message.get("reasoning_content"), str | None):
+        raise LarkError(f"{where}: `reasoning_content` must be a string, not {quoted(message['reasoning_content'])}.")
+    if message["role"] == "assistant" and message.get("weight", 1) not in (0, 1):
+        raise LarkError(
+            f"{where}: the `weight` of a message must be 0 (context) or 1, not {quoted(message['weight'])}. The weight of the "
+            "trajectory is beside `messages`."
+        )
+    calls = message.get("tool_calls") or []
+    functions = (
+        [call.get("function") if isinstance(call, dict) else None for call in calls] if isinstance(calls, list) else [None]
+    )
+    if not all(isinstance(function, dict) and isinstance(function.get("name"), str) for function in functions):
+        raise LarkError(
+            f'{where}: `tool_calls` must be a list of calls like {{"type": "function", "function": {{"name": …, "arguments": …}}}}.'
+        )
 
 
 def _dialogue(values: Mapping[str, Any], where: str) -> Dialogue:
@@ -129,7 +150,11 @@ def _dialogue(values: Mapping[str, Any], where: str) -> Dialogue:
         raise LarkError(
             f"{where}: `messages` must be a list of messages, each with text as content and a role: {', '.join(ROLES)}."
         )
-    dialogue = Dialogue(messages, tools if isinstance(tools, list) else None)
+    for message in messages:
+        _check_message(message, where)
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise LarkError(f"{where}: `tools` must be a list of objects, one description per tool, not {quoted(tools)}.")
+    dialogue = Dialogue(messages, tools)
     roles = [message["role"] for message in messages]
     if "user" not in roles or roles[-1] != "assistant" or not dialogue.turns:
         raise LarkError(
