@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from lark.errors import LarkError, first_line, is_out_of_memory
-from lark.reading.untrusted import read_object
+from lark.reading.untrusted import read_object, readable_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -64,6 +64,12 @@ def check_files(path: str, what: str) -> None:
             if name in seen:
                 raise LarkError(f"{what}: the tensor {name} is in {seen[name]} and in {file.name}. Remove one of them.")
             seen[name] = file.name
+    layers = (readable_object(folder / "config.json") or {}).get("num_hidden_layers")
+    if isinstance(layers, int) and layers > len(seen):  # a model with billions of layers would be built for hours
+        raise LarkError(
+            f"{what}: config.json has {layers} layers, but the checkpoint has only {len(seen)} tensors. The weights and "
+            "config.json do not belong together, or the download is incomplete."
+        )
     if not listed and [file.name for file in files] != [SINGLE]:
         other = next(file.name for file in files if file.name != SINGLE)
         raise LarkError(
