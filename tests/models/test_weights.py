@@ -167,6 +167,17 @@ def test_what_a_config_says_about_outputs_changes_nothing(folder: Path) -> None:
     assert found.hidden_states is None
 
 
+def test_a_head_of_its_own_in_a_checkpoint_with_tied_embeddings_is_refused(folder: Path) -> None:
+    embeddings = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
+    change(folder, **{"lm_head.weight": embeddings.clone()})
+    load_model(str(folder), composed().student, "cpu")
+    change(folder, **{"lm_head.weight": embeddings * 2})
+    with pytest.raises(LarkError, match=r"`tie_word_embeddings` .* the checkpoint has another lm_head"):
+        load_model(str(folder), composed().student, "cpu")
+    with pytest.raises(LarkError, match="`tie_word_embeddings` in"):
+        check_complete(str(folder), None, "student")
+
+
 def test_quantised_students_are_refused(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     asked = {"quant_method": "bitsandbytes", "load_in_8bit": True}
