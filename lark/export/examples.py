@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
+from lark.models.dialogue import check_messages
 from lark.reading.rows import Row, jsonl_rows
 from lark.reading.untrusted import require_characters
 
@@ -83,9 +84,8 @@ def read_examples(path: Path) -> Iterator[Example]:
 
 def _example(row: Row) -> Example:
     messages, weight = row.values.get("messages"), row.values.get("weight", 1.0)
-    readable = isinstance(messages, list) and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages)
-    if not readable or not isinstance(messages, list):
-        raise LarkError(f"{row.where}: `messages` must be a list of messages, each with a role.")
+    check_messages(messages, row.where)
+    assert isinstance(messages, list)
     if not messages or messages[-1]["role"] != "assistant":
         raise LarkError(f"{row.where}: the last message must be the assistant's, because it is trained on.")
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= sys.float_info.max:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
-from lark.models.dialogue import Dialogue
+from lark.models.dialogue import Dialogue, check_messages
 from lark.reading.rows import Row as Line
 from lark.reading.rows import jsonl_rows
 from lark.reading.untrusted import quoted, require_characters
 
-ROLES = ("system", "user", "assistant", "tool")
 TOKEN_WEIGHTS = "token_weights"
 LARGEST_WEIGHT = 1e6
 """Of a token. A larger one would only make the loss overflow."""
@@ -118,40 +117,10 @@ def _weight(value: Any, name: str, where: str) -> float:
     return float(value)
 
 
-def _check_message(message: Mapping[str, Any], where: str) -> None:
-    """Refuse values that a template would leave out or write as Python does."""
-    if not isinstance(message.get("reasoning_content"), str | None):
-        raise LarkError(f"{where}: `reasoning_content` must be a string, not {quoted(message['reasoning_content'])}.")
-    if message["role"] == "assistant" and message.get("weight", 1) not in (0, 1):
-        raise LarkError(
-            f"{where}: the `weight` of a message must be 0 (context) or 1, not {quoted(message['weight'])}. The weight of the "
-            "trajectory is beside `messages`."
-        )
-    calls = message.get("tool_calls") or []
-    functions = (
-        [call.get("function") if isinstance(call, dict) else None for call in calls] if isinstance(calls, list) else [None]
-    )
-    if not all(isinstance(function, dict) and isinstance(function.get("name"), str) for function in functions):
-        raise LarkError(
-            f'{where}: `tool_calls` must be a list of calls like {{"type": "function", "function": {{"name": …, "arguments": …}}}}.'
-        )
-
-
 def _dialogue(values: Mapping[str, Any], where: str) -> Dialogue:
     """The conversation of a line: messages that end with an assistant turn, of which at least one carries loss."""
     messages, tools = values["messages"], values.get("tools")
-    readable = isinstance(messages, list) and all(
-        isinstance(message, dict)
-        and message.get("role") in ROLES
-        and (isinstance(message.get("content"), str) or (message.get("content") is None and message.get("tool_calls")))
-        for message in messages
-    )
-    if not readable:
-        raise LarkError(
-            f"{where}: `messages` must be a list of messages, each with text as content and a role: {', '.join(ROLES)}."
-        )
-    for message in messages:
-        _check_message(message, where)
+    check_messages(messages, where)
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise LarkError(f"{where}: `tools` must be a list of objects, one description per tool, not {quoted(tools)}.")
     dialogue = Dialogue(messages, tools)
