@@ -201,6 +201,18 @@ def test_the_expected_number_of_repetitions_is_the_weight(weight: float, copies:
         ({"messages": []}, "the last message must be the assistant's"),
         ({**PLAIN, "weight": -1}, "must be a number that is not negative"),
         ({**PLAIN, "weight": "much"}, "must be a number that is not negative"),
+        ({"messages": [USER, {"role": "assistant"}]}, "`messages` must be a list of messages, each with text as content"),
+        ({"messages": [USER, {"role": "assistant", "content": 5}]}, "each with text as content and a role"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": "2", "tool_calls": "add"}]},
+            "`tool_calls` must be a list of calls",
+        ),
+        (
+            {"messages": [USER, {"role": "assistant", "content": "2", "tool_calls": [None]}]},
+            "`tool_calls` must be a list of calls",
+        ),
+        ({**PLAIN, "weight": 10**400}, "must be a number that is not negative"),
+        ({"messages": [USER, {"role": "assistant", "content": "\ud800"}]}, "lone surrogate"),
     ],
 )
 def test_a_bad_line_is_named(row: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -166,6 +166,11 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
             )
         return _checked_text(as_text(value), field, where)
 
+    if isinstance(row.values.get(task.answer_field), bool) and task.answer_format == "free_form":
+        raise LarkError(
+            f"{where}: `{task.answer_field}` is the boolean {row.values[task.answer_field]}, and it is unknown which text that is. "
+            "Write the answer as a response has it in its box, such as Yes or true."
+        )
     question, answer = get(task.question_field), get(task.answer_field, plain_text)
     identity = get(task.id_field, id_text) if task.id_field else str(index)
     level = _level(get(task.level_field), where) if task.level_field else None

@@ -1,13 +1,15 @@
 """The examples of a training set as trainers see them: a conversation, optional tools, and a weight."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
+from lark.models.dialogue import check_messages
 from lark.reading.rows import Row, jsonl_rows
+from lark.reading.untrusted import require_characters
 
 Message = dict[str, Any]
 
@@ -82,12 +84,12 @@ def read_examples(path: Path) -> Iterator[Example]:
 
 def _example(row: Row) -> Example:
     messages, weight = row.values.get("messages"), row.values.get("weight", 1.0)
-    readable = isinstance(messages, list) and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages)
-    if not readable or not isinstance(messages, list):
-        raise LarkError(f"{row.where}: `messages` must be a list of messages, each with a role.")
+    check_messages(messages, row.where)
+    assert isinstance(messages, list)
     if not messages or messages[-1]["role"] != "assistant":
         raise LarkError(f"{row.where}: the last message must be the assistant's, because it is trained on.")
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not isfinite(weight) or weight < 0:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= sys.float_info.max:
         raise LarkError(f"{row.where}: the weight must be a number that is not negative, not {weight!r:.40}.")
+    require_characters(row.values, row.where)
     ids = {name: str(row.values[name]) for name in ("question_id", "candidate_id") if name in row.values}
     return Example([dict(message) for message in messages], row.values.get("tools"), float(weight), ids, row.where)

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lark.config.student import INSTRUCTION
+from lark.errors import LarkError
+from lark.reading.untrusted import quoted
 
 Message = Mapping[str, Any]
 
+ROLES = ("system", "user", "assistant", "tool")
 OPEN, CLOSE = "<think>", "</think>"
 
 
@@ -32,6 +35,41 @@ class Dialogue:
     def is_single(self) -> bool:
         """Whether only the last message carries loss, so that everything before it is its prompt."""
         return self.turns == [len(self.messages) - 1]
+
+
+def check_messages(messages: Any, where: str) -> None:
+    """Refuse what are not the messages of a training set. `where`: their line."""
+    readable = isinstance(messages, list) and all(
+        isinstance(message, dict)
+        and message.get("role") in ROLES
+        and (isinstance(message.get("content"), str) or (message.get("content") is None and message.get("tool_calls")))
+        for message in messages
+    )
+    if not readable:
+        raise LarkError(
+            f"{where}: `messages` must be a list of messages, each with text as content and a role: {', '.join(ROLES)}."
+        )
+    for message in messages:
+        _check_message(message, where)
+
+
+def _check_message(message: Mapping[str, Any], where: str) -> None:
+    """Refuse values that a template would leave out or write as Python does."""
+    if not isinstance(message.get("reasoning_content"), str | None):
+        raise LarkError(f"{where}: `reasoning_content` must be a string, not {quoted(message['reasoning_content'])}.")
+    if message["role"] == "assistant" and message.get("weight") not in (0, 1, None):
+        raise LarkError(
+            f"{where}: the `weight` of a message must be 0 (context) or 1, not {quoted(message['weight'])}. The weight of the "
+            "trajectory is beside `messages`."
+        )
+    calls = message.get("tool_calls") or []
+    functions = (
+        [call.get("function") if isinstance(call, dict) else None for call in calls] if isinstance(calls, list) else [None]
+    )
+    if not all(isinstance(function, dict) and isinstance(function.get("name"), str) for function in functions):
+        raise LarkError(
+            f'{where}: `tool_calls` must be a list of calls like {{"type": "function", "function": {{"name": …, "arguments": …}}}}.'
+        )
 
 
 def user_turn(question: str, instruction: str | None = INSTRUCTION) -> str:

@@ -193,6 +193,7 @@ def load_model(
             f"{student.setting}.max_length={student.max_length} is longer than the model's context of {context}: "
             f"set {student.setting}.max_length={context}."
         )
-    model.config.use_cache = False
+    model.config.use_cache = model.config.output_hidden_states = model.config.output_attentions = False
+    model.config.return_dict = True  # config.json may say otherwise
     moved: PreTrainedModel = model.to(torch.device(device))  # type: ignore[arg-type]
     return moved.eval()

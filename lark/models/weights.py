@@ -9,18 +9,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from lark.errors import LarkError, first_line, is_out_of_memory
-from lark.reading.untrusted import read_object
+from lark.reading.untrusted import read_object, readable_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 """Which file each tensor is in, if there are several."""
 ADAPTER = "adapter_config.json"
+HEAD = "lm_head.weight"
 STRICT: dict[str, Any] = {
     "use_safetensors": True,
     "trust_remote_code": False,
@@ -64,6 +66,7 @@ def check_files(path: str, what: str) -> None:
             if name in seen:
                 raise LarkError(f"{what}: the tensor {name} is in {seen[name]} and in {file.name}. Remove one of them.")
             seen[name] = file.name
+    _check_config(folder, seen, what)
     if not listed and [file.name for file in files] != [SINGLE]:
         other = next(file.name for file in files if file.name != SINGLE)
         raise LarkError(
@@ -75,6 +78,42 @@ def check_files(path: str, what: str) -> None:
             raise LarkError(
                 f"{what}: {INDEX} names {file_name} for the tensor {name}, but it is not in it. Get the model again."
             )
+
+
+def _check_config(folder: Path, seen: Mapping[str, str], what: str) -> None:
+    """Refuse a config that cannot belong to the tensors. `seen`: the file of each."""
+    config = readable_object(folder / "config.json") or {}
+    if config.get("tie_word_embeddings") is True:
+        _check_tied(folder, seen, what)
+    layers = config.get("num_hidden_layers")
+    if isinstance(layers, int) and layers > len(seen):  # a model with billions of layers would be built for hours
+        raise LarkError(
+            f"{what}: config.json has {layers} layers, but the checkpoint has only {len(seen)} tensors. The weights and "
+            "config.json do not belong together, or the download is incomplete."
+        )
+
+
+def _check_tied(folder: Path, seen: Mapping[str, str], what: str) -> None:
+    """Refuse a head of its own in a checkpoint whose config says that the embeddings are the head: transformers would use the
+    head, and vLLM the embeddings."""
+    embeddings = [name for name in seen if name.endswith("embed_tokens.weight")]
+    if HEAD not in seen or len(embeddings) != 1:
+        return
+    try:
+        head, embedding = (_tensor(folder / seen[name], name) for name in (HEAD, embeddings[0]))
+    except (SafetensorError, OSError) as error:
+        raise LarkError(f"{what}: {HEAD} cannot be read ({first_line(error)}). Download the model again.") from error
+    if not torch.equal(head, embedding):
+        raise LarkError(
+            f"{what}: `tie_word_embeddings` in config.json says that {embeddings[0]} is the head too, but the checkpoint has "
+            f"another {HEAD}, so programs would load different weights. Set it to false, or remove {HEAD}."
+        )
+
+
+def _tensor(file: Path, name: str) -> torch.Tensor:
+    with safe_open(file, framework="pt") as opened:
+        tensor: torch.Tensor = opened.get_tensor(name)
+        return tensor
 
 
 def _listed_files(folder: Path, what: str) -> dict[str, str]:

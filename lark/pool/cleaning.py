@@ -40,6 +40,8 @@ class Tally:
     """Those of them that may hold trajectories."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Files that are not read, and why."""
+    empty: set[str] = field(default_factory=set)
+    """Files without rows."""
     notes: list[str] = field(default_factory=list)
     incomplete: int = 0
     cut: int = 0
@@ -71,6 +73,7 @@ class Tally:
         """Add what was counted in a later part of the pool."""
         self.layouts.update(other.layouts)
         self.row_columns(other.unused, other.lost)
+        self.empty |= other.empty
         self.incomplete += other.incomplete
         self.cut += other.cut
         self.special += other.special
@@ -91,6 +94,7 @@ class Tally:
             "unused": dict(sorted(self.unused.items())),
             "lost": sorted(self.lost),
             "skipped_files": dict(sorted(self.skipped.items())),
+            "empty_files": sorted(self.empty),
             "notes": self.notes,
             "incomplete": self.incomplete,
             "cut": self.cut,

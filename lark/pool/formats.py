@@ -1,6 +1,6 @@
 """Where the rows of a pool come from (`pool.format`). Readers hold at most one batch of rows in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +43,17 @@ def source_rows(source: Source) -> tuple[Found, Iterator[Row]]:
         found = rsr_files(source)
         return found, rsr_rows(source, found.files, lambda row: _question(row, source))
     found = table_files(source)
-    return found, (row for path in found.files for row in rows(path))
+    return found, file_rows(found.files, found.empty)
+
+
+def file_rows(files: Sequence[Path], empty: set[str]) -> Iterator[Row]:
+    """The rows of several files. Adds files without rows to `empty`: an interrupted download, or a CSV file without a header."""
+    for path in files:
+        row = None
+        for row in rows(path):
+            yield row
+        if row is None:
+            empty.add(path.name)
 
 
 def _question(row: Row, source: Source) -> str:

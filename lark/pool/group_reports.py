@@ -19,7 +19,7 @@ from lark.reading.untrusted import read_object, readable_object
 from lark.runtime.store import atomic, write_text
 
 NUMBERS = ("incomplete", "cut", "special", "wrong")
-SETS = ("lost", "right_questions", "wrong_questions")
+SETS = ("lost", "right_questions", "wrong_questions", "empty")
 COUNTS = ("boxed", "thinking", "conversations")
 
 
@@ -71,7 +71,7 @@ def read_report(part: Path, pool: conf.Pool) -> Group:
     for name in NUMBERS:
         setattr(tally, name, said[name])
     for name in SETS:
-        setattr(tally, name, set(said[name]))
+        setattr(tally, name, set(said.get(name, ())))  # reports of older versions lack `empty`
     summary, said = Summary(pool, tally), values["summary"]
     summary.candidates, summary.sources = Counter(said["candidates"]), set(said["sources"])
     summary.verdicts = Counter({(teacher, verdict): count for teacher, verdict, count in said["verdicts"]})

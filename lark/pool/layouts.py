@@ -136,7 +136,7 @@ def _generations(columns: Columns) -> Iterator[Draft]:
         exchange = normalised([{"role": "user", "content": question}, {"role": "assistant", **message}], place, "generations")
         said = {name: truth(lists[name][i], str(columns.stored(name)), place) for name in (*VERDICTS, "complete")}
         verdicts = [said[name] for name in VERDICTS if said[name] is not None]
-        cut_off = lists["finish_reasons"][i] == "length" if said["complete"] is None else not said["complete"]
+        cut_off = str(lists["finish_reasons"][i]).lower() in CUT_OFF if said["complete"] is None else not said["complete"]
         yield Draft(
             turns(exchange, where, "generations", system, tools),
             question_id=question_id,
@@ -155,6 +155,8 @@ def _lacks_list(columns: Columns) -> bool:
     return empty and not any(map(columns.has, ("response", "messages", "conversations")))
 
 
+CUT_OFF = ("length", "max_tokens")
+"""Finish reasons of a generation that reached the limit, as OpenAI and Anthropic write them."""
 VERDICTS = ("correct", "verdicts", "more_verdicts")
 LISTS = ("candidate_id", "teacher", *VERDICTS, "complete", "finish_reasons")
 """Columns with one value per generation. `teacher` and `correct` may also be one value for all."""
@@ -224,7 +226,9 @@ def _pair(columns: Columns) -> Iterator[Draft]:
     if name is None or not (columns.has("pair_response") or columns.has("pair_calls")):
         columns.text("response" if name else "question")  # raises
     if name == "input" and isinstance(question, str) and columns.row.values.get("instruction"):  # Alpaca
-        question = f"{columns.row.values['instruction']}\n\n{question}".strip()
+        if not isinstance(instruction := columns.row.values["instruction"], str):
+            raise LarkError(f"{columns.where}: `instruction` must be a string, not {described(instruction)}.")
+        question = f"{instruction}\n\n{question}".strip()
         columns.used.add("instruction")
     if columns.has("pair_response"):
         answer = _turn(columns, "pair_response", columns.get("pair_response"), "assistant")

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lark.errors import LarkError
+from lark.errors import LarkError, first_line
+from lark.reading.rows import is_invisible
 from lark.reading.untrusted import described, parse, quoted
 
 ROLES = {
@@ -29,6 +30,8 @@ WRITTEN_CALL = re.compile(
 """Tool calls that a teacher wrote in its text; they stay there. The last form is a list of calls: `[add(a=1, b=2)]`."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 KNOWN = {"role", "from", "content", "value", "tool_calls", "function_call", "tool_call_id", "name", *REASONING}
+ASSISTANTS = {"tool_calls", "function_call", *REASONING}
+"""Keys that are read in assistant turns only."""
 
 Message = dict[str, Any]
 
@@ -53,19 +56,24 @@ class Turns:
     def has_empty_turn(self) -> bool:
         """Whether an assistant turn has no text. A tool call may have none."""
         if self.messages is None:
-            return not self.response.strip()
-        return any(m["role"] == "assistant" and not m["content"].strip() and "tool_calls" not in m for m in self.messages)
+            return is_invisible(self.response)
+        return any(m["role"] == "assistant" and is_invisible(m["content"]) and "tool_calls" not in m for m in self.messages)
 
     def conversation(self, where: str) -> str | None:
         """The messages and tools as JSON text, or None for a single exchange."""
         if self.messages is None:
             return None
-        try:
-            return json.dumps({"messages": self.messages, "tools": self.tools}, ensure_ascii=False)
-        except RecursionError as error:
-            raise LarkError(
-                f"{where}: a tool call or a tool's description is nested too deeply. Remove the trajectory."
-            ) from error
+        return _json({"messages": self.messages, "tools": self.tools}, where, "a tool call or a tool's description")
+
+
+def _json(value: Any, where: str, what: str) -> str:
+    """A value as JSON text. A table can have values that JSON cannot: dates, decimals and bytes."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError as error:
+        raise LarkError(f"{where}: {what} is nested too deeply. Remove the trajectory.") from error
+    except TypeError as error:
+        raise LarkError(f"{where}: {what} is not JSON ({first_line(error)}). Store it as JSON text.") from error
 
 
 def listed(value: Any, where: str, name: str) -> list[Any]:
@@ -93,9 +101,14 @@ def unused_keys(value: Any, name: str) -> frozenset[str]:
         f"{name}.{key}"
         for message in messages
         if isinstance(message, dict)
-        for key in message.keys() - KNOWN
+        for key in message.keys() - (KNOWN if _is_assistants(message) else KNOWN - ASSISTANTS)
         if message[key] not in (None, "", [], {})
     )
+
+
+def _is_assistants(message: Mapping[str, Any]) -> bool:
+    stored = message.get("role") or message.get("from")
+    return isinstance(stored, str) and ROLES.get(stored.lower()) == "assistant"
 
 
 def turns(messages: list[Message], where: str, name: str, system: str | None = None, tools: Any = None) -> Turns:
@@ -139,16 +152,20 @@ def _message(raw: Mapping[str, Any], where: str) -> Message:
     role = ROLES.get(stored.lower()) if isinstance(stored, str) else None
     if role is None:
         raise LarkError(f"{where}: the role {quoted(stored)} is not known. Use one of {', '.join(ROLES)}.")
-    content = raw["content"] if raw.get("content") is not None else raw.get("value")
+    if isinstance(raw.get("from"), str) and ROLES.get(raw["from"].lower()) not in (role, None):
+        raise LarkError(f"{where}: different roles in `role` and `from`. Keep one of them.")
+    content = raw["content"] if raw.get("content") not in (None, "") else raw.get("value", raw.get("content"))
     if content and raw.get("value") and raw["value"] != content:
         raise LarkError(f"{where}: different text in `content` and `value`. Keep one of them.")
     calls = _calls(raw, where)
-    if stored in CALLS:
+    if str(stored).lower() in CALLS:
         calls, content = _calls({"tool_calls": content}, where), ""
     if role == "tool" and not _is_text(content):
-        content = json.dumps(content, ensure_ascii=False)  # a result that is stored as an object
+        content = _json(content, where, "a tool's result")  # stored as an object
     text, parts = _text("" if content is None and role == "assistant" else content, where)
     reasoning = _reasoning(raw, parts, where) if role == "assistant" else None
+    if parts.strip() and role != "assistant":
+        raise LarkError(f"{where}: a content part with reasoning in a {role} turn. Remove it, or write it as text.")
     return {
         "role": role,
         "content": text,
@@ -202,6 +219,8 @@ def _reasoning(raw: Mapping[str, Any], parts: str, where: str) -> str | None:
 def _calls(raw: Mapping[str, Any], where: str) -> list[Message]:
     """The tool calls of a message, each with a name and arguments as an object."""
     stored = raw.get("tool_calls") or raw.get("function_call") or []
+    if raw.get("tool_calls") and raw.get("function_call"):
+        raise LarkError(f"{where}: calls in `tool_calls` and in `function_call`. Keep one of them.")
     if isinstance(stored, str):
         stored = parse(stored, f"{where}: the tool call is a string")
     calls = []

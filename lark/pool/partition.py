@@ -22,11 +22,11 @@ from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Filter, Tally
 from lark.pool.files import table_files
+from lark.pool.formats import file_rows
 from lark.pool.layouts import check
 from lark.pool.read import Known, Numbering, another_text, check_missing, check_named, from_rows, second_time
 from lark.pool.summary import Summary
 from lark.pool.trajectory import Trajectory
-from lark.reading.rows import rows
 from lark.runtime.machine import usable_cores
 from lark.runtime.process import die_with_parent
 
@@ -104,7 +104,7 @@ def _kept(pool: conf.Pool, files: Sequence[Path], group: Group, counter: Numberi
 def _located(
     pool: conf.Pool, files: Sequence[Path], tally: Tally, counter: Numbering, missing: set[str]
 ) -> Iterator[tuple[str, Trajectory]]:
-    return from_rows((row for file in files for row in rows(file)), pool, tally, counter, missing)
+    return from_rows(file_rows(files, tally.empty), pool, tally, counter, missing)
 
 
 def write_parts(pool: conf.Pool, split: Sequence[Sequence[Path]], folder: Path, processes: int | None = None) -> dict[str, Any]:

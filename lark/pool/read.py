@@ -158,6 +158,7 @@ def _from_rows(pool: conf.Pool, tally: Tally) -> Iterator[tuple[str, Trajectory]
     found, rows = source_rows(pool)
     tally.found(found)
     yield from from_rows(rows, pool, tally, Numbering(), missing)
+    tally.empty |= found.empty
     check_missing(pool, missing)
 
 
@@ -259,9 +260,9 @@ def _scalar(value: Any, name: str, where: str) -> str | None:
         value = value[0]
     if is_blank(value) or (isinstance(value, str) and is_invisible(value)):
         return None
-    if isinstance(value, list | dict | bytes) or not _is_finite(value):
+    if isinstance(value, bool | list | dict | bytes) or not _is_finite(value):  # which text a boolean stands for is unknown
         raise LarkError(
-            f"{where}: `{name}` must be text or a number, not {quoted(value)}. Write one value, or name another column with "
+            f"{where}: `{name}` must be text or a number, not {quoted(value)}. Write one text, or name another column with "
             f"pool.fields.{name}=<column>."
         )
     return plain_text(value)

@@ -167,6 +167,8 @@ def _reading_hints(counts: Mapping[str, Any]) -> list[str]:
     for reason in sorted(set(skipped.values())):
         names = [shown(name) for name, why in skipped.items() if why == reason]
         hints.append(f"{len(names):,} file{'' if len(names) == 1 else 's'} not read: {some(names)} ({reason}).")
+    if empty := [shown(name) for name in counts.get("empty_files", [])]:
+        hints.append(f"{len(empty):,} file{'' if len(empty) == 1 else 's'} without rows: {some(empty)}.")
     unused = counts.get("unused", {})
     lost = [shown(name) for name in counts.get("lost", [])]
     if lost:

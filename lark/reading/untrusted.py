@@ -68,6 +68,17 @@ def problem(error: Exception) -> str:
     return "a number in the JSON has too many digits"
 
 
+def require_characters(value: Any, where: str) -> None:
+    """Refuse lone surrogates (halves of characters) in a parsed value: JSON can contain them, but no file or tokenizer can."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise LarkError(f"{where}: lone surrogate {half!r} (half a character). Write the whole character.") from error
+    except RecursionError as error:
+        raise LarkError(f"{where}: {problem(error)}.") from error
+
+
 def described(value: Any) -> str:
     """A value of the wrong type, for messages."""
     kinds = {list: "a list", dict: "an object", str: "a string", bool: "a boolean", int: "a number", float: "a number"}

@@ -108,7 +108,10 @@ def _parquet(path: Path) -> pd.DataFrame:
         table = file.read(columns=[*KEY, SCORE])
     except (pa.ArrowException, OSError, ValueError) as error:
         raise LarkError(f"{path}: this looks like a Parquet file but cannot be read ({first_line(error)}).") from error
-    columns = {name: _ids(path, name, table[name]) for name in KEY}
+    try:
+        columns = {name: _ids(path, name, table[name]) for name in KEY}
+    except (pa.ArrowException, OverflowError, ValueError) as error:  # dates and durations that Python does not have
+        raise LarkError(f"{path}: its ids cannot be read ({first_line(error)}); ids must be text or whole numbers.") from error
     kind = table[SCORE].type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
         raise LarkError(f"{path}: the column `score` must contain numbers; its type is {kind}.")

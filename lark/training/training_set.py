@@ -1,6 +1,7 @@
 """Read and check the rows of a training set (`train.jsonl`), and weights of their tokens. Imports no model code: the user's own
 files are read before a run."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -8,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
-from lark.models.dialogue import Dialogue
+from lark.models.dialogue import Dialogue, check_messages
 from lark.reading.rows import Row as Line
 from lark.reading.rows import jsonl_rows
-from lark.reading.untrusted import quoted
+from lark.reading.untrusted import quoted, require_characters
 
-ROLES = ("system", "user", "assistant", "tool")
 TOKEN_WEIGHTS = "token_weights"
 LARGEST_WEIGHT = 1e6
 """Of a token. A larger one would only make the loss overflow."""
@@ -70,6 +70,7 @@ def _row(record: Line) -> Row:
             raise LarkError(f"{where}: `{name}` must be text or a number, not {quoted(value)}.")
     question_id, candidate_id = str(values["question_id"]), str(values["candidate_id"])
     weight = _weight(values["weight"], f"{question_id}/{candidate_id}", where)
+    require_characters(values, where)
     tokens = None if values.get(TOKEN_WEIGHTS) is None else _token_weights(values[TOKEN_WEIGHTS], where)
     return Row(question_id, candidate_id, weight, _dialogue(values, where), tokens)
 
@@ -98,7 +99,7 @@ def _token_weights(values: Any, where: str) -> tuple[float, ...]:
         raise LarkError(f"{where}: `{TOKEN_WEIGHTS}` must be a list of numbers, not {values!r:.40}.")
     for position, value in enumerate(values):
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not isfinite(value) or not 0 <= value <= LARGEST_WEIGHT:
+        if not number or not 0 <= value <= LARGEST_WEIGHT:  # false for NaN
             raise LarkError(
                 f"{where}: `{TOKEN_WEIGHTS}` has {value!r:.40} at position {position}; weights are numbers from 0 to "
                 f"{LARGEST_WEIGHT:g}."
@@ -109,8 +110,8 @@ def _token_weights(values: Any, where: str) -> tuple[float, ...]:
 def _weight(value: Any, name: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise LarkError(f"{where}: the weight of {name} must be a number, not {value!r:.40}.")
-    if not isfinite(value):
-        raise LarkError(f"{where}: the weight of {name} is {value}; a weight must be finite.")
+    if not -sys.float_info.max <= value <= sys.float_info.max:  # false for NaN
+        raise LarkError(f"{where}: the weight of {name} is {value!r:.40}; a weight must be finite.")
     if value < 0:
         raise LarkError(f"{where}: the weight of {name} is {value}; a weight is a share and must not be negative.")
     return float(value)
@@ -119,17 +120,10 @@ def _weight(value: Any, name: str, where: str) -> float:
 def _dialogue(values: Mapping[str, Any], where: str) -> Dialogue:
     """The conversation of a line: messages that end with an assistant turn, of which at least one carries loss."""
     messages, tools = values["messages"], values.get("tools")
-    readable = isinstance(messages, list) and all(
-        isinstance(message, dict)
-        and message.get("role") in ROLES
-        and (isinstance(message.get("content"), str) or (message.get("content") is None and message.get("tool_calls")))
-        for message in messages
-    )
-    if not readable:
-        raise LarkError(
-            f"{where}: `messages` must be a list of messages, each with text as content and a role: {', '.join(ROLES)}."
-        )
-    dialogue = Dialogue(messages, tools if isinstance(tools, list) else None)
+    check_messages(messages, where)
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise LarkError(f"{where}: `tools` must be a list of objects, one description per tool, not {quoted(tools)}.")
+    dialogue = Dialogue(messages, tools)
     roles = [message["role"] for message in messages]
     if "user" not in roles or roles[-1] != "assistant" or not dialogue.turns:
         raise LarkError(

@@ -204,6 +204,16 @@ def test_an_empty_gold_answer_is_refused(answer: object, tmp_path: Path) -> None
         load("mine", replace(MINE, path=str(tmp_path / "a.jsonl")))
 
 
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_boolean_is_no_text(answer: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": answer, "wrong": not answer}) + "\n")
+    task = replace(MINE, path=str(tmp_path / "a.jsonl"))
+    with pytest.raises(LarkError, match=rf"a\.jsonl, line 1: `answer` is the boolean {answer}"):
+        load("mine", task)
+    (problem,) = load("mine", replace(task, answer_format="choice", distractor_fields=["wrong"]))
+    assert sorted(problem.options) == ["False", "True"]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("field", ["answer", "level", "wrong", "id"])
 def test_numbers_that_mean_nothing_are_named(field: str, value: float, tmp_path: Path) -> None:

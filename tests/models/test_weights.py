@@ -148,6 +148,36 @@ def test_a_student_whose_embeddings_are_all_zero_is_refused(folder: Path) -> Non
         load_model(str(folder), composed().student, "cpu")
 
 
+def test_a_config_with_more_layers_than_the_checkpoint_has_tensors_is_refused_at_once(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 10**9}))
+    with pytest.raises(LarkError, match="has 1000000000 layers, but the checkpoint has only"):
+        load_model(str(folder), composed().student, "cpu")
+    with pytest.raises(LarkError, match="has 1000000000 layers, but the checkpoint has only"):
+        check_complete(str(folder), None, "student")
+
+
+def test_what_a_config_says_about_outputs_changes_nothing(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    ids = torch.tensor([[5, 6, 7]])
+    expected = load_model(str(folder), composed().student, "cpu")(ids).logits
+    (folder / "config.json").write_text(json.dumps({**config, "return_dict": False, "output_hidden_states": True}))
+    found = load_model(str(folder), composed().student, "cpu")(ids)
+    assert torch.equal(found.logits, expected)
+    assert found.hidden_states is None
+
+
+def test_a_head_of_its_own_in_a_checkpoint_with_tied_embeddings_is_refused(folder: Path) -> None:
+    embeddings = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
+    change(folder, **{"lm_head.weight": embeddings.clone()})
+    load_model(str(folder), composed().student, "cpu")
+    change(folder, **{"lm_head.weight": embeddings * 2})
+    with pytest.raises(LarkError, match=r"`tie_word_embeddings` .* the checkpoint has another lm_head"):
+        load_model(str(folder), composed().student, "cpu")
+    with pytest.raises(LarkError, match="`tie_word_embeddings` in"):
+        check_complete(str(folder), None, "student")
+
+
 def test_quantised_students_are_refused(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     asked = {"quant_method": "bitsandbytes", "load_in_8bit": True}

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -367,12 +369,58 @@ def test_results_without_an_id_or_with_that_of_their_call_are_accepted(
         ({"question": "A?", "t_thinking_trajectory": 3, "t_attempt": "x"}, "`t_thinking_trajectory` must be a string"),
         ({"question": "A?", "response": "x", "thinking": {"a": 1}}, "`thinking` must be a string, not an object"),
         ({"something": "else"}, "there is no `question`; the row has something.*pool.layout"),
+        ({"question": "A?", "response": "\u200b\u200b"}, "the response is empty"),
+        ({"question": "A?", "response": "\0"}, "the response is empty"),
+        ({"question": "A?", "response": "x", "answer": True}, "`answer` must be text or a number, not True"),
+        ({"instruction": ["Add."], "input": "1 1", "output": "2"}, "`instruction` must be a string, not a list"),
+        ({"messages": [{**chat("A?", "x")[0], "from": "gpt"}, chat("A?", "x")[1]]}, "message 1: different roles in `role` and"),
+        ({"messages": chat("A?", "x", tool_calls=[{"name": "f"}], function_call={"name": "g"})},
+         "message 2: calls in `tool_calls` and in `function_call`"),
+        ({"messages": [{"role": "user", "content": [{"type": "reasoning", "text": "Hm."}, "A?"]}, *chat("", "x")[1:]]},
+         "message 1: a content part with reasoning in a user turn"),
     ],
 )  # fmt: skip
 def test_bad_rows_of_each_layout_name_the_file_and_the_line(row: dict[str, Any], said: str, tmp_path: Path) -> None:
     pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "Fine?", "response": "yes"}, row])
     with pytest.raises(LarkError, match=rf"a\.jsonl, line 2.*{said}"):
         list(read(pool))
+
+
+@pytest.mark.parametrize("value", [datetime(2026, 1, 1), Decimal("1.5"), b"\xff"])
+@pytest.mark.parametrize("place", ["arguments", "result", "tools"])
+def test_values_of_a_table_that_json_does_not_have_are_refused(place: str, value: object, tmp_path: Path) -> None:
+    call = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"a": value if place == "arguments" else 1}}]}
+    opening = [{"role": "user", "content": "A?"}, call]
+    result = {"role": "tool", "content": {"value": value if place == "result" else 2}}
+    tools = [{"name": "f", "since": value if place == "tools" else 3}]
+    table = {"prompt": [opening], "completion": [[result]], "tools": [tools]}
+    pd.DataFrame(table).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(LarkError, match=r"a\.parquet, row 1.* is not JSON .*Store it as JSON text"):
+        list(read(Pool(name="test", format="rows", path=str(tmp_path / "a.parquet"))))
+
+
+def test_roles_are_read_in_any_case_and_text_under_either_name(tmp_path: Path) -> None:
+    upper = [{**turn, "from": turn["from"].upper()} for turn in calling(1, "A?")]
+    both = [{"role": "user", "content": "", "value": "A?"}, {"role": "assistant", "content": "", "value": "x"}]
+    pool = write_jsonl(tmp_path / "a.jsonl", [{"conversations": each} for each in (calling(1, "A?"), upper, both)])
+    first, second, third = read(pool)
+    assert first.conversation == second.conversation
+    assert (third.question, third.response) == ("A?", "x")
+
+
+def test_what_only_assistant_turns_have_is_reported_elsewhere(tmp_path: Path) -> None:
+    question = {"role": "user", "content": "A?", "reasoning_content": "Hm.", "tool_calls": [{"name": "f"}]}
+    tally = Tally()
+    list(read(write_jsonl(tmp_path / "a.jsonl", [{"messages": [question, *chat("", "x")[1:]]}]), tally))
+    assert tally.unused == {"messages.reasoning_content": 1, "messages.tool_calls": 1}
+
+
+@pytest.mark.parametrize("reason", ["length", "LENGTH", "max_tokens"])
+def test_generations_that_reached_a_limit_are_counted(reason: str, tmp_path: Path) -> None:
+    row = {"problem": "A?", "generations": ["x", "y"], "finish_reasons": [reason, "stop"]}
+    tally = Tally()
+    list(read(write_jsonl(tmp_path / "a.jsonl", [row]), tally))
+    assert tally.incomplete == 1
 
 
 @pytest.mark.parametrize(

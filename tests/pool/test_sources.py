@@ -26,6 +26,7 @@ from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.files import readable
 from lark.pool.identity import pool_identity
+from lark.pool.partition import write_parts
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.reading.rows import rows as read_rows
@@ -44,6 +45,22 @@ def counted(pool: Pool, tmp_path: Path) -> tuple[dict[str, Any], str]:
     tally = Tally()
     counts = pools.write(read(pool, tally), tmp_path / pools.FILE, pool, tally)
     return counts, pool_summary(counts)
+
+
+def test_files_without_rows_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(lines("1"))
+    (folder / "b.jsonl.gz").write_bytes(b"")
+    (folder / "c.csv").write_text("What is 1+1?,It is 2.\n")
+    pool = Pool(name="p", format="rows", path=str(folder))
+    counts, said = counted(pool, tmp_path)
+    assert counts["empty_files"] == ["b.jsonl.gz", "c.csv"]
+    assert "2 files without rows: b.jsonl.gz, c.csv." in said
+    groups = [[folder / "a.jsonl"], [folder / "b.jsonl.gz", folder / "c.csv"]]
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    assert write_parts(pool, groups, parts, processes=1)["empty_files"] == ["b.jsonl.gz", "c.csv"]
 
 
 def test_files_in_a_folder_are_read_or_named(tmp_path: Path) -> None:

@@ -100,6 +100,14 @@ def test_parquet_of_the_wrong_kind_is_refused(columns: dict[str, list[object]], 
         external.read_scores(tmp_path / "scores.parquet")
 
 
+@pytest.mark.parametrize("kind", [pa.duration("s"), pa.timestamp("us", "Nowhere/Else")])
+def test_ids_that_python_cannot_hold_are_refused(kind: pa.DataType, tmp_path: Path) -> None:
+    ids = pa.array([2**62, 1], kind)
+    pq.write_table(pa.table({"question_id": ids, "candidate_id": ["a", "b"], "score": [1, 2]}), tmp_path / "scores.parquet")
+    with pytest.raises(LarkError, match="its ids cannot be read"):
+        external.read_scores(tmp_path / "scores.parquet")
+
+
 def test_ids_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
     rows = "NA,null,1\n007,nan, 2\r\n1e3,None,\nq,x,NA\n"
     read = external.read_scores(written(tmp_path / "scores.csv", "\ufeffquestion_id, candidate_id, score\n" + rows))
