@@ -158,7 +158,8 @@ def same_answer(predicted: Answer, expected: Answer) -> bool:
         return _same_singleton(our_items, their_items) or same_statement(ours[0], theirs[0])
     if their_kind == "one" and "or" in predicted.joints:  # `1\\frac{1}{2} or 1.5` says one thing
         first = our_items[0]
-        return all(same_statement(item, theirs[0]) and same_statement(first, item) for item in our_items)
+        agree = _agree_in_percent([quantity for item in our_items for quantity in item.quantities])
+        return agree and all(same_statement(item, theirs[0]) and same_statement(first, item) for item in our_items)
     are_joined_alike = len({"or" in answer.joints for answer in (predicted, expected)}) == 1
     return (are_joined_alike or _are_solutions(predicted)) and _match(our_items, their_items, same_statement)
 
@@ -247,7 +248,8 @@ def same_statement(predicted: Statement, expected: Statement) -> bool:
         return False
     if len(expected.values) == 1:
         (gold,) = expected.quantities
-        if predicted.values and all(_same_quantity(ours, gold) for ours in predicted.quantities):
+        are_same = predicted.values and all(_same_quantity(ours, gold) for ours in predicted.quantities)
+        if are_same and _agree_in_percent(predicted.quantities):
             first = predicted.quantities[0]
             rounded = zip(predicted.rounded, predicted.units[len(predicted.values) :], strict=True)
             return all(unit in {first[1], None} and _is_rounded(ours, first[0]) for ours, unit in rounded)
@@ -281,6 +283,14 @@ def _same_quantity(predicted: tuple[Value, labels.Unit | None], expected: tuple[
     if our_unit == labels.DEGREE and their_unit is None and _is_in_radians(ours):
         return False
     return labels.are_compatible(our_unit, their_unit) and same_value(ours, theirs)
+
+
+def _agree_in_percent(quantities: Sequence[tuple[Value, labels.Unit | None]]) -> bool:
+    """Whether percentages and other numbers of one answer are equal: `0.5 = 50\\%`, not `6 = 6\\%`."""
+    numbers = [(value, _is_percentage(unit)) for value, unit in quantities if isinstance(value, Expression)]
+    percents, others = ([value for value, is_percent in numbers if is_percent is wanted] for wanted in (True, False))
+    pairs = product(map(_hundredth, percents), others)
+    return all(same_expression(ours, theirs) or same_expression(theirs, ours) for ours, theirs in pairs)
 
 
 def _is_in_radians(value: Value) -> bool:

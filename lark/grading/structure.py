@@ -273,7 +273,9 @@ _ANGLE_NAME = re.compile(
 _MATRIX_NAME = re.compile(r"[A-Z] \^ \{ (?:- 1|[0-9]+|T) \}")
 _UNIT = re.compile(r"(?:/ )?w(?: (?:w|\.|/ w|\\cdot w|- w|\^ \{ (?:- )?[1-4] \}))*")
 _SINGULAR = re.compile(r"(?:- )?(?:1(?:\.0*)?|0?\.[0-9]+|\\frac \{ [0-9]+ \} \{ [0-9]+ \}|[0-9]+ / [0-9]+)")
-_IN_FORMULA = frozenset({"+", "-", "/", ":", "(", ")", "|", "{", "}", r"\frac", r"\cdot", r"\times", r"\sqrt", "^", "_"})
+_IN_FORMULA = frozenset(
+    {"+", "-", "/", ":", "(", ")", "|", "{", "}", r"\frac", r"\cdot", r"\times", r"\sqrt", r"\vec", r"\overline", "^", "_"}
+)
 
 
 def _with_unit_in_a_row(tokens: Tokens) -> Tokens:
