@@ -80,6 +80,7 @@ _GLUE = re.compile(r"\s|\$|\\[()\[\],;:! ]|\\q?quad|\\text(?![A-Za-z])|[{}]")
 _JOINT = re.compile(
     r"(?:[,;/&|]|or|and|not|but|maybe|perhaps|possibly|probably|also|either|else|alternatively)+", re.IGNORECASE
 )
+_ALTERNATIVE = re.compile(r"(?:\s|[$,;(){}]|\\[()\[\],;:! ]|\\q?quad|\\text(?![A-Za-z]))*or(?![A-Za-z])", re.IGNORECASE)
 _LONGEST_GLUE = 80
 _WORD = re.compile(r"\\[A-Za-z]+|\\.|([A-Za-z0-9]+(?:['-][A-Za-z]+)*)")
 
@@ -90,7 +91,8 @@ def extract_boxed_list(text: str) -> str | None:
     `\\fbox{…}` and `\\boxed 5` count as boxes. Boxes with nothing but a comma, `and`, `or` or the like between them
     (`\\boxed{1} and \\boxed{2}`) are one list, `1, 2`. Boxes with nothing, signs or a single word between them (`\\boxed{6} vs
     \\boxed{5}`) are alternatives, `6 or 5`. After prose (two words, or the beginning of a sentence), a box is an answer by itself,
-    and a box that is only repeated is not a list. Of nested boxes, the outer one counts with everything in it.
+    and a box that is only repeated is not a list. `or` after a box always begins an alternative. A box before `</think>` belongs to
+    the reasoning. Of nested boxes, the outer one counts with everything in it.
     """
     boxes = _find_boxes(text, _LENIENT_TOKEN)
     if not boxes or boxes[-1] is None or not text[boxes[-1].content].strip():
@@ -134,6 +136,8 @@ def _joint(text: str, box: _Box, following: _Box) -> str | None:
     if not 0 <= following.start - box.end <= _LONGEST_GLUE:
         return None
     between = text[box.end : following.start]
+    if "</think>" in between:
+        return None
     glue = _GLUE.sub("", between).lower()
     if glue.strip(",;()") == "or" or not glue:
         return " or "
@@ -141,7 +145,7 @@ def _joint(text: str, box: _Box, following: _Box) -> str | None:
         return " = "
     if _JOINT.fullmatch(glue):
         return ", "
-    return None if _is_prose(between) else " or "
+    return None if _is_prose(between) and not _ALTERNATIVE.match(between) else " or "
 
 
 def _is_prose(text: str) -> bool:

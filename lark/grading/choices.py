@@ -18,7 +18,15 @@ _LETTER = re.compile(
     r"(?P<open>[(\[{]?)\s*(?P<letter>[A-Za-z])\s*(?P<end>$|[)\]}][.:]?|[.:](?=\s|$)|(?<=\s)[-\u2013\u2014](?=\s+[0-9]))"
 )
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_QUOTED = re.compile(r"([\"'`_]|\*{1,3}|__)([A-Za-z])\1")
+_QUOTED = re.compile(r"([\"'`_]|\*{1,3}|__)(\(?[A-Za-z][).:]?)\1")
+_LAYOUT = re.compile(r"\\(?:(?:left|right|displaystyle|textstyle|bf|rm|q?quad|[Ll]arge)(?![A-Za-z])|[,;:!()\[\] ])")
+_SHORTENED_NOT = re.compile(r"(?<=[a-z])n['\u2019]t\b")
+_SHORTENED_IS = re.compile(r"['\u2019](?:m|s|re)\b")
+_FIRST_PERSON = re.compile(
+    r"\bI(?:['\u2019]|\s+(?:am|think|believe|guess|suppose|feel|was|would|will|can|cannot|could|may|might|do|did|have|choose|chose)\b)"
+    r"|\b(?:[Ll]et me|[Ll]et['\u2019]s|[Mm]y)\b"
+)
+"""An option's text does not speak of the writer."""
 _EMPHASIS = re.compile(r"(\*{1,3}|__)([^*_]+)\1")
 """Markdown's emphasis around the whole answer."""
 _SPECIES = re.compile(
@@ -61,15 +69,17 @@ _LABELLED = word_set(
 """Nouns that a letter follows as a label: `vitamin C`."""
 _RETRACTIONS = word_set(
     "maybe perhaps possibly probably presumably actually wrong incorrect unsure uncertain guess oops sorry wait hmm nope nah"
-    " mistake ignore scratch instead unlikely doubt doubtful alternatively otherwise correction"
+    " mistake ignore scratch instead unlikely doubt doubtful guessing alternatively otherwise correction"
     " kidding joking lol strike decide undecided convinced unclear"
 )
 _CONNECTIVES = word_set("or but nor and rather unless except though although if versus vs also is")
 _VERDICT = JUDGING | word_set(
     "it this that these those i you he she they is are was were be been has not no never sure right correct true false"
-    " cannot excluded ruled crossed struck out off"
+    " am could would does did ca wo cannot excluded ruled crossed struck out off"
 )
 """Words that judge the choice if the text has no others."""
+_SUITS = word_set("fit fits work works make makes sense do can")
+"""Words that judge the choice together with `not`."""
 
 
 def choice_letter(answer: str) -> str | None:
@@ -81,6 +91,7 @@ def choice_letter(answer: str) -> str | None:
         text = _MACRO.sub(r"\1", text)
     if whole := _EMPHASIS.fullmatch(text):
         text = whole[2]
+    text = _LAYOUT.sub(" ", text)
     text = _OPENING.sub("", _QUOTED.sub(r"\2", text).replace("$", "").strip(), count=1)
     match = _LETTER.match(text)
     if match is None or not _is_enclosed(match["open"], match["end"][:1]):
@@ -99,17 +110,18 @@ def _is_enclosed(opening: str, closing: str) -> bool:
 
 def _describes(text: str) -> bool:
     """Whether the text after the letter can be the chosen option's own, and names no other option."""
-    words = re.findall(r"[a-z]+", text.lower())
+    words = re.findall(r"[a-z]+", _SHORTENED_IS.sub(" is", _SHORTENED_NOT.sub(" not", text.lower())))
     if _LABEL.search(text) or _LOWER_OPTION.search(text) or _ARROW.search(text) or re.match(r"[-=/,;&|]\s*[A-Za-z]", text):
         return False
-    if _ABOUT_OPTIONS.search(_OF_THE_OPTIONS.sub("", text)) or _HESITATION.search(text):
+    if _ABOUT_OPTIONS.search(_OF_THE_OPTIONS.sub("", text)) or _HESITATION.search(text) or _FIRST_PERSON.search(text):
         return False
     first = re.match(r"if and only if|[a-z]*", text.lower())
     if (first and first[0] in _CONNECTIVES) or _RETRACTIONS & set(words):
         return False
     if words and words[0] in {"no", "not"} and (len(words) == 1 or not is_plain(words[1:2])):
         return False
-    if words and _VERDICT.issuperset(words) and not any(character.isdigit() for character in text):
+    verdicts = _VERDICT | _SUITS if "not" in words else _VERDICT
+    if words and verdicts.issuperset(words) and not any(character.isdigit() for character in text):
         return False
     return not any(_is_another_option(text, match) for match in _OPTION.finditer(text))
 

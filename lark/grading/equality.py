@@ -7,7 +7,7 @@ tokens.
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import combinations, pairwise, starmap
+from itertools import combinations, pairwise, product, starmap
 from typing import TypeVar
 
 import sympy  # type: ignore[import-untyped]
@@ -15,7 +15,7 @@ from sympy import FiniteSet, Interval, S, Set
 
 from lark.grading import labels
 from lark.grading.expressions import INFINITIES, Expression, Tokens, letters, source
-from lark.grading.lexer import GREEK, Kind, Token, UnreadableError, tokenize
+from lark.grading.lexer import FUNCTIONS, GREEK, Kind, Token, UnreadableError, tokenize
 from lark.grading.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality, same_number
 from lark.grading.structure import (
     Answer,
@@ -32,9 +32,11 @@ from lark.grading.structure import (
 
 T = TypeVar("T")
 _COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple", (r"\langle", r"\rangle"): "tuple"}
-_NOTHING = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?|empty set")
+_NOTHING = re.compile(
+    r"(?:there (?:is|are) |(?:the )?(?:equation|system|inequality) has )?no (?:real )?solutions?(?: exists?)?|empty set"
+)
 _BARE_WORD = re.compile(r"(?<![\\A-Za-z{])(?:[A-Za-z]{4,}|and|or)(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])")
-_PROSE = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*\.?")
+_PROSE = re.compile(r"[A-Za-z]+(?:,? [A-Za-z]+)*\.?")
 _SHORT_WORD = re.compile(r"\b(?:[A-Z][a-z]{2}|(?i:yes|no|not|odd|red|all|both|the|an|of|is|are|in|on|to|at|by|for))\b")
 """A bare word of two or three letters, in a gold answer of nothing but words. Other short ones are products: `ab`, `Rh`."""
 
@@ -53,7 +55,7 @@ def compare(prediction: str, gold: str) -> bool:
         expected = tuple(tokenize(_with_words(gold), _Everything()))
         symbols = letters(expected) | {token.text for token in expected if token.kind is Kind.COMMAND}
         predicted = tuple(tokenize(prediction, symbols))
-        if _without_period(predicted) == _without_period(expected):
+        if _without_period(predicted) == _without_period(expected) or _is_prose_of(predicted, gold):
             return True
         if _is_one_letter(expected) and expected[0] not in (Token(Kind.WORD, token.text) for token in predicted):
             return False  # not `a` for the letter A; for the option (A) it is right
@@ -72,6 +74,20 @@ def _with_words(gold: str) -> str:
     for pattern in patterns:
         gold = pattern.sub(lambda match: rf"\text{{{match[0]}}}", gold)
     return gold
+
+
+def _is_prose_of(predicted: Tokens, gold: str) -> bool:
+    """Whether the prediction has the words of a gold answer of bare words in `\\text{…}`, also if they were read as products. Upper
+    and lower case differ if nothing shows that they are words: `\\text{Jo}` is Jo, and `\\text{AB}` is not ab."""
+    words = [token.text for token in _without_period(predicted)]
+    if (
+        not _PROSE.fullmatch(gold)
+        or len(gold.split()) == len(gold.replace(" ", ""))
+        or not all(token.kind is Kind.WORD for token in _without_period(predicted))
+    ):
+        return False
+    text, has_words = gold.removesuffix("."), re.search(r"\\text\{(?!(?:and|or)\})", _with_words(gold)) is not None
+    return " ".join(words) == text or (has_words and " ".join(words).lower() == text.lower())
 
 
 def _without_period(tokens: Tokens) -> Tokens:
@@ -131,18 +147,34 @@ def same_answer(predicted: Answer, expected: Answer) -> bool:
     ours, theirs = _joined(predicted), _joined(expected)
     (our_kind, our_items), (their_kind, their_items) = _items(ours), _items(theirs)
     kinds = {our_kind, their_kind}
-    if kinds == {"set", "tuple"}:
-        return False
+    if kinds == {"set", "tuple"}:  # `\\{(1,2)\\}` has the point (1,2) as its only solution
+        sides = (our_items, theirs) if our_kind == "set" else (ours, their_items)
+        return all(len(side) == 1 for side in sides) and same_statement(sides[0][0], sides[1][0])
     if kinds <= {"one", "tuple"}:
         return same_statement(ours[0], theirs[0])
     if kinds == {"tuple", "list"}:
-        return _all_same(_in_order(our_items), _in_order(their_items), same_statement)
+        return "or" not in predicted.joints and _all_same(_in_order(our_items), _in_order(their_items), same_statement)
     if kinds == {"one", "set"}:
         return _same_singleton(our_items, their_items) or same_statement(ours[0], theirs[0])
     if their_kind == "one" and "or" in predicted.joints:  # `1\\frac{1}{2} or 1.5` says one thing
         first = our_items[0]
-        return all(same_statement(item, theirs[0]) and same_statement(first, item) for item in our_items)
-    return _match(our_items, their_items, same_statement)
+        agree = _agree_in_percent([quantity for item in our_items for quantity in item.quantities])
+        return agree and all(same_statement(item, theirs[0]) and same_statement(first, item) for item in our_items)
+    are_joined_alike = len({"or" in answer.joints for answer in (predicted, expected)}) == 1
+    return (are_joined_alike or _are_solutions(predicted)) and _match(our_items, their_items, same_statement)
+
+
+def _are_solutions(answer: Answer) -> bool:
+    """Whether the statements can be solutions for one variable, which people join by `and` and by `or`. Words and values of
+    different variables are not: `Tom or Bob` is not `Tom and Bob`."""
+    names = {_single(_variables(statement)) for statement in answer.statements}
+    values = [value for statement in answer.statements for value in statement.values]
+    return len(names - {""}) < 2 and not any(isinstance(value, Words) for value in values)
+
+
+def _single(names: set[str]) -> str:
+    """The first letters of the names: `x_1` and `x_2` are solutions for x."""
+    return "".join(sorted({name[0] for name in names}))
 
 
 def _same_singleton(ours: list[Statement], theirs: list[Statement]) -> bool:
@@ -216,7 +248,8 @@ def same_statement(predicted: Statement, expected: Statement) -> bool:
         return False
     if len(expected.values) == 1:
         (gold,) = expected.quantities
-        if predicted.values and all(_same_quantity(ours, gold) for ours in predicted.quantities):
+        are_same = predicted.values and all(_same_quantity(ours, gold) for ours in predicted.quantities)
+        if are_same and _agree_in_percent(predicted.quantities):
             first = predicted.quantities[0]
             rounded = zip(predicted.rounded, predicted.units[len(predicted.values) :], strict=True)
             return all(unit in {first[1], None} and _is_rounded(ours, first[0]) for ours, unit in rounded)
@@ -252,6 +285,14 @@ def _same_quantity(predicted: tuple[Value, labels.Unit | None], expected: tuple[
     return labels.are_compatible(our_unit, their_unit) and same_value(ours, theirs)
 
 
+def _agree_in_percent(quantities: Sequence[tuple[Value, labels.Unit | None]]) -> bool:
+    """Whether percentages and other numbers of one answer are equal: `0.5 = 50\\%`, not `6 = 6\\%`."""
+    numbers = [(value, _is_percentage(unit)) for value, unit in quantities if isinstance(value, Expression)]
+    percents, others = ([value for value, is_percent in numbers if is_percent is wanted] for wanted in (True, False))
+    pairs = product(map(_hundredth, percents), others)
+    return all(same_expression(ours, theirs) or same_expression(theirs, ours) for ours, theirs in pairs)
+
+
 def _is_in_radians(value: Value) -> bool:
     members = value.members if isinstance(value, Inequality) else (value,)
     return any(isinstance(member, Expression) and r"\pi" in member.latex for member in members)
@@ -275,15 +316,36 @@ def _same_names(predicted: Statement, expected: Statement) -> bool:
     ours, theirs = _variables(predicted), _variables(expected)
     if any((_is_disordered(name) or _argument(name) in theirs) and name not in expected.names for name in predicted.names):
         return False
+    if any(starmap(_is_derived, product(predicted.names, expected.names))):
+        return False
     if ours and any(isinstance(value, Expression) and len(value.tokens) == 1 and value.letters for value in expected.values):
         return False  # `A = B` for the gold answer A
     return not ours or not theirs or bool(ours & theirs) or bool({n[0] for n in ours} & {n[0] for n in theirs if len(n) == 1})
 
 
+_DERIVING = frozenset({"'", "+", "-", "/", ":", "^", r"\frac", r"\cdot", r"\times", r"\circ", r"\sqrt"}) | FUNCTIONS
+
+
+def _is_derived(name: Tokens, other: Tokens) -> bool:
+    """Whether one of two names is made of the other: `f'(x)` or `f^{-1}(x)` of `f(x)`, `x+y` or `\\sin x` of `x`."""
+    ours, theirs = _symbols(name), _symbols(other)
+    our_marks, their_marks = ([token.text for token in tokens if token.text in _DERIVING] for tokens in (name, other))
+    return our_marks != their_marks and bool(set(theirs[:1]) & set(ours if our_marks else ours[:1]))
+
+
+def _symbols(name: Tokens) -> list[str]:
+    """The symbols in a name, also in `dy` and `AB`, without those in words."""
+    texts = (
+        token.text for token in name if (token.kind in {Kind.LETTER, Kind.WORD} and len(token.text) <= 2) or token.text in GREEK
+    )
+    return [symbol for text in texts for symbol in ([text] if text in GREEK else text)]
+
+
 def _variables(statement: Statement) -> set[str]:
     names = {source(name) for name in statement.names}
-    names |= {_variable(value) for value in statement.values if isinstance(value, Inequality)}
-    return {name.replace(" ", "") for name in names if re.fullmatch(r"[A-Za-z](?: _ .*)?", name)}
+    found = {name for name in names if re.fullmatch(r"[A-Za-z](?: _ .*)?", name)}
+    bounded = {_variable(value) for value in statement.values if isinstance(value, Inequality)}
+    return {name.replace(" ", "") for name in found | bounded if name and not name.startswith("\\")}
 
 
 def _argument(name: Tokens) -> str | None:
@@ -295,7 +357,8 @@ def _argument(name: Tokens) -> str | None:
 def _is_disordered(name: Tokens) -> bool:
     """Whether coordinates are named in an unusual order: `(y,x) = (1,2)` is the point (2,1)."""
     found = [token.text for token in name if token.kind is Kind.LETTER]
-    return name[0].text == "(" and found != sorted(found) and all(len(text) == 1 for text in found)
+    is_tuple = name[0].text == "(" and "," in {token.text for token in name}
+    return is_tuple and found != sorted(found) and all(len(text) == 1 for text in found)
 
 
 def same_value(predicted: Value, expected: Value) -> bool:
@@ -317,8 +380,12 @@ def same_value(predicted: Value, expected: Value) -> bool:
             same = _all_same(_column(predicted), _column(expected), same_expression)
         case Group(opening=":", closing=":"), Expression():
             same = same_expression(_quotient(predicted), expected)
+        case Expression(), Group(opening=":"):
+            same = not _is_time(expected) and same_expression(predicted, _quotient(expected))
         case Inequality(), Inequality():
-            same = _match(_positive(predicted), _positive(expected), same_inequality) or _same_set(predicted, expected)
+            is_bounded = not INFINITIES.keys() & {member.latex for member in (*predicted.members, *expected.members)}
+            same = is_bounded and _match(_positive(predicted), _positive(expected), same_inequality)
+            same = same or _same_set(predicted, expected)
         case _:
             same = _same_set(predicted, expected)
     return same
@@ -443,7 +510,7 @@ def _interval(start: sympy.Expr, end: sympy.Expr, left_open: bool, right_open: b
 def _variable(inequality: Inequality) -> str:
     """The variable that an inequality is solved for; empty if it is not solved."""
     names = [member.latex for member in inequality.members if member.letters]
-    return names[0] if len(names) == 1 and re.fullmatch(r"[A-Za-z](?: _ \{ [^{}]* \})?|\\[a-z]+", names[0]) else ""
+    return names[0] if len(names) == 1 and re.fullmatch(r"[A-Za-z](?: _ \{ [^{}]* \}| \( [a-z] \))?|\\[a-z]+", names[0]) else ""
 
 
 def _solution(inequality: Inequality) -> Set:

@@ -23,15 +23,17 @@ _MEASURES = {
     "ml": "mL milliliter milliliters", "gal": "gallon gallons", "s": "sec secs second seconds", "min": "mins minute minutes",
     "h": "hr hrs hour hours", "day": "days", "week": "weeks", "month": "months", "year": "yr yrs years", "mph": "",
     "kmh": "kmph kph", "percent": "pct percentage percents",
-    "degree": "deg degrees", "radian": "rad radians rads", "dollar": "dollars USD",
+    "degree": "deg degrees", "celsius": "centigrade", "fahrenheit": "", "radian": "rad radians rads", "dollar": "dollars USD",
     "cent": "cents", "euro": "euros EUR", "rupee": "rupees", "yen": "", "am": "", "pm": "",
     "n": "N newton newtons", "j": "J joule joules",
     "w": "W watt watts", "v": "V volt volts", "a": "A amp amps", "hz": "Hz hertz", "k": "K kelvin", "ohm": "ohms", "acre": "acres",
+    "kj": "kilojoule kilojoules", "kw": "kilowatt kilowatts", "kwh": "", "pa": "pascal pascals", "kpa": "", "atm": "",
+    "mol": "mole moles", "rpm": "", "bpm": "", "kb": "kilobyte kilobytes", "mb": "megabyte megabytes", "gb": "gigabyte gigabytes",
 }  # fmt: skip
 _SAME_KIND = [
     word_set(names)
     for names in ("cm mm m km in ft yd mi", "kg g mg lb oz", "l ml gal", "s min h day week month year", "mph kmh", "am pm",
-                  "percent degree radian", "dollar cent euro rupee yen")
+                  "percent degree radian", "celsius fahrenheit", "dollar cent euro rupee yen")
 ]  # fmt: skip
 """Measures of which a value has one: `5 m cm` is neither 5 m nor 5 cm."""
 _UPPER = word_set("n j w v a k")
@@ -45,13 +47,17 @@ _ANY_MEASURE = frozenset({"unit", "units"})
 _IRREGULAR = word_set("people men women children feet teeth mice geese sheep fish deer dice cattle mph kmh pm am")
 _BETWEEN = word_set("per of in a an the each every")
 _PER = word_set("per a an each every")
-_AFTER = word_set("old long tall high wide deep away apart total altogether each left remaining overall")
+_AFTER = word_set("old long tall high wide deep away apart total altogether each left remaining overall later ago")
+_TOTAL = word_set("total altogether overall each left remaining")
+"""Words that may follow a value without a unit."""
 _QUANTITIES = word_set(
     "age amount angle answer area average base circumference coefficient cost count degree degrees denominator determinant"
     " diameter difference dimensions discriminant distance earnings expectation factor height hypotenuse intercept interest"
     " length limit maximum max mean median minimum min mode money number numbers numerator outcomes perimeter period price"
     " probability product profit quotient radius range rate ratio remainder result root roots salary score side slope solution"
-    " solutions speed sum term time total value values variance velocity volume weight width mass vertex center"
+    " solutions speed sum term time total value values variance velocity volume weight width mass vertex center centroid"
+    " equation expression function polynomial derivative integral inverse domain interval set point vector"
+    " matrix coordinates temperature day date"
 )
 JUDGING = word_set(
     "wrong wrongs false falsehood falsehoods untrue incorrect invalid bad contradiction contradictions error errors mistake"
@@ -74,7 +80,7 @@ DENIED = _DENYING | word_set(
     " approximated rough roughly estimate estimated near nearly close exact ish upper lower bound bounds"
     " greater larger smaller bigger sometimes always often seldom rarely besides whereas regardless nevertheless"
     # verbs and pronouns
-    " is are was were be been being do does did has have had get gets give gives make makes mean means say says"
+    " is are was were be been being do does did has have had get gets give gives make makes means say says"
     " think thinks thought believe believes equal equals fail fails hold holds become becomes seem seems appear appears depend"
     " depends work works apply applies exist exists remain remains look looks sound sounds feel feels win wins lose loses need"
     " needs want wants require requires miss misses mislead misleads disagree disagrees kidding joking vary"
@@ -97,7 +103,7 @@ _ADJECTIVE = re.compile(
     r"(?!(?:vege)?table|cable|bed|seed|dish|fish|olive|five).+(?:ous|ible|able|ish|ful|less|ive|ed|ect|ish|wise|ic|al)"
 )
 _OPENING = re.compile(
-    r"(?:(?:so|thus|hence|therefore) )?(?:the )?(?:final |correct )?(?:answer|result|solution|value)(?: is| are)?"
+    r"it is|(?:(?:so|thus|hence|therefore) )?(?:the )?(?:final |correct )?(?:answer|result|solution|value)(?: is| are)?"
 )
 _ANSWER = re.compile(r"(?:the )?(?:final |correct )?(?:answer|result)")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"}
@@ -108,6 +114,12 @@ Unit = tuple[tuple[str, int], ...]
 """Measures or nouns and their powers, sorted by name: metres per second are `(("m", 1), ("s", -1))`."""
 PERCENT: Unit = (("percent", 1),)
 DEGREE: Unit = (("degree", 1),)
+CELSIUS: Unit = (("celsius", 1),)
+FAHRENHEIT: Unit = (("fahrenheit", 1),)
+_TEMPERATURES = frozenset({"celsius", "fahrenheit"})
+_PHRASES: dict[tuple[str, ...], Unit | None] = {
+    ("a", "m"): (("am", 1),), ("p", "m"): (("pm", 1),), ("in", "total"): None, ("in", "all"): None
+}  # fmt: skip
 
 
 def is_plain(words: Sequence[str]) -> bool:
@@ -130,10 +142,14 @@ def is_unit(words: Sequence[str], is_singular: bool) -> bool:
 
     `is_singular`: the value is 1 or a fraction, so that the noun may be in the singular (`\\frac{1}{2} \\text{ pizza}`).
     """
+    if [word.lower() for word in words[-2:]] in (["in", "total"], ["in", "all"]):
+        words = words[:-2]
+        if not words:
+            return True
     if not words or not is_plain(words):
         return False
     lower = [word.lower() for word in words]
-    if lower in (["in", "total"], ["in", "all"]):
+    if len(lower) == 1 and lower[0] in _TOTAL:
         return True
     if _starts_with_measure(words):
         if _contradict(lower):
@@ -154,7 +170,7 @@ def _contradict(lower: Sequence[str]) -> bool:
 
 
 def _is_noun(word: str, may_be_singular: bool) -> bool:
-    if word in _IRREGULAR or word in _ANY_MEASURE or word in _ALIASES:
+    if word in _IRREGULAR or word in _ANY_MEASURE or (word in _ALIASES and len(word) > 1):  # `5 M` is five million
         return True
     if may_be_singular:
         return len(word) > 2 and not _ADJECTIVE.fullmatch(word)
@@ -174,8 +190,8 @@ def _measure(word: str) -> str | None:
 def unit(words: Sequence[str], powers: Sequence[int] = ()) -> Unit | None:
     """The unit that the words describe: the measures before and after `per`, or the noun if they are none. Each word may have a
     power. `square cm` and `cm` to the power 2 are `(("cm", 2),)`. What follows `of` or `in`, and adjectives, do not count."""
-    if [word.lower() for word in words] in (["a", "m"], ["p", "m"]):
-        return ((words[0].lower() + "m", 1),)
+    if (phrase := tuple(word.lower() for word in words)) in _PHRASES:
+        return _PHRASES[phrase]
     found: dict[str, int] = {}
     sign, scale, noun = 1, 1, ""
     for i, (word, power) in enumerate(zip(words, powers or [1] * len(words), strict=True)):
@@ -197,7 +213,8 @@ def unit(words: Sequence[str], powers: Sequence[int] = ()) -> Unit | None:
             noun = _singular(lower)
     if noun.strip("-"):
         found[noun] = found.get(noun, 0) + sign
-    return tuple(sorted(found.items())) or None
+    is_temperature = not _TEMPERATURES.isdisjoint(found)
+    return tuple(sorted(item for item in found.items() if not (is_temperature and item[0] == "degree"))) or None
 
 
 def _singular(noun: str) -> str:
@@ -222,6 +239,8 @@ def are_compatible(a: Unit | None, b: Unit | None) -> bool:
     """Whether two units may belong to the same answer: they are equal, or one is missing or any unit; or they are a price or a
     number of things, and one leaves out what it is per."""
     if a is None or b is None or a == b or "unit" in dict(a) or "unit" in dict(b):
+        return True
+    if DEGREE in (a, b) and {CELSIUS, FAHRENHEIT} & {a, b}:
         return True
     above, below = ([[(name, power) for name, power in unit if power * sign > 0] for unit in (a, b)] for sign in (1, -1))
     is_counted = all(name in _COUNTED or name not in _MEASURES for name, _ in above[0])
@@ -255,6 +274,17 @@ def opening_length(words: Sequence[str]) -> int:
         if _OPENING.fullmatch(" ".join(words[:count]).lower()):
             return count
     return 0
+
+
+def is_name(words: Sequence[str]) -> bool:
+    """Whether the words before a value name it, as before `=`: `The total cost is`, `Total cost`."""
+    return is_quantity(words[:-1] if words[-1:] and words[-1].lower() in {"is", "are"} else words)
+
+
+def power(word: str, before: str) -> int:
+    """The power of a measure that the word after it names: 2 in `cm squared`, otherwise 0."""
+    is_measure = before.lower() in _ANY_MEASURE or _measure(before) is not None
+    return {"squared": 2, "cubed": 3}.get(word.lower(), 0) if is_measure else 0
 
 
 def base(word: str) -> str | None:

@@ -61,17 +61,19 @@ _ALIASES = {
     r"\lbrack": "[", r"\rbrack": "]", r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\ast": "*", r"\colon": ":", r"\|": "|",
     r"\degree": r"^\circ", r"\textdollar": r"\$", r"\measuredangle": r"\angle", r"\backslash": r"\setminus", "%": r"\%",
     r"\bar": r"\overline", r"\overrightarrow": r"\vec", r"\lnot": r"\neg", r"\bold": r"\mathbf",
+    r"\bigcup": r"\cup", r"\bigcap": r"\cap", r"\&": r"\text{and}",
     r"\wedge": r"\text{and}", r"\land": r"\text{and}", r"\vee": r"\text{or}", r"\lor": r"\text{or}",
 }  # fmt: skip
 _LAYOUT = word_set(
     r"\left \right \big \Big \bigl \bigr \Bigl \Bigr \bigg \Bigg \displaystyle \textstyle \scriptstyle \limits \quad \qquad"
-    r" \enspace \thinspace \, \; \: \! \( \) \[ \] \bf \rm \it \normalsize \large \Large"
+    r" \enspace \thinspace \, \; \: \! \( \) \[ \] \bf \rm \it \tiny \scriptsize \footnotesize \small \normalsize \large \Large"
+    r" \LARGE \huge \Huge"
 ) | {"\\ ", "\\\n"}
 _TEXT = word_set(
-    r"\text \textrm \textbf \textit \textnormal \textsf \texttt \textup \mbox \hbox \mathrm \mathsf \mathit \operatorname"
+    r"\text \textrm \textbf \textit \textnormal \textsf \texttt \textup \mbox \hbox \mathrm \mathsf \mathit \mathtt \operatorname"
     r" \emph"
 )
-_WRAPPERS = word_set(r"\mathbf \bm \boldsymbol \mathnormal \boxed \fbox")
+_WRAPPERS = word_set(r"\mathbf \bm \boldsymbol \mathnormal \underline \boxed \fbox")
 UNICODE = str.maketrans(
     {
         "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ",
@@ -130,6 +132,12 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"(?<![0-9A-Za-z.])([0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]+)(?![0-9A-Za-z]|\.[0-9]|\s*\)?_)", r"(\1\\times 10^{\2})"),
         (r"\\(?:nice|s)frac(?![A-Za-z])", r"\\frac"),
         (r"(?<=[0-9])\s*\"\s*$", r"\\text{ inches}"),
+        (r"(?<![<>=!])<=(?![<>=])", r"\\le "),
+        (r"(?<![<>=!])>=(?![<>=])", r"\\ge "),
+        (r"(\\\\)\s*\[-?[0-9.]+\s*(?:pt|em|ex|mm|cm)\]", r"\1"),  # the distance between two rows
+        (r"\\Pr(?![A-Za-z])", "P"),
+        (r"\\mathbb\s*\{([EP])\}(?=\s*(?:\\left\s*)?[(\[])", r"\1"),
+        (r"\{:\}", ":"),
     )
 )
 

@@ -5,6 +5,7 @@ raises `UnreadableError`. `lark.grading.equality` compares the result.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -141,7 +142,7 @@ class _Parser:
         rounded: list[tuple[Expression, labels.Unit | None]] = []
         for i, (sign, part) in enumerate(zip(signs, parts, strict=True)):
             others = letters([token for other in (*parts[:i], *parts[i + 1 :]) for token in other])
-            if len(parts) > 1 and sign == "=" and self._is_name(part, others):
+            if len(parts) > 1 and sign == "=" and (self._is_name(part, others) or _is_matrix_name(part, parts)):
                 names.append(part)
                 continue
             if sign == r"\in" and not (i == len(names) == 1 and len(parts) == 2):
@@ -207,9 +208,9 @@ class _Parser:
         """Whether a side of an equation only names the quantity: `x_1`, `f(2)`, `AB`, `m+n`, `\\text{Area}`."""
         words = [token.text for token in tokens if token.kind is Kind.WORD]
         if len(words) == len(tokens) and (len(words) > 1 or len(words[0]) > 1):
-            return _is_product(tokens[0]) if len(tokens) == 1 and words[0].islower() else _is_word_name(words)
+            return (len(tokens) == 1 and words[0].islower() and _is_product(tokens[0])) or _is_word_name(words)
         tokens = tuple(map(_as_letter, tokens))
-        if _NAME.fullmatch(source(tokens)):
+        if _NAME.fullmatch(source(tokens)) or (not self.is_gold and _ANGLE_NAME.fullmatch(source(tokens))):
             head = next((token.text for token in tokens if token.kind is Kind.LETTER or token.text in GREEK), "")
             return self.is_gold or (head not in self.symbols | others and _is_plain_name(tokens))
         return not self.is_gold and _is_formula_name(tokens) and not letters(tokens) & (self.symbols | others)
@@ -250,6 +251,7 @@ class _Parser:
 
 _MARKS: dict[tuple[str, ...], labels.Unit] = {
     (r"\%",): labels.PERCENT, ("^", "{", r"\circ", "}"): labels.DEGREE, (r"\cent",): (("cent", 1),),
+    ("^", "{", r"\circ", "}", "C"): labels.CELSIUS, ("^", "{", r"\circ", "}", "F"): labels.FAHRENHEIT,
 }  # fmt: skip
 _BEFORE_VALUE: dict[str, labels.Unit] = {
     r"\$": (("dollar", 1),), r"\pounds": (("lb", 1),), r"\euro": (("euro", 1),), r"\yen": (("yen", 1),)
@@ -261,10 +263,19 @@ _NAME = re.compile(
     rf"{_LETTER}(?: \( (?:[^()=]|\( [^()=]{{1,30}} \)){{1,30}} \)| \[ [^\[\]=]{{1,30}} \])?|(?:m )?\\(?:angle|triangle) {_POINTS}"
     rf"|\| (?:{_POINTS}|[zwuv]) \||\[ {_POINTS} \]"
     rf"|\\(?:overline|vec) \{{ (?:{_POINTS}|[a-z]) \}}|{_POINTS}|\( {_LETTER}(?: , {_LETTER})+ \)"
+    r"|(?:[A-Za-z] \^ \{ - 1 \}|\( [A-Za-z](?: \\circ [A-Za-z])+ \)) \( [^()=]{1,30} \)|P \( [A-Z] = [0-9]+ \)"
+    r"|\\frac \{ d ?[a-z] \} \{ d ?[a-z] \}"
 )
+_ANGLE_NAME = re.compile(
+    rf"\\(?:sin|cos|tan|cot|sec|csc)(?: \^ \{{ 2 \}})? (?P<open>[({{] )?(?:[0-9] )?(?:{_LETTER}|\\angle {_POINTS})(?(open) [)}}])"
+)
+"""The sine of an angle in a prediction. In a gold answer it is an equation for the angle."""
+_MATRIX_NAME = re.compile(r"[A-Z] \^ \{ (?:- 1|[0-9]+|T) \}")
 _UNIT = re.compile(r"(?:/ )?w(?: (?:w|\.|/ w|\\cdot w|- w|\^ \{ (?:- )?[1-4] \}))*")
 _SINGULAR = re.compile(r"(?:- )?(?:1(?:\.0*)?|0?\.[0-9]+|\\frac \{ [0-9]+ \} \{ [0-9]+ \}|[0-9]+ / [0-9]+)")
-_IN_FORMULA = frozenset({"+", "-", "/", "(", ")", "|", "{", "}", r"\frac", r"\cdot", r"\times", r"\sqrt", "^", "_"})
+_IN_FORMULA = frozenset(
+    {"+", "-", "/", ":", "(", ")", "|", "{", "}", r"\frac", r"\cdot", r"\times", r"\sqrt", r"\vec", r"\overline", "^", "_"}
+)
 
 
 def _with_unit_in_a_row(tokens: Tokens) -> Tokens:
@@ -280,7 +291,9 @@ def _words_and_powers(tokens: Tokens) -> tuple[list[str], list[int]]:
     words: list[str] = []
     powers: list[int] = []
     for i, token in enumerate(tokens):
-        if token.kind is Kind.WORD or token.text == "/":
+        if token.kind is Kind.WORD and words and (power := labels.power(token.text, words[-1])):
+            powers[-1] = power
+        elif token.kind is Kind.WORD or token.text == "/":
             words.append("per" if token.text == "/" else token.text)
             powers.append(1)
         elif token.kind is Kind.NUMBER:
@@ -313,8 +326,15 @@ def _is_product(token: Token) -> bool:
     return token.text not in {"hi", "no", "def"} and all(ord(b) - ord(a) == 1 for a, b in pairwise(token.text))
 
 
+def _is_matrix_name(tokens: Tokens, members: Sequence[Tokens]) -> bool:
+    """Whether it is a power of a matrix, in an equation with a matrix: `A^{-1} = \\begin{pmatrix}…`."""
+    has_matrix = any(token.text.startswith(r"\begin") for member in members for token in member)
+    return has_matrix and _MATRIX_NAME.fullmatch(source(tokens)) is not None
+
+
 def _is_formula_name(tokens: Tokens) -> bool:
-    """Whether it is a formula of at least two symbols and no numbers but powers, such as `m+n`, which AIME asks for."""
+    """Whether it is a formula of at least two symbols or lengths and no numbers but powers and coefficients, such as `m+n` or
+    `100m+n`, which AIME asks for, or `\\frac{AB}{BC}`."""
     symbols: set[str] = set()
     for i, token in enumerate(tokens):
         if token.kind is Kind.LETTER or token.text in GREEK:
@@ -322,9 +342,19 @@ def _is_formula_name(tokens: Tokens) -> bool:
             symbols.add(source(tokens[i : i + 4]) if is_indexed else token.text)
         elif token.kind is Kind.WORD and token.text.islower() and _is_product(token):
             symbols.update(token.text)
-        elif token.text not in _IN_FORMULA and not (token.kind is Kind.NUMBER and i > 1 and tokens[i - 2].text in {"^", "_"}):
+        elif token.kind is Kind.WORD and re.fullmatch("[A-Z]{2}", token.text) and labels.is_point_name(token.text, False):
+            symbols.add(token.text)
+        elif token.text not in _IN_FORMULA and not _is_power_or_coefficient(tokens, i):
             return False
     return len(symbols) > 1
+
+
+def _is_power_or_coefficient(tokens: Tokens, place: int) -> bool:
+    before = "" if place == 0 else tokens[place - 1].text
+    is_power = place > 1 and tokens[place - 2].text in {"^", "_"}
+    has_symbol = len(tokens) > place + 1 and tokens[place + 1].kind is Kind.LETTER
+    is_coefficient = before in {"", "+", "-", "("} and has_symbol and tokens[place].text.strip("0.") != ""
+    return tokens[place].kind is Kind.NUMBER and (is_power or is_coefficient)
 
 
 def _is_named_point(tokens: Tokens) -> bool:
@@ -343,9 +373,12 @@ def _as_letter(token: Token) -> Token:
 
 
 def _without_opening(tokens: Tokens) -> Tokens:
-    """The tokens without `\\text{The answer is }` or `Answer:` at the beginning."""
+    """The tokens without `\\text{The answer is }`, `Answer:` or `Area:` at the beginning."""
     words = next((i for i, token in enumerate(tokens) if token.kind is not Kind.WORD), len(tokens))
     count = labels.opening_length([token.text for token in tokens[:words]])
+    named = [token.text for token in tokens[:words]]
+    if 0 < words < len(tokens) and (tokens[words].text == ":" or named[-1].lower() in {"is", "are"}) and labels.is_name(named):
+        count = words
     if count in {0, len(tokens)} or tokens[count].text == "=":
         return tokens
     return tokens[count + 1 :] if tokens[count].text == ":" else tokens[count:]

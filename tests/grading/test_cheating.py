@@ -24,7 +24,7 @@ def verifier() -> Iterator[Verifier]:
         yield verifier
 
 
-@pytest.mark.parametrize(("is_honest", "at_least"), [(False, 1700), (True, 1100)], ids=["cheating", "honest"])
+@pytest.mark.parametrize(("is_honest", "at_least"), [(False, 2700), (True, 2200)], ids=["cheating", "honest"])
 def test_every_answer_of_the_corpus_is_graded_as_a_careful_marker_would(
     verifier: Verifier, is_honest: bool, at_least: int
 ) -> None:
