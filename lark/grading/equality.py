@@ -7,16 +7,17 @@ tokens.
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import combinations, pairwise, product, starmap
+from itertools import combinations, product, starmap
 from typing import TypeVar
 
 import sympy  # type: ignore[import-untyped]
-from sympy import FiniteSet, Interval, S, Set
 
 from lark.grading import labels
+from lark.grading.bare_words import has_factor_behind, is_one_letter, is_prose_of, with_words, without_period
 from lark.grading.expressions import INFINITIES, Expression, Tokens, letters, source
 from lark.grading.lexer import FUNCTIONS, GREEK, Kind, Token, UnreadableError, tokenize
 from lark.grading.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality, same_number
+from lark.grading.sets import is_in_radians, is_nothing, is_percentage, positive, same_set, variable_of
 from lark.grading.structure import (
     Answer,
     Group,
@@ -32,13 +33,6 @@ from lark.grading.structure import (
 
 T = TypeVar("T")
 _COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple", (r"\langle", r"\rangle"): "tuple"}
-_NOTHING = re.compile(
-    r"(?:there (?:is|are) |(?:the )?(?:equation|system|inequality) has )?no (?:real )?solutions?(?: exists?)?|empty set"
-)
-_BARE_WORD = re.compile(r"(?<![\\A-Za-z{])(?:[A-Za-z]{4,}|and|or)(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])")
-_PROSE = re.compile(r"[A-Za-z]+(?:,? [A-Za-z]+)*\.?")
-_SHORT_WORD = re.compile(r"\b(?:[A-Z][a-z]{2}|(?i:yes|no|not|odd|red|all|both|the|an|of|is|are|in|on|to|at|by|for))\b")
-"""A bare word of two or three letters, in a gold answer of nothing but words. Other short ones are products: `ab`, `Rh`."""
 
 
 class _Everything:
@@ -52,78 +46,20 @@ def compare(prediction: str, gold: str) -> bool:
     """Whether the prediction is right. An answer that cannot be read, or that makes sympy raise, is wrong."""
     sympy.core.random.seed(0)  # sympy tests random points: use the same ones for the same pair
     try:
-        expected = tuple(tokenize(_with_words(gold), _Everything()))
+        expected = tuple(tokenize(with_words(gold), _Everything()))
         symbols = letters(expected) | {token.text for token in expected if token.kind is Kind.COMMAND}
         predicted = tuple(tokenize(prediction, symbols))
-        if _without_period(predicted) == _without_period(expected) or _is_prose_of(predicted, gold):
+        if without_period(predicted) == without_period(expected) or is_prose_of(predicted, gold):
             return True
-        if _is_one_letter(expected) and expected[0] not in (Token(Kind.WORD, token.text) for token in predicted):
+        if is_one_letter(expected) and expected[0] not in (Token(Kind.WORD, token.text) for token in predicted):
             return False  # not `a` for the letter A; for the option (A) it is right
-        if _has_factor_behind(predicted) and not _has_factor_behind(expected):
+        if has_factor_behind(predicted) and not has_factor_behind(expected):
             return False
         right = read_answer(expected, frozenset(), is_gold=True)
         symbols = frozenset().union(*(_value_letters(statement) for statement in right.statements))
         return same_answer(read_answer(predicted, symbols), right)
     except Exception:
         return False
-
-
-def _with_words(gold: str) -> str:
-    """A gold answer with its bare words in `\\text{…}`. All its other letters are symbols."""
-    patterns = [_BARE_WORD, *([_SHORT_WORD] if _PROSE.fullmatch(gold) else [])]
-    for pattern in patterns:
-        gold = pattern.sub(lambda match: rf"\text{{{match[0]}}}", gold)
-    return gold
-
-
-def _is_prose_of(predicted: Tokens, gold: str) -> bool:
-    """Whether the prediction has the words of a gold answer of bare words in `\\text{…}`, also if they were read as products. Upper
-    and lower case differ if nothing shows that they are words: `\\text{Jo}` is Jo, and `\\text{AB}` is not ab."""
-    words = [token.text for token in _without_period(predicted)]
-    if (
-        not _PROSE.fullmatch(gold)
-        or len(gold.split()) == len(gold.replace(" ", ""))
-        or not all(token.kind is Kind.WORD for token in _without_period(predicted))
-    ):
-        return False
-    text, has_words = gold.removesuffix("."), re.search(r"\\text\{(?!(?:and|or)\})", _with_words(gold)) is not None
-    return " ".join(words) == text or (has_words and " ".join(words).lower() == text.lower())
-
-
-def _without_period(tokens: Tokens) -> Tokens:
-    return tokens[:-1] if len(tokens) > 1 and tokens[-1].text == "." else tokens
-
-
-def _is_one_letter(tokens: Tokens) -> bool:
-    return len(tokens) == 1 and tokens[0].kind is Kind.WORD and len(tokens[0].text) == 1
-
-
-def _has_factor_behind(tokens: Tokens) -> bool:
-    """Whether a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that, except `2+i3`: it is a
-    name, or there is a digit too many."""
-    return any(
-        after.kind is Kind.NUMBER and _ends_value(tokens, i) and not _is_imaginary_unit(tokens, i)
-        for i, (_, after) in enumerate(pairwise(tokens))
-    )
-
-
-def _is_imaginary_unit(tokens: Tokens, place: int) -> bool:
-    return tokens[place] == Token(Kind.LETTER, "i") and (place == 0 or tokens[place - 1].text in {"+", "-", "=", "("})
-
-
-def _ends_value(tokens: Tokens, place: int) -> bool:
-    """Whether the token at this place ends a value. The script of a function does not: `\\log_{2} 8`."""
-    last = tokens[place]
-    if last.text == "}":
-        start, depth = place, 1
-        while start > 0 and depth:  # to the brace that is closed here
-            start -= 1
-            depth += {"}": 1, "{": -1}.get(tokens[start].text, 0)
-        before = tokens[start - 1].text if start else ""
-        if before in ("^", "_"):
-            return start > 1 and _ends_value(tokens, start - 2)
-        return before == "}" or before in (r"\sqrt", r"\frac", r"\binom")
-    return last.kind is Kind.LETTER or last.text in GREEK or last.text in (r"\pi", ")", "!")
 
 
 def _value_letters(statement: Statement) -> frozenset[str]:
@@ -206,7 +142,7 @@ def _in_order(items: list[Statement]) -> list[Statement]:
 def _joined(answer: Answer) -> list[Statement]:
     """Inequalities for one variable that are joined by `or` are one set, the union; by `and`, the intersection."""
     values = [statement.values[0] for statement in answer.statements if len(statement.values) == 1]
-    variables = [_variable(value) for value in values if isinstance(value, Inequality)]
+    variables = [variable_of(value) for value in values if isinstance(value, Inequality)]
     operator = {frozenset({"or"}): r"\cup", frozenset({"and"}): r"\cap"}.get(answer.joints)
     if operator is None or len(variables) < len(answer.statements) or len(set(variables)) > 1:
         return list(answer.statements)
@@ -273,33 +209,24 @@ def _same_quantity(predicted: tuple[Value, labels.Unit | None], expected: tuple[
     a whole number other than 1 and -1, or a decimal from 2, may be a number of percent; one in percent may be answered without
     the sign."""
     (ours, our_unit), (theirs, their_unit) = predicted, expected
-    are_percent = _is_percentage(our_unit), _is_percentage(their_unit)
+    are_percent = is_percentage(our_unit), is_percentage(their_unit)
     if are_percent == (True, False):
         if their_unit is not None or not (isinstance(ours, Expression) and isinstance(theirs, Expression)):
             return False
         return same_value(ours if _PERCENTS.fullmatch(theirs.latex) else _hundredth(ours), theirs)
     if are_percent == (False, True) and isinstance(ours, Expression) and isinstance(theirs, Expression):
         return our_unit is None and (same_value(ours, theirs) or same_value(ours, _hundredth(theirs)))
-    if our_unit == labels.DEGREE and their_unit is None and _is_in_radians(ours):
+    if our_unit == labels.DEGREE and their_unit is None and is_in_radians(ours):
         return False
     return labels.are_compatible(our_unit, their_unit) and same_value(ours, theirs)
 
 
 def _agree_in_percent(quantities: Sequence[tuple[Value, labels.Unit | None]]) -> bool:
     """Whether percentages and other numbers of one answer are equal: `0.5 = 50\\%`, not `6 = 6\\%`."""
-    numbers = [(value, _is_percentage(unit)) for value, unit in quantities if isinstance(value, Expression)]
+    numbers = [(value, is_percentage(unit)) for value, unit in quantities if isinstance(value, Expression)]
     percents, others = ([value for value, is_percent in numbers if is_percent is wanted] for wanted in (True, False))
     pairs = product(map(_hundredth, percents), others)
     return all(same_expression(ours, theirs) or same_expression(theirs, ours) for ours, theirs in pairs)
-
-
-def _is_in_radians(value: Value) -> bool:
-    members = value.members if isinstance(value, Inequality) else (value,)
-    return any(isinstance(member, Expression) and r"\pi" in member.latex for member in members)
-
-
-def _is_percentage(unit: labels.Unit | None) -> bool:
-    return unit is not None and "percent" in dict(unit)
 
 
 def _hundredth(value: Expression) -> Expression:
@@ -344,7 +271,7 @@ def _symbols(name: Tokens) -> list[str]:
 def _variables(statement: Statement) -> set[str]:
     names = {source(name) for name in statement.names}
     found = {name for name in names if re.fullmatch(r"[A-Za-z](?: _ .*)?", name)}
-    bounded = {_variable(value) for value in statement.values if isinstance(value, Inequality)}
+    bounded = {variable_of(value) for value in statement.values if isinstance(value, Inequality)}
     return {name.replace(" ", "") for name in found | bounded if name and not name.startswith("\\")}
 
 
@@ -368,7 +295,7 @@ def same_value(predicted: Value, expected: Value) -> bool:
             same = same_expression(predicted, expected)
         case ((Words() | Expression()), Words()):
             words = predicted.words if isinstance(predicted, Words) else flat_words(predicted.tokens)
-            same = words == expected.words or (_is_nothing(predicted) and _is_nothing(expected))
+            same = words == expected.words or (is_nothing(predicted) and is_nothing(expected))
         case Group(opening=":"), Group(opening=":"):
             same = _same_ratio(predicted, expected)
         case Group(), Group() if _brackets(predicted) == _brackets(expected):
@@ -384,18 +311,11 @@ def same_value(predicted: Value, expected: Value) -> bool:
             same = not _is_time(expected) and same_expression(predicted, _quotient(expected))
         case Inequality(), Inequality():
             is_bounded = not INFINITIES.keys() & {member.latex for member in (*predicted.members, *expected.members)}
-            same = is_bounded and _match(_positive(predicted), _positive(expected), same_inequality)
-            same = same or _same_set(predicted, expected)
+            same = is_bounded and _match(positive(predicted), positive(expected), same_inequality)
+            same = same or same_set(predicted, expected)
         case _:
-            same = _same_set(predicted, expected)
+            same = same_set(predicted, expected)
     return same
-
-
-def _is_nothing(value: Value) -> bool:
-    """Whether it is the empty set, also in words: `\\text{no solution}`."""
-    if isinstance(value, Words):
-        return _NOTHING.fullmatch(" ".join(value.words)) is not None
-    return isinstance(value, Expression) and value.latex == r"\emptyset"
 
 
 def _brackets(group: Group) -> tuple[str, str]:
@@ -451,92 +371,3 @@ def _quotient(ratio: Group) -> Expression:
     for part in _parts(ratio):
         tokens += [Token(Kind.MARK, "/"), Token(Kind.MARK, "("), *part.tokens, Token(Kind.MARK, ")")]
     return Expression(tuple(tokens[1:]))
-
-
-def _same_set(predicted: Value, expected: Value) -> bool:
-    if (isinstance(predicted, Expression) and not predicted.is_set) or (
-        isinstance(expected, Expression) and not expected.is_set
-    ):
-        return False
-    ours, theirs = _set(predicted), _set(expected)
-    return bool(ours == theirs or ours.symmetric_difference(theirs).is_empty)
-
-
-def _set(value: Value) -> Set:
-    """The set of real numbers that a value describes."""
-    match value:
-        case SetExpression():
-            found = _set(value.first)
-            for operator, other in value.rest:
-                right = _set(other)
-                found = found | right if operator == r"\cup" else found & right if operator == r"\cap" else found - right
-            return found
-        case Expression() if value.is_set:
-            return {r"\mathbb{R}": S.Reals, r"\mathbb{Z}": S.Integers, r"\emptyset": S.EmptySet}[value.latex]
-        case Group(opening=r"\{", closing=r"\}"):
-            return FiniteSet(*(_end(item) for item in value.items))
-        case Group(items=(start, end)) if value.opening in "([" and value.closing in ")]":
-            return _interval(_end(start), _end(end), value.opening == "(", value.closing == ")")
-        case Inequality():
-            return _solution(value)
-        case Words() if _is_nothing(value):
-            return S.EmptySet
-    raise UnreadableError("not a set of numbers")
-
-
-def _end(statement: Statement) -> sympy.Expr:
-    if statement.names or len(statement.values) != 1 or not isinstance(value := statement.values[0], Expression):
-        raise UnreadableError("not a number")
-    if any(_is_percentage(unit) or (unit == labels.DEGREE and _is_in_radians(value)) for unit in statement.units):
-        raise UnreadableError("a unit that changes the number")
-    return _real(value)
-
-
-def _real(value: Expression) -> sympy.Expr:
-    if value.latex in INFINITIES:
-        return sympy.oo * INFINITIES[value.latex]
-    number = parse(value)
-    if not (number.is_number and number.is_real and number.is_finite):
-        raise UnreadableError("not a real number")
-    return number.doit()
-
-
-def _interval(start: sympy.Expr, end: sympy.Expr, left_open: bool, right_open: bool) -> Set:
-    if not start < end:
-        raise UnreadableError("an interval without numbers")
-    return Interval(start, end, left_open, right_open)
-
-
-def _variable(inequality: Inequality) -> str:
-    """The variable that an inequality is solved for; empty if it is not solved."""
-    names = [member.latex for member in inequality.members if member.letters]
-    return names[0] if len(names) == 1 and re.fullmatch(r"[A-Za-z](?: _ \{ [^{}]* \}| \( [a-z] \))?|\\[a-z]+", names[0]) else ""
-
-
-def _solution(inequality: Inequality) -> Set:
-    if not (variable := _variable(inequality)):
-        raise UnreadableError("an inequality that is not solved for a variable")
-    found: Set = S.Reals
-    for (left, right), relation in zip(pairwise(inequality.members), inequality.relations, strict=True):
-        if variable not in {left.latex, right.latex}:
-            raise UnreadableError("an inequality between two numbers")
-        number = _real(left if right.latex == variable else right)
-        is_below = (relation in {"<", r"\le"}) == (left.latex == variable)
-        if relation == r"\ne":
-            found -= FiniteSet(number)
-        else:
-            is_open = relation in {"<", ">"}
-            found &= _interval(-sympy.oo, number, True, is_open) if is_below else _interval(number, sympy.oo, is_open, True)
-    return found
-
-
-def _positive(inequality: Inequality) -> list[tuple[sympy.Expr, str]]:
-    """Each comparison as a difference that is positive (`>`), not negative (`\\ge`) or not zero (`\\ne`)."""
-    found = []
-    for (left, right), relation in zip(pairwise(inequality.members), inequality.relations, strict=True):
-        if left.latex in INFINITIES or right.latex in INFINITIES:
-            raise UnreadableError("an infinite bound")
-        larger, smaller = (right, left) if relation in {"<", r"\le"} else (left, right)
-        sign = {"<": ">", r"\le": r"\ge"}.get(relation, relation)
-        found.append((parse(larger) - parse(smaller), sign))
-    return found

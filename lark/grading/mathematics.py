@@ -1,6 +1,7 @@
 """Compare two expressions with sympy. They are parsed by latex2sympy, the parser of math-verify, with its guessing turned off.
 
-Only this module and `lark.grading.equality` import sympy. They run in the worker processes of the verify grader.
+Only this module, `lark.grading.equality` and `lark.grading.sets` import sympy. They run in the worker processes of the verify
+grader.
 """
 
 import re

@@ -25,7 +25,7 @@ from lark.config import Student
 from lark.errors import LarkError, first_line
 from lark.models.attention import attention
 from lark.models.chat import ChatFormat, ChatOptions
-from lark.models.weights import STRICT, check_files, loading, not_finite, require_complete, require_floating
+from lark.models.weights import STRICT, check_files, check_size, loading, not_finite, require_complete, require_floating
 from lark.reading.untrusted import quoted, read_object
 
 
@@ -158,6 +158,8 @@ def load_model(
                     f"{what}: its config.json has a quantization_config, and quantised weights can be neither scored exactly nor "
                     "trained. Use the original model; training=lora training.lora.bits=4 quantises it by itself."
                 )
+            if not is_deepspeed_zero3_enabled():
+                check_size(path, config, what)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path,
                 revision=student.revision,

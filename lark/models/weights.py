@@ -6,13 +6,14 @@ missing, unexpected, duplicated and ill-fitting tensors are errors, and so are w
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from lark.errors import LarkError, first_line, is_out_of_memory
@@ -91,6 +92,26 @@ def _check_config(folder: Path, seen: Mapping[str, str], what: str) -> None:
             f"{what}: config.json has {layers} layers, but the checkpoint has only {len(seen)} tensors. The weights and "
             "config.json do not belong together, or the download is incomplete."
         )
+
+
+def check_size(path: str, config: PretrainedConfig, what: str) -> None:
+    """Refuse a config of a much larger model than the checkpoint's, before memory is reserved for it."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return
+    stored = sum(_elements(file) for file in folder.glob("*.safetensors"))
+    with torch.device("meta"):
+        described = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
+    if described > 2 * stored:
+        raise LarkError(
+            f"{what}: config.json describes a model with {described:,} parameters, but the checkpoint has {stored:,}. The weights "
+            "and config.json do not belong together, or the download is incomplete."
+        )
+
+
+def _elements(file: Path) -> int:
+    with safe_open(file, framework="pt") as opened:
+        return sum(prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118  # not a dict
 
 
 def _check_tied(folder: Path, seen: Mapping[str, str], what: str) -> None:

@@ -157,6 +157,14 @@ def test_a_config_with_more_layers_than_the_checkpoint_has_tensors_is_refused_at
         check_complete(str(folder), None, "student")
 
 
+@pytest.mark.parametrize("config", [{"model_type": "llama"}, {"vocab_size": 10**9}, {"intermediate_size": 10**8}])
+def test_a_config_of_a_much_larger_model_is_refused_before_memory_is_reserved(config: dict[str, object], folder: Path) -> None:
+    before = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config if "model_type" in config else {**before, **config}))
+    with pytest.raises(LarkError, match=r"describes a model with [0-9,]+ parameters, but the checkpoint has [0-9,]+\."):
+        load_model(str(folder), composed().student, "cpu")
+
+
 def test_what_a_config_says_about_outputs_changes_nothing(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     ids = torch.tensor([[5, 6, 7]])
