@@ -101,7 +101,8 @@ def check_size(path: str, config: PretrainedConfig, what: str) -> None:
         return
     stored = sum(_elements(file) for file in folder.glob("*.safetensors"))
     with torch.device("meta"):
-        described = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    described = sum(parameter.numel() for parameter in model.parameters())
     if described > 2 * stored:
         raise LarkError(
             f"{what}: config.json describes a model with {described:,} parameters, but the checkpoint has {stored:,}. The weights "
