@@ -42,6 +42,8 @@ def load_chat(path: str, student: Student, last_only: bool = False) -> ChatForma
 STOPS = "generation_config.json"
 PROBE = "How many is 3 + 4?\n\nLet x  =  7.\tÄ 数 🙂"
 """Text on which a tokenizer is compared with its own tokenizer.json."""
+DIFFERENT = ("3", "4", "12 3", "123", "a", "b")
+"""Texts that no usable tokenizer confuses."""
 
 
 def load_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedTokenizerBase:
@@ -51,6 +53,8 @@ def load_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedToke
     `LlamaTokenizerFast`, DeepSeek's tokenizer loses all white space. So the result is compared with the file.
     """
     tokenizer = _read_tokenizer(path, revision, what)
+    _check_special(tokenizer, what)
+    _check_text(tokenizer, what)
     if (config := _config(path, revision, what)) is not None:
         unwritten = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}  # text cannot become them
         _check_ids(set(tokenizer.get_vocab().values()) - unwritten, tokenizer, config, what)
@@ -61,9 +65,12 @@ def _read_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedTok
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         file = cached_file(path, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
-        if file is None or not tokenizer.is_fast:
+        if file is None:
             return tokenizer
-        expected = Tokenizer.from_file(file).encode(PROBE, add_special_tokens=False).ids
+        defined = Tokenizer.from_file(file)
+        defined.no_truncation()
+        defined.no_padding()
+        expected = defined.encode(PROBE, add_special_tokens=False).ids
         if tokenizer(PROBE, add_special_tokens=False)["input_ids"] != expected:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(path, revision=revision or "main")
         if tokenizer(PROBE, add_special_tokens=False)["input_ids"] == expected:
@@ -73,6 +80,30 @@ def _read_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedTok
         _require_objects(path, revision, what)
         raise LarkError(f"{what}: its tokenizer cannot be loaded ({first_line(error)}).") from error
     raise LarkError(f"{what}: transformers reads its tokenizer differently from tokenizer.json, so its tokens would be wrong.")
+
+
+def _check_special(tokenizer: PreTrainedTokenizerBase, what: str) -> None:
+    """Refuse special tokens that are no tokens, such as an empty text."""
+    for name, token in tokenizer.special_tokens_map.items():
+        if not isinstance(token, list) and tokenizer.convert_tokens_to_ids(str(token)) is None:
+            raise LarkError(
+                f"{what}: its tokenizer has the {name} {str(token)!r}, which is not a token. Correct it in "
+                "tokenizer_config.json, or download the model again."
+            )
+
+
+def _check_text(tokenizer: PreTrainedTokenizerBase, what: str) -> None:
+    """Refuse a tokenizer that loses text: digits, letters or the space between words."""
+    seen = dict[tuple[int, ...], str]()
+    for text in DIFFERENT:
+        ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+        if not ids or ids in seen:
+            same = f"the same tokens for {seen[ids]!r} and {text!r}" if ids else f"no tokens for {text!r}"
+            raise LarkError(
+                f"{what}: its tokenizer gives {same}, so it loses text. Use the tokenizer that belongs to the "
+                "model, or download it again."
+            )
+        seen[ids] = text
 
 
 def _check_ids(ids: Iterable[int], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig | None, what: str) -> None:

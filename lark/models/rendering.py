@@ -12,13 +12,12 @@ closing tag and the answer. Others know nothing of thinking: it is written as te
 import contextlib
 import datetime
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from jinja2 import TemplateError
 
 from lark.errors import LarkError, first_line
 from lark.models.dialogue import CLOSE, OPEN, Dialogue, Message, as_text, split_thinking
@@ -45,6 +44,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 """Our own templates, for base models that have none. None of them injects a date."""
 END_TOKENS = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "plain": ""}
 """The token with which each of them ends a turn. `plain` uses the tokenizer's end-of-text token."""
+ADDRESS = re.compile(r"\S+ at 0x[0-9a-f]+>")
+"""An object that a template writes instead of its value."""
 QUESTION, ANSWER, THOUGHT = "How many?", "Two.", "One and one."
 
 
@@ -59,24 +60,18 @@ def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **
     try:
         with limited(f"The chat template of {tokenizer.name_or_path}"):
             text = tokenizer.apply_chat_template(list(messages), tokenize=False, strftime_now=TODAY.strftime, **options)  # type: ignore[arg-type]
-    except (
-        TemplateError,
-        TypeError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-        MemoryError,
-        OverflowError,
-    ) as error:
+        assert isinstance(text, str)
+        if len(text) > LONGEST:
+            raise LarkError(
+                f"The chat template of {tokenizer.name_or_path} writes {len(text):,} characters; at most {LONGEST:,} are allowed."
+            )
+        text.encode()
+    except LarkError:
+        raise
+    except Exception as error:  # a template computes, so it can raise anything, or write half of a character
         raise CannotWriteError(
             f"The chat template of {tokenizer.name_or_path} fails ({first_line(error)}). {remedy(tokenizer)}"
         ) from error
-    assert isinstance(text, str)
-    if len(text) > LONGEST:
-        raise LarkError(
-            f"The chat template of {tokenizer.name_or_path} writes {len(text):,} characters; at most {LONGEST:,} are allowed."
-        )
     return text
 
 
@@ -106,6 +101,8 @@ class Renderer:
         thought = {**answer, **dict.fromkeys(THINKING_KEYS, THOUGHT)}
         prompt = self.prompt([user])
         plain = self._render([user, answer])
+        if found := ADDRESS.search(prompt + plain):
+            self._refuse(f"writes an address in memory, which differs between processes ({found[0]})")
         self.is_verbatim = plain.startswith(prompt + ANSWER)
         """Whether the template writes an answer as it is, directly after the prompt."""
         self.opens_thinking = prompt.rstrip().endswith(OPEN)

@@ -24,9 +24,13 @@ BITS = 4096
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """The sandbox of transformers, with a limit on integers."""
+    """The sandbox of transformers, with a limit on integers and without chance: a prompt is the same in every process."""
 
     intercepted_binops = frozenset({"*", "**"})
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        del self.filters["random"], self.globals["lipsum"]
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, int) and isinstance(right, int):

@@ -161,6 +161,27 @@ def test_a_template_that_leaves_out_a_part_of_a_question_is_refused(expression: 
             use()
 
 
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("1 / 0", "fails .division by zero"),
+        ("'a'.encode('nope')", "fails .unknown encoding"),
+        ("cycler()", "fails .at least one item"),
+        ("'{}'.format()", "fails .tuple index out of range"),
+        ("'%c' % 55296", "fails .*surrogates not allowed"),
+        ("[1, 1] | random", "fails .No filter named 'random'"),
+        ("lipsum()", "fails .'lipsum' is undefined"),
+        ("raise_exception", "writes an address in memory"),
+        ("'%s' % strftime_now", "writes an address in memory"),
+    ],
+)
+def test_a_template_that_fails_or_differs_between_processes_is_refused(expression: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text(f"{{{{ {expression} }}}}{{% for m in messages %}}{{{{ m['content'] }}}}<|end|>{{% endfor %}}")
+    with pytest.raises(LarkError, match=f"The chat template of .* {said}"):
+        ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
+
+
 def test_a_system_prompt_that_is_left_out_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "template.jinja"
     path.write_text("{% for m in messages if m['role'] != 'system' %}{{ m['content'] }}<|end|>{% endfor %}")

@@ -131,3 +131,45 @@ def test_stop_tokens_are_a_number_or_a_list(tmp_path: Path) -> None:
     for content, stops in {"7": {7}, "[7, 9]": {7, 9}, "null": set()}.items():
         (tmp_path / "generation_config.json").write_text(f'{{"eos_token_id": {content}}}')
         assert generation_stops(str(tmp_path), None, "student.path=x", 768) == stops
+
+
+def damaged(tmp_path: Path, name: str, **values: object) -> str:
+    """A copy of the demo's student with other values in one of its JSON files."""
+    folder = shutil.copytree(DEMO, tmp_path / "student")
+    (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **values}))
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", ["eos_token", "pad_token", "bos_token"])
+@pytest.mark.parametrize("token", ["", {"__type": "AddedToken", "content": None}])
+def test_a_special_token_that_is_no_token_is_refused(name: str, token: object, tmp_path: Path) -> None:
+    with pytest.raises(LarkError, match=f"its tokenizer has the {name} '', which is not a token"):
+        load_chat(damaged(tmp_path, "tokenizer_config.json", **{name: token}), student())
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"pre_tokenizer": None}, "the same tokens for '12 3' and '123'"),
+        ({"model": {"type": "WordLevel", "vocab": {"a": 5}, "unk_token": "a"}}, "the same tokens for '3' and '4'"),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "[0-9]"}, "content": ""}}, "no tokens for '3'"),
+    ],
+)
+def test_a_tokenizer_that_loses_text_is_refused(values: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(LarkError, match=f"its tokenizer gives {said}, so it loses text"):
+        load_chat(damaged(tmp_path, "tokenizer.json", **values), student())
+
+
+def test_a_tokenizer_of_another_class_does_not_replace_the_one_in_its_file(tmp_path: Path) -> None:
+    """ByT5's tokenizer is written in Python, and would ignore tokenizer.json."""
+    own = load_chat(str(DEMO), student())
+    other = load_chat(damaged(tmp_path, "tokenizer_config.json", tokenizer_class="ByT5Tokenizer"), student())
+    assert other.encode("How many?", "Two.", 100) == own.encode("How many?", "Two.", 100)
+
+
+def test_a_tokenizer_whose_file_asks_for_truncation_and_padding_is_loaded(tmp_path: Path) -> None:
+    own = load_chat(str(DEMO), student())
+    truncation = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    padding = {"strategy": {"Fixed": 50}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0}
+    folder = damaged(tmp_path, "tokenizer.json", truncation=truncation, padding={**padding, "pad_token": "<|pad|>"})
+    assert load_chat(folder, student()).encode("How many?", "Two.", 100) == own.encode("How many?", "Two.", 100)
