@@ -114,11 +114,11 @@ def command_line() -> str | None:
         main()
     except (HydraException, OmegaConfBaseException, LarkError) as error:
         failures.append(f"error: {sentence(error)}")
-    except (OSError, ValueError) as failure:
+    except (OSError, ValueError, AssertionError) as failure:
         # Of Hydra itself, which creates the run's folder and its log before it calls `main`.
         cause = failure if isinstance(failure, OSError) else failure.__cause__
         if raised_by_hydra(failure) and not isinstance(cause, OSError):
-            failures.append(f"error: {sentence(failure)}")
+            failures.append(f"error: {sentence(failure) or 'Hydra cannot use the value of a setting that starts with hydra.'}")
             return "\n".join(failures)
         if not isinstance(cause, OSError) or cause.filename is None:
             raise

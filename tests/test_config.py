@@ -73,6 +73,7 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["method=[1]"], "method=[1]: leave it out, or choose one of"),
         (["student={a: 1}"], "student={a: 1}: leave it out, or choose one of demo,"),
         (["method=3"], "method=3: leave it out, or choose one of"),
+        (["budget=range(3,3)"], "budget=range(3,3): it has no values, because the second number is excluded"),
         (["budgt.size=3"], "did you mean budget.size?"),
         (["training.epochs=many"], "training.epochs=many: must be a whole number."),
         (["budget.size=0"], "budget=0: select at least 1"),

@@ -474,6 +474,11 @@ def test_every_command_reports_errors_in_a_sentence(module: str, arguments: list
     assert command(*arguments, module=module).sentence
 
 
+def test_a_setting_that_hydra_cannot_use_is_a_sentence(tmp_path: Path) -> None:
+    ended = command(*small(tmp_path, "-m", "budget=1,2", "hydra.sweeper.max_batch_size=0"))
+    assert "Hydra cannot use the value of a setting" in ended.sentence
+
+
 def test_a_configuration_file_that_is_not_yaml_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "conf" / "tracking").mkdir(parents=True)
     (tmp_path / "conf" / "tracking" / "mine.yaml").write_text("mode: [none\ngroup: {")

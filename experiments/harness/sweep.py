@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lark import config as conf
 from lark.config import Config
-from lark.config.cli import as_hydra_reads, sentence
+from lark.config.cli import as_hydra_reads, raised_by_hydra, sentence
 from lark.config.method import REVERSED
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
@@ -151,6 +151,8 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             parser = OverridesParser.create()
             single = [a for a in arguments if not parser.parse_override(a).is_sweep_override()]
+            if scale := next((a for a in arguments if _key(a) == "scale" and a not in single), None):
+                raise LarkError(f"{scale}: an experiment has one scale. Run the command once for each.")
             whole = compose("config", overrides=single, return_hydra_config=True)
             scales = list(whole.experiment.scales)
             if whole.scale not in scales:
@@ -160,8 +162,10 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
             parsed = parser.parse_overrides([*params, *arguments])
             (batch,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
             configs = [conf.load(compose("config", overrides=overrides)) for overrides in batch]
-    except (HydraException, OmegaConfBaseException) as error:
-        raise LarkError(sentence(error)) from error
+    except Exception as error:
+        if isinstance(error, HydraException | OmegaConfBaseException) or raised_by_hydra(error):
+            raise LarkError(sentence(error)) from error
+        raise
     checksums = Checksums(configs[0].outputs_path)
     typed = set(arguments)
     trials = [

@@ -77,6 +77,8 @@ def _refuse_unreadable(argument: str) -> None:
         raise LarkError(f"{said}: brackets are nested more than {DEEPEST} deep. Use a simpler value.")
     if key.lstrip("+~") in REMOVED:
         raise LarkError(f"{said} has been removed: {SEVERAL_NODES}")
+    if (count := re.fullmatch(r"range\((-?\d{1,15}),(-?\d{1,15})\)", value)) and int(count[1]) >= int(count[2]):
+        raise LarkError(f"{said}={value}: it has no values, because the second number is excluded. Use a higher one.")
     if any(c != "\n" and not c.isprintable() for c in key) or "\0" in value:
         raise LarkError(f"{said}: contains characters that cannot be typed. Check the command.")
     leaves = key.lstrip("+") == "hydra.sweep.subdir" and re.search(r"\.\.|^['\"]?/", value)

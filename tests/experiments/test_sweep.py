@@ -118,6 +118,9 @@ def test_a_student_in_a_package_is_planned_with_its_conversion_first(name: str, 
         (["trainng.epochs=1"], "no such key"),
         (["scale"], "expected key=value after the experiment's name"),
         (["experiment=kappa"], "the experiment is already table1"),
+        (["budget=range(1,1)"], "it has no values"),
+        (["@x=1"], "must be the name of one of its options"),
+        (["scale=demo,paper"], "scale=demo,paper: an experiment has one scale"),
     ],
 )
 def test_a_bad_argument_is_one_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
