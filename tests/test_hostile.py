@@ -283,6 +283,15 @@ def test_a_manifest_of_another_shape_is_damaged(manifest: str, tmp_path: Path) -
     assert Store(tmp_path).manifest(THING).counts == {"items": 1}
 
 
+def test_a_manifest_that_is_a_pipe_is_damaged(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / THING.folder / "manifest.json").unlink()
+    os.mkfifo(tmp_path / THING.folder / "manifest.json")
+    with time_limit(20, "hangs"):
+        assert Store(tmp_path).state(THING) == "started" and make(tmp_path) == [THING]
+    assert Store(tmp_path).manifest(THING).counts == {"items": 1}
+
+
 @pytest.mark.parametrize("kept", [["config.yaml"], []])
 def test_a_finished_artifact_has_the_file_of_its_kind(kept: list[str], tmp_path: Path) -> None:
     whole = Artifact(Kind("things", 1, "data.txt"), "thing", {"a": 1})

@@ -75,15 +75,16 @@ def location(student: Student) -> str:
 
 
 def _check_entries(folder: Path, what: str) -> None:
-    """Refuse links that lead nowhere, as in a hub's cache that lost a file, and folders in the place of files.
+    """Refuse links that lead nowhere, as in a hub's cache that lost a file, and folders or pipes in the place of files.
 
     Transformers would treat such a file as missing: without its generation config, for example, a student has fewer stop tokens.
     """
     for path in sorted(folder.iterdir()):
         if path.is_symlink() and not path.exists():
             raise LarkError(f"{what}: {path.name} is a link to a file that does not exist. Download the model again.")
-        if path.is_dir() and _is_model_file(path):
-            raise LarkError(f"{what}: {path.name} is a folder, but a file is expected. Download the model again.")
+        if not path.is_file() and _is_model_file(path):
+            kind = "a folder" if path.is_dir() else "no file"
+            raise LarkError(f"{what}: {path.name} is {kind}, but a file is expected. Download the model again.")
 
 
 def check_context(model: Student) -> None:

@@ -41,6 +41,8 @@ def parse_object(data: str | bytes, where: str) -> dict[str, Any]:
 def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises LarkError, also if the file cannot be read."""
     try:
+        if not (path.is_file() or path.is_dir()) and path.exists():  # reading a named pipe would wait for a writer
+            raise LarkError(f"{path}: is not a file.")
         data = path.read_bytes()
     except OSError as error:
         raise LarkError(f"{path}: cannot be read ({error.strerror or error}).") from error
