@@ -111,6 +111,8 @@ def listen(host: str, port: int | None) -> socket.socket:
     """A socket on this host: on `port`, or, if none is asked for, on PORT or the next free one."""
     if port is not None and not 0 <= port <= LAST_PORT:
         raise LarkError(f"--port {port}: a port is a number from 0 (any free one) to {LAST_PORT}.")
+    if not host.strip():  # the socket would listen on all addresses of this machine
+        raise LarkError("--host has no value. Leave it out to be reachable from this machine only.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     wanted = [port] if port is not None else [*range(PORT, PORT + 20), 0]
     for candidate in wanted:

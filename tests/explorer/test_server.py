@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from lark.errors import LarkError
 from lark.explorer.security import Access
+from lark.explorer.server import listen
 from tests.conftest import ROOT
 from tests.explorer.conftest import Server, serving
 
@@ -212,6 +214,8 @@ def test_wrong_arguments_get_a_sentence(tmp_path: Path, server: Server) -> None:
     assert code == 1 and "there is no such folder" in said and "Traceback" not in said
     code, said = command(str(tmp_path), "--port", str(server.port))
     assert code == 1 and "cannot be used" in said and "Traceback" not in said
+    with pytest.raises(LarkError, match="--host has no value"):  # and does not listen on all addresses
+        listen("", None)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     code, said = command("export", str(tmp_path), "--to", str(tmp_path / "full"))
