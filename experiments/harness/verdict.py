@@ -170,7 +170,8 @@ def told(game: Game, number: int, judged: Round) -> str:
     gone = [name for name in judged.running if name not in judged.ahead]
     behind = [name for name in gone if judged.behind(name)]
     others = [name for name in gone if name not in behind]
-    said = f"Round {number + 1} of {len(game.schedule.seeds)}: {judged.leader} leads."
+    lead = "all entrants have the same mean" if is_level(judged.comparison) else f"{judged.leader} leads"
+    said = f"Round {number + 1} of {len(game.schedule.seeds)}: {lead}."
     said += f" Really behind: {', '.join(behind)}." if behind else ""
     if judged.ahead:
         said += f" Stopped in the lower half: {', '.join(others)}." if others else ""

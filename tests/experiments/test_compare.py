@@ -92,6 +92,7 @@ def test_without_a_solved_problem_nobody_leads_and_the_sentence_says_why(tmp_pat
         "No winner by Acc@5: all entrants have the same mean, 0.0%. No problem was solved, so they cannot be"
     )
     assert "leads" not in said and verdict.next_command(game) == ""
+    assert verdict.told(game, 0, game.rounds[0]).startswith("Round 1 of 3: all entrants have the same mean.")
     drawn = compare.render(sweep)
     assert {row[-2].text for row in drawn.tables[0].rows if row[1].text in game.scores} <= {
         "tie",
