@@ -188,7 +188,7 @@ def _measure(word: str) -> str | None:
 
 
 def unit(words: Sequence[str], powers: Sequence[int] = ()) -> Unit | None:
-    """The unit that the words describe: the measures before and after `per`, or the noun if they are none. Each word may have a
+    """The unit that the words describe: the measures before and after `per`, or the noun if there are none. Each word may have a
     power. `square cm` and `cm` to the power 2 are `(("cm", 2),)`. What follows `of` or `in`, and adjectives, do not count."""
     if (phrase := tuple(word.lower() for word in words)) in _PHRASES:
         return _PHRASES[phrase]

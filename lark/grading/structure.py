@@ -374,11 +374,11 @@ def _as_letter(token: Token) -> Token:
 
 def _without_opening(tokens: Tokens) -> Tokens:
     """The tokens without `\\text{The answer is }`, `Answer:` or `Area:` at the beginning."""
-    words = next((i for i, token in enumerate(tokens) if token.kind is not Kind.WORD), len(tokens))
-    count = labels.opening_length([token.text for token in tokens[:words]])
-    named = [token.text for token in tokens[:words]]
-    if 0 < words < len(tokens) and (tokens[words].text == ":" or named[-1].lower() in {"is", "are"}) and labels.is_name(named):
-        count = words
+    first = next((i for i, token in enumerate(tokens) if token.kind is not Kind.WORD), len(tokens))
+    words = [token.text for token in tokens[:first]]
+    count = labels.opening_length(words)
+    if 0 < first < len(tokens) and (tokens[first].text == ":" or words[-1].lower() in {"is", "are"}) and labels.is_name(words):
+        count = first
     if count in {0, len(tokens)} or tokens[count].text == "=":
         return tokens
     return tokens[count + 1 :] if tokens[count].text == ":" else tokens[count:]

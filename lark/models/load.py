@@ -83,7 +83,7 @@ def _read_tokenizer(path: str, revision: str | None, what: str) -> PreTrainedTok
 
 
 def _check_special(tokenizer: PreTrainedTokenizerBase, what: str) -> None:
-    """Refuse special tokens that are no tokens, such as an empty text."""
+    """Refuse special tokens that the tokenizer does not know as tokens, such as an empty text."""
     for name, token in tokenizer.special_tokens_map.items():
         if not isinstance(token, list) and tokenizer.convert_tokens_to_ids(str(token)) is None:
             raise LarkError(

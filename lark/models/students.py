@@ -83,7 +83,7 @@ def _check_entries(folder: Path, what: str) -> None:
         if path.is_symlink() and not path.exists():
             raise LarkError(f"{what}: {path.name} is a link to a file that does not exist. Download the model again.")
         if not path.is_file() and _is_model_file(path):
-            kind = "a folder" if path.is_dir() else "no file"
+            kind = "a folder" if path.is_dir() else "a pipe, a socket or a device"
             raise LarkError(f"{what}: {path.name} is {kind}, but a file is expected. Download the model again.")
 
 

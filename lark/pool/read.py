@@ -260,7 +260,7 @@ def _scalar(value: Any, name: str, where: str) -> str | None:
         value = value[0]
     if is_blank(value) or (isinstance(value, str) and is_invisible(value)):
         return None
-    if isinstance(value, bool | list | dict | bytes) or not _is_finite(value):  # which text a boolean stands for is unknown
+    if isinstance(value, bool | list | dict | bytes) or not _is_finite(value):  # true may mean Yes
         raise LarkError(
             f"{where}: `{name}` must be text or a number, not {quoted(value)}. Write one text, or name another column with "
             f"pool.fields.{name}=<column>."

@@ -42,7 +42,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises LarkError, also if the file cannot be read."""
     try:
         if not (path.is_file() or path.is_dir()) and path.exists():  # reading a named pipe would wait for a writer
-            raise LarkError(f"{path}: is not a file.")
+            raise LarkError(f"{path}: is a pipe, a socket or a device, not a file. Move it away.")
         data = path.read_bytes()
     except OSError as error:
         raise LarkError(f"{path}: cannot be read ({error.strerror or error}).") from error

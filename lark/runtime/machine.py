@@ -131,7 +131,7 @@ def claim(trial: int) -> bool:
 def resolve(hardware: Hardware, here: bool = True) -> Machine:
     """Resolve `auto` for this machine, and refuse hardware that it does not have, unless this is only a plan (`here=False`).
 
-    In a plan for a cluster, this machine stands for one of its nodes.
+    In a plan for a cluster, this machine is taken for one of its nodes.
     """
     gpus = visible_gpus()
     device = ("cuda" if gpus else "cpu") if hardware.device == "auto" else hardware.device
