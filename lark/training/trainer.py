@@ -21,6 +21,7 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.models.head import LogitRule
 from lark.models.weights import not_finite
+from lark.printing import counted
 from lark.training.batches import GlobalBatch, GlobalBatches
 from lark.training.checkpoints import Layout, seal, sync
 from lark.training.constants import LOSS_CHUNK, TIMEOUT
@@ -32,7 +33,7 @@ from lark.training.zero import deepspeed_config
 log = logging.getLogger(__name__)
 
 MOST_SKIPPED = 5
-"""Steps with non-finite gradients that are skipped before the run is stopped."""
+"""Steps with non-finite gradients that are skipped before the run is stopped. Of a short run, at most half of the steps."""
 
 
 def return_weighted_loss(
@@ -166,12 +167,11 @@ class WeightedTrainer(Trainer):
         names = culprits or self._batch.names
         self.skipped[step] = names
         named = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        log.warning("step %d skipped: its gradients are not finite. Look at %s (%s).", step, named, what)
-        if len(self.skipped) > MOST_SKIPPED:
-            raise LarkError(
-                f"Training stopped: the gradients of {len(self.skipped)} steps were not finite, the last at step {step}; look at "
-                f"{named} ({what}), or lower training.learning_rate."
-            )
+        suspects = f"{named} ({what})"
+        log.warning("step %d skipped: its gradients are not finite. Look at %s.", step, suspects)
+        # Half of the steps: a student that skips more than it takes is closer to the base model than to its recipe.
+        if len(self.skipped) > min(MOST_SKIPPED, len(self.batches) // 2):
+            raise LarkError(too_many_skipped(step, len(self.batches), len(self.skipped), suspects, self.args.learning_rate))
 
     def _culprits(self) -> list[str]:
         """The step's trajectories whose w_i ℓ_i is not finite, over all processes."""
@@ -207,6 +207,20 @@ def diverged(step: int, what: str, rate: float) -> str:
     return (
         f"Training stopped: after step {step} the student's {what}. Lower training.learning_rate={rate:g}, or lengthen "
         "training.warmup. Checkpoints of earlier steps are kept."
+    )
+
+
+def too_many_skipped(step: int, steps: int, skipped: int, suspects: str, rate: float) -> str:
+    """The error of a run that skips too many steps. `suspects`: trajectories that may be the cause of the last skip."""
+    gradients = f"the gradients of {counted(skipped, 'step')} were not finite"
+    if skipped == step:  # the student has not changed, so its learning rate is not the cause
+        return (
+            f"Training stopped at step {step} of {steps}: {gradients} and no step was taken. Look at {suspects} and their "
+            "weights, or lower training.lora.alpha if adapters are trained."
+        )
+    return (
+        f"Training stopped at step {step} of {steps}: {gradients}. Look at {suspects}, or lower training.learning_rate={rate:g}. "
+        "Checkpoints of earlier steps are kept."
     )
 
 

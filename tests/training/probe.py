@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.distributed.elastic.multiprocessing.errors import record
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
@@ -83,6 +83,18 @@ def crashed_and_resumed(student: Path, selection: Path, folder: Path, *overrides
     return {"resumed_from": resumed_from, "bytes": size}
 
 
+def stopped(student: Path, selection: Path, folder: Path, *overrides: str) -> dict[str, Any]:
+    """The error that stops a run, in each process; None in a process that finishes it."""
+    error = None
+    try:
+        trained(student, selection, folder, *overrides)
+    except LarkError as refusal:
+        error = str(refusal)
+    errors: list[str | None] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(errors, error)
+    return {"errors": errors}
+
+
 SIZES = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 128,
@@ -126,6 +138,8 @@ def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tens
         return refusals(case["parts"])
     if name.endswith("resumed"):
         return crashed_and_resumed(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
+    if name.endswith("stopped"):
+        return stopped(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
     run = trained(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
     if case["student"] == "student" and not run.exporter.config.training.lora.rank:
         found = {key: value.clone() for key, value in gradients(before, run).items() if key != "lm_head.weight"}

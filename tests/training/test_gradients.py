@@ -39,6 +39,8 @@ ZERO = (0, 2, 3)
 OBJECTIVES = ("nll", "dft", "entropy")
 """With weights of tokens, which the training set `tokens` has."""
 POISON = ["training.global_batch=4", "training.learning_rate=0.001"]
+OVERFLOW = ["training.global_batch=4", "training.lora.rank=4", "training.lora.alpha=1e30"]
+"""Four steps whose gradients are all infinite."""
 SHARED = ["hardware.sequence_parallel=2"]
 SMALL_BUCKET = 2000
 """Numbers. Larger than a norm or a projection of the tiny student, smaller than its embedding."""
@@ -66,6 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             cases[f"{zero}-{kind}-shared"] = case("student", zero, *ARRANGEMENTS[1, kind, 4], *SHARED)
         cases[f"{zero}-poisoned"] = case("untied", zero, *POISON) | {"selection": "poisoned"}
         cases[f"{zero}-lora"] = case("student", zero, *LORA)
+        cases[f"{zero}-stopped"] = case("student", zero, *OVERFLOW)
         cases[f"{zero}-clipped"] = case("student", zero, "training.max_grad_norm=0.5")
         if zero:
             cases[f"{zero}-resumed"] = case("student", zero)
@@ -85,6 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cases[f"{zero}-qlora"] = case("wide", zero, *QLORA)
     cases["2-qlora-resumed"] = case("wide", 2, *QLORA)
     cases["architectures"] = {"parts": 2}
+    cases["2-bf16-stopped"] = case("student", 2, *OVERFLOW, "training.bf16=true")
     cases["2-bf16"] = case("student", 2, "training.bf16=true", "training.gradient_checkpointing=true")
     cases["3-bf16"] = case("student", 3, "training.bf16=true")
     (folder / "cases.json").write_text(json.dumps(cases))
@@ -252,6 +256,13 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_n
     lines = [json.loads(line) for line in (folder / f"{zero}-poisoned" / "metrics.jsonl").open()]
     assert [line["loss"] is None for line in lines] == ["skipped" in line for line in lines]
     assert sum("skipped" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("kind", ["0", "2", "3", "2-bf16"])
+def test_all_processes_stop_if_most_steps_are_skipped(kind: str, results: dict[str, Any]) -> None:
+    stopped = "Training stopped at step 3 of 4: the gradients of 3 steps were not finite and no step was taken."
+    errors = results[f"{kind}-stopped"]["errors"]
+    assert len(errors) == 2 and all(str(error).startswith(stopped) for error in errors)
 
 
 @pytest.mark.parametrize("kind", ["2", "3", "2-shared", "2-offload", "2-qlora"])

@@ -43,7 +43,7 @@ from lark.training.trainer import arguments, save_steps, trains_nothing
 from lark.training.worker import prepare, read_examples, train, with_token_weights
 from lark.training.zero import deepspeed_config, zero_stage
 from tests.conftest import composed
-from tests.training.tiny import make_job, write_student, write_training_set
+from tests.training.tiny import POISON, make_job, write_student, write_training_set
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,41 @@ def test_more_than_a_handful_of_steps_that_are_not_finite_stop_the_run(
     assert all(math.isfinite(other["loss"]) for other in read_curve(job.folder / "metrics.jsonl") if "skipped" not in other)
 
 
+@pytest.mark.parametrize(("epochs", "stopped_at"), [(1, 1), (4, 3)])
+def test_a_run_without_one_step_taken_is_not_finished(
+    epochs: int, stopped_at: int, inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The adapters' gradients overflow, so the exported student would be the base model."""
+    settings = [f"training.epochs={epochs}", "training.lora.rank=4", "training.lora.alpha=1e30"]
+    no_step_taken = (
+        rf"^Training stopped at step {stopped_at} of {epochs}: the gradients of {stopped_at} steps? were not finite and no step "
+        r"was taken.*q00/c.*lower training\.lora\.alpha"
+    )
+    with pytest.raises(LarkError, match=no_step_taken):
+        train(make_job(*inputs, tmp_path, *settings))
+    assert not (tmp_path / "model.safetensors").exists() and not (tmp_path / "training.json").exists()
+
+
+@pytest.mark.parametrize("skipped", [2, 3])
+def test_a_run_with_more_steps_skipped_than_taken_is_not_finished_and_keeps_its_checkpoints(
+    skipped: int, inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    settings = ["training.global_batch=4", "training.checkpoints=4"]
+    steps = prepare(make_job(*inputs, tmp_path / "plan", *settings)).trainer.batches.steps
+    poisoned = {k for step in steps[-skipped:] for k in step.trajectories}
+    selection = write_training_set(tmp_path / "selection", weights=[POISON if k in poisoned else 1.0 for k in range(16)])
+    job = make_job(inputs[0], selection, tmp_path / "run", *settings)
+    if skipped <= len(steps) / 2:
+        assert train(job)["skipped_steps"] == skipped
+        return
+    with pytest.raises(LarkError, match=r"^Training stopped at step 4 of 4: the gradients of 3 steps were not finite"):
+        train(job)
+    assert not (job.folder / "model.safetensors").exists()
+    kept = sorted(path.name for path in job.folder.glob("checkpoints/checkpoint-*"))
+    assert kept == ["checkpoint-2", "checkpoint-3"]
+    assert all(damage(job.folder / "checkpoints" / name) is None for name in kept)
+
+
 @pytest.mark.parametrize("step", [1, 3, 4])
 def test_a_student_whose_weights_are_no_longer_numbers_is_not_finished(
     step: int, inputs: tuple[Path, Path], tmp_path: Path
@@ -141,7 +176,7 @@ def test_weights_that_do_not_fit_their_precision_are_not_exported(inputs: tuple[
 
 
 def test_where_each_loss_is_finite_the_whole_batch_is_named(inputs: tuple[Path, Path], tmp_path: Path) -> None:
-    run = prepare(make_job(*inputs, tmp_path))
+    run = prepare(make_job(*inputs, tmp_path, "training.epochs=2"))
     run.trainer._batch = run.trainer.batches[0]
     run.trainer._losses = [torch.ones(len(names)) for names in run.trainer._batch.own]
     run.trainer._skip_step(1)
