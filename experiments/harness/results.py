@@ -12,6 +12,7 @@ from lark.evaluation.grade import GRADES, METRICS
 from lark.reading.rows import jsonl_rows
 from lark.runtime.integrity import verify
 from lark.training.checkpoints import CHECKPOINT, HELD_OUT
+from lark.training.training_set import shown
 
 
 def accuracies(sweep: Sweep, trial: Trial, single: bool = False, trained: bool = True) -> Floats | None:
@@ -48,13 +49,23 @@ def losses(sweep: Sweep, trial: Trial) -> Floats | None:
     if not (folder / HELD_OUT).exists():
         return None
     verify(folder, HELD_OUT)
-    ids = [row.values for row in jsonl_rows(Path(measured))]
-    question = {f"{row['question_id']}/{row['candidate_id']}": row["question_id"] for row in ids}
-    found: dict[str, list[float]] = defaultdict(list)
-    for line in (folder / HELD_OUT).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        found[question[row["trajectory"]]].append(float(row["loss"]))
+    found = losses_by_question(folder / HELD_OUT, Path(measured))
     return np.array([np.mean(found[question]) for question in sorted(found)])
+
+
+def losses_by_question(file: Path, measured: Path) -> dict[str, list[float]]:
+    """The losses of the trajectories in `file`, by question. `measured`: the trajectories that were held out."""
+    joined: dict[str, str] = {}
+    """Question of each trajectory by its joined ids: files of older versions have nothing else."""
+    for row in jsonl_rows(measured):
+        question_id, candidate_id = str(row.values["question_id"]), str(row.values["candidate_id"])
+        joined[shown((question_id, candidate_id))] = question_id
+    found: dict[str, list[float]] = defaultdict(list)
+    for line in file.read_text(encoding="utf-8").splitlines():
+        values = json.loads(line)
+        question = values["question_id"] if "question_id" in values else joined[values["trajectory"]]
+        found[question].append(float(values["loss"]))
+    return found
 
 
 def seconds(sweep: Sweep, trials: list[Trial]) -> float:

@@ -76,7 +76,8 @@ class Known:
         text = hash64(trajectory.question.strip())
         if self.texts.setdefault(trajectory.question_id, text) != text:
             raise another_text(where, trajectory)
-        key = hash64(trajectory.question_id, trajectory.candidate_id)
+        # With its length, the first id ends in one place only, whatever characters the ids have.
+        key = hash64(str(len(trajectory.question_id)), trajectory.question_id, trajectory.candidate_id)
         if key in self.seen:
             raise second_time(where, trajectory)
         self.seen.add(key)

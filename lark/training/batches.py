@@ -7,20 +7,27 @@ from torch.utils.data import Dataset
 
 from lark.models.chat import Encoded
 from lark.training.packing import MicroBatch, TrainingStep, collate_packed, collate_padded
+from lark.training.training_set import Key, shown
 
 
 @dataclass(frozen=True)
 class Example:
     """A selected trajectory, ready to train on."""
 
-    name: str
-    """question/candidate, for messages."""
+    key: Key
     encoded: Encoded
     weight: float
     """w = B_n q."""
-    question_id: str = ""
     token_weights: tuple[float, ...] | None = None
     """One per response token; None: all are 1."""
+
+    @property
+    def question_id(self) -> str:
+        return self.key[0]
+
+    @property
+    def name(self) -> str:
+        return shown(self.key)
 
 
 @dataclass(frozen=True)
@@ -28,15 +35,15 @@ class GlobalBatch:
     """One training step, as one process sees it."""
 
     micro: list[MicroBatch]
-    own: list[list[str]]
-    """The names of the trajectories in each micro-batch."""
-    names: list[str]
-    """The names of all its trajectories, over all processes."""
+    own: list[list[Key]]
+    """The trajectories in each micro-batch."""
+    keys: list[Key]
+    """All its trajectories, over all processes."""
 
     @property
     def size(self) -> int:
         """|batch|."""
-        return len(self.names)
+        return len(self.keys)
 
 
 class GlobalBatches(Dataset[GlobalBatch]):
@@ -62,8 +69,8 @@ class GlobalBatches(Dataset[GlobalBatch]):
                 )
                 for group in groups
             ],
-            own=[[e.name for e in group] for group in groups],
-            names=[self.examples[i].name for i in step.trajectories],
+            own=[[e.key for e in group] for group in groups],
+            keys=[self.examples[i].key for i in step.trajectories],
         )
 
     def tokens(self, index: int) -> int:

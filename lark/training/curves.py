@@ -20,6 +20,7 @@ from lark.reading.untrusted import parse_object
 from lark.runtime.store import write_text
 from lark.training.batches import GlobalBatch
 from lark.training.checkpoints import HELD_OUT
+from lark.training.training_set import shown
 
 if TYPE_CHECKING:
     from lark.training.trainer import WeightedTrainer
@@ -107,7 +108,7 @@ class HeldOutLoss:
     def __init__(self, trainer: "WeightedTrainer", batch: GlobalBatch, every: int) -> None:
         """`batch` is this process's share."""
         self.trainer, self.batch, self.every = trainer, batch, every
-        self.place = {name: place for place, name in enumerate(batch.names)}
+        self.place = {key: place for place, key in enumerate(batch.keys)}
         self.losses: list[float] = []
         """ℓ of each trajectory of the batch, when it was last measured."""
 
@@ -116,10 +117,10 @@ class HeldOutLoss:
         trainer, model = self.trainer, self.trainer.model_wrapped
         model.eval()
         found = torch.zeros(2, self.batch.size, dtype=torch.float64, device=trainer.args.device)  # ℓ and w ℓ
-        for micro, names in zip(self.batch.micro, self.batch.own, strict=True):
+        for micro, keys in zip(self.batch.micro, self.batch.own, strict=True):
             with trainer.compute_loss_context_manager():
                 losses = model(micro.to(trainer.args.device), self.batch.size)[1].double()
-            places = [self.place[name] for name in names]
+            places = [self.place[key] for key in keys]
             found[:, places] += torch.stack([losses, micro.weights.to(losses) * losses])
         model.train()
         if distributed.is_initialized():
@@ -129,8 +130,12 @@ class HeldOutLoss:
 
     def write(self, path: Path) -> None:
         """Write the loss of each trajectory, as last measured, one JSON object per line."""
-        lines = (json.dumps({"trajectory": name, "loss": self.losses[place]}) for name, place in self.place.items())
-        write_text(path, "".join(line + "\n" for line in lines))
+        lines = []
+        for key, place in self.place.items():
+            question_id, candidate_id = key
+            ids = {"trajectory": shown(key), "question_id": question_id, "candidate_id": candidate_id}
+            lines.append(json.dumps({**ids, "loss": self.losses[place]}) + "\n")
+        write_text(path, "".join(lines))
 
 
 class Snapshots(TrainerCallback):

@@ -28,6 +28,7 @@ from lark.training.constants import LOSS_CHUNK, TIMEOUT
 from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch
 from lark.training.sequence import SequenceParallel
+from lark.training.training_set import Key, shown
 from lark.training.zero import deepspeed_config
 
 log = logging.getLogger(__name__)
@@ -164,7 +165,7 @@ class WeightedTrainer(Trainer):
         self.require_finite(step - 1)  # otherwise all further steps would be skipped
         culprits = self._culprits()
         what = "their loss is not finite" if culprits else "each loss is finite, so any in the batch may be the cause"
-        names = culprits or self._batch.names
+        names = [shown(key) for key in culprits or self._batch.keys]
         self.skipped[step] = names
         named = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         suspects = f"{named} ({what})"
@@ -173,15 +174,15 @@ class WeightedTrainer(Trainer):
         if len(self.skipped) > min(MOST_SKIPPED, len(self.batches) // 2):
             raise LarkError(too_many_skipped(step, len(self.batches), len(self.skipped), suspects, self.args.learning_rate))
 
-    def _culprits(self) -> list[str]:
+    def _culprits(self) -> list[Key]:
         """The step's trajectories whose w_i ℓ_i is not finite, over all processes."""
         own = [
-            name
-            for names, losses in zip(self._batch.own, self._losses, strict=True)
-            for name, finite in zip(names, losses.isfinite().tolist(), strict=True)
+            key
+            for keys, losses in zip(self._batch.own, self._losses, strict=True)
+            for key, finite in zip(keys, losses.isfinite().tolist(), strict=True)
             if not finite
         ]
-        return sorted({name for names in self._gathered(own) for name in names})
+        return sorted({key for keys in self._gathered(own) for key in keys})
 
     # What the Trainer computes for its own kind of batch. Nothing here uses it.
 

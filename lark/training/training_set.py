@@ -17,6 +17,8 @@ from lark.reading.untrusted import quoted, require_characters
 TOKEN_WEIGHTS = "token_weights"
 LARGEST_WEIGHT = 1e6
 """Of a token. A larger one would only make the loss overflow."""
+Key = tuple[str, str]
+"""question_id and candidate_id. Joined, the ids of two trajectories may be the same text."""
 NEEDED = ("question_id", "candidate_id", "weight", "messages")
 
 
@@ -33,18 +35,22 @@ class Row:
     """One per response token; None: all are 1."""
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         return self.question_id, self.candidate_id
 
     @property
     def name(self) -> str:
-        """Name in messages."""
-        return "/".join(self.key)
+        return shown(self.key)
+
+
+def shown(key: Key) -> str:
+    """A trajectory's name in messages. Nothing may be looked up by it."""
+    return "/".join(key)
 
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Rows in the file's order. Errors name the line."""
-    seen: set[tuple[str, str]] = set()
+    seen: set[Key] = set()
     for record in jsonl_rows(path):
         row = _row(record)
         if row.key in seen:
@@ -69,15 +75,15 @@ def _row(record: Line) -> Row:
         ):
             raise LarkError(f"{where}: `{name}` must be text or a number, not {quoted(value)}.")
     question_id, candidate_id = str(values["question_id"]), str(values["candidate_id"])
-    weight = _weight(values["weight"], f"{question_id}/{candidate_id}", where)
+    weight = _weight(values["weight"], shown((question_id, candidate_id)), where)
     require_characters(values, where)
     tokens = None if values.get(TOKEN_WEIGHTS) is None else _token_weights(values[TOKEN_WEIGHTS], where)
     return Row(question_id, candidate_id, weight, _dialogue(values, where), tokens)
 
 
-def read_token_weights(path: Path) -> dict[tuple[str, str], tuple[float, ...]]:
+def read_token_weights(path: Path) -> dict[Key, tuple[float, ...]]:
     """The weights of tokens in a file, by question and candidate. Other fields of its lines are ignored."""
-    found: dict[tuple[str, str], tuple[float, ...]] = {}
+    found: dict[Key, tuple[float, ...]] = {}
     for record in jsonl_rows(path):
         missing = [name for name in ("question_id", "candidate_id", TOKEN_WEIGHTS) if record.values.get(name) is None]
         if missing:
@@ -87,7 +93,7 @@ def read_token_weights(path: Path) -> dict[tuple[str, str], tuple[float, ...]]:
             )
         key = str(record.values["question_id"]), str(record.values["candidate_id"])
         if key in found:
-            raise LarkError(f"{record.where}: duplicate trajectory {'/'.join(key)}; merge its lines into one.")
+            raise LarkError(f"{record.where}: duplicate trajectory {shown(key)}; merge its lines into one.")
         found[key] = _token_weights(record.values[TOKEN_WEIGHTS], record.where)
     if not found:
         raise LarkError(f"{path} is empty: give the weights of at least one trajectory, or leave out training.token_weights.")

@@ -35,7 +35,7 @@ from lark.training.lora import add_adapters, keep_exact, quantization
 from lark.training.packing import TrainingStep, plan_batches
 from lark.training.sequence import SequenceParallel
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
-from lark.training.training_set import read_rows, read_token_weights
+from lark.training.training_set import Key, read_rows, read_token_weights
 from lark.training.zero import connect, half_weights, zero_stage
 
 log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ def _batches(job: Job, config: Config, examples: list[Example], packed: bool) ->
 
 def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example]:
     """The training set, in an order that does not depend on the pool's. Texts are freed once they are tokenised."""
-    found: dict[tuple[str, str], Example] = {}
+    found: dict[Key, Example] = {}
     rows = read_rows(path)
     while some := list(islice(rows, TEXTS_AT_ONCE)):
         for row, encoded in zip(some, chat.encode_dialogues([row.dialogue for row in some], max_length), strict=True):
@@ -230,23 +230,23 @@ def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example
                     "Raise it, or remove this trajectory."
                 )
             tokens = None if row.token_weights is None else _fitting(row.token_weights, encoded, row.name, path)
-            found[row.key] = Example(row.name, encoded, row.weight, row.question_id, tokens)
+            found[row.key] = Example(row.key, encoded, row.weight, tokens)
     return [found[key] for key in sorted(found)]
 
 
 def with_token_weights(examples: list[Example], path: Path) -> list[Example]:
     """The examples with the weights of their tokens in a file. Those that are not in it keep theirs."""
-    given = {"/".join(key): weights for key, weights in read_token_weights(path).items()}
-    known = sum(example.name in given for example in examples)
-    if not known:
+    given = read_token_weights(path)
+    weighted = sum(example.key in given for example in examples)
+    if not weighted:
         raise LarkError(
             f"training.token_weights={path}: none of its {len(given)} trajectories is in the selection, such as "
             f"{examples[0].name}. Use the question_id and candidate_id of the selection's train.jsonl."
         )
-    log.info("weights of tokens: %d of %d trajectories (training.token_weights)", known, len(examples))
+    log.info("weights of tokens: %d of %d trajectories (training.token_weights)", weighted, len(examples))
     return [
-        replace(example, token_weights=_fitting(given[example.name], example.encoded, example.name, path))
-        if example.name in given
+        replace(example, token_weights=_fitting(given[example.key], example.encoded, example.name, path))
+        if example.key in given
         else example
         for example in examples
     ]

@@ -210,6 +210,18 @@ def test_a_comparison_without_enough_problems_says_so_and_calls_nothing_real(tmp
     assert "With 8 problems, no difference can be called real: use at least 10 " in verdict.sentence(game)
 
 
+def test_held_out_losses_belong_to_their_question_if_ids_join_alike(tmp_path: Path) -> None:
+    measured, file = tmp_path / "measured.jsonl", tmp_path / "held_out.jsonl"
+    ids = [("a/b", "c"), ("a", "b/c"), ("d", "e")]
+    rows = [{"question_id": question, "candidate_id": candidate} for question, candidate in ids]
+    losses = [{"trajectory": "/".join(row.values()), **row, "loss": k} for k, row in enumerate(rows, start=1)]
+    measured.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text("".join(json.dumps(row) + "\n" for row in losses))
+    assert results.losses_by_question(file, measured) == {"a/b": [1.0], "a": [2.0], "d": [3.0]}
+    file.write_text('{"trajectory": "d/e", "loss": 4.0}\n')  # as older versions wrote it
+    assert results.losses_by_question(file, measured) == {"d": [4.0]}
+
+
 def test_without_correct_held_out_trajectories_their_loss_is_not_measured(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

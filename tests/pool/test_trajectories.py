@@ -289,6 +289,14 @@ def test_duplicate_candidates_are_refused(tmp_path: Path) -> None:
         list(read(write_jsonl(tmp_path / "a.jsonl", [row(1, 1), row(1, 2), row(1, 1)])))
 
 
+@pytest.mark.parametrize("separator", ["/", "\0", ":", "-"])
+def test_candidates_whose_ids_join_alike_are_not_duplicates(separator: str, tmp_path: Path) -> None:
+    ids = [(f"a{separator}b", "c"), ("a", f"b{separator}c")]
+    rows = [{**row(1, 1), "question_id": question, "candidate_id": candidate} for question, candidate in ids]
+    pool = read(write_jsonl(tmp_path / "a.jsonl", rows))
+    assert [(trajectory.question_id, trajectory.candidate_id) for trajectory in pool] == ids
+
+
 def test_a_missing_file_is_reported() -> None:
     with pytest.raises(LarkError, match="there is no such file"):
         list(read(Pool(name="p", format="rows", path="nowhere/pool.jsonl")))

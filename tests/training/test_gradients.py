@@ -22,6 +22,7 @@ from lark.planner.costs import RESUMABLE, TrainingSetup, resume_bytes
 from lark.training.constants import TIMEOUT
 from tests.conftest import ROOT
 from tests.training.probe import gradients, trained
+from tests.training.tiny import POISON as TOO_LARGE
 from tests.training.tiny import POISONED, WEIGHTS, direct_gradient, relative_error, write_student, write_training_set
 
 ARRANGEMENTS = {
@@ -39,8 +40,6 @@ ZERO = (0, 2, 3)
 OBJECTIVES = ("nll", "dft", "entropy")
 """With weights of tokens, which the training set `tokens` has."""
 POISON = ["training.global_batch=4", "training.learning_rate=0.001"]
-OVERFLOW = ["training.global_batch=4", "training.lora.rank=4", "training.lora.alpha=1e30"]
-"""Four steps whose gradients are all infinite."""
 SHARED = ["hardware.sequence_parallel=2"]
 SMALL_BUCKET = 2000
 """Numbers. Larger than a norm or a projection of the tiny student, smaller than its embedding."""
@@ -58,6 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_student(folder / "wide", hidden=64, intermediate=128)
     write_training_set(folder / "selection")
     write_training_set(folder / "poisoned", poisoned=True)
+    write_training_set(folder / "all poisoned", weights=[TOO_LARGE] * 16)
     write_training_set(folder / "tokens", tokens=True)
     cases: dict[str, Any] = {}
     for zero in ZERO:
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             cases[f"{zero}-{kind}-shared"] = case("student", zero, *ARRANGEMENTS[1, kind, 4], *SHARED)
         cases[f"{zero}-poisoned"] = case("untied", zero, *POISON) | {"selection": "poisoned"}
         cases[f"{zero}-lora"] = case("student", zero, *LORA)
-        cases[f"{zero}-stopped"] = case("student", zero, *OVERFLOW)
+        cases[f"{zero}-stopped"] = case("student", zero, *POISON) | {"selection": "all poisoned"}
         cases[f"{zero}-clipped"] = case("student", zero, "training.max_grad_norm=0.5")
         if zero:
             cases[f"{zero}-resumed"] = case("student", zero)
@@ -88,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cases[f"{zero}-qlora"] = case("wide", zero, *QLORA)
     cases["2-qlora-resumed"] = case("wide", 2, *QLORA)
     cases["architectures"] = {"parts": 2}
-    cases["2-bf16-stopped"] = case("student", 2, *OVERFLOW, "training.bf16=true")
+    cases["2-bf16-stopped"] = case("student", 2, *POISON, "training.bf16=true") | {"selection": "all poisoned"}
     cases["2-bf16"] = case("student", 2, "training.bf16=true", "training.gradient_checkpointing=true")
     cases["3-bf16"] = case("student", 3, "training.bf16=true")
     (folder / "cases.json").write_text(json.dumps(cases))

@@ -43,7 +43,7 @@ from lark.training.trainer import arguments, save_steps, trains_nothing
 from lark.training.worker import prepare, read_examples, train, with_token_weights
 from lark.training.zero import deepspeed_config, zero_stage
 from tests.conftest import composed
-from tests.training.tiny import POISON, make_job, write_student, write_training_set
+from tests.training.tiny import POISON, direct_loss, make_job, write_student, write_training_set
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +210,39 @@ def test_weights_of_tokens_are_those_of_the_file_and_must_fit_the_students_token
         with_token_weights(examples, write(2, "elsewhere"))
     cut = read_examples(path, chat, len(examples[3].encoded.ids) - 1)  # one token of this response is cut off
     assert with_token_weights(cut, write(length))[3].token_weights == (0.5,) * (length - 1)
+
+
+def write_ids_that_join_alike(folder: Path) -> Path:
+    """A training set in which both trajectories are called a/b/c in messages."""
+    write_training_set(folder, count=2)
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    for row, (question, candidate) in zip(rows, [("a/b", "c"), ("a", "b/c")], strict=True):
+        row |= {"question_id": question, "candidate_id": candidate}
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_weights_of_tokens_reach_only_the_trajectory_with_both_ids(tmp_path: Path) -> None:
+    path, file = write_ids_that_join_alike(tmp_path) / "train.jsonl", tmp_path / "tokens.jsonl"
+    examples = {e.key: e for e in read_examples(path, ChatFormat(AutoTokenizer.from_pretrained(DEMO)), 200)}
+    weights = [0.5] * examples["a/b", "c"].encoded.n_response
+    file.write_text(json.dumps({"question_id": "a/b", "candidate_id": "c", "token_weights": weights}) + "\n")
+    weighted = with_token_weights(list(examples.values()), file)
+    assert {e.key: e.token_weights for e in weighted} == {("a/b", "c"): tuple(weights), ("a", "b/c"): None}
+
+
+def test_each_held_out_trajectory_has_its_loss_if_their_ids_join_alike(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    selection = write_ids_that_join_alike(tmp_path / "selection")
+    settings = ["training.held_out.path=selection", "training.held_out.every=1", "training.warmup=0"]
+    job = make_job(inputs[0], selection, tmp_path / "run", *settings)
+    train(job)
+    last = read_curve(job.folder / "metrics.jsonl")[-1]
+    assert last["held_out_loss"] == pytest.approx(direct_loss(job.folder, selection), rel=1e-5)
+    losses = [json.loads(line) for line in (job.folder / "held_out.jsonl").read_text().splitlines()]
+    measured = {(row["question_id"], row["candidate_id"]): row["loss"] for row in losses}
+    rows = [json.loads(line) for line in (selection / "train.jsonl").read_text().splitlines()]
+    weighted = [row["weight"] * measured[row["question_id"], row["candidate_id"]] for row in rows]
+    assert sum(weighted) / 2 == pytest.approx(last["held_out_loss"]) and len(set(measured.values())) == 2
 
 
 def test_the_trainer_gets_the_papers_recipe(tmp_path: Path) -> None:
