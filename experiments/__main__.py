@@ -22,10 +22,11 @@ from experiments.harness.pages import write_pages
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
 from experiments.harness.sweep import BEYOND, ROOT, Sweep, available, compose_sweep, dashed, find
-from experiments.submission.record import submissions
+from experiments.submission.record import Submission, submitted
 from experiments.submission.status import describe as describe_status
 from experiments.submission.status import timeline
 from experiments.submission.submit import submit as submit_sweep
+from experiments.submission.under_way import refuse_unreadable
 from lark.config.cli import outputs_typed
 from lark.errors import LarkError, first_line
 from lark.printing import counted, log_to
@@ -96,18 +97,28 @@ def status(arguments: list[str]) -> str | None:
     name = find(words.pop(0)) if words and words[0] != "timeline" else None
     if words not in ([], ["timeline"]):
         return f"{' '.join(words)}: expected `status [experiment] [timeline] [outputs=<folder>]`."
-    found = submissions(Path(os.path.realpath(outputs_typed(arguments))), None if name is None else dashed(name))
-    if not found:
+    folders = submitted(Path(os.path.realpath(outputs_typed(arguments))), None if name is None else dashed(name))
+    if not folders:
         return f"No sweep{'' if name is None else f' of {dashed(name)}'} has been submitted to {outputs_typed(arguments)}."
     problems = []
-    for submission in found:
+    for folder in folders:
         try:
+            submission = _submission(folder)
             log.info("%s\n", describe_status(submission))
             if words:
                 log.info("%s\n", timeline(submission))
         except LarkError as error:
             problems.append(str(error))
     return "\n".join(problems) or None
+
+
+def _submission(folder: Path) -> Submission:
+    """A submitted sweep. If its graph is damaged, the error names what is under way and must end before it is submitted again."""
+    try:
+        return Submission(folder)
+    except LarkError:
+        refuse_unreadable(folder)
+        raise
 
 
 def plan(name: str, arguments: list[str]) -> list[str]:

@@ -36,7 +36,7 @@ class RayPlace:
 
     def __init__(self, submission: Submission) -> None:
         self.submission = submission
-        self.ray = connect(reach(submission.address).address)
+        self.ray = connect(reach(submission.address, submission.outputs).address)
         self.running: dict[Any, str] = {}
 
     def start(self, step: Planned) -> bool:

@@ -194,18 +194,11 @@ def write_graph(folder: Path, steps: Sequence[Planned], **values: Any) -> None:
     write_text(folder / GRAPH, text + "\n")
 
 
-def submissions(outputs: Path, title: str | None = None) -> list[Submission]:
-    """The submitted sweeps, the latest last. `title`: only those of this experiment. Damaged ones are left out with a warning."""
-    found = []
-    for file in sorted((outputs / SWEEPS).glob(f"*/{GRAPH}"), key=lambda file: file.stat().st_mtime):
-        try:
-            submission = Submission(file.parent)
-        except LarkError as error:
-            log.warning("%s", error)
-            continue
-        if title is None or submission.title == title:
-            found.append(submission)
-    return found
+def submitted(outputs: Path, title: str | None = None) -> list[Path]:
+    """The folders of submitted sweeps, the latest last. `title`: only those of this experiment. Their graphs may be damaged."""
+    graphs = sorted((outputs / SWEEPS).glob(f"*/{GRAPH}"), key=lambda file: file.stat().st_mtime)
+    folders = [file.parent for file in graphs]
+    return [folder for folder in folders if title is None or folder.name.rsplit("-", 2)[0] == title]
 
 
 @contextlib.contextmanager

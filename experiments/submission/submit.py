@@ -33,7 +33,7 @@ def submit(sweep: Sweep) -> Submission:
     """Submit the steps of a sweep that are not finished and not under way. Returns the submission."""
     place = _place(sweep)
     address = address_of(sweep.trials[0].config.hardware) if place == "ray" else None
-    cluster = reach(address) if address is not None else None
+    cluster = reach(address, sweep.store.root) if address is not None else None
     steps = plan_steps(sweep, _machine(sweep, cluster))
     if place == "ray":
         _check_room(steps, cluster.nodes if cluster is not None else (Node(usable_cores(), len(gpu_ids())),), cluster is None)

@@ -1,18 +1,16 @@
 """A Ray cluster: reach one that exists, or start one on this machine. Only hardware=ray and SLURM jobs of several nodes use it.
 
-The run itself does not import Ray. A process of its own (this module) connects to the cluster and prints what it consists of; for
-a local cluster, it starts Ray and ends it when the run ends. Each step's worker connects separately (lark/runtime/crew.py).
+The run itself does not import Ray. A process of its own (lark/runtime/session.py) connects to the cluster and prints what it
+consists of; for a local cluster, it starts Ray and ends it when the run ends. Each step's worker connects separately
+(lark/runtime/crew.py).
 
 Ray executes code that it receives, so its ports must not be open to others: authentication by a token is on, the dashboard is
 off, and a local cluster listens on loopback only. Nothing is read from the network except through Ray.
-
-Run as: python -m lark.runtime.cluster [address]
 """
 
 import atexit
 import contextlib
 import importlib.util
-import json
 import logging
 import os
 import secrets
@@ -22,15 +20,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lark.config import Hardware
 from lark.config.checks import cluster_address
 from lark.errors import LarkError, first_line
 from lark.reading.untrusted import parse_object
-from lark.runtime.machine import Machine, pinned, usable_cores, visible_gpus
+from lark.runtime.machine import Machine, pinned
 from lark.runtime.process import ROOT, die_with_parent
 
 log = logging.getLogger(__name__)
@@ -96,16 +94,22 @@ def require_ray() -> None:
         raise LarkError(f"hardware=ray needs Ray, which is not installed: pip install {pinned('ray')}.")
 
 
-@cache
-def reach(address: str | None) -> Cluster:
-    """Connect to a cluster. None: start one on this machine, which ends with this process."""
+REACHED: dict[str | None, Cluster] = {}
+"""By address. This process has one local cluster at most, because it has one token."""
+
+
+def reach(address: str | None, outputs: Path) -> Cluster:
+    """Connect to a cluster. None: start one on this machine, which ends with this process and has its folder in `outputs`."""
     require_ray()
-    if address is None:
-        os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
-        log.info("cluster   starting Ray on this machine")
-    else:
-        log.info("cluster   connecting to Ray at %s", address)
-    return _reached(address)
+    if address not in REACHED:
+        if address is None:
+            os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
+            log.info("cluster   starting Ray on this machine")
+        else:
+            log.info("cluster   connecting to Ray at %s", address)
+        arguments = ["local", str(outputs.absolute())] if address is None else [address]
+        REACHED[address] = _reached(address, arguments)
+    return REACHED[address]
 
 
 def _require_answer(address: str) -> None:
@@ -120,13 +124,13 @@ def _require_answer(address: str) -> None:
         ) from error
 
 
-def _reached(address: str | None) -> Cluster:
+def _reached(address: str | None, arguments: Sequence[str]) -> Cluster:
     if address is not None:
         _require_answer(address)
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, *([address] if address else [])], env=env, cwd=ROOT, text=True,
+        [sys.executable, "-m", "lark.runtime.session", *arguments], env=env, cwd=ROOT, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
     )  # fmt: skip
@@ -161,11 +165,12 @@ def _end(process: "subprocess.Popen[str]") -> None:
     with contextlib.suppress(OSError):
         assert process.stdin is not None
         process.stdin.close()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    for end in (process.terminate, process.kill):
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            end()
+    process.wait()
 
 
 def machine_of(cluster: Cluster, device: str, processes: int, threads: int, workers: int) -> Machine:
@@ -243,39 +248,13 @@ def room(nodes: list[Node], cpus: int, gpus: int) -> int:
     return sum(min(node.cpus // cpus, node.gpus // gpus if gpus else node.cpus) for node in nodes)
 
 
-def main(address: str | None) -> int:
-    """Report on a cluster; a local one runs until the input ends."""
-    die_with_parent()
-    os.environ.update(settings())
-    import ray  # noqa: PLC0415
-
-    try:
-        if address is None:
-            ray.init(
-                "local", num_cpus=usable_cores(), num_gpus=visible_gpus(), include_dashboard=False, log_to_driver=False,
-                object_store_memory=STORE_BYTES, _node_ip_address=LOOPBACK, logging_level=logging.ERROR,
-            )  # fmt: skip
-        else:
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-        nodes = alive(ray.nodes())
-        found = {"address": ray.get_runtime_context().gcs_address, "nodes": [asdict(node) for node in nodes]}
-    except Exception as error:
-        found = {"error": first_line(error)}
-    sys.stdout.write(json.dumps(found) + "\n")
-    sys.stdout.flush()
-    if address is None and "error" not in found:
-        sys.stdin.read()
-        ray.shutdown()
-    return 0
-
-
 def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cluster:
     """Wait until a cluster answers and has this many nodes."""
     deadline = time.monotonic() + patience
     while True:
         late = time.monotonic() > deadline
         try:
-            cluster = _reached(address)
+            cluster = _reached(address, [address])
         except LarkError:
             if late:
                 raise
@@ -287,7 +266,3 @@ def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cl
                     f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after {patience:.0f} s."
                 )
         time.sleep(2)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else None))

@@ -245,7 +245,7 @@ def check_machine(config: Config) -> Machine:
     """Resolve the hardware settings; refuse what this machine does not have or the student's context does not allow."""
     hardware, cluster = config.hardware, None
     if hardware.cluster == "ray" and not config.dry_run:
-        cluster = reach(address_of(hardware))
+        cluster = reach(address_of(hardware), config.outputs_path)
     elif hardware.cluster == "slurm" and not config.dry_run and slurm.several_nodes():
         cluster = slurm.lead(config.outputs_path)
     if cluster is None:

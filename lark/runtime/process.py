@@ -63,8 +63,8 @@ def for_actor(machine: Machine, allocator: str, on_cpu: bool) -> dict[str, str]:
     return {name: value for name, value in own.items() if name in names} | for_allocator(allocator, os.environ)
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends, so that `kill -9` on a run leaves nothing behind."""
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to signal this process when its parent ends, so that `kill -9` on a run leaves nothing behind."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)

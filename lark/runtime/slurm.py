@@ -23,6 +23,7 @@ from lark.reading.untrusted import readable_object
 from lark.runtime.cluster import MODE, STORE_BYTES, TOKEN, Cluster, require_ray, settings, wait_for
 from lark.runtime.machine import job_nodes, usable_cores, visible_gpus
 from lark.runtime.process import ROOT, die_with_parent
+from lark.runtime.session import make_folder, ray_root, remove_folder
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +59,9 @@ def lead(outputs: Path) -> Cluster:
     file.unlink(missing_ok=True)
     os.environ[MODE], os.environ[TOKEN] = "token", secrets.token_hex(32)
     host, port = _own_address(), 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10000
-    ray = _start("--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false")
-    atexit.register(_end, ray, file)
+    folder = make_folder()
+    ray = _start(folder, "--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false")
+    atexit.register(_end, ray, file, folder)
     draft = file.with_suffix(".part")
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as handle:
         handle.write(json.dumps({"address": f"{host}:{port}", "token": os.environ[TOKEN]}))
@@ -72,6 +74,7 @@ def follow(outputs: Path) -> None:
     """Join the cluster of node 0, and stay until it has finished."""
     require_ray()
     file, ray, deadline = _file(outputs), None, time.monotonic() + PATIENCE_SECONDS
+    folder = make_folder()
     try:
         while True:
             head = readable_object(file)
@@ -79,7 +82,7 @@ def follow(outputs: Path) -> None:
                 os.environ[MODE], os.environ[TOKEN] = "token", str(head["token"])
                 host = str(head["address"]).rpartition(":")[0]
                 own = [f"--node-ip-address={host}"] if host.startswith("127.") else []
-                ray = _start(f"--address={head['address']}", *own)
+                ray = _start(folder, f"--address={head['address']}", *own)
             elif ray is not None and not file.exists():
                 return
             elif ray is not None and ray.poll() is not None:  # node 0 is not ready yet, or was lost
@@ -92,24 +95,30 @@ def follow(outputs: Path) -> None:
     finally:
         if ray is not None:
             _stop(ray)
+        remove_folder(folder)
 
 
-def _start(*arguments: str) -> "subprocess.Popen[bytes]":
-    """Start Ray's processes on this node. They end with the process that is returned."""
+def _start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+    """Start Ray's processes on this node. They end with the process that is returned.
+
+    `folder`: for their sockets and logs. Each node has its own: the outputs are shared by all nodes.
+    """
     limits = [f"--num-cpus={usable_cores()}", f"--num-gpus={visible_gpus()}", f"--object-store-memory={STORE_BYTES}"]
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *limits, *arguments]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *limits]
+    command += [f"--temp-dir={ray_root(folder)}", *arguments]
     return subprocess.Popen(
         command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
     )  # fmt: skip
 
 
-def _end(ray: "subprocess.Popen[bytes]", file: Path) -> None:
+def _end(ray: "subprocess.Popen[bytes]", file: Path, folder: Path) -> None:
     with contextlib.suppress(OSError):
         file.unlink(missing_ok=True)
     _stop(ray)
+    remove_folder(folder)
 
 
 def _stop(ray: "subprocess.Popen[bytes]") -> None:

@@ -1,6 +1,7 @@
 """A sweep as a graph: each step once, nothing waits with resources held, and what was lost is submitted again."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -31,7 +32,7 @@ from experiments.submission.record import (
     await_record,
     conducting,
     is_conductor,
-    submissions,
+    submitted,
 )
 from experiments.submission.slurm_jobs import parameters
 from experiments.submission.status import describe
@@ -141,7 +142,7 @@ def test_a_sweep_outlives_its_shell_and_continues_after_its_conductor_is_killed(
     settings = ["table1", "method=random,token_length", *ARGUMENTS[2:], "hardware=cpu", "hardware.threads=1"]
     settings.append(f"outputs={tmp_path}")
     assert "4 steps of 2 trials, 0 finished" in experiments("submit", *settings)
-    (submission,) = submissions(tmp_path)
+    (submission,) = map(Submission, submitted(tmp_path))
     conductor = psutil.Process(int(str(submission.conductor()).split()[1]))
     assert os.getsid(conductor.pid) != os.getsid(0)
     assert "it is being carried out" in experiments("submit", *settings)  # leaves what is under way alone
@@ -187,7 +188,7 @@ def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(tmp_
     settings = [*ARGUMENTS, "hardware=slurm", "hardware.device=cpu", "hydra.launcher.partition=small", f"outputs={outputs}"]
     (slurm / "lose").write_text("score")
     assert "5 jobs submitted to SLURM" in experiments("submit", *settings)
-    (submission,) = submissions(outputs)
+    (submission,) = map(Submission, submitted(outputs))
     scripts = {name: (slurm / f"{job}.sh").read_text() for name, job in submission.jobs().items()}
     for name, script in scripts.items():
         needed = ":".join(submission.jobs()[other] for other in submission.steps[name].after)
@@ -222,7 +223,7 @@ def conducted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submission:
 
     monkeypatch.setattr("experiments.submission.submit._start", start)
     main(["submit", *SETTINGS, *CPU, f"outputs={tmp_path / 'outputs'}"])
-    return submissions(tmp_path / "outputs")[0]
+    return Submission(submitted(tmp_path / "outputs")[0])
 
 
 def test_a_sweep_with_a_conductor_is_not_submitted_to_slurm_too(conducted: Submission, slurm: Path) -> None:
@@ -394,15 +395,28 @@ def test_damaged_records_of_jobs_are_not_forgotten(conducted: Submission, slurm:
     "change",
     [{"launcher": "abc"}, {"arguments": [1, 2]}, {"title": None}, {"steps": [{}]}, {"steps": {}}, {"trials": [1]}, None],
 )
-def test_a_damaged_graph_does_not_hide_other_sweeps(
+def test_a_damaged_graph_is_reported_and_does_not_hide_other_sweeps(
     conducted: Submission, change: dict[str, object] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = conducted.folder.with_name("other")
+    other = conducted.folder.with_name("table1-demo-000000")
     shutil.copytree(conducted.folder, other)
+    (other / CONDUCTOR).unlink()
     values = json.loads((other / GRAPH).read_text())
     (other / GRAPH).write_text("{}" if change is None else json.dumps(values | change))
-    assert [submission.folder for submission in submissions(conducted.outputs)] == [conducted.folder]
-    assert f"{other / GRAPH} is damaged or of another version: submit the sweep again." in caplog.text
+    status = ["status", "table1", f"outputs={conducted.outputs}"]
+    damaged = f"{other / GRAPH} is damaged or of another version: submit the sweep again. Finished steps are kept."
+    with caplog.at_level(logging.INFO):
+        assert main(status) == damaged
+    assert f"table1 ({conducted.folder.name})" in caplog.text
+    shutil.rmtree(conducted.folder)
+    assert main(status) == main(["status", f"outputs={conducted.outputs}"]) == damaged
+    assert "No sweep of kappa has been submitted" in str(main(["status", "kappa", f"outputs={conducted.outputs}"]))
+
+
+def test_the_status_of_a_sweep_whose_graph_is_damaged_names_the_process_that_carries_it_out(conducted: Submission) -> None:
+    (conducted.folder / GRAPH).write_text("{")
+    status = str(main(["status", f"outputs={conducted.outputs}"]))
+    assert re.search(rf"graph.json is damaged.*being carried out \(process {os.getpid()} .*End that process", status)
 
 
 def test_a_sweep_on_slurm_has_a_status_where_slurm_does_not_answer(

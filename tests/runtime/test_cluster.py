@@ -28,23 +28,25 @@ def closed() -> str:
 
 
 def test_an_address_that_does_not_answer_is_named_at_once_and_refused_within_seconds(
-    closed: str, caplog: pytest.LogCaptureFixture
+    closed: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     started = time.monotonic()
     with (
         caplog.at_level(logging.INFO),
         pytest.raises(LarkError, match=rf"hardware\.address={closed}: nothing answers") as raised,
     ):
-        cluster.reach(closed)
+        cluster.reach(closed, tmp_path)
     assert "token" not in str(raised.value)
     assert time.monotonic() - started < cluster.ANSWER_SECONDS + 5
     assert f"connecting to Ray at {closed}" in caplog.text
 
 
-def test_an_address_from_the_environment_is_blamed_on_the_environment(closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_from_the_environment_is_blamed_on_the_environment(
+    closed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(cluster.ADDRESS, closed)
     with pytest.raises(LarkError, match=f"RAY_ADDRESS={closed}: nothing answers there"):
-        cluster.reach(closed)
+        cluster.reach(closed, tmp_path)
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", "auto", "node0:", ":6379", "node0:0", "node0:99999", "ray://node0:10001"])

@@ -18,7 +18,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from experiments.submission.record import submissions
+from experiments.submission.record import Submission, submitted
 from lark.errors import LarkError
 from lark.evaluation.generate import generate
 from lark.evaluation.grade import collect
@@ -169,7 +169,7 @@ def wait(condition: Callable[[], object], seconds: float = 240) -> None:
 def test_a_submitted_sweep_runs_as_tasks_that_share_scores(started: Nodes, tmp_path: Path) -> None:
     settings = [*ARGUMENTS, "hardware=ray", "hardware.device=cpu", "hardware.threads=1", f"outputs={tmp_path}"]
     experiments("submit", *settings, f"hardware.address={started.address}")
-    (submission,) = submissions(tmp_path)
+    (submission,) = map(Submission, submitted(tmp_path))
     assert submission.place == "ray" and {step.cpus for step in submission.steps.values()} == {1}
     wait_until(submission, "done")
     check_shared(submission, "score")
@@ -187,10 +187,9 @@ def test_a_client_with_a_wrong_or_no_token_is_refused(
         monkeypatch.delenv("RAY_AUTH_TOKEN")
     else:
         monkeypatch.setenv("RAY_AUTH_TOKEN", token)
-    cluster.reach.cache_clear()
+    monkeypatch.setattr(cluster, "REACHED", {})
     with pytest.raises(LarkError, match=rf"cannot be reached \([^)]*{why}[^)]*\)\. .* the token may be wrong or missing"):
-        cluster.reach(started.address)
-    cluster.reach.cache_clear()
+        cluster.reach(started.address, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,10 @@
 """A SLURM job of several nodes becomes a Ray cluster. SLURM is represented by its environment variables, Ray is real."""
 
+import getpass
 import os
+import shutil
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,9 @@ from tests.conftest import composed, run_program, start_program
 
 
 def test_two_nodes_of_a_job_form_a_cluster_and_leave_it_at_the_end(tmp_path: Path) -> None:
+    temporary = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's paths are too long for sockets
     job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "127.0.0.2"}
+    job |= {"TMPDIR": str(temporary), "RAY_TMPDIR": str(temporary)}
     arguments = ["hardware=slurm", "hardware.device=cpu", "hardware.processes=1", "hardware.threads=1", "pool.questions=2",
                  "method=token_length", "stages=[select]", "tracking=none"]  # fmt: skip
     processes = []
@@ -23,11 +29,23 @@ def test_two_nodes_of_a_job_form_a_cluster_and_leave_it_at_the_end(tmp_path: Pat
             for name, value in {**job, "SLURM_NODEID": str(node)}.items():
                 patch.setenv(name, value)
             processes.append(start_program(*arguments, outputs=tmp_path))
+    wait_for_folders(temporary, 2)
+    assert {folder.stat().st_mode & 0o777 for folder in temporary.glob("lark-ray-*")} == {0o700}
     said = [process.communicate(timeout=300)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     assert "Ray on 2 nodes of SLURM job" in said[1]
     assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 1
     assert not list(tmp_path.glob(".locks/*.token"))
+    assert not {path.name for path in temporary.iterdir()} - {f"torchinductor_{getpass.getuser()}"}  # of Ray, nothing
+    shutil.rmtree(temporary)
+
+
+def wait_for_folders(parent: Path, count: int) -> None:
+    """Wait until each node has made the folder of its part of the cluster."""
+    deadline = time.monotonic() + 120
+    while len(list(parent.glob("lark-ray-*"))) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_a_job_without_a_node_number_says_how_to_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
