@@ -29,6 +29,7 @@ def check_unused(config: Config, machine: Machine, plan: Sequence[Step], overrid
         *_scoring(config, plan, typed),
         *_gradients(config, plan, typed),
         *_judge(config, machine, plan, typed),
+        *_adapters(config, typed),
         *_analysis(config, typed),
         *_stages(config, plan, typed),
         *_compare(config, typed),
@@ -95,6 +96,15 @@ def _judge(config: Config, machine: Machine, plan: Sequence[Step], typed: Sequen
         if shared_gpus(config.engine.name, wanted, machine.device) != wanted:
             where = f"engine={config.engine.name} on {'a CPU' if machine.device == 'cpu' else 'GPUs'}"
             yield f"{key}={wanted} has no effect: {where} keeps the judge in one piece. Remove it, or use engine=vllm on GPUs."
+
+
+def _adapters(config: Config, typed: Sequence[str]) -> Iterator[str]:
+    """Settings of adapters in a training without any. training.lora.bits is checked in every run (lark/config/training.py)."""
+    settings = ("training.lora.alpha", "training.lora.dropout", "training.lora.targets")
+    given = [key for key in typed if key in settings]
+    if given and not config.training.lora.rank:
+        what = f"{given[0]} has" if len(given) == 1 else f"{', '.join(given)} have"
+        yield f"{what} no effect: training.lora.rank=0 trains every weight. Set training.lora.rank too, or remove it."
 
 
 def _analysis(config: Config, typed: Sequence[str]) -> Iterator[str]:

@@ -38,6 +38,14 @@ UNUSED = [
         "method.judge.path, method.judge.style have no effect: method=lark asks no judge.",
     ),
     (["method=llm_judge", "method.judge.tensor_parallel=2"], "has no effect: engine=hf on a CPU keeps the judge in one piece"),
+    (
+        ["training.lora.alpha=8"],
+        "training.lora.alpha has no effect: training.lora.rank=0 trains every weight. Set training.lora.rank too, or remove it.",
+    ),
+    (
+        ["training=lora", "training.lora.rank=0", "training.lora.dropout=0.1", "training.lora.targets=[q_proj]"],
+        "training.lora.dropout, training.lora.targets have no effect: training.lora.rank=0 trains every weight.",
+    ),
     (["method=base", "weighting=kl"], "weighting=kl has no effect: method=base selects nothing."),
     (["method=base", "method.reverse=true"], "method.reverse=true has no effect: method=base selects nothing."),
     (["method=base", "method.teacher=2"], "method.teacher=2 has no effect: method=base selects nothing."),
@@ -94,6 +102,8 @@ def test_a_setting_without_effect_is_a_warning_in_a_sweep(
         ["method=local_naturalness", "scoring.local_context=2"],
         ["method=random", "scoring.tokens=true", "scoring.rank_clip=5"],
         ["weighting=kl", "method.teacher=2", "stages=select,train"],
+        ["training.lora.rank=4", "training.lora.alpha=8"],
+        ["training=lora", "training.lora.alpha=8"],
         ["method=base", "stages=evaluate,report"],
         ["stages=pool,score,select,train,evaluate,analyse,report"],
         ["stages=report"],
