@@ -73,8 +73,10 @@ def remove_folder(folder: Path) -> None:
 def main(address: str, outputs: Path | None) -> int:
     """Report on a cluster. With `outputs`, start it on this machine: it runs until the input ends."""
     parent = os.getppid()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not killed at once: a local cluster's folder is removed
-    die_with_parent(signal.SIGTERM)
+    die_with_parent()
+    if outputs is not None:  # not killed at once, so that the folder of a local cluster is removed
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        die_with_parent(signal.SIGTERM)
     os.environ.update(settings())
     import ray  # noqa: PLC0415
 
