@@ -99,15 +99,13 @@ def same_answer(predicted: Answer, expected: Answer) -> bool:
         pairs = [(ours, gold) for item in our_items for ours, gold in ((item, theirs[0]), (first, item))]
         return agree and all(same_statement(ours, gold, has_number) for ours, gold in pairs)
     are_joined_alike = len({"or" in answer.joints for answer in (predicted, expected)}) == 1
-    if not are_joined_alike and not _are_solutions(predicted):
-        return False
-    if their_kind == "list" and _is_sequence(expected):
-        return _all_same(our_items, their_items, same_statement)
-    return _match(our_items, their_items, same_statement)
+    is_in_order = their_kind == "list" and _is_sequence(expected)
+    same_items = _all_same if is_in_order else _match
+    return (are_joined_alike or _are_solutions(predicted)) and same_items(our_items, their_items, same_statement)
 
 
 def _is_sequence(answer: Answer) -> bool:
-    """Whether the order of a bare list counts: it has words without names, and neither `and` nor `or`. Sorted words are such a list.
+    """Whether the order of a bare list counts: it has words without names, and neither `and` nor `or`, like words that are sorted.
     Numbers are solutions, which have no order."""
     unnamed = [statement for statement in answer.statements if not statement.names]
     has_words = any(isinstance(value, Words) for statement in unnamed for value in statement.values)
@@ -193,8 +191,10 @@ def _all_same(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], boo
 
 
 def same_statement(predicted: Statement, expected: Statement, has_number: bool = False) -> bool:
-    """Every value must equal the expected one. Equations that are not solved for a name are compared as equations. `has_number`: the
-    answer has the value without a percent sign elsewhere."""
+    """Every value must equal the expected one. Equations that are not solved for a name are compared as equations.
+
+    `has_number`: another statement of the answer has the value without a percent sign.
+    """
     if not _same_names(predicted, expected) or not all(starmap(labels.are_compatible, combinations(predicted.units, 2))):
         return False
     if len(expected.values) == 1:
@@ -223,9 +223,12 @@ _PERCENTS = re.compile(r"(?:- )?(?!1\b)[0-9]+(?:\.0*)?|(?:- )?(?![01]\.)[0-9]+\.
 def _same_quantity(
     predicted: tuple[Value, labels.Unit | None], expected: tuple[Value, labels.Unit | None], has_number: bool = False
 ) -> bool:
-    """Compare values with units. A gold answer that is a whole number other than 1 and -1, or a decimal from 2, may be a number of
-    percent. For another one, a percentage is a number of hundredths, and it is right only next to the number (`has_number`):
-    `0.33 = 33\\%`. Otherwise `33\\%` would be right for 33 and for 0.33. A gold answer in percent may be answered without the sign."""
+    """Compare values with units.
+
+    A gold answer that is a whole number other than 1 and -1, or a decimal from 2, may be a number of percent. For any other one a
+    percentage is a number of hundredths, and it is right only next to the number itself (`has_number`): `0.33 = 33\\%`. Otherwise
+    `33\\%` would be right for both 33 and 0.33. A gold answer in percent may be answered without the sign.
+    """
     (ours, our_unit), (theirs, their_unit) = predicted, expected
     are_percent = is_percentage(our_unit), is_percentage(their_unit)
     if are_percent == (True, False):

@@ -39,7 +39,8 @@ _LITERAL = re.compile(rf"(?<![^ ]){LITERAL}(?![^ ])")
 
 def same_expression(predicted: Expression, expected: Expression) -> bool:
     """Whether two expressions are equal. A decimal may approximate an expected value that has no finite decimal, and an expected
-    decimal may be the rounding of a value that has none. Infinity, sets and numbers with a base equal only themselves; a base may be left out."""
+    decimal may be the rounding of a value that has none. Infinity, sets and numbers with a base equal only themselves; a base may
+    be left out."""
     if predicted.latex == expected.latex:
         return True
     if predicted.base or expected.base:
@@ -51,9 +52,10 @@ def same_expression(predicted: Expression, expected: Expression) -> bool:
     is_imaginary = "i" not in expected.letters or expected.letters <= _CONSTANTS
     a, b = parse(predicted, is_imaginary), parse(expected, is_imaginary)
     if a.is_number and b.is_number:
-        if _ROUNDED.fullmatch(expected.latex) and not predicted.is_decimal and not _is_decimal(a.doit()):
-            return is_rounding(expected, predicted)
-        return same_number(a, b, may_round=predicted.is_decimal and not expected.is_decimal)
+        are_same = same_number(a, b, may_round=predicted.is_decimal and not expected.is_decimal)
+        has_decimals = predicted.is_decimal or _is_decimal(a.doit())
+        may_be_rounded = _ROUNDED.fullmatch(expected.latex) is not None and not has_decimals
+        return are_same or (may_be_rounded and is_rounding(expected, predicted))
     return a.free_symbols <= b.free_symbols and is_zero(a - b)
 
 

@@ -154,7 +154,7 @@ def test_the_verify_grader(grades: list[bool], index: int) -> None:
 
 
 ONE_WAY = {"4210": False, "0.333": True}
-"""Grades with the prediction as the gold answer: a prediction must not add a base, and a gold answer may be rounded to fewer digits."""
+"""Grades with the prediction as the gold answer. A prediction must not add a base; a gold answer may be rounded to fewer digits."""
 
 
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[f"{g} ~ {p}"[:60] for p, g, _ in CASES])
