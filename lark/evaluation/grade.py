@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-METRICS = Kind("metrics", 6, "metrics.json")
+METRICS = Kind("metrics", 7, "metrics.json")
 GRADES = "grades.jsonl"
 """The grades of single samples, beside the metrics."""
 ANSWERS = 1000

@@ -181,6 +181,9 @@ def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) 
 
 _DECIMAL = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
 _NUMBER = re.compile(rf"([+-]?\s*{_DECIMAL})(?:\s*/\s*([+-]?\s*{_DECIMAL}))?")
+LITERAL = r"0(?:[xX][0-9A-Fa-f]+|[bB][01]+|[oO][0-7]+)"
+"""A whole number as programs write it: hexadecimal, binary or octal."""
+_SIGNED_LITERAL = re.compile(rf"([+-]?)\s*({LITERAL})")
 _LATEX_FRACTION = re.compile(
     rf"([+-]?)\s*({_DECIMAL})?\s*\\[dtc]?frac\s*(?:\{{([^{{}}]*)\}}|([0-9]))\s*(?:\{{([^{{}}]*)\}}|([0-9]))"
 )
@@ -193,8 +196,8 @@ def canonical_number(text: str) -> Fraction | None:
 
     The paper strips whitespace and turns a/b into a decimal; a `Fraction` is that decimal without rounding. Apart from
     `3/4`, these notations are read: `073`, `142.0`, `.5`, `+5`, `−5` (U+2212), `\\frac{3}{4}`, `\\frac34`, the mixed number
-    `1\\frac{3}{4}`, and groups of thousands, `1,296`, `1{,}296`, `1,\\!296`. Not read: `1, 296` (a list), units, currencies
-    and expressions such as `\\frac{1}{2}5`.
+    `1\\frac{3}{4}`, groups of thousands, `1,296`, `1{,}296`, `1,\\!296`, and the literals `0x1F`,
+    `0b101` and `0o17`. Not read: `1, 296` (a list), units, currencies and expressions such as `\\frac{1}{2}5`.
     """
     if len(text) > _LONGEST_NUMBER:
         return None
@@ -215,12 +218,19 @@ def canonical_number(text: str) -> Fraction | None:
 
 
 def _plain_number(text: str) -> Fraction | None:
-    """The value of a decimal or of a quotient of two."""
+    """The value of a literal, of a decimal or of a quotient of two."""
+    if literal := _SIGNED_LITERAL.fullmatch(text):
+        return Fraction(_literal_value(literal))
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None
     value, divisor = (Fraction(re.sub(r"[,\s]", "", part or "1")) for part in match.groups())
     return value / divisor if divisor else None
+
+
+def _literal_value(literal: re.Match[str]) -> int:
+    sign, digits = literal.groups()
+    return int(sign + digits, base=0)
 
 
 def _are_whole(*numbers: Fraction) -> bool:
@@ -260,9 +270,10 @@ def canonical_latex(text: str) -> str:
     degrees, dollars, `\\%`, a unit in `\\text{ …}` on the right, a short name on the left (`x =`) and spaces are removed. `.5`
     becomes `0.5`. `10,080` differs from `10080`, and `\\mbox{ cm}` is not a unit. Additions to MATH's rules: exponents
     (`x^{2}`), which the paper names; a bare `%`; the sign before a fraction (`\\frac{-1}{2}`, `-1/2`); the power of a unit
-    (`\\text{ cm}^2`); and any white space where MATH removes spaces, also between arguments (`\\frac 1 2`, `\\sqrt 2`,
-    `^ \\circ`).
+    (`\\text{ cm}^2`); any white space where MATH removes spaces, also between arguments (`\\frac 1 2`, `\\sqrt 2`,
+    `^ \\circ`); and the value of a hexadecimal or binary literal (`0x1F`).
     """
     for pattern, replacement in _CANONICAL_STEPS:
         text = pattern.sub(replacement, text)
-    return text
+    literal = _SIGNED_LITERAL.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
+    return text if literal is None else str(_literal_value(literal))

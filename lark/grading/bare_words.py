@@ -3,21 +3,34 @@
 import re
 from itertools import pairwise
 
+from lark.grading.answers import LITERAL
 from lark.grading.expressions import Tokens
 from lark.grading.lexer import GREEK, Kind, Token
 
-_BARE_WORD = re.compile(r"(?<![\\A-Za-z{])(?:[A-Za-z]{4,}|and|or)(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])")
+_LITERAL = re.compile(rf"(?<![0-9A-Za-z]){LITERAL}(?![0-9A-Za-z])")
+_BARE_WORD = re.compile(
+    rf"{_LITERAL.pattern}"  # before words, because its digits are letters
+    r"|(?<![\\A-Za-z{])(?:[A-Za-z]{4,}|and|or)(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])"
+)
 _PROSE = re.compile(r"[A-Za-z]+(?:,? [A-Za-z]+)*\.?")
 _SHORT_WORD = re.compile(r"\b(?:[A-Z][a-z]{2}|(?i:yes|no|not|odd|red|all|both|the|an|of|is|are|in|on|to|at|by|for))\b")
 """A bare word of two or three letters, in a gold answer of nothing but words. Other short ones are products: `ab`, `Rh`."""
+_WORD_LIST = re.compile(r"(?=.*[A-Za-z]{3})(?:[A-Za-z]+|[0-9]+)(?:, ?(?:[A-Za-z]+|[0-9]+))+")
+"""A list of bare words and numbers: `cat, ox, 10`. One word has at least three letters; `ab, cd` is a list of products."""
+_LISTED_WORD = re.compile(r"\b[A-Za-z]{2,}\b")
 
 
 def with_words(gold: str) -> str:
-    """A gold answer with its bare words in `\\text{…}`. All its other letters are symbols."""
-    patterns = [_BARE_WORD, *([_SHORT_WORD] if _PROSE.fullmatch(gold) else [])]
-    for pattern in patterns:
-        gold = pattern.sub(lambda match: rf"\text{{{match[0]}}}", gold)
-    return gold
+    """A gold answer with its bare words in `\\text{…}`. All its other letters are symbols, or digits of a hexadecimal number."""
+    if _WORD_LIST.fullmatch(gold):
+        return _LISTED_WORD.sub(_as_text, gold)
+    is_prose = _PROSE.fullmatch(gold) is not None
+    gold = _BARE_WORD.sub(_as_text, gold)
+    return _SHORT_WORD.sub(_as_text, gold) if is_prose else gold
+
+
+def _as_text(match: re.Match[str]) -> str:
+    return match[0] if _LITERAL.fullmatch(match[0]) else rf"\text{{{match[0]}}}"
 
 
 def is_prose_of(predicted: Tokens, gold: str) -> bool:

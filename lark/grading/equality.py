@@ -95,9 +95,21 @@ def same_answer(predicted: Answer, expected: Answer) -> bool:
     if their_kind == "one" and "or" in predicted.joints:  # `1\\frac{1}{2} or 1.5` says one thing
         first = our_items[0]
         agree = _agree_in_percent([quantity for item in our_items for quantity in item.quantities])
-        return agree and all(same_statement(item, theirs[0]) and same_statement(first, item) for item in our_items)
+        has_number = any(map(_has_number, our_items))
+        pairs = [(ours, gold) for item in our_items for ours, gold in ((item, theirs[0]), (first, item))]
+        return agree and all(same_statement(ours, gold, has_number) for ours, gold in pairs)
     are_joined_alike = len({"or" in answer.joints for answer in (predicted, expected)}) == 1
-    return (are_joined_alike or _are_solutions(predicted)) and _match(our_items, their_items, same_statement)
+    is_in_order = their_kind == "list" and _is_sequence(expected)
+    same_items = _all_same if is_in_order else _match
+    return (are_joined_alike or _are_solutions(predicted)) and same_items(our_items, their_items, same_statement)
+
+
+def _is_sequence(answer: Answer) -> bool:
+    """Whether the order of a bare list counts: it has words without names, and neither `and` nor `or`, like words that are sorted.
+    Numbers are solutions, which have no order."""
+    unnamed = [statement for statement in answer.statements if not statement.names]
+    has_words = any(isinstance(value, Words) for statement in unnamed for value in statement.values)
+    return has_words and not {"and", "or"} & answer.joints
 
 
 def _are_solutions(answer: Answer) -> bool:
@@ -178,13 +190,17 @@ def _all_same(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], boo
     return len(ours) == len(theirs) and all(map(same, ours, theirs))
 
 
-def same_statement(predicted: Statement, expected: Statement) -> bool:
-    """Every value must equal the expected one. Equations that are not solved for a name are compared as equations."""
+def same_statement(predicted: Statement, expected: Statement, has_number: bool = False) -> bool:
+    """Every value must equal the expected one. Equations that are not solved for a name are compared as equations.
+
+    `has_number`: another statement of the answer has the value without a percent sign.
+    """
     if not _same_names(predicted, expected) or not all(starmap(labels.are_compatible, combinations(predicted.units, 2))):
         return False
     if len(expected.values) == 1:
         (gold,) = expected.quantities
-        are_same = predicted.values and all(_same_quantity(ours, gold) for ours in predicted.quantities)
+        has_number = has_number or _has_number(predicted)
+        are_same = predicted.values and all(_same_quantity(ours, gold, has_number) for ours in predicted.quantities)
         if are_same and _agree_in_percent(predicted.quantities):
             first = predicted.quantities[0]
             rounded = zip(predicted.rounded, predicted.units[len(predicted.values) :], strict=True)
@@ -204,21 +220,33 @@ _PERCENTS = re.compile(r"(?:- )?(?!1\b)[0-9]+(?:\.0*)?|(?:- )?(?![01]\.)[0-9]+\.
 """Numbers that may be meant in percent: whole ones other than 1, and decimals from 2."""
 
 
-def _same_quantity(predicted: tuple[Value, labels.Unit | None], expected: tuple[Value, labels.Unit | None]) -> bool:
-    """Compare values with units. A percentage is a number of hundredths: 75% is 3/4, and 0.5% is not 0.5. A gold answer that is
-    a whole number other than 1 and -1, or a decimal from 2, may be a number of percent; one in percent may be answered without
-    the sign."""
+def _same_quantity(
+    predicted: tuple[Value, labels.Unit | None], expected: tuple[Value, labels.Unit | None], has_number: bool = False
+) -> bool:
+    """Compare values with units.
+
+    A gold answer that is a whole number other than 1 and -1, or a decimal from 2, may be a number of percent. For any other one a
+    percentage is a number of hundredths, and it is right only next to the number itself (`has_number`): `0.33 = 33\\%`. Otherwise
+    `33\\%` would be right for both 33 and 0.33. A gold answer in percent may be answered without the sign.
+    """
     (ours, our_unit), (theirs, their_unit) = predicted, expected
     are_percent = is_percentage(our_unit), is_percentage(their_unit)
     if are_percent == (True, False):
         if their_unit is not None or not (isinstance(ours, Expression) and isinstance(theirs, Expression)):
             return False
-        return same_value(ours if _PERCENTS.fullmatch(theirs.latex) else _hundredth(ours), theirs)
+        if _PERCENTS.fullmatch(theirs.latex):
+            return same_value(ours, theirs)
+        return has_number and same_value(_hundredth(ours), theirs)
     if are_percent == (False, True) and isinstance(ours, Expression) and isinstance(theirs, Expression):
         return our_unit is None and (same_value(ours, theirs) or same_value(ours, _hundredth(theirs)))
     if our_unit == labels.DEGREE and their_unit is None and is_in_radians(ours):
         return False
     return labels.are_compatible(our_unit, their_unit) and same_value(ours, theirs)
+
+
+def _has_number(statement: Statement) -> bool:
+    """Whether it has a value that is not in percent."""
+    return not all(is_percentage(unit) for _, unit in statement.quantities)
 
 
 def _agree_in_percent(quantities: Sequence[tuple[Value, labels.Unit | None]]) -> bool:
@@ -295,7 +323,8 @@ def same_value(predicted: Value, expected: Value) -> bool:
             same = same_expression(predicted, expected)
         case ((Words() | Expression()), Words()):
             words = predicted.words if isinstance(predicted, Words) else flat_words(predicted.tokens)
-            same = words == expected.words or (is_nothing(predicted) and is_nothing(expected))
+            same = words == expected.words or _are_joined_words(words, expected.words)
+            same = same or (is_nothing(predicted) and is_nothing(expected))
         case Group(opening=":"), Group(opening=":"):
             same = _same_ratio(predicted, expected)
         case Group(), Group() if _brackets(predicted) == _brackets(expected):
@@ -316,6 +345,11 @@ def same_value(predicted: Value, expected: Value) -> bool:
         case _:
             same = same_set(predicted, expected)
     return same
+
+
+def _are_joined_words(words: tuple[str, ...], expected: tuple[str, ...]) -> bool:
+    """Whether it is one word, and the expected words without the spaces between them: `RugB` for `Rug B`."""
+    return words == ("".join(expected),) and all(word.isalpha() for word in expected)
 
 
 def _brackets(group: Group) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from lark.grading.answers import LITERAL
 from lark.grading.labels import word_set
 
 
@@ -92,7 +93,8 @@ _NUMBER = r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+"
 _TOKEN = re.compile(
     rf"""(?P<space>\s+|~(?!\s*=))
     |(?P<repeating>[0-9]+\.[0-9]*\\(?:overline|bar|dot)\s*(?:\{{[0-9]+\}}|[0-9]))
-
+    |(?P<literal>{LITERAL}(?![0-9A-Za-z_]|\.[0-9]))
+    |(?P<broken>0[xXbBoO][0-9])
     |(?P<mixed>[0-9]+\ +[0-9]+\s*/\s*[0-9]+(?![0-9.]))
     |(?P<grouped>[0-9]{{1,3}}(?:{_GAP}[0-9]{{3}})+(?![0-9])(?:\.[0-9]+)?)
     |(?P<commas>[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])(?:\.[0-9]+)?)
@@ -114,10 +116,48 @@ def tokenize(text: str, symbols: Container[str] = ()) -> list[Token]:
     text = _rewritten(text)
     if _ABOUT.search(text):
         raise UnreadableError("~ before a value, which means about")
-    tokens = list(_Reader(symbols).read(text, in_text=False))
+    tokens = _without_idle_braces(list(_Reader(symbols).read(text, in_text=False)))
     if any(before.kind is after.kind is Kind.NUMBER for before, after in pairwise(tokens)):
         raise UnreadableError("two numbers with nothing between them")
     return tokens
+
+
+_IN_BRACES = {**_ARGUMENTS, "^": 1, "_": 1, r"\overline": 1, r"\vec": 1, "]": 1}
+"""Number of arguments in braces after a token. `]` ends the optional argument of a root."""
+
+
+def _without_idle_braces(tokens: list[Token]) -> list[Token]:
+    """The tokens without braces that a reader does not see, around one symbol, one number or one pair of parentheses, and that are
+    not an argument: `2 { ( x - 3 ) } ^ { 2 }` is `2 ( x - 3 ) ^ { 2 }`."""
+    kept: list[Token] = []
+    open_braces: list[tuple[int, int]] = []
+    """For each open brace, its place in `kept` and the number of arguments up to its own one; 0 if it is not an argument."""
+    arguments = 0
+    for token in tokens:
+        if token.text == "{":
+            previous = kept[-1].text if kept else ""
+            open_braces.append((len(kept), _IN_BRACES.get(previous, arguments)))
+        arguments = 0
+        if token.text == "}" and open_braces:
+            start, count = open_braces.pop()
+            if count == 0 and _is_one_thing(kept[start + 1 :]):
+                del kept[start]
+                continue
+            arguments = max(count - 1, 0)
+        kept.append(token)
+    return kept
+
+
+def _is_one_thing(tokens: list[Token]) -> bool:
+    """Whether it is one number, one symbol, or something in parentheses."""
+    if len(tokens) == 1:
+        return tokens[0].kind in {Kind.NUMBER, Kind.LETTER} or tokens[0].text in GREEK
+    depth = 0
+    for i, token in enumerate(tokens):
+        depth += (token.text == "(") - (token.text == ")")
+        if depth == 0:
+            return 0 < i == len(tokens) - 1
+    return False
 
 
 _INFIX = {"over": "frac", "choose": "binom"}
@@ -222,6 +262,8 @@ class _Reader:
                 kind, found = "number", _DIGITS.match(found)[0]  # type: ignore[index]
             if kind in {"number", "grouped", "commas", "mixed"} and self.arguments:
                 kind, found = "number", _DIGITS.match(found)[0] if self.is_script else found[0]  # type: ignore[index]
+            if kind == "broken" or (kind == "literal" and self.arguments):
+                raise UnreadableError(f"{found}, which begins like a hexadecimal or binary number")
             position += len(found)
             if kind == "command":
                 found = _ALIASES.get(found, found)
@@ -321,12 +363,15 @@ class _Reader:
 
 
 def _number(kind: str, found: str) -> Iterator[Token]:
-    """A number without separators. A mixed number is a number before a fraction; a repeating decimal is a fraction."""
+    """A number without separators. A mixed number is a number before a fraction; a repeating decimal is a fraction. A literal such
+    as `0x1F` stays one, so that a base after it cannot be taken for the base of its value."""
     if kind == "repeating":
         whole, rest = found.split(".")
         fixed, repeated = re.match(r"([0-9]*)\\[a-z]+\s*\{?([0-9]+)\}?", rest).groups()  # type: ignore[union-attr]
         period, scale = 10 ** len(repeated) - 1, 10 ** len(fixed)
         yield from _fraction(int(whole + fixed) * period + int(repeated), scale * period)
+    elif kind == "literal":
+        yield Token(Kind.NUMBER, found.lower())
     elif kind == "mixed":
         whole, numerator, denominator = re.findall("[0-9]+", found)
         yield Token(Kind.NUMBER, whole)

@@ -10,6 +10,7 @@ import sympy  # type: ignore[import-untyped]
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy  # type: ignore[import-untyped]
 from sympy import Expr, I, Rational, Symbol, nan, oo, zoo
 
+from lark.grading.answers import LITERAL
 from lark.grading.expressions import INFINITIES, Expression, Tokens
 from lark.grading.lexer import UnreadableError
 
@@ -31,11 +32,15 @@ _MIXED = re.compile(r"(?<![^ ])([0-9]+) \\frac \{ ([0-9]+) \} \{ ([0-9]+) \}")
 _PRODUCT = re.compile(r"(?<=[0-9)]) (?=\(|[0-9]|\\frac|\\binom)|(?<=\\pi) (?=\()")
 """A product without a sign, of which the parser would make a sum: `2(3)`."""
 _DECIMAL = re.compile(r"([0-9]+)\.([0-9]+)")
+_ROUNDED = re.compile(r"(?:- )?(?:0\.0*(?=[1-9][0-9]{2})|[1-9][0-9]*\.(?=[0-9]{3}))[0-9]{3,}")
+"""A decimal that may be rounded: at least three decimals, and three digits from the first that is not 0."""
+_LITERAL = re.compile(rf"(?<![^ ]){LITERAL}(?![^ ])")
 
 
 def same_expression(predicted: Expression, expected: Expression) -> bool:
-    """Whether two expressions are equal. A decimal may approximate an expected value that has no finite decimal, not the
-    reverse. Infinity, sets and numbers with a base equal only themselves; a base may be left out."""
+    """Whether two expressions are equal. A decimal may approximate an expected value that has no finite decimal, and an expected
+    decimal may be the rounding of a value that has none. Infinity, sets and numbers with a base equal only themselves; a base may
+    be left out."""
     if predicted.latex == expected.latex:
         return True
     if predicted.base or expected.base:
@@ -47,7 +52,10 @@ def same_expression(predicted: Expression, expected: Expression) -> bool:
     is_imaginary = "i" not in expected.letters or expected.letters <= _CONSTANTS
     a, b = parse(predicted, is_imaginary), parse(expected, is_imaginary)
     if a.is_number and b.is_number:
-        return same_number(a, b, may_round=predicted.is_decimal and not expected.is_decimal)
+        are_same = same_number(a, b, may_round=predicted.is_decimal and not expected.is_decimal)
+        has_decimals = predicted.is_decimal or _is_decimal(a.doit())
+        may_be_rounded = _ROUNDED.fullmatch(expected.latex) is not None and not has_decimals
+        return are_same or (may_be_rounded and is_rounding(expected, predicted))
     return a.free_symbols <= b.free_symbols and is_zero(a - b)
 
 
@@ -66,6 +74,7 @@ def parse(expression: Expression, is_imaginary: bool = True) -> Expr:
     """The value of an expression. Decimals become exact fractions. `is_imaginary`: `i` is the imaginary unit, not a symbol."""
     latex = _ANGLE.sub(_radians, expression.latex)
     latex = _MIXED.sub(_mixed_number, latex)
+    latex = _LITERAL.sub(lambda match: str(int(match[0], base=0)), latex)
     latex = _DECIMAL.sub(lambda match: rf"( \frac {{ {match[1]}{match[2]} }} {{ 1{'0' * len(match[2])} }} )", latex)
     latex = _PRODUCT.sub(r" \\cdot ", latex)
     if not expression.has_bound_variable:

@@ -142,6 +142,14 @@ GRADES = [
     ("", "0", NUMERIC, False),
     (None, "5", NUMERIC, False),
     ("see text", "see text", NUMERIC, True),
+    ("0x23C8B81", "0x23c8b81", NUMERIC, True),
+    (" - 0x1F", "-31", NUMERIC, True),
+    ("\u22120b101", "-5.0", NUMERIC, True),
+    ("0o17", "15", NUMERIC, True),
+    ("-0x26ca2", "-0x16ca2", NUMERIC, False),
+    ("0x1g", "0x1h", NUMERIC, False),
+    ("0b12", "12", NUMERIC, False),
+    ("1F", "0x1F", NUMERIC, False),
     ("B", "B", CHOICE, True),
     ("b", "B", CHOICE, True),
     (" B\n", "B", CHOICE, True),
@@ -190,6 +198,13 @@ GRADES = [
     ("p-q", "p - q", FREE_FORM, True),
     ("q-p", "p - q", FREE_FORM, False),
     (None, "p - q", FREE_FORM, False),
+    ("0x23C8B81", "0x23c8b81", FREE_FORM, True),
+    ("x = 0x1F", "0x1f", FREE_FORM, True),
+    ("-0b101", "-0x5", FREE_FORM, True),
+    ("0x1F", "31", FREE_FORM, True),
+    ("-0x26ca2", "-0x16ca2", FREE_FORM, False),
+    ("0xg", "0xG", FREE_FORM, False),
+    ("0x1F + 1", "0x20", FREE_FORM, False),
 ]
 
 

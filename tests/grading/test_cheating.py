@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_every_answer_of_the_corpus_is_graded_as_a_careful_marker_would(
 LISTED = {
     "5": [r"5 \text{ is not the answer}", r"5\text{ is wrong, it is 6}", "6=5", "no=5", "y6=5", "5_6"],
     "3R^2": ["3r^2"], r"\emptyset": ["3<5"], "0": ["x-5=0"], "x=5": ["x-5=0"], "1,2": [r"\{1,2,2\}"],
-    r"\infty": [r"\infty+5"], "0.333333": ["1/3"],
+    r"\infty": [r"\infty+5"], "0.33": ["1/3"], "-0x16ca2": ["-0x26ca2"], "pear, plum": ["plum, pear"],
 }  # fmt: skip
 
 
@@ -88,6 +89,41 @@ def test_no_cheat_works_on_the_benchmarks_golds_and_no_layout_matters(verifier: 
         pairs: list[Pair] = [(ways[i % len(ways)](gold), gold, FREE_FORM) for i, gold in enumerate(answers)]
         grades = verifier.grade_many(pairs)
         assert [pair[0] for pair, grade in zip(pairs, grades, strict=True) if grade is not expected] == []
+
+
+def test_a_percentage_is_right_for_one_number() -> None:
+    """The sign is a unit or a division by 100. It cannot be both, or one answer would be right for two numbers."""
+    for whole in (2, 33, 75, 100, 150):
+        hundredth = f"{whole / 100:g}"
+        fraction = rf"\frac{{{whole}}}{{100}}"
+        assert [compare(rf"{whole}\%", gold) for gold in (str(whole), hundredth, fraction)] == [True, False, False]
+        assert compare(rf"{hundredth} = {whole}\%", hundredth)
+
+
+@settings(deadline=None, max_examples=60)
+@given(value=st.integers(-(2**40), 2**40), other=st.integers(-(2**40), 2**40))
+def test_literals_are_numbers_in_both_graders(value: int, other: int) -> None:
+    notations: list[Callable[[int], str]] = [hex, bin, lambda number: hex(number).upper(), str]
+    for written in notations:
+        for gold in (hex(value), bin(value)):
+            assert compare(written(value), gold)
+            assert compare(written(other), gold) is (other == value)
+            for answer_format in (FREE_FORM, AnswerFormat.NUMERIC):
+                assert grade_paper(written(value), gold, answer_format)
+                assert grade_paper(written(other), gold, answer_format) is (other == value)
+
+
+@settings(deadline=None, max_examples=60)
+@given(numerator=st.integers(-300, 300), denominator=st.integers(1, 60), decimals=st.integers(2, 8))
+def test_an_exact_answer_is_right_for_a_gold_that_is_its_rounding(numerator: int, denominator: int, decimals: int) -> None:
+    value = Fraction(numerator, denominator)
+    gold = f"{Decimal(numerator) / Decimal(denominator):.{decimals}f}"
+    digits = gold.lstrip("-").replace(".", "").lstrip("0")
+    is_finite = 10**60 % value.denominator == 0
+    is_precise = decimals >= 3 and len(digits) >= 3
+    is_right = value == Fraction(gold) or (is_precise and not is_finite)
+    assert compare(f"{numerator}/{denominator}", gold) is is_right
+    assert not compare(f"{numerator + 1}/{denominator}", gold)
 
 
 def expressions() -> st.SearchStrategy[tuple[str, Fraction]]:
