@@ -131,8 +131,9 @@ def _generations(columns: Columns) -> Iterator[Draft]:
     system, (tools, answer, question_id) = columns.optional("system"), map(columns.get, ("tools", "answer", "row_id"))
     lists = {name: _aligned(columns, name, len(generations)) for name in LISTS}
     for i, generation in enumerate(generations):
-        message = generation if isinstance(generation, dict) else {"content": generation}
         place = f"{where}, generation {i + 1}"
+        _refuse_samples(generation, place)
+        message = generation if isinstance(generation, dict) else {"content": generation}
         exchange = normalised([{"role": "user", "content": question}, {"role": "assistant", **message}], place, "generations")
         said = {name: truth(lists[name][i], str(columns.stored(name)), place) for name in (*VERDICTS, "complete")}
         verdicts = [said[name] for name in VERDICTS if said[name] is not None]
@@ -146,6 +147,15 @@ def _generations(columns: Columns) -> Iterator[Draft]:
             answer=answer,
             correct=any(verdicts) if verdicts else None,
             complete=not cut_off,
+        )
+
+
+def _refuse_samples(generation: Any, where: str) -> None:
+    """Refuse texts in the place of one. Joined, they would be a response that no teacher wrote; text parts are objects."""
+    if isinstance(generation, list) and not all(isinstance(part, dict) for part in generation):
+        raise LarkError(
+            f"{where}: it is a list of texts, not a text. Write `generations` as one list of all samples of the question, and "
+            "name their teachers in `teacher`, a list of the same length."
         )
 
 
