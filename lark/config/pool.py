@@ -73,7 +73,8 @@ class Pool(Source):
     """How answers are compared by correct_only and labels=vote: numeric, choice or free_form."""
     answer_pattern: str | None = None
     """A regular expression for final answers that are not boxed (docs/own-pool.md). Its last match in a response is
-    rewritten as \\boxed{…} around the first group, because evaluation reads only boxed answers."""
+    rewritten as \\boxed{…} around the first group, because evaluation reads only boxed answers. Later boxes are removed: the
+    match is the answer."""
     incomplete: str = "keep"
     """Trajectories without a response, or that the pool marks as cut off (`is_reasoning_complete`). keep: an empty response is
     an error, the others are kept and counted. drop: they are dropped and counted."""

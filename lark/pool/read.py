@@ -13,6 +13,7 @@ from typing import Any
 
 from lark import config as conf
 from lark.errors import LarkError
+from lark.grading.answers import unboxed
 from lark.limits import time_limit
 from lark.pool.cleaning import Filter, Tally, Votes
 from lark.pool.columns import Columns, is_blank
@@ -291,15 +292,19 @@ def _boxed(turns: Turns, pattern: str, where: str) -> Turns:
 
 
 def box_answer(response: str, pattern: str) -> str:
-    """Replace the last match of `pattern` with a box around its first group. Without a match, or with an empty group, the response
-    is unchanged: an empty box would be an answer that the teacher did not give."""
+    """Replace the last match of `pattern` with a box around its first group. It is then the last box, which is the answer: boxes in
+    the group and after it are removed, and their contents stay. Without a match, or with an empty group, the response is
+    unchanged: an empty box would be an answer that the teacher did not give."""
     with time_limit(PATTERN_SECONDS, SLOW_PATTERN.format(pattern=pattern, length=len(response))):
         last = None
         for last in re.finditer(pattern, response, re.DOTALL):  # noqa: B007  # the last one is used
             pass
     if last is None or not (last[1] or "").strip():
         return response
-    return f"{response[: last.start()]}\\boxed{{{last[1].strip()}}}{response[last.end() :]}"
+    before = response[: last.start()]
+    answer = unboxed(last[1]).strip()
+    after = unboxed(response[last.end() :])
+    return f"{before}\\boxed{{{answer}}}{after}"
 
 
 def _sample(pool: conf.Pool, votes: Votes | None, without: Collection[str]) -> set[str] | None:
