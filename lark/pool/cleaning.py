@@ -111,6 +111,26 @@ class Tally:
         }
 
 
+def left_out(pool: conf.Pool, tally: Tally) -> dict[str, str]:
+    """The filters that are on, each with what it has left out so far."""
+    every = {
+        "pool.correct_only=true": (pool.correct_only, f"{tally.wrong:,} wrong trajectories"),
+        "pool.special_tokens=drop": (
+            pool.special_tokens == "drop", f"{tally.special:,} trajectories with text like a control token",
+        ),
+        "pool.incomplete=drop": (pool.incomplete == "drop", f"{tally.incomplete:,} incomplete trajectories"),
+        "pool.decontaminate=true": (pool.decontaminate, f"{len(tally.contaminated):,} questions of the benchmarks"),
+    }  # fmt: skip
+    return {setting: removed for setting, (is_on, removed) in every.items() if is_on}
+
+
+def kept_by(pool: conf.Pool) -> str:
+    """Which trajectories the filters keep, to add to a noun: ` that pool.correct_only=true keeps`, or nothing without filters."""
+    settings = " and ".join(left_out(pool, Tally()))
+    verb = "keep" if " and " in settings else "keeps"
+    return f" that {settings} {verb}" if settings else ""
+
+
 @dataclass
 class Filter:
     """Whether a trajectory is kept, by the pool's settings. Counts what is not."""

@@ -51,17 +51,17 @@ def drafts(columns: Columns, source: Source) -> tuple[Layout, Iterator[Draft]]:
     return layout, layout.read(columns)
 
 
-def check(source: Source, key: str = "pool") -> None:
+def check(source: Source) -> None:
     """Refuse unknown layouts and unknown names in `fields`."""
     if source.layout is not None:
-        one_of(f"{key}.layout", source.layout, tuple(LAYOUTS))
+        one_of("pool.layout", source.layout, tuple(LAYOUTS))
     for name in source.fields:
         if name not in NAMES:
-            raise LarkError(f"{key}.fields.{name}: there is no such column here; choose one of {', '.join(NAMES)}.")
+            raise LarkError(f"pool.fields.{name}: there is no such column here; choose one of {', '.join(NAMES)}.")
     for name, other in combinations((name for name in source.fields if name in PARTS), 2):
         if source.fields[name] == source.fields[other] and PARTS[name] != PARTS[other]:
             raise LarkError(
-                f"{key}.fields.{name} and {key}.fields.{other} both name the column {source.fields[name]!r}. Name the column of "
+                f"pool.fields.{name} and pool.fields.{other} both name the column {source.fields[name]!r}. Name the column of "
                 f"the {PARTS[name]} and that of the {PARTS[other]}."
             )
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from lark import config as conf
 from lark.errors import LarkError
-from lark.pool.cleaning import Tally
+from lark.pool.cleaning import Tally, kept_by, left_out
 from lark.pool.summary import Summary
 from lark.pool.trajectory import Trajectory
 from lark.runtime.store import Kind, atomic
@@ -65,10 +65,17 @@ def write_part(trajectories: Iterable[Trajectory], path: Path, summary: Summary)
 def described(summary: Summary, tally: Tally, pool: conf.Pool) -> dict[str, Any]:
     """What the manifest says about a pool. An empty pool is an error."""
     if summary.trajectories == 0:
-        filtered = " that pool.correct_only=true would keep" if pool.correct_only else ""
-        filtered += f" for the questions {', '.join(pool.ids)}" if pool.ids else ""
-        raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path or 'its sources'}{filtered}.")
+        raise _nothing_left(pool, tally)
     return {**summary.to_dict(), **tally.to_dict(pool)}
+
+
+def _nothing_left(pool: conf.Pool, tally: Tally) -> LarkError:
+    questions = f" for the questions {', '.join(pool.ids)}" if pool.ids else ""
+    reasons = ", ".join(f"{setting} leaves out {removed}" for setting, removed in left_out(pool, tally).items())
+    advice = f" {reasons}. Change these settings, or add trajectories." if reasons else ""
+    return LarkError(
+        f"pool {pool.name}: there is no trajectory in {pool.path or 'its sources'}{kept_by(pool)}{questions}.{advice}"
+    )
 
 
 def parts(path: Path) -> list[Path]:

@@ -361,7 +361,7 @@ def test_wrong_trajectories_go_before_the_sample_is_taken_and_are_counted(layout
     assert counts["dropped"] == {"trajectories": 15, "questions": 5}
     said = "pool.correct_only dropped 15 wrong trajectories, and 5 questions without a correct one."
     assert said in pool_summary(counts)
-    with pytest.raises(LarkError, match="has only 5 with a correct trajectory"):
+    with pytest.raises(LarkError, match=r"has only 5 that pool\.correct_only=true keeps: use fewer"):
         list(read(replace(pool, questions=6)))
 
 
