@@ -11,6 +11,7 @@ from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, grade_paper
 from lark.pool.files import Found, some
 from lark.pool.trajectory import Trajectory, verdict
+from lark.reading.rows import is_invisible
 
 SPECIAL = re.compile(r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|</?s>|<[be]os>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
 """Text that looks like a control token of a chat template."""
@@ -26,6 +27,14 @@ def special_token(trajectory: Trajectory) -> str | None:
     suspects = (text for text in trajectory.texts if any(mark in text for mark in MARKS))
     match = next(filter(None, map(SPECIAL.search, suspects)), None)
     return match[0] if match else None
+
+
+def has_no_text(turn: str) -> bool:
+    """Whether an assistant turn has nothing to train on: no visible character, or control tokens alone. The latter is what remains
+    of an empty turn if its end-of-turn token was decoded as text."""
+    if any(mark in turn for mark in MARKS):
+        turn = SPECIAL.sub("", turn)
+    return is_invisible(turn)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from lark import config as conf
 from lark.errors import LarkError
 from lark.grading.answers import unboxed
 from lark.limits import time_limit
-from lark.pool.cleaning import Filter, Tally, Votes
+from lark.pool.cleaning import Filter, Tally, Votes, special_token
 from lark.pool.columns import Columns, is_blank
 from lark.pool.files import some
 from lark.pool.formats import source_files, source_rows
@@ -182,14 +182,18 @@ def from_rows(
             tally.incomplete += incomplete
             if incomplete and pool.incomplete == "drop":
                 continue
-            if empty:
-                raise LarkError(
-                    f"{row.where}: the response is empty. Remove the trajectory, give its text, or drop such trajectories with "
-                    "pool.incomplete=drop."
-                )
+            if empty and not (pool.special_tokens == "drop" and special_token(trajectory)):  # the filter drops those
+                raise _empty_response(row.where)
             yield row.where, trajectory
         missing -= {name for name in missing if pool.fields[name] in row.values}
         tally.row(layout.name, [*columns.unused(), *unread], columns.lost())
+
+
+def _empty_response(where: str) -> LarkError:
+    return LarkError(
+        f"{where}: the response is empty. Remove the trajectory, give its text, or drop such trajectories with "
+        "pool.incomplete=drop."
+    )
 
 
 def check_missing(pool: conf.Pool, missing: Collection[str]) -> None:

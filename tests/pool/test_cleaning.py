@@ -25,7 +25,7 @@ from lark.pool.trajectory import Trajectory
 from lark.runtime.plan import make_plan
 from lark.runtime.store import Checksums
 from tests.conftest import composed, job_of
-from tests.pool.rows import write_jsonl
+from tests.pool.rows import chat, write_jsonl
 
 
 def trajectory(**more: Any) -> Trajectory:
@@ -51,6 +51,17 @@ def test_text_like_a_control_token_is_found_wherever_it_is(token: str) -> None:
     assert any(mark in token for mark in MARKS)
     for place in ("system", "question", "response", "thinking", "conversation"):
         assert special_token(trajectory(**{place: f"a {token} b"})) == token
+
+
+@pytest.mark.parametrize("response", ["<|im_end|>", " </s>\n", "<|eot_id|><|endoftext|>", "\u200b<end_of_turn>"])
+def test_a_response_of_control_tokens_alone_is_empty(response: str, tmp_path: Path) -> None:
+    rows = [{"question": "A?", "response": response}, {"question": "B?", "response": "x <|im_end|>"}]
+    rows += [{"messages": [*chat("C?", response), *chat("D?", "x")]}]
+    pool, tally = write_jsonl(tmp_path / "a.jsonl", rows), Tally()
+    with pytest.raises(LarkError, match=r"line 1: the response is empty"):
+        list(read(pool))
+    assert [t.question for t in read(replace(pool, incomplete="drop"), tally)] == ["B?"]
+    assert tally.incomplete == 2
 
 
 @pytest.mark.parametrize("text", ["1 < x <= 2", "<think>so</think>", "|x| < |y|", "a[i] <s", "<sup>2</sup>", "2 <| 3"])
