@@ -134,7 +134,8 @@ class Pool(Source):
         key = "pool.questions"
         require(questions >= 1, key, questions, "must be at least 1, or null for all")
         few = questions <= MOST_QUESTIONS
-        shown = f"{str(questions)[:20]}…"
+        digits = str(questions)
+        shown = digits if len(digits) <= 20 else f"{digits[:20]}…"
         require(few, key, shown, f"no pool has more than {MOST_QUESTIONS:,} questions; use fewer, or null for all")
         possible = self.format != "demo" or questions <= DEMO_QUESTIONS
         require(possible, key, questions, f"the demo has only {DEMO_QUESTIONS:,} different questions; use at most this many")

@@ -120,24 +120,35 @@ class Tally:
         }
 
 
-def left_out(pool: conf.Pool, tally: Tally) -> dict[str, str]:
-    """The filters that are on, each with what it has left out so far."""
+def filters(pool: conf.Pool) -> list[str]:
+    """The settings that leave trajectories out."""
     every = {
-        "pool.correct_only=true": (pool.correct_only, f"{tally.wrong:,} wrong trajectories"),
-        "pool.special_tokens=drop": (
-            pool.special_tokens == "drop", f"{tally.special:,} trajectories with text like a control token",
-        ),
-        "pool.incomplete=drop": (pool.incomplete == "drop", f"{tally.incomplete:,} incomplete trajectories"),
-        "pool.decontaminate=true": (pool.decontaminate, f"{len(tally.contaminated):,} questions of the benchmarks"),
-    }  # fmt: skip
-    return {setting: removed for setting, (is_on, removed) in every.items() if is_on}
+        "pool.correct_only=true": pool.correct_only,
+        "pool.special_tokens=drop": pool.special_tokens == "drop",
+        "pool.incomplete=drop": pool.incomplete == "drop",
+        "pool.decontaminate=true": pool.decontaminate,
+    }
+    return [setting for setting, is_on in every.items() if is_on]
 
 
 def kept_by(pool: conf.Pool) -> str:
     """Which trajectories the filters keep, to add to a noun: ` that pool.correct_only=true keeps`, or nothing without filters."""
-    settings = " and ".join(left_out(pool, Tally()))
-    verb = "keep" if " and " in settings else "keeps"
-    return f" that {settings} {verb}" if settings else ""
+    settings = filters(pool)
+    verb = "keep" if len(settings) > 1 else "keeps"
+    return f" that {' and '.join(settings)} {verb}" if settings else ""
+
+
+def left_out(pool: conf.Pool, tally: Tally) -> list[str]:
+    """What each filter has left out, for messages."""
+    counts = {
+        "pool.correct_only=true": (tally.wrong, "wrong trajectories"),
+        "pool.special_tokens=drop": (tally.special, "trajectories with text like a control token"),
+        "pool.incomplete=drop": (tally.incomplete, "incomplete trajectories"),
+        "pool.decontaminate=true": (len(tally.contaminated), "questions of the benchmarks"),
+    }
+    return [
+        f"{setting} leaves out {counts[setting][0]:,} {counts[setting][1]}" for setting in filters(pool) if counts[setting][0]
+    ]
 
 
 @dataclass

@@ -92,6 +92,6 @@ def _none_taken(name: str, count: int, shares: Mapping[str, Fraction], sizes: Ma
     has_enough = all(enough * share / total <= sizes[other] for other, share in shares.items())
     more = f", set pool.questions={enough} or more" if pool.questions and has_enough else ""
     return LarkError(
-        f"pool.mix.{name} would give none of the {count} questions: its share, {pool.mix[name].share:g}, is too small beside "
-        f"the others. Set a larger pool.mix.{name}.share{more}, or leave the source out."
+        f"pool.mix.{name} would give none of the {count} questions: with a share of {pool.mix[name].share:g}, its part is less "
+        f"than one question. Set a larger pool.mix.{name}.share{more}, or leave the source out."
     )

@@ -191,8 +191,8 @@ def from_rows(
 
 def _empty_response(where: str) -> LarkError:
     return LarkError(
-        f"{where}: the response is empty. Remove the trajectory, give its text, or drop such trajectories with "
-        "pool.incomplete=drop."
+        f"{where}: the response is empty (text like a control token does not count). Remove the trajectory, give its text, or drop "
+        "such trajectories with pool.incomplete=drop."
     )
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from lark import config as conf
 from lark.errors import LarkError
-from lark.pool.cleaning import Tally, kept_by, left_out
+from lark.pool.cleaning import Tally, left_out
 from lark.pool.summary import Summary
 from lark.pool.trajectory import Trajectory
 from lark.runtime.store import Kind, atomic
@@ -71,11 +71,9 @@ def described(summary: Summary, tally: Tally, pool: conf.Pool) -> dict[str, Any]
 
 def _nothing_left(pool: conf.Pool, tally: Tally) -> LarkError:
     questions = f" for the questions {', '.join(pool.ids)}" if pool.ids else ""
-    reasons = ", ".join(f"{setting} leaves out {removed}" for setting, removed in left_out(pool, tally).items())
-    advice = f" {reasons}. Change these settings, or add trajectories." if reasons else ""
-    return LarkError(
-        f"pool {pool.name}: there is no trajectory in {pool.path or 'its sources'}{kept_by(pool)}{questions}.{advice}"
-    )
+    reasons = ", ".join(left_out(pool, tally))
+    advice = f": {reasons}. Change the settings, or add trajectories." if reasons else "."
+    return LarkError(f"pool {pool.name}: there is no trajectory left in {pool.path or 'its sources'}{questions}{advice}")
 
 
 def parts(path: Path) -> list[Path]:

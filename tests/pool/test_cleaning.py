@@ -201,7 +201,7 @@ def test_a_pool_without_anything_left_names_the_filters(tmp_path: Path) -> None:
     rows = [{"question": "A?", "response": "x <|im_end|>"}, {"question": "B?", "generations": ["<s> y", ""], "answer": "y"}]
     pool = replace(write_jsonl(tmp_path / "a.jsonl", rows), special_tokens="drop", incomplete="drop")
     said = (
-        r"there is no trajectory in .*a\.jsonl that pool\.special_tokens=drop and pool\.incomplete=drop keep\. "
+        r"there is no trajectory left in .*a\.jsonl: "
         r"pool\.special_tokens=drop leaves out 2 trajectories with text like a control token, "
         r"pool\.incomplete=drop leaves out 1 incomplete trajectories\."
     )
@@ -243,7 +243,7 @@ def test_pools_are_mixed_by_share_of_questions(two: Pool) -> None:
     [
         (19, 1, 10, r"pool\.mix\.b would give none of the 10 questions.*\.b\.share, set pool\.questions=20 or more"),
         (100, 1, 10, r"pool\.mix\.b would give none of the 10 questions.*\.b\.share, or leave the source out"),
-        (1e-9, 1, None, r"pool\.mix\.a would give none of the 10 questions: its share, 1e-09, is too small"),
+        (1e-9, 1, None, r"pool\.mix\.a would give none of the 10 questions: with a share of 1e-09, its part is less"),
         (1, 1, 1, r"would give none of the 1 questions.* pool\.questions=2 or more"),
         (1e-320, 1e308, None, r"pool\.mix\.a would give none of the 10 questions"),
     ],

@@ -483,7 +483,7 @@ def test_any_row_is_read_or_refused_with_its_line(
     try:
         found = list(read(replace(pool, layout=layout)))
     except LarkError as error:
-        assert "a.jsonl, line 1" in str(error) or "there is no trajectory" in str(error)
+        assert "a.jsonl, line 1" in str(error) or "there is no trajectory left" in str(error)
     else:
         assert all(t.question.strip() for t in found)
 
