@@ -11,6 +11,11 @@ from lark.errors import LarkError
 
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
 NOISE = ("none", "wrong", "truncated", "shuffled", "duplicated")
+MOST_QUESTIONS = 10**9
+"""More than any pool has."""
+DEMO_QUESTIONS = 48_000
+"""Different questions that the demo's generator has. It alternates between 20 combinations of kind and level, of which the smallest
+has 2,400."""
 FORMATS = ("rows", "rsr", "hub")
 """Formats of a source that is read from files or from the hub."""
 
@@ -73,7 +78,8 @@ class Pool(Source):
     """How answers are compared by correct_only and labels=vote: numeric, choice or free_form."""
     answer_pattern: str | None = None
     """A regular expression for final answers that are not boxed (docs/own-pool.md). Its last match in a response is
-    rewritten as \\boxed{…} around the first group, because evaluation reads only boxed answers."""
+    rewritten as \\boxed{…} around the first group, because evaluation reads only boxed answers. Later boxes are removed: the
+    match is the answer."""
     incomplete: str = "keep"
     """Trajectories without a response, or that the pool marks as cut off (`is_reasoning_complete`). keep: an empty response is
     an error, the others are kept and counted. drop: they are dropped and counted."""
@@ -108,12 +114,8 @@ class Pool(Source):
         named = self.noise != "none" or not self.noise_share
         require(named, "pool.noise_share", self.noise_share, "needs the kind of damage: set pool.noise too")
         require(0 < self.similarity <= 1, "pool.similarity", self.similarity, "must be more than 0 and at most 1")
-        require(
-            self.questions is None or self.questions >= 1,
-            "pool.questions",
-            self.questions,
-            "must be at least 1, or null for all",
-        )
+        if self.questions is not None:
+            self._check_questions(self.questions)
         if self.answer_pattern is not None:
             require(has_group(self.answer_pattern), "pool.answer_pattern", self.answer_pattern,
                      "must be a regular expression with a (group) that matches the final answer")  # fmt: skip
@@ -127,6 +129,16 @@ class Pool(Source):
             )
         elif self.format != "demo" and not self.path:
             raise LarkError(f"pool={self.name} needs a path: add pool.path=<file, folder or dataset id>.")
+
+    def _check_questions(self, questions: int) -> None:
+        key = "pool.questions"
+        require(questions >= 1, key, questions, "must be at least 1, or null for all")
+        few = questions <= MOST_QUESTIONS
+        digits = str(questions)
+        shown = digits if len(digits) <= 20 else f"{digits[:20]}…"
+        require(few, key, shown, f"no pool has more than {MOST_QUESTIONS:,} questions; use fewer, or null for all")
+        possible = self.format != "demo" or questions <= DEMO_QUESTIONS
+        require(possible, key, questions, f"the demo has only {DEMO_QUESTIONS:,} different questions; use at most this many")
 
     def _check_mix(self) -> None:
         if not self.mix:

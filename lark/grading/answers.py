@@ -76,6 +76,26 @@ def boxed_places(text: str) -> list[slice]:
     return [box.content for box in _find_boxes(text, _PAPER_TOKEN) if box is not None]
 
 
+def unboxed(text: str) -> str:
+    """The text with the contents of its boxes in their place. A box that either grader would read is removed, closed or not."""
+    cuts: list[tuple[int, int]] = []
+    is_box: list[bool] = []
+    """Of each brace that is open, whether it is that of a box."""
+    for match in _LENIENT_TOKEN.finditer(text):
+        if match.lastgroup == "bare":
+            cuts.append((match.start(), match.start("bare")))
+        elif match.lastgroup == "open":
+            cuts.append(match.span())
+            is_box.append(True)
+        elif match[0] == "{":
+            is_box.append(False)
+        elif match[0] == "}" and is_box and is_box.pop():
+            cuts.append(match.span())
+    starts = [0, *(end for _, end in cuts)]
+    ends = [*(start for start, _ in cuts), len(text)]
+    return "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
+
+
 _GLUE = re.compile(r"\s|\$|\\[()\[\],;:! ]|\\q?quad|\\text(?![A-Za-z])|[{}]")
 _JOINT = re.compile(
     r"(?:[,;/&|]|or|and|not|but|maybe|perhaps|possibly|probably|also|either|else|alternatively)+", re.IGNORECASE

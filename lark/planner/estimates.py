@@ -14,6 +14,7 @@ from lark.planner import remedies
 from lark.planner.costs import GIB
 from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.planner.throughput import EFFICIENCY, Throughput, throughput
+from lark.runtime.machine import usable_cores
 from lark.runtime.operation import Settings, Step
 
 START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
@@ -46,7 +47,7 @@ class Estimate:
     certain_gib: float
     """The part of it that does not depend on any assumption: weights, gradients, optimizer."""
     limit_gib: float
-    """Memory of one device."""
+    """Memory of one device. Processes on CPU share the machine's: it is one's part."""
     remedy: str | None = None
     """If it does not fit: the setting that would make it fit."""
     paper: str = ""
@@ -57,6 +58,8 @@ class Estimate:
     """Additional disk space until it is finished."""
     shards: int = 0
     """Parts that can be done independently of each other. 0: it is not divided."""
+    sharing: int = 1
+    """Processes on CPU that share the machine's memory."""
     reused: bool = False
     """Whether it is already finished and costs nothing."""
 
@@ -120,7 +123,7 @@ class Planner:
 
     def with_remedy(self, e: Estimate) -> Estimate:
         """The estimate; if the step does not fit, with a setting that makes it fit."""
-        return e if e.fits else replace(e, remedy=self.remedy(e, e.limit_gib))
+        return e if e.fits else replace(e, remedy=_fewer_processes(e) or self.remedy(e, e.limit_gib))
 
     def remedy(self, e: Estimate, most_gib: float) -> str:
         """A setting with which a step needs at most `most_gib` on a device. Settings are tried, not guessed."""
@@ -155,7 +158,14 @@ class Planner:
         """
         hours = seconds * (devices or self.hardware.machine.world) / 3600
         memory += 0.0 if step.operation.processes == "one" else RESERVED_GIB[self.hardware.machine.device]
-        return Estimate(step, work, flops, seconds, hours, memory, certain, self.hardware.memory_gib, paper=paper)
+        limit = self.hardware.memory_gib
+        return Estimate(step, work, flops, seconds, hours, memory, certain, limit, paper=paper, sharing=self._sharing)
+
+    @property
+    def _sharing(self) -> int:
+        """Processes that share the memory of this machine. A limit in the settings is that of each."""
+        machine = self.hardware.machine
+        return machine.processes if machine.device == "cpu" and not self.config.hardware.memory_gib else 1
 
     def seconds(self, kind: str, flops: float, load: float) -> float:
         """Time for `flops` operations on all devices, including the start of a process and loading `load` bytes."""
@@ -181,6 +191,12 @@ class Planner:
     @property
     def is_papers(self) -> bool:
         return is_papers(self.config, self.hardware)
+
+
+def _fewer_processes(e: Estimate) -> str | None:
+    """The number of processes on CPU with which a step fits, or None if even one process does not."""
+    most = int(e.limit_gib * e.sharing / e.memory_gib)
+    return f"hardware.processes={min(most, usable_cores())}" if e.sharing > 1 and most >= 1 else None
 
 
 def planner_of(config: Config, hardware: Throughput, lengths: PoolLengths) -> Planner | None:

@@ -43,7 +43,7 @@ def report(
         *(["!         exceeds the memory of a device"] if not all(e.fits for e in estimates) else []),
         *_not_estimated(estimates, steps),
         f"lengths   {lengths.source}",
-        f"hardware  {devices}{nodes}, {hardware.tflops:,.2f} TFLOP/s and {hardware.memory_gib:.0f} GiB each",
+        f"hardware  {devices}{nodes}, {hardware.tflops:,.2f} TFLOP/s and {size(hardware.memory_gib)} each",
         *(f"          {note}" for note in hardware.notes),
         *([f"disk      {need}; outputs has {free_gib(config.outputs_path):,.0f} GiB free on this machine"] if need else []),
         *(PAPER if is_papers(config, hardware) else ()),
@@ -126,11 +126,18 @@ def duration(seconds: float) -> str:
 def refusal(estimates: Sequence[Estimate], certain: bool = False) -> str | None:
     """One sentence per step that does not fit. `certain`: only if weights and optimizer alone do not, without assumptions."""
     found = [
-        f"{_place(e)} needs about {ceil(e.memory_gib)} GiB on a device that has {e.limit_gib:.0f}: use {e.remedy}."
+        f"{_place(e)} needs about {_memory(e)}: use {e.remedy}."
         for e in estimates
         if (e.certain_gib if certain else e.memory_gib) > e.limit_gib
     ]
     return " ".join(dict.fromkeys(found)) or None  # the base model and the trained one need the same
+
+
+def _memory(e: Estimate) -> str:
+    """What a step needs, and what there is."""
+    if e.sharing > 1:
+        return f"{size(e.memory_gib)} in each of {e.sharing} processes, which share {size(e.limit_gib * e.sharing)}"
+    return f"{ceil(e.memory_gib)} GiB on a device that has {e.limit_gib:.0f}"
 
 
 def _place(e: Estimate) -> str:

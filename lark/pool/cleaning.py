@@ -11,6 +11,7 @@ from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, grade_paper
 from lark.pool.files import Found, some
 from lark.pool.trajectory import Trajectory, verdict
+from lark.reading.rows import is_invisible
 
 SPECIAL = re.compile(r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|</?s>|<[be]os>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
 """Text that looks like a control token of a chat template."""
@@ -26,6 +27,14 @@ def special_token(trajectory: Trajectory) -> str | None:
     suspects = (text for text in trajectory.texts if any(mark in text for mark in MARKS))
     match = next(filter(None, map(SPECIAL.search, suspects)), None)
     return match[0] if match else None
+
+
+def has_no_text(turn: str) -> bool:
+    """Whether an assistant turn has nothing to train on: no visible character, or control tokens alone. The latter is what remains
+    of an empty turn if its end-of-turn token was decoded as text."""
+    if any(mark in turn for mark in MARKS):
+        turn = SPECIAL.sub("", turn)
+    return is_invisible(turn)
 
 
 @dataclass
@@ -109,6 +118,37 @@ class Tally:
             **({"dropped": dropped} if pool.correct_only else {}),
             **({"damaged": damaged} if pool.noise_share else {}),
         }
+
+
+def filters(pool: conf.Pool) -> list[str]:
+    """The settings that leave trajectories out."""
+    every = {
+        "pool.correct_only=true": pool.correct_only,
+        "pool.special_tokens=drop": pool.special_tokens == "drop",
+        "pool.incomplete=drop": pool.incomplete == "drop",
+        "pool.decontaminate=true": pool.decontaminate,
+    }
+    return [setting for setting, is_on in every.items() if is_on]
+
+
+def kept_by(pool: conf.Pool) -> str:
+    """Which trajectories the filters keep, to add to a noun: ` that pool.correct_only=true keeps`, or nothing without filters."""
+    settings = filters(pool)
+    verb = "keep" if len(settings) > 1 else "keeps"
+    return f" that {' and '.join(settings)} {verb}" if settings else ""
+
+
+def left_out(pool: conf.Pool, tally: Tally) -> list[str]:
+    """What each filter has left out, for messages."""
+    counts = {
+        "pool.correct_only=true": (tally.wrong, "wrong trajectories"),
+        "pool.special_tokens=drop": (tally.special, "trajectories with text like a control token"),
+        "pool.incomplete=drop": (tally.incomplete, "incomplete trajectories"),
+        "pool.decontaminate=true": (len(tally.contaminated), "questions of the benchmarks"),
+    }
+    return [
+        f"{setting} leaves out {counts[setting][0]:,} {counts[setting][1]}" for setting in filters(pool) if counts[setting][0]
+    ]
 
 
 @dataclass

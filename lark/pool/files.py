@@ -1,6 +1,6 @@
 """The local files of a pool, and what else is in its folder."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -15,6 +15,9 @@ SECONDS = 60.0
 """Time limit for listing the files of a pool."""
 INFORMATION = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 """Files that `datasets` writes next to the data."""
+
+EXCLUDED = "named in pool.exclude"
+"""Why a file is not read."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ def table_files(source: Source) -> Found:
         kept = [file for file in kept if not _not_a_table(file)]
     skipped |= {relative(file, root): reason for file, reason in odd.items() if not _is_hidden(file, root)}
     if not kept:
+        refuse_excluded(skipped, source)
         raise LarkError(
             f"pool.path={source.path}: there is no such file. Give a JSONL, Parquet or CSV file, a folder or a glob pattern."
         )
@@ -83,6 +87,7 @@ def _in_folder(folder: Path, source: Source) -> Found:
     tables = [file for file in kept if not _not_a_table(file)]
     top = [file for file in tables if file.parent == folder]
     if not tables:
+        refuse_excluded(skipped, source)
         saved = " Read a dataset that `datasets` saved with pool=hub." if any(f.suffix == ".arrow" for f in kept) else ""
         raise LarkError(
             f"pool.path={source.path}: there is no such file: the folder has no JSONL, JSON, Parquet or CSV file. It has "
@@ -137,11 +142,20 @@ def split_excluded(files: list[Path], folder: Path, source: Source) -> tuple[lis
         hits = {pattern for pattern in source.exclude if is_excluded(name, pattern)}
         matched |= hits
         if hits:
-            skipped[name] = "named in pool.exclude"
+            skipped[name] = EXCLUDED
     for pattern in source.exclude:
         if pattern not in matched:
             raise LarkError(f"pool.exclude={pattern}: matches no file of {source.path}; it has {some(f.name for f in files)}.")
     return [file for file in files if relative(file, folder) not in skipped], skipped
+
+
+def refuse_excluded(skipped: Mapping[str, str], source: Source) -> None:
+    """Refuse a pool without files if pool.exclude is the reason. `skipped`: its files that are not read, and why."""
+    excluded = [name for name, reason in skipped.items() if reason == EXCLUDED]
+    if excluded:
+        raise LarkError(
+            f"pool.path={source.path}: pool.exclude leaves out {some(excluded)}, and nothing is left to read. Exclude fewer files."
+        )
 
 
 def is_excluded(name: str, pattern: str) -> bool:

@@ -10,6 +10,7 @@ from lark.pool.columns import Columns
 from lark.pool.files import Found, readable, table_files, visible_files
 from lark.pool.hub import hub_rows, is_remote, snapshot
 from lark.pool.layouts import drafts
+from lark.pool.mixing import naming
 from lark.pool.rsr import rsr_files, rsr_rows
 from lark.reading.rows import Row, rows
 
@@ -21,7 +22,11 @@ def sources(pool: conf.Pool) -> dict[str, Source]:
 
 def source_files(pool: conf.Pool) -> list[Path]:
     """The local files of a pool. Empty for the demo and for a dataset on the hub."""
-    return [file for source in sources(pool).values() for file in find(source).files]
+    files: list[Path] = []
+    for name, source in sources(pool).items():
+        with naming(name):
+            files += find(source).files
+    return files
 
 
 def find(source: Source) -> Found:

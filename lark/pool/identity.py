@@ -11,6 +11,7 @@ from lark.errors import LarkError
 from lark.pool import layouts
 from lark.pool.formats import find
 from lark.pool.hub import READER, is_remote
+from lark.pool.mixing import naming
 from lark.pool.older import differences
 from lark.runtime.store import Checksums
 
@@ -20,9 +21,10 @@ def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False
     part = _settings(pool if pool.noise_share else replace(pool, noise="none"))  # without a share, there is no damage
     if pool.format != "mix":
         return part | _files(pool, checksums, elsewhere)
-    mixed = {
-        name: _settings(source) | _files(source, checksums, elsewhere, f"pool.mix.{name}") for name, source in pool.mix.items()
-    }
+    mixed: dict[str, Any] = {}
+    for name, source in pool.mix.items():
+        with naming(name):
+            mixed[name] = _settings(source) | _files(source, checksums, elsewhere)
     return part | {"mix": mixed}
 
 
@@ -34,9 +36,9 @@ def _settings(source: Source) -> dict[str, Any]:
     return {key: value for key, value in asdict(source).items() if key not in LATER or value != defaults[key]}
 
 
-def _files(source: Source, checksums: Checksums, elsewhere: bool, key: str = "pool") -> dict[str, Any]:
+def _files(source: Source, checksums: Checksums, elsewhere: bool) -> dict[str, Any]:
     """The checksums of the source's files, instead of their path."""
-    layouts.check(source, key)
+    layouts.check(source)
     if is_remote(source):
         return {"reader": READER}
     try:

@@ -51,17 +51,17 @@ def drafts(columns: Columns, source: Source) -> tuple[Layout, Iterator[Draft]]:
     return layout, layout.read(columns)
 
 
-def check(source: Source, key: str = "pool") -> None:
+def check(source: Source) -> None:
     """Refuse unknown layouts and unknown names in `fields`."""
     if source.layout is not None:
-        one_of(f"{key}.layout", source.layout, tuple(LAYOUTS))
+        one_of("pool.layout", source.layout, tuple(LAYOUTS))
     for name in source.fields:
         if name not in NAMES:
-            raise LarkError(f"{key}.fields.{name}: there is no such column here; choose one of {', '.join(NAMES)}.")
+            raise LarkError(f"pool.fields.{name}: there is no such column here; choose one of {', '.join(NAMES)}.")
     for name, other in combinations((name for name in source.fields if name in PARTS), 2):
         if source.fields[name] == source.fields[other] and PARTS[name] != PARTS[other]:
             raise LarkError(
-                f"{key}.fields.{name} and {key}.fields.{other} both name the column {source.fields[name]!r}. Name the column of "
+                f"pool.fields.{name} and pool.fields.{other} both name the column {source.fields[name]!r}. Name the column of "
                 f"the {PARTS[name]} and that of the {PARTS[other]}."
             )
 
@@ -131,8 +131,9 @@ def _generations(columns: Columns) -> Iterator[Draft]:
     system, (tools, answer, question_id) = columns.optional("system"), map(columns.get, ("tools", "answer", "row_id"))
     lists = {name: _aligned(columns, name, len(generations)) for name in LISTS}
     for i, generation in enumerate(generations):
-        message = generation if isinstance(generation, dict) else {"content": generation}
         place = f"{where}, generation {i + 1}"
+        _refuse_samples(generation, place)
+        message = generation if isinstance(generation, dict) else {"content": generation}
         exchange = normalised([{"role": "user", "content": question}, {"role": "assistant", **message}], place, "generations")
         said = {name: truth(lists[name][i], str(columns.stored(name)), place) for name in (*VERDICTS, "complete")}
         verdicts = [said[name] for name in VERDICTS if said[name] is not None]
@@ -146,6 +147,15 @@ def _generations(columns: Columns) -> Iterator[Draft]:
             answer=answer,
             correct=any(verdicts) if verdicts else None,
             complete=not cut_off,
+        )
+
+
+def _refuse_samples(generation: Any, where: str) -> None:
+    """Refuse texts in the place of one. Joined, they would be a response that no teacher wrote; text parts are objects."""
+    if isinstance(generation, list) and not all(isinstance(part, dict) for part in generation):
+        raise LarkError(
+            f"{where}: it is a list of texts, not a text. Write `generations` as one list of all samples of the question, and "
+            "name their teachers in `teacher`, a list of the same length."
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lark.errors import LarkError, first_line
-from lark.reading.rows import is_invisible
+from lark.pool.cleaning import has_no_text
 from lark.reading.untrusted import described, parse, quoted
 
 ROLES = {
@@ -56,8 +56,8 @@ class Turns:
     def has_empty_turn(self) -> bool:
         """Whether an assistant turn has no text. A tool call may have none."""
         if self.messages is None:
-            return is_invisible(self.response)
-        return any(m["role"] == "assistant" and is_invisible(m["content"]) and "tool_calls" not in m for m in self.messages)
+            return has_no_text(self.response)
+        return any(m["role"] == "assistant" and has_no_text(m["content"]) and "tool_calls" not in m for m in self.messages)
 
     def conversation(self, where: str) -> str | None:
         """The messages and tools as JSON text, or None for a single exchange."""

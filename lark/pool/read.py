@@ -8,13 +8,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from lark import config as conf
 from lark.errors import LarkError
+from lark.grading.answers import unboxed
 from lark.limits import time_limit
-from lark.pool.cleaning import Filter, Tally, Votes
+from lark.pool.cleaning import Filter, Tally, Votes, special_token
 from lark.pool.columns import Columns, is_blank
 from lark.pool.files import some
 from lark.pool.formats import source_files, source_rows
@@ -22,6 +23,7 @@ from lark.pool.hashing import hash64
 from lark.pool.hub import is_remote
 from lark.pool.layouts import Draft, check, drafts, truth
 from lark.pool.messages import Turns
+from lark.pool.mixing import members, naming, quotas
 from lark.pool.trajectory import Trajectory
 from lark.reading.rows import Row, id_text, is_invisible, plain_text
 from lark.reading.untrusted import quoted
@@ -137,20 +139,12 @@ def _trajectories(pool: conf.Pool, tally: Tally) -> Iterator[tuple[str, Trajecto
         return
     if pool.format == "mix":
         for name, member in members(pool).items():
-            for where, trajectory in _trajectories(member, tally):
-                ids = {"question_id": f"{name}:{trajectory.question_id}", "teacher": f"{name}:{trajectory.teacher}"}
-                yield where, replace(trajectory, **ids)  # type: ignore[arg-type]
+            with naming(name):
+                for where, trajectory in _trajectories(member, tally):
+                    ids = {"question_id": f"{name}:{trajectory.question_id}", "teacher": f"{name}:{trajectory.teacher}"}
+                    yield where, replace(trajectory, **ids)  # type: ignore[arg-type]
         return
     yield from _from_rows(pool, tally)
-
-
-def members(pool: conf.Pool) -> dict[str, conf.Pool]:
-    """The sources of a mixed pool, each as a pool of its own."""
-    shared = {**asdict(pool), "questions": None, "ids": [], "mix": {}}
-    return {
-        name: conf.Pool(**{**shared, **{key: value for key, value in asdict(source).items() if key != "share"}, "name": name})
-        for name, source in pool.mix.items()
-    }
 
 
 def _from_rows(pool: conf.Pool, tally: Tally) -> Iterator[tuple[str, Trajectory]]:
@@ -189,14 +183,18 @@ def from_rows(
             tally.incomplete += incomplete
             if incomplete and pool.incomplete == "drop":
                 continue
-            if empty:
-                raise LarkError(
-                    f"{row.where}: the response is empty. Remove the trajectory, give its text, or drop such trajectories with "
-                    "pool.incomplete=drop."
-                )
+            if empty and not (pool.special_tokens == "drop" and special_token(trajectory)):  # the filter drops those
+                raise _empty_response(row.where)
             yield row.where, trajectory
         missing -= {name for name in missing if pool.fields[name] in row.values}
         tally.row(layout.name, [*columns.unused(), *unread], columns.lost())
+
+
+def _empty_response(where: str) -> LarkError:
+    return LarkError(
+        f"{where}: the response is empty (text like a control token does not count). Remove the trajectory, give its text, or drop "
+        "such trajectories with pool.incomplete=drop."
+    )
 
 
 def check_missing(pool: conf.Pool, missing: Collection[str]) -> None:
@@ -292,15 +290,19 @@ def _boxed(turns: Turns, pattern: str, where: str) -> Turns:
 
 
 def box_answer(response: str, pattern: str) -> str:
-    """Replace the last match of `pattern` with a box around its first group. Without a match, or with an empty group, the response
-    is unchanged: an empty box would be an answer that the teacher did not give."""
+    """Replace the last match of `pattern` with a box around its first group. It is then the last box, which is the answer: boxes in
+    the group and after it are removed, and their contents stay. Without a match, or with an empty group, the response is
+    unchanged: an empty box would be an answer that the teacher did not give."""
     with time_limit(PATTERN_SECONDS, SLOW_PATTERN.format(pattern=pattern, length=len(response))):
         last = None
         for last in re.finditer(pattern, response, re.DOTALL):  # noqa: B007  # the last one is used
             pass
     if last is None or not (last[1] or "").strip():
         return response
-    return f"{response[: last.start()]}\\boxed{{{last[1].strip()}}}{response[last.end() :]}"
+    before = response[: last.start()]
+    answer = unboxed(last[1]).strip()
+    after = unboxed(response[last.end() :])
+    return f"{before}\\boxed{{{answer}}}{after}"
 
 
 def _sample(pool: conf.Pool, votes: Votes | None, without: Collection[str]) -> set[str] | None:
@@ -317,7 +319,7 @@ def _sample(pool: conf.Pool, votes: Votes | None, without: Collection[str]) -> s
         if keep.keeps(trajectory, where)
     }
     groups = {name: {i for i in ids if i.startswith(f"{name}:")} for name in pool.mix} if pool.mix else {"": ids}
-    wanted = _quotas({name: len(group) for name, group in groups.items()}, pool)
+    wanted = quotas({name: len(group) for name, group in groups.items()}, pool)
     if len(ids) > sum(wanted.values()):
         why = "the shares of pool.mix" if pool.questions is None else "pool.questions; null uses all"
         log.info("pool      using %d of %d questions (%s)", sum(wanted.values()), len(ids), why)
@@ -326,24 +328,3 @@ def _sample(pool: conf.Pool, votes: Votes | None, without: Collection[str]) -> s
         for name, group in groups.items()
         for question in sorted(group, key=lambda question: hash64(str(pool.seed), question))[: wanted[name]]
     }
-
-
-def _quotas(sizes: dict[str, int], pool: conf.Pool) -> dict[str, int]:
-    """Questions to take from each source, given how many each has."""
-    shares = {name: source.share for name, source in pool.mix.items()} or {"": 1.0}
-    total = sum(shares.values())
-    count = pool.questions or math.floor(min(size * total / shares[name] + 1e-9 for name, size in sizes.items()))
-    exact = {name: count * share / total for name, share in shares.items()}
-    quotas = {name: math.floor(value + 1e-9) for name, value in exact.items()}
-    for name in sorted(exact, key=lambda name: quotas[name] - exact[name])[: count - sum(quotas.values())]:
-        quotas[name] += 1  # the largest remainders
-    for name, quota in quotas.items():
-        if sizes[name] < quota:
-            which = " that pool.correct_only and the other filters keep" if not Filter(pool, Tally()).is_off else ""
-            which = " with a correct trajectory" if pool.correct_only else which
-            place = f"the {quota} of pool.mix.{name}, but it" if name else f"but {pool.path}"
-            raise LarkError(
-                f"pool.questions={pool.questions}, {place} has only {sizes[name]}{which}: use fewer, or null for "
-                f"{'as many as the shares allow' if name else 'all'}."
-            )
-    return quotas

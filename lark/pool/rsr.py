@@ -13,7 +13,7 @@ from typing import Any
 
 from lark.config import Source
 from lark.errors import LarkError
-from lark.pool.files import Found, is_excluded, readable, relative, some, split_excluded, visible_files
+from lark.pool.files import Found, is_excluded, readable, refuse_excluded, relative, some, split_excluded, visible_files
 from lark.pool.hashing import hash64
 from lark.reading.rows import Row, ending, is_json_list, json_array
 
@@ -52,6 +52,7 @@ def rsr_files(source: Source) -> Found:
         nested = [file for file in lists if file.parent.parent == path]
         files = flat if any(map(is_json_list, flat)) or not nested else nested
     if not files:
+        refuse_excluded(skipped, source)
         raise LarkError(f"pool.path={source.path}: there is no such file: the folder has no JSON files.")
     skipped = {relative(file, path): "not a teacher's JSON file" for file in kept if file not in set(files)} | skipped
     return Found(files, skipped, _check_folders(path, files) if files is nested else [])

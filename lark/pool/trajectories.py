@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from lark import config as conf
 from lark.errors import LarkError
-from lark.pool.cleaning import Tally
+from lark.pool.cleaning import Tally, left_out
 from lark.pool.summary import Summary
 from lark.pool.trajectory import Trajectory
 from lark.runtime.store import Kind, atomic
@@ -65,10 +65,15 @@ def write_part(trajectories: Iterable[Trajectory], path: Path, summary: Summary)
 def described(summary: Summary, tally: Tally, pool: conf.Pool) -> dict[str, Any]:
     """What the manifest says about a pool. An empty pool is an error."""
     if summary.trajectories == 0:
-        filtered = " that pool.correct_only=true would keep" if pool.correct_only else ""
-        filtered += f" for the questions {', '.join(pool.ids)}" if pool.ids else ""
-        raise LarkError(f"pool {pool.name}: there is no trajectory in {pool.path or 'its sources'}{filtered}.")
+        raise _nothing_left(pool, tally)
     return {**summary.to_dict(), **tally.to_dict(pool)}
+
+
+def _nothing_left(pool: conf.Pool, tally: Tally) -> LarkError:
+    questions = f" for the questions {', '.join(pool.ids)}" if pool.ids else ""
+    reasons = ", ".join(left_out(pool, tally))
+    advice = f": {reasons}. Change the settings, or add trajectories." if reasons else "."
+    return LarkError(f"pool {pool.name}: there is no trajectory left in {pool.path or 'its sources'}{questions}{advice}")
 
 
 def parts(path: Path) -> list[Path]:

@@ -30,6 +30,8 @@ LONGEST = 1 << 28
 """Longest line or list item in bytes. Longer ones are refused, because they would fill the memory."""
 LONGEST_FIELD = 1 << 27
 """Longest field of a CSV file."""
+WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+"""A whole number as Python writes it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,13 @@ class Row:
 
 class FloatText(str):
     """A value of a CSV column in which every value is written as Python and pandas write a float: `5.0`, not `5` or `5.00`."""
+
+    __slots__ = ()
+
+
+class MixedFloatText(str):
+    """A float, such as `5.0`, of a CSV column that has whole numbers too. As an id it is a number: a file may be made of parts of
+    which only some have floats. As an answer it is text."""
 
     __slots__ = ()
 
@@ -67,12 +76,17 @@ def plain_text(value: object) -> str:
 
 def id_text(value: object) -> str:
     """An id as text: 7, 7.0 and `7 ` are the same id, because a table stores the integers of a column with a gap as floats."""
-    return plain_text(value).strip()
+    return plain_text(FloatText(value) if isinstance(value, MixedFloatText) else value).strip()
 
 
 def is_invisible(text: str) -> bool:
-    """Whether a text has no visible character: it is empty, or only white space and marks such as a zero-width space."""
-    return not any(character.isprintable() and not character.isspace() for character in text)
+    """Whether a text has no visible character: it is empty, or only white space and marks such as a zero-width space. A lone
+    surrogate is half of a character, so such a text is damaged and not empty."""
+    return not any(_is_visible(character) or "\ud800" <= character <= "\udfff" for character in text)
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() and not character.isspace()
 
 
 def rows(path: Path) -> Iterator[Row]:
@@ -165,25 +179,34 @@ def _shortest(value: float | None, narrow: Callable[[float], np.floating[Any]]) 
 
 
 def csv_table_rows(path: Path) -> Iterator[Row]:
-    """`csv_rows`, with the values of columns of floats as FloatText. The file is read twice, because all of a column decides."""
-    floats: set[str] = set()
+    """`csv_rows`, with floats as FloatText or MixedFloatText in columns of numbers. The file is read twice, because all of a column
+    decides."""
+    columns: dict[str, type[FloatText | MixedFloatText]] = {}
     with contextlib.suppress(LarkError):  # raised again below, after the rows before it
-        floats = _float_columns(csv_rows(path))
+        columns = _number_columns(csv_rows(path))
     for row in csv_rows(path):
-        yield Row({**row.values, **{name: FloatText(row.values[name]) for name in floats if row.values[name]}}, row.where)
+        floats = {name: kind(row.values[name]) for name, kind in columns.items() if _is_float(row.values[name])}
+        yield Row({**row.values, **floats}, row.where)
 
 
-def _float_columns(found: Iterator[Row]) -> set[str]:
-    """Columns with a value, in which every value is written as Python writes a float. The others are text: `007`, `1e5`, `2.50`."""
+def _number_columns(rows: Iterator[Row]) -> dict[str, type[FloatText | MixedFloatText]]:
+    """Columns with a value, in which every value is written as Python writes a number, and what their floats are. The others are
+    text: `007`, `1e5`, `2.50`."""
     text: set[str] = set()
-    floats: set[str] = set()
-    for row in found:
-        floats |= {name for name, value in row.values.items() if value and name not in text}
-        text |= {name for name in floats if row.values[name] and not _is_float(row.values[name])}
-        floats -= text
+    numbers: set[str] = set()
+    mixed: set[str] = set()
+    for row in rows:
+        numbers |= {name for name, value in row.values.items() if value and name not in text}
+        mixed |= {name for name in numbers if WHOLE.fullmatch(row.values[name])}
+        text |= {name for name in numbers if row.values[name] and not _is_number(row.values[name])}
+        numbers -= text
         if len(text) == len(row.values):
             break
-    return floats
+    return {name: MixedFloatText if name in mixed else FloatText for name in numbers}
+
+
+def _is_number(text: str) -> bool:
+    return WHOLE.fullmatch(text) is not None or _is_float(text)
 
 
 def _is_float(text: str) -> bool:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from lark.config.pool import DEMO_QUESTIONS
 from lark.demo import exams
 from lark.demo.phrasing import MENDS
 from lark.demo.pool import trajectories
-from lark.demo.problems import KINDS, LEVELS
+from lark.demo.problems import KINDS, LEVELS, draw, seeded
 from lark.demo.teachers import ROLLOUTS, TEACHERS
 from tests.demo.independent_arithmetic import evaluate
 
@@ -33,6 +34,19 @@ def pool() -> list[Row]:
 
 def by_question(pool: list[Row]) -> list[list[Row]]:
     return [pool[i : i + 33] for i in range(0, len(pool), 33)]
+
+
+def different_questions(kind: str, draws: int) -> int:
+    """How many different questions of level 1 are among these draws."""
+    rng = seeded("different questions")
+    return len({draw(kind, 1, rng).question for _ in range(draws)})
+
+
+def test_the_demo_has_as_many_questions_as_its_smallest_kind_allows() -> None:
+    """Kinds and levels alternate, so the pool ends when one of them has no other question."""
+    smallest = different_questions("expression", 40_000)
+    assert len(KINDS) * len(LEVELS) * smallest == DEMO_QUESTIONS
+    assert all(different_questions(kind, 4000) > smallest for kind in KINDS if kind != "expression")
 
 
 def test_every_question_has_11_teachers_with_3_rollouts(pool: list[Row]) -> None:

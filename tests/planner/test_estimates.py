@@ -238,6 +238,22 @@ def test_counting_tokens_needs_no_other_settings_but_memory() -> None:
     assert step.remedy == "a smaller student or a machine with more memory (about 1 GiB)"
 
 
+def test_too_many_processes_for_the_memory_of_a_cpu_are_the_reason_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lark.planner.throughput.memory_gib", lambda device: 24.0)
+    many = composed("hardware=cpu", "hardware.processes=1000")
+    with pytest.raises(
+        LarkError, match=r"in each of 1000 processes, which share 24 GiB: use hardware\.processes=\d+\."
+    ) as error:
+        report.check_memory(many, Machine("cpu", 1000, 1, 1), steps_of(many))
+    assert "smaller student" not in str(error.value)
+    (count,) = set(re.findall(r"hardware\.processes=(\d+)", str(error.value)))
+    fewer = composed("hardware=cpu", f"hardware.processes={count}")
+    report.check_memory(fewer, Machine("cpu", int(count), 1, 1), steps_of(fewer))
+    one = composed("hardware=cpu", "hardware.processes=2", "student=qwen7b")  # no number of processes helps
+    with pytest.raises(LarkError, match=r"in each of 2 processes, which share 24 GiB: use (?!hardware\.processes)"):
+        report.check_memory(one, Machine("cpu", 2, 1, 1), steps_of(one))
+
+
 def test_adapters_are_named_with_the_steps_that_they_need() -> None:
     step = by_name("student=qwen7b", "hardware=a100x1", "hardware.memory_gib=24")["train"]
     assert step.remedy is not None and step.remedy.startswith("training.lora.rank=16 training.learning_rate=0.0001")

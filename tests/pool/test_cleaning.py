@@ -25,7 +25,7 @@ from lark.pool.trajectory import Trajectory
 from lark.runtime.plan import make_plan
 from lark.runtime.store import Checksums
 from tests.conftest import composed, job_of
-from tests.pool.rows import write_jsonl
+from tests.pool.rows import chat, write_jsonl
 
 
 def trajectory(**more: Any) -> Trajectory:
@@ -51,6 +51,17 @@ def test_text_like_a_control_token_is_found_wherever_it_is(token: str) -> None:
     assert any(mark in token for mark in MARKS)
     for place in ("system", "question", "response", "thinking", "conversation"):
         assert special_token(trajectory(**{place: f"a {token} b"})) == token
+
+
+@pytest.mark.parametrize("response", ["<|im_end|>", " </s>\n", "<|eot_id|><|endoftext|>", "\u200b<end_of_turn>"])
+def test_a_response_of_control_tokens_alone_is_empty(response: str, tmp_path: Path) -> None:
+    rows = [{"question": "A?", "response": response}, {"question": "B?", "response": "x <|im_end|>"}]
+    rows += [{"messages": [*chat("C?", response), *chat("D?", "x")]}]
+    pool, tally = write_jsonl(tmp_path / "a.jsonl", rows), Tally()
+    with pytest.raises(LarkError, match=r"line 1: the response is empty"):
+        list(read(pool))
+    assert [t.question for t in read(replace(pool, incomplete="drop"), tally)] == ["B?"]
+    assert tally.incomplete == 2
 
 
 @pytest.mark.parametrize("text", ["1 < x <= 2", "<think>so</think>", "|x| < |y|", "a[i] <s", "<sup>2</sup>", "2 <| 3"])
@@ -186,6 +197,20 @@ def test_questions_of_the_benchmarks_are_removed_by_name_and_count(tmp_path: Pat
     assert fingerprint() == plain
 
 
+def test_a_pool_without_anything_left_names_the_filters(tmp_path: Path) -> None:
+    rows = [{"question": "A?", "response": "x <|im_end|>"}, {"question": "B?", "generations": ["<s> y", ""], "answer": "y"}]
+    pool = replace(write_jsonl(tmp_path / "a.jsonl", rows), special_tokens="drop", incomplete="drop")
+    said = (
+        r"there is no trajectory left in .*a\.jsonl: "
+        r"pool\.special_tokens=drop leaves out 2 trajectories with text like a control token, "
+        r"pool\.incomplete=drop leaves out 1 incomplete trajectories\."
+    )
+    with pytest.raises(LarkError, match=said):
+        counted(pool, tmp_path)
+    with pytest.raises(LarkError, match=r"pool\.path=.*a\.jsonl has no question that pool\.special_tokens=drop and"):
+        counted(replace(pool, questions=3), tmp_path)
+
+
 @pytest.fixture
 def two(tmp_path: Path) -> Pool:
     """Sources with 40 and 10 questions, with the same ids and teachers."""
@@ -211,6 +236,61 @@ def test_pools_are_mixed_by_share_of_questions(two: Pool) -> None:
     assert shares(shared(two, 2, 1, questions=10)) == {"a": 7, "b": 3}
     with pytest.raises(LarkError, match=r"pool\.questions=30, the 15 of pool\.mix\.b, but it has only 10"):
         shares(replace(two, questions=30))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "questions", "said"),
+    [
+        (19, 1, 10, r"pool\.mix\.b would give none of the 10 questions.*\.b\.share, set pool\.questions=20 or more"),
+        (100, 1, 10, r"pool\.mix\.b would give none of the 10 questions.*\.b\.share, or leave the source out"),
+        (1e-9, 1, None, r"pool\.mix\.a would give none of the 10 questions: with a share of 1e-09, its part is less"),
+        (1, 1, 1, r"would give none of the 1 questions.* pool\.questions=2 or more"),
+        (1e-320, 1e308, None, r"pool\.mix\.a would give none of the 10 questions"),
+    ],
+)
+def test_a_source_that_would_give_no_question_is_refused(
+    a: float, b: float, questions: int | None, said: str, two: Pool
+) -> None:
+    with pytest.raises(LarkError, match=said):
+        shares(shared(two, a, b, questions=questions))
+
+
+@pytest.mark.parametrize("share", [1e308, 1e-308, 5e-324])
+def test_shares_of_any_size_are_relative(share: float, two: Pool) -> None:
+    assert shares(shared(two, share, share)) == {"a": 10, "b": 10}
+    assert shares(shared(two, share, share, questions=8)) == {"a": 4, "b": 4}
+
+
+def test_a_source_of_which_the_filters_keep_nothing_is_named(two: Pool, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "b.jsonl", [{"question": "b?", "response": "x <|im_end|>"}])
+    with pytest.raises(
+        LarkError, match=r"pool\.mix\.b has no question that pool\.special_tokens=drop keeps\. .*leave the source out"
+    ):
+        shares(replace(two, special_tokens="drop"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"path": "nowhere.jsonl"}, r"pool\.mix\.b\.path=nowhere\.jsonl: there is no such file"),
+        ({"exclude": ["old"]}, r"pool\.mix\.b\.exclude=old: matches no file"),
+        ({"fields": {"question": "q"}}, r"pool\.mix\.b: .*b\.jsonl, line 1: .*pool\.mix\.b\.fields\.question=<column>"),
+        ({"fields": {"system": "s"}}, r"pool\.mix\.b\.fields\.system=s: no row of .*b\.jsonl has such a column"),
+        ({"layout": "messages"}, r"pool\.mix\.b: .*b\.jsonl, line 1: there is no `messages`.*pool\.mix\.b\.layout"),
+        ({"format": "rsr"}, r"pool\.mix\.b: .*b\.jsonl: a JSON list is expected"),
+    ],
+)
+def test_an_error_in_a_source_names_it_and_its_settings(change: dict[str, Any], said: str, two: Pool) -> None:
+    mixed = replace(two, mix={**two.mix, "b": replace(two.mix["b"], **change)})
+    with pytest.raises(LarkError, match=f"^{said}"):
+        shares(mixed)
+
+
+@pytest.mark.parametrize("change", [{"path": "nowhere.jsonl"}, {"exclude": ["old"]}, {"layout": "x"}, {"fields": {"x": "y"}}])
+def test_a_plan_names_the_source_that_has_an_error(change: dict[str, Any], two: Pool, tmp_path: Path) -> None:
+    mixed = replace(two, mix={**two.mix, "b": replace(two.mix["b"], **change)})
+    with pytest.raises(LarkError, match=rf"^pool\.mix\.b\.{next(iter(change))}"):
+        make_plan(replace(composed(), pool=mixed), Checksums(tmp_path))
 
 
 def test_ids_and_teachers_of_mixed_pools_stay_distinct(two: Pool) -> None:

@@ -307,6 +307,11 @@ def test_missing_texts_are_incomplete_in_every_layout(empty: str | None, tmp_pat
     assert tally.incomplete == 3
 
 
+def test_a_generation_may_be_a_list_of_text_parts(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "It is "}, {"type": "text", "text": "2."}]
+    assert one(tmp_path, {"problem": "A?", "generations": [parts]}).response == "It is 2."
+
+
 def called(call: str | None, result: str | None) -> list[dict[str, Any]]:
     """A conversation with a tool call and its result, with these ids."""
     made = {"name": "add", "arguments": {}, **({"id": call} if call else {})}
@@ -337,6 +342,8 @@ def test_results_without_an_id_or_with_that_of_their_call_are_accepted(
          "generation 2: `correctness_math_verify` must be true or false, not 2"),
         ({"problem": "A?", "generations": ["x", "y"], "is_reasoning_complete": ["complete", "cut"]},
          "generation 1: `is_reasoning_complete` must be true or false, not 'complete'"),
+        ({"problem": "A?", "generations": [["x", "z"], ["y"]]}, "generation 1: .*a list of texts.*one list of all samples"),
+        ({"problem": "A?", "generations": '["x", ["y"]]'}, "generation 2: .*a list of texts"),
         ({"problem": "A?", "generations": ["x"], "is_reasoning_complete": True}, "`is_reasoning_complete` must be a list, not a"),
         ({"conversations": [{"from": "human", "value": "A?"}, {"from": "tool", "value": "1"}, {"from": "gpt", "value": "x"}]},
          "message 2: a tool result without a call"),
@@ -476,7 +483,7 @@ def test_any_row_is_read_or_refused_with_its_line(
     try:
         found = list(read(replace(pool, layout=layout)))
     except LarkError as error:
-        assert "a.jsonl, line 1" in str(error) or "there is no trajectory" in str(error)
+        assert "a.jsonl, line 1" in str(error) or "there is no trajectory left" in str(error)
     else:
         assert all(t.question.strip() for t in found)
 

@@ -191,6 +191,19 @@ def test_excluded_files_are_not_read_but_named(tmp_path: Path) -> None:
         list(read(replace(pool, exclude=["c.jsonl"])))
 
 
+@pytest.mark.parametrize(("path", "format"), [("", "rows"), ("a.jsonl", "rows"), ("*.jsonl", "rows"), ("", "rsr")])
+@pytest.mark.parametrize("excluded", [["*"], ["*.json*"]])
+def test_a_pool_of_which_everything_is_excluded_is_reported_as_that(
+    path: str, format: str, excluded: list[str], tmp_path: Path
+) -> None:
+    for name in ("a.jsonl", "b.json", "README.md"):
+        (tmp_path / name).write_text(lines(name))
+    pool = Pool(name="p", format=format, path=str(tmp_path / path), exclude=excluded)
+    with pytest.raises(LarkError, match=r"pool\.exclude leaves out .*a\.jsonl.*, and nothing is left to read") as error:
+        list(read(pool))
+    assert "no such file" not in str(error.value)
+
+
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "~nouser/x", "**x/y", "no/such/[file"])
 @pytest.mark.parametrize("format", ["rows", "rsr", "hub"])
 def test_paths_that_cannot_exist_get_a_sentence(path: str, format: str) -> None:
@@ -214,6 +227,10 @@ def test_paths_that_cannot_exist_get_a_sentence(path: str, format: str) -> None:
         ({"rollout": float("inf")}, "`rollout` must be a whole number"),
         ({"answer": ["1", "2"]}, r"`answer` must be text or a number, not a list.*pool\.fields\.answer"),
         ({"teacher": {"name": "t"}}, "`teacher` must be text or a number"),
+        *(
+            ({name: "\udfff"}, r"lone surrogate '\\udfff' \(half a character\)\. Write the whole character")
+            for name in ("teacher", "answer", "question_id", "candidate_id", "question", "response", "system", "thinking")
+        ),
     ],
 )
 def test_values_that_mean_nothing_are_refused(values: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -243,6 +260,24 @@ def test_whole_floats_and_white_space_do_not_make_other_ids(ids: list[object], e
     rows = [{"question_id": id, "question": "A?", "response": str(k)} for k, id in enumerate(ids)]
     found = list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
     assert list(dict.fromkeys(t.question_id for t in found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (["1.0", "1"], ["1", "1"]),
+        (["1.0", "2", "2.5"], ["1", "2", "2.5"]),
+        (["1.0", "12345678901234567890"], ["1", "12345678901234567890"]),
+        (["1.10", "1.1", "1.0"], ["1.10", "1.1", "1.0"]),
+        (["007", "7", "7.0"], ["007", "7", "7.0"]),
+        (["a", "1.0", "1"], ["a", "1.0", "1"]),
+    ],
+)
+def test_a_column_of_numbers_in_a_csv_file_has_the_ids_of_numbers(ids: list[str], expected: list[str], tmp_path: Path) -> None:
+    """As in JSON, 1.0 and 1 are one id. If any value is not written as a number is, all of the column is text."""
+    (tmp_path / "a.csv").write_text("question_id,question,response\n" + "".join(f"{id},A?,x\n" for id in ids))
+    pool = Pool(name="p", format="rows", path=str(tmp_path / "a.csv"))
+    assert [t.question_id for t in read(pool)] == expected
 
 
 @pytest.mark.parametrize(

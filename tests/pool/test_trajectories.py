@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lark.config import Pool
 from lark.errors import LarkError
+from lark.grading.answers import extract_boxed
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.read import box_answer, read
@@ -210,6 +211,30 @@ def test_a_pattern_that_finds_no_answer_leaves_the_response_as_it_is(pattern: st
 
 
 @pytest.mark.parametrize(
+    ("response", "boxed"),
+    [
+        ("<answer>6</answer> not \\boxed{5}", "\\boxed{6} not 5"),
+        ("\\boxed{5}? <answer>6</answer>", "\\boxed{5}? \\boxed{6}"),
+        ("<answer>6</answer> boxed{5} and \\fbox{\\boxed{4}}", "\\boxed{6} 5 and 4"),
+        ("<answer>6</answer> or \\boxed 5, \\boxed{\\frac{1}{2}}.", "\\boxed{6} or 5, \\frac{1}{2}."),
+        ("<answer>6</answer> \\boxed{5", "\\boxed{6} 5"),
+        ("<answer>6 (not \\boxed{5})</answer>", "\\boxed{6 (not 5)}"),
+        ("\\boxed{<answer>6</answer>}", "\\boxed{\\boxed{6}}"),
+    ],
+)
+def test_the_match_of_the_pattern_is_the_answer_whatever_else_is_boxed(response: str, boxed: str) -> None:
+    rewritten = box_answer(response, "<answer>(.*?)</answer>")
+    assert rewritten == boxed
+    assert str(extract_boxed(rewritten)).startswith("6")
+
+
+def test_a_box_after_the_answer_does_not_make_it_correct(tmp_path: Path) -> None:
+    boxed_later = {"question": "2+3?", "answer": "5", "response": "<answer>6</answer> not \\boxed{5}"}
+    pool = write_jsonl(tmp_path / "a.jsonl", [boxed_later])
+    assert list(read(replace(pool, answer_pattern="<answer>(.*?)</answer>", correct_only=True))) == []
+
+
+@pytest.mark.parametrize(
     ("value", "meant"), [(True, True), (False, False), ("true", True), ("False", False), (1, True), (0.0, False), (None, None)]
 )
 def test_a_verdict_may_be_written_in_several_ways(value: object, meant: bool | None, tmp_path: Path) -> None:
@@ -344,7 +369,7 @@ def test_wrong_trajectories_go_before_the_sample_is_taken_and_are_counted(layout
     assert counts["dropped"] == {"trajectories": 15, "questions": 5}
     said = "pool.correct_only dropped 15 wrong trajectories, and 5 questions without a correct one."
     assert said in pool_summary(counts)
-    with pytest.raises(LarkError, match="has only 5 with a correct trajectory"):
+    with pytest.raises(LarkError, match=r"has only 5 that pool\.correct_only=true keeps: use fewer"):
         list(read(replace(pool, questions=6)))
 
 
