@@ -158,7 +158,7 @@ class Listing:
         path = folder / MANIFEST
 
         def read() -> Entry:
-            if not path.exists():
+            if size < 0:
                 return Entry(kind, name, fingerprint, folder, {}, f"{kind}/{folder.name} has no manifest (yet).")
             manifest = readable_object(path)
             if manifest is None:
