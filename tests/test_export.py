@@ -213,12 +213,73 @@ def test_the_expected_number_of_repetitions_is_the_weight(weight: float, copies:
         ),
         ({**PLAIN, "weight": 10**400}, "must be a number that is not negative"),
         ({"messages": [USER, {"role": "assistant", "content": "\ud800"}]}, "lone surrogate"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": "5", "weight": 0}]},
+            "nothing in this conversation is trained on",
+        ),
     ],
 )
 def test_a_bad_line_is_named(row: dict[str, Any], said: str, tmp_path: Path) -> None:
     written(tmp_path, PLAIN, row)
     with pytest.raises(LarkError, match=f"line 2: .*{said}"):
         exported(tmp_path, "messages")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_conversation_in_which_nothing_is_trained_is_refused_for_every_trainer(target: str, tmp_path: Path) -> None:
+    context = {"messages": [USER, {"role": "assistant", "content": "5", "weight": 0}], "weight": 1.0}
+    written(tmp_path, context)
+    with pytest.raises(LarkError, match="line 1: nothing in this conversation is trained on"):
+        exported(tmp_path, target)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+REPEAT = ("--weights", "repeat", "--copies")
+
+
+def test_a_file_above_the_limit_is_refused_before_it_is_written_and_the_limit_can_be_raised(tmp_path: Path) -> None:
+    written(tmp_path, PLAIN)
+    with pytest.raises(LarkError, match=r"would have 0\.0 GB, more than the limit of 1e-06 GB.*--max-gb 1\."):
+        exported(tmp_path, "axolotl", *REPEAT, "20", "--max-gb", "1e-6")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.jsonl"]
+    assert len(exported(tmp_path, "axolotl", *REPEAT, "20", "--max-gb", "1")) == 30
+
+
+def test_a_file_larger_than_the_free_space_is_refused_whatever_the_limit(tmp_path: Path) -> None:
+    written(tmp_path, PLAIN)
+    with pytest.raises(LarkError, match=r"GB free\. Use a smaller --copies, or another disk"):
+        exported(tmp_path, "axolotl", *REPEAT, "500000000000", "--max-gb", "inf")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.jsonl"]
+
+
+@pytest.mark.parametrize(("weight", "copies"), [(1e308, "10"), (1e300, "1"), (1e12, "2")])
+def test_weights_that_overflow_are_named(weight: float, copies: str, tmp_path: Path) -> None:
+    written(tmp_path, PLAIN, {**PLAIN, "weight": weight})
+    with pytest.raises(LarkError, match=r"line 2: the weight .* means more than 1e\+12 copies of this line"):
+        exported(tmp_path, "axolotl", *REPEAT, copies)
+
+
+@pytest.mark.parametrize("copies", ["0", "1" + "0" * 400])
+def test_numbers_of_copies_that_cannot_be_meant_are_refused(copies: str, tmp_path: Path) -> None:
+    written(tmp_path, PLAIN)
+    with pytest.raises(LarkError, match="--copies"):
+        exported(tmp_path, "axolotl", *REPEAT, copies)
+
+
+def test_a_folder_and_links_are_named_as_what_they_are(tmp_path: Path) -> None:
+    path = written(tmp_path, PLAIN)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    for to in (folder, link):
+        with pytest.raises(LarkError, match=r"this is a folder\. Give the name of a file in it"):
+            main([str(path), "--for", "messages", "--to", str(to)])
+    broken = tmp_path / "broken"
+    broken.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(LarkError, match="which does not exist"):
+        main([str(path), "--for", "messages", "--to", str(broken)])
+    assert broken.is_symlink() and list(folder.iterdir()) == []
 
 
 def test_an_existing_file_an_unfinished_selection_and_a_wrong_folder_are_refused(tmp_path: Path) -> None:

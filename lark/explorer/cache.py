@@ -29,6 +29,8 @@ class Cache:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.entries: OrderedDict[Hashable, tuple[Any, Any, int]] = OrderedDict()
+        self.size = 0
+        """Bytes of all entries."""
         self.lock = threading.Lock()
         self.making: dict[Hashable, threading.Lock] = {}
 
@@ -43,33 +45,31 @@ class Cache:
                     self.entries.move_to_end(key)
                     return found[1]
             value = make()
+            size = size_of(value)
             with self.lock:
-                self.entries[key] = (version, value, size_of(value))
-                self.entries.move_to_end(key)
-                self._shrink()
+                self._put(key, version, value, size)
                 if len(self.making) > 10_000:
                     self.making.clear()
             return value
 
-    def _shrink(self) -> None:
-        total = sum(size for _, _, size in self.entries.values())
-        while total > self.limit and len(self.entries) > 1:
-            _, (_, _, size) = self.entries.popitem(last=False)
-            total -= size
-
-    @property
-    def size(self) -> int:
-        return sum(size for _, _, size in self.entries.values())
+    def _put(self, key: Hashable, version: Any, value: Any, size: int) -> None:
+        if key in self.entries:
+            self.size -= self.entries.pop(key)[2]
+        self.entries[key] = (version, value, size)
+        self.size += size
+        while self.size > self.limit and len(self.entries) > 1:
+            _, (_, _, dropped) = self.entries.popitem(last=False)
+            self.size -= dropped
 
 
 def size_of(value: Any, depth: int = 0) -> int:
     """Approximate size in bytes: exact for arrays, by length for texts and containers."""
-    size = getattr(value, "nbytes", None)  # NumPy and Arrow
+    size = getattr(value, "nbytes", None)  # NumPy, Arrow, and classes of ours that know it
     if isinstance(size, int):
         return size
     if isinstance(value, str | bytes):
         return len(value) + 60
-    if depth > DEEPEST:  # YAML can contain itself
+    if depth > DEEPEST:
         return 60
     if isinstance(value, dict):
         return 200 + _sum(value.keys(), depth) + _sum(value.values(), depth)

@@ -1,7 +1,5 @@
 """Static export: the same pages for some questions, as files that any web server can serve. No request goes anywhere else."""
 
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +10,7 @@ import numpy as np
 from lark.errors import LarkError
 from lark.explorer.api import answer
 from lark.explorer.context import Context
+from lark.explorer.export_folder import PAGE, Draft, replacing
 from lark.explorer.listing import Listing
 from lark.explorer.lists import Rows
 from lark.explorer.problems import PageError
@@ -19,8 +18,6 @@ from lark.explorer.security import POLICY
 from lark.explorer.server import STATIC, encode, static_files
 from lark.explorer.tokens import PART
 
-MARK = "explorer.json"
-"""Marks a folder as an export, which the next export may replace."""
 TOKENS_PER_QUESTION = 150_000
 """Tokens of a question that are written; a question with longer trajectories gets those of the selected ones first."""
 MODE = '<meta name="lark-mode" content="server">'
@@ -42,11 +39,11 @@ class Snapshot(Context):
 
 
 class Writer:
-    """Writes answers as files below a folder."""
+    """Writes answers as files of an export."""
 
-    def __init__(self, context: Context, folder: Path) -> None:
-        self.context, self.folder = context, folder
-        self.files = self.size = 0
+    def __init__(self, context: Context, draft: Draft) -> None:
+        self.context = context
+        self.draft = draft
 
     def get(self, path: str) -> dict[str, Any] | None:
         """The answer to an address; None if it cannot be given: the page then says that it is not part of the export."""
@@ -58,9 +55,7 @@ class Writer:
         return found
 
     def put(self, path: str, values: dict[str, Any]) -> None:
-        file = self.folder / "data" / f"{path}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self.write(file, encode(values))
+        self.draft.write(f"data/{path}.json", encode(values))
 
     def copy(self, path: str) -> dict[str, Any] | None:
         """Write an answer as it is."""
@@ -78,23 +73,12 @@ class Writer:
         assert isinstance(found, Rows)
         self.put(path, found.everything(keep))
 
-    def write(self, file: Path, content: bytes) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
-        self.files += 1
-        self.size += len(content)
-
 
 def export(context: Context, target: Path, questions: int, ids: list[str] | None = None) -> tuple[int, int]:
     """Write the pages; returns the number of files and bytes. An unfinished export never has the final name."""
-    _check(target, questions)
-    draft = target.with_name(f".{target.name}.part")
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        draft.mkdir(parents=True)
-    except OSError as error:
-        raise LarkError(f"--to {target}: the folder cannot be written ({error.strerror}). Give another one.") from error
-    try:
+    if questions < 1:
+        raise LarkError(f"--questions {questions}: export at least 1 question.")
+    with replacing(target.resolve()) as draft:  # a link to a folder stays a link
         writer = Writer(Snapshot(context.root, context.cache), draft)
         _page(writer)
         _store(writer)
@@ -106,31 +90,16 @@ def export(context: Context, target: Path, questions: int, ids: list[str] | None
             raise NothingToExportError(
                 f"{context.root}: there is no finished pool and no graded answer to export yet. `make run` makes them."
             )
-        writer.write(draft / MARK, json.dumps({"questions": found}).encode() + b"\n")
-        if target.exists():
-            shutil.rmtree(target)
-        draft.rename(target)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return writer.files, writer.size
-
-
-def _check(target: Path, questions: int) -> None:
-    if questions < 1:
-        raise LarkError(f"--questions {questions}: export at least 1 question.")
-    if target.exists() and not target.is_dir():
-        raise LarkError(f"--to {target}: this is a file. Give a folder.")
-    if target.is_dir() and any(target.iterdir()) and not (target / MARK).exists():
-        raise LarkError(f"--to {target}: this folder has other files. Give a new folder; an earlier export is replaced.")
+    return draft.files, draft.size
 
 
 def _page(writer: Writer) -> None:
-    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    page = (STATIC / PAGE).read_text(encoding="utf-8")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-    writer.write(writer.folder / "index.html", page.replace(MODE, f"{MODE.replace('server', 'static')}\n{policy}").encode())
+    writer.draft.write(PAGE, page.replace(MODE, f"{MODE.replace('server', 'static')}\n{policy}").encode())
     for name, path in static_files().items():
-        if name != "index.html":
-            writer.write(writer.folder / "static" / name, path.read_bytes())
+        if name != PAGE:
+            writer.draft.write(f"static/{name}", path.read_bytes())
 
 
 def _store(writer: Writer) -> None:
@@ -269,5 +238,5 @@ def _problems(writer: Writer, where: str, graders: list[str], count: int) -> Non
         )
         for model, side in zip(models, values["sides"], strict=True):
             for sample in side["samples"]:
-                if not (writer.folder / "data" / "sample" / group / model / f"{sample['i']}.json").exists():
+                if f"data/sample/{group}/{model}/{sample['i']}.json" not in writer.draft.checksums:
                     writer.copy(f"sample/{group}/{model}/{sample['i']}")

@@ -3,19 +3,19 @@
 Nothing is written, not even a lock: a run may be going on in the same store.
 """
 
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lark.explorer.cache import Cache, stamp
-from lark.explorer.locks import holder, locked
+from lark.explorer.locks import holder, locked, locked_inodes
 from lark.explorer.problems import PageError, reading
-from lark.reading.untrusted import readable_object
+from lark.reading.untrusted import read_yaml, readable_object
 from lark.runtime.entry import REPORTS
 from lark.runtime.manifest import DAMAGED, MANIFEST
 
@@ -23,7 +23,8 @@ FOLDER = re.compile(r"(?P<name>.*)-(?P<fingerprint>[0-9a-f]{12})")
 NOT_KINDS = frozenset({"runs", "report", "bench", REPORTS})
 QUIET_SECONDS = 120
 """An unfinished artifact without a lock on this machine whose files changed this recently is being made on another one."""
-Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+EXPANSION = 8
+"""Bytes in memory per byte of a manifest."""
 Key = tuple[str, str]
 """Kind and fingerprint of an artifact."""
 
@@ -39,6 +40,8 @@ class Entry:
     manifest: Mapping[str, Any] = field(repr=False)
     problem: str | None = None
     """Why the manifest could not be read."""
+    nbytes: int = 1000
+    """Approximate size in memory, for the cache."""
 
     @property
     def key(self) -> Key:
@@ -53,7 +56,7 @@ class Entry:
         found = self.manifest.get("counts")
         return found if isinstance(found, dict) else {}
 
-    @property
+    @cached_property
     def inputs(self) -> dict[str, Key]:
         """Kind and fingerprint of each input."""
         listed = self.manifest.get("inputs")
@@ -94,24 +97,39 @@ class Listing:
     def input(self, entry: Entry, label: str) -> Entry | None:
         return self.entries.get(entry.inputs.get(label, ("", "")))
 
+    @cached_property
+    def _users(self) -> dict[Key, list[Entry]]:
+        users: dict[Key, list[Entry]] = {}
+        for entry in self:
+            for key in set(entry.inputs.values()):
+                users.setdefault(key, []).append(entry)
+        return users
+
     def used_by(self, entry: Entry) -> list[Entry]:
-        return [other for other in self if entry.key in other.inputs.values()]
+        """The artifacts that were made from this one."""
+        return self._users.get(entry.key, [])
+
+    @cached_property
+    def _locked(self) -> frozenset[str]:
+        return locked_inodes()
 
     def config(self, entry: Entry) -> dict[str, Any]:
         """Content of the artifact's config.yaml: version, depends, inputs."""
         path = entry.file("config.yaml")
 
-        def read() -> dict[str, Any]:
-            with reading(path), path.open(encoding="utf-8") as handle:
-                try:
-                    values = yaml.load(handle, Loader=Loader)
-                except (yaml.YAMLError, RecursionError) as error:
-                    raise ValueError("it is not YAML") from error
-                if not isinstance(values, dict) or not isinstance(values.get("depends"), dict):
-                    raise ValueError("it is not an artifact's configuration")
-                return values
+        def read() -> dict[str, Any] | str:
+            try:
+                values = read_yaml(path)
+            except ValueError as error:
+                return str(error)  # kept like a value: finding out can take a tenth of a second
+            is_config = isinstance(values, dict) and isinstance(values.get("depends"), dict)
+            return values if is_config else "it is not an artifact's configuration"
 
-        return self.cache.get(("config", path), stamp(path), read)
+        with reading(path):
+            values = self.cache.get(("config", path), stamp(path), read)
+            if isinstance(values, str):
+                raise ValueError(values)
+            return values
 
     def state(self, entry: Entry) -> str:
         """finished, running, failed, damaged, interrupted, or unreadable."""
@@ -119,7 +137,7 @@ class Listing:
         if entry.problem or status in ("finished", "failed", DAMAGED):
             return "unreadable" if entry.problem else str(status)
         lock = self.root / ".locks" / f"{entry.kind}-{entry.fingerprint}.lock"
-        return "running" if locked(lock) or _is_changing(entry.folder) else "interrupted"
+        return "running" if locked(lock, self._locked) or _is_changing(entry.folder) else "interrupted"
 
     def worker(self, entry: Entry) -> str:
         """Which process is making the artifact."""
@@ -131,28 +149,35 @@ class Listing:
         with reading(self.root, f"The store {self.root.name}"):
             kinds = sorted(p for p in self.root.iterdir() if p.name not in NOT_KINDS and not p.name.startswith("."))
         for kind in kinds:
-            try:
-                folders = sorted(kind.iterdir()) if kind.is_dir() else []
-            except OSError:
-                continue
-            for folder in folders:
-                match = FOLDER.fullmatch(folder.name)
-                if match and folder.is_dir():
-                    yield self._entry(kind.name, match["name"], match["fingerprint"], folder)
+            for name in _folders(kind):
+                match = FOLDER.fullmatch(name)
+                if match:
+                    yield self._entry(kind.name, match["name"], match["fingerprint"], kind / name)
 
     def _entry(self, kind: str, name: str, fingerprint: str, folder: Path) -> Entry:
         path = folder / MANIFEST
 
         def read() -> Entry:
-            if not path.exists():
+            if size < 0:
                 return Entry(kind, name, fingerprint, folder, {}, f"{kind}/{folder.name} has no manifest (yet).")
             manifest = readable_object(path)
             if manifest is None:
                 return Entry(kind, name, fingerprint, folder, {}, f"The manifest of {kind}/{folder.name} is damaged.")
             manifest.pop("files", None)  # checksums: long, and of no use here
-            return Entry(kind, name, fingerprint, folder, manifest)
+            return Entry(kind, name, fingerprint, folder, manifest, nbytes=EXPANSION * size)
 
-        return self.cache.get(("manifest", path), stamp(path), read)
+        version = stamp(path)
+        _, size = version[0]
+        return self.cache.get(("manifest", path), version, read)
+
+
+def _folders(kind: Path) -> list[str]:
+    """Names of the folders of a kind. `scandir` knows which are folders without asking for each."""
+    try:
+        with os.scandir(kind) as inside:
+            return sorted(item.name for item in inside if item.is_dir())
+    except OSError:
+        return []
 
 
 def started(entry: Entry) -> str:

@@ -15,6 +15,7 @@ from lark.explorer.cache import Cache, stamp
 from lark.explorer.listing import Entry
 from lark.explorer.problems import PageError, reading
 from lark.pool import trajectories as pools
+from lark.reading.untrusted import regular
 
 CODED = ["question_id", "candidate_id", "teacher", "question", "answer"]
 """Columns with few distinct values: read as dictionaries."""
@@ -132,7 +133,7 @@ class PoolTable:
             for number in np.unique(np.searchsorted(ends, wanted, side="right")):
                 group = groups[number]
                 mine = wanted[(wanted >= group.rows.start) & (wanted < group.rows.stop)]
-                file = pq.ParquetFile(group.file, pre_buffer=False)
+                file = pq.ParquetFile(regular(group.file), pre_buffer=False)
                 there = [name for name in columns if name in file.schema_arrow.names]
                 table = pools.complete(file.read_row_group(group.number, columns=there), columns)
                 table = table.take(pa.array(mine - group.rows.start))
@@ -155,7 +156,7 @@ def _absent(entry: Entry) -> str:
 
 
 def _part(path: Path) -> pa.Table:
-    file = pq.ParquetFile(path, read_dictionary=CODED, pre_buffer=False)
+    file = pq.ParquetFile(regular(path), read_dictionary=CODED, pre_buffer=False)
     there = [name for name in (*CODED, "correct") if name in file.schema_arrow.names]
     return pools.complete(file.read(columns=there), [*CODED, "correct"])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lark.errors import LarkError, first_line
+from lark.reading.untrusted import regular
 
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, pa.ArrowException)
 """What reading a damaged, half-written or vanished file can raise. (JSON, YAML and Unicode errors are ValueErrors, or below.)"""
@@ -26,6 +27,7 @@ def reading(path: Path, what: str | None = None) -> Iterator[None]:
     """Turn any error of reading a file of the store into a sentence that names the file (without the path to the store)."""
     name = what or "/".join(path.parts[-3:])
     try:
+        regular(path)
         yield
     except PageError:
         raise

@@ -7,6 +7,7 @@ from typing import Any
 
 from lark.explorer.listing import Entry
 from lark.explorer.problems import PageError, reading
+from lark.reading.untrusted import regular
 
 LOG, CURVE = "log.txt", "metrics.jsonl"
 TAIL = 16_384
@@ -20,7 +21,7 @@ POINTS = 1500
 def tail(path: Path, size: int = TAIL) -> str:
     """The end of a log, with each progress bar as its last state. Empty if there is no log."""
     try:
-        with path.open("rb") as handle:
+        with regular(path).open("rb") as handle:
             handle.seek(0, 2)
             length = handle.tell()
             handle.seek(max(0, length - size))

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lark.errors import LarkError
 from lark.explorer.api import respond
@@ -33,6 +34,10 @@ STATIC = Path(__file__).parent / "static"
 PORT, LAST_PORT = 8717, 65_535
 THREADS = 4
 """Requests that are computed at the same time."""
+CONNECTIONS = 100
+"""Open connections. One more replaces the one that has waited longest for a request."""
+REQUEST_SECONDS = 10
+"""Time that a client has to send a request."""
 DEEPEST = 50
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
@@ -135,10 +140,56 @@ def listen(host: str, port: int | None) -> socket.socket:
     )
 
 
+class Connection(H11Protocol):
+    """A connection that cannot keep other users out: a client that only waits, or that never completes its request, is dropped
+    after REQUEST_SECONDS, or sooner if another client needs its place."""
+
+    deadline: asyncio.TimerHandle | None = None
+    """Set while there is no complete request to work on."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+        self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_clock()
+
+    def _watch(self) -> None:
+        """Start the clock when the wait for a request begins, and stop it when the request is complete."""
+        is_waiting = self.cycle is None or self.cycle.response_complete
+        if not is_waiting:
+            self._stop_clock()
+        elif self.deadline is None:
+            self.deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+
+    def _stop_clock(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+    def _make_room(self) -> None:
+        others = [c for c in self.connections if isinstance(c, Connection) and c is not self and not c.transport.is_closing()]
+        deadlines = {other: other.deadline.when() for other in others if other.deadline is not None}
+        if len(others) >= CONNECTIONS and deadlines:
+            oldest = min(deadlines, key=deadlines.__getitem__)
+            oldest.transport.close()
+
+
 def serve(context: Context, access: Access) -> uvicorn.Server:
     """A server that is ready to run."""
     config = uvicorn.Config(
         application(context, access), log_level="warning", access_log=False, server_header=False, date_header=False,
-        lifespan="off", ws="none", http="h11", proxy_headers=False, timeout_graceful_shutdown=1, limit_concurrency=100,
+        lifespan="off", ws="none", http=Connection, proxy_headers=False, timeout_graceful_shutdown=1,
+        limit_concurrency=2 * CONNECTIONS,
     )  # fmt: skip
     return uvicorn.Server(config)

@@ -1,6 +1,6 @@
 """Numbers for JSON: no NaN or infinity, and no more digits than are known. Times as numbers."""
 
-import time
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,6 @@ def rounded(values: np.ndarray, digits: int = 5) -> list[Any]:
 def moment(text: str | None) -> float:
     """The time that a manifest or a record states, in seconds; NaN if it is not a time."""
     try:
-        return time.mktime(time.strptime(str(text), "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
+        return datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError, OSError):
         return float("nan")

@@ -4,11 +4,13 @@ The scores of a student identify the view (or its token counts, if there are no 
 on the student and belong to every view of their pool.
 """
 
-from collections.abc import Mapping
+import heapq
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lark.explorer.listing import Entry, Listing, started
+from lark.explorer.listing import Entry, Key, Listing, started
 from lark.explorer.problems import PageError
 from lark.pool.trajectories import POOL
 from lark.scoring.methods import LENGTHS_TABLE, SCORES_TABLE, SOURCES, TOKENS
@@ -57,12 +59,13 @@ def describe_source(entry: Entry) -> dict[str, Any]:
 
 def views_of(listing: Listing, pool: Entry) -> list[View]:
     """All views of a pool, newest first; one without a student if there is no other."""
-    of_pool = [entry for entry in listing if listing.input(entry, POOL.name) == pool]
+    of_pool = [entry for entry in listing.used_by(pool) if entry.inputs.get(POOL.name) == pool.key]
     scores = [entry for entry in of_pool if entry.kind == SCORES_TABLE.name]
     named = {listing.input(entry, LENGTHS_TABLE.name) for entry in scores}
     lengths = [entry for entry in of_pool if entry.kind == LENGTHS_TABLE.name and entry not in named]
     heads = sorted([*scores, *lengths], key=lambda e: (e.kind == SCORES_TABLE.name, e.finished, started(e)), reverse=True)
-    return [_view(listing, pool, head, of_pool) for head in heads] or [View(pool, None)]
+    passes = Passes(listing, of_pool)
+    return [_view(listing, pool, head, passes) for head in heads] or [View(pool, None)]
 
 
 def find_view(listing: Listing, pool: str, fingerprint: str) -> View:
@@ -91,31 +94,55 @@ def selections_of(listing: Listing, view: View) -> list[Entry]:
     return [entry for entry in found if {key for name, key in entry.inputs.items() if name != POOL.name} <= own]
 
 
-def _view(listing: Listing, pool: Entry, head: Entry, of_pool: list[Entry]) -> View:
+class Passes:
+    """The passes over a pool by the model that made them. Each is looked at once, however many views the pool has."""
+
+    def __init__(self, listing: Listing, of_pool: list[Entry]) -> None:
+        self.listing = listing
+        self.by_lengths: dict[tuple[str, Key | None], list[tuple[int, Entry]]] = {}
+        """Kind and token counts, and the passes with their places in the order, newest first. Without token counts (None), a pass
+        does not depend on the student."""
+        self.by_model: dict[tuple[str, Key], dict[str | None, list[tuple[int, Entry]]]] = {}
+        newest = sorted(of_pool, key=lambda e: (e.finished, started(e)), reverse=True)
+        for place, entry in enumerate(newest):
+            group = (entry.kind, entry.inputs.get(LENGTHS_TABLE.name))
+            self.by_lengths.setdefault(group, []).append((place, entry))
+
+    def of(self, kind: str, head: Entry) -> Iterator[Entry]:
+        """The passes of a kind that used the view's model, or that do not depend on the student, newest first."""
+        shared = self.by_lengths.get((kind, None), [])
+        return (entry for _, entry in heapq.merge(shared, self._of_model(kind, head)))
+
+    def _of_model(self, kind: str, head: Entry) -> list[tuple[int, Entry]]:
+        lengths = head.inputs.get(LENGTHS_TABLE.name)
+        if lengths is None or (kind, lengths) not in self.by_lengths:
+            return []
+        if (kind, lengths) not in self.by_model:
+            models: dict[str | None, list[tuple[int, Entry]]] = {}
+            for place, entry in self.by_lengths[kind, lengths]:
+                models.setdefault(self._model(entry), []).append((place, entry))
+            self.by_model[kind, lengths] = models
+        model = self._model(head)
+        return [] if model is None else self.by_model[kind, lengths].get(model, [])
+
+    def _model(self, entry: Entry) -> str | None:
+        """The settings of a pass that identify its model, as a text. None if they cannot be read."""
+        try:
+            depends = self.listing.config(entry)["depends"]
+            return json.dumps({key: value for key, value in depends.items() if key not in OWN}, sort_keys=True, default=str)
+        except (PageError, TypeError):
+            return None
+
+
+def _view(listing: Listing, pool: Entry, head: Entry, passes: Passes) -> View:
     lengths = head if head.kind == LENGTHS_TABLE.name else listing.input(head, LENGTHS_TABLE.name)
     sources = {} if lengths is None else {"lengths": lengths}
     if head.kind == SCORES_TABLE.name:
         sources["statistics"] = head
-    newest = sorted(of_pool, key=lambda e: (e.finished, started(e)), reverse=True)
     for name, source in SOURCES.items():
         if source.kind is None or source.kind.name in (LENGTHS_TABLE.name, SCORES_TABLE.name):
             continue
-        alike = (e for e in newest if e.kind == source.kind.name and _same_model(listing, e, head))
-        match = next(alike, None)
-        if match is not None:
-            sources[name] = match
-    tokens = tuple(e for e in newest if e.kind == TOKENS.name and _same_model(listing, e, head))
-    return View(pool, head, sources, tokens)
-
-
-def _same_model(listing: Listing, entry: Entry, head: Entry) -> bool:
-    """Whether a pass used the view's model. One that has no token counts among its inputs does not depend on the student."""
-    if LENGTHS_TABLE.name not in entry.inputs:
-        return True
-    if entry.inputs[LENGTHS_TABLE.name] != head.inputs.get(LENGTHS_TABLE.name):
-        return False
-    try:
-        own, other = (listing.config(e)["depends"] for e in (entry, head))
-    except PageError:
-        return False
-    return {k: v for k, v in own.items() if k not in OWN} == {k: v for k, v in other.items() if k not in OWN}
+        newest = next(passes.of(source.kind.name, head), None)
+        if newest is not None:
+            sources[name] = newest
+    return View(pool, head, sources, tuple(passes.of(TOKENS.name, head)))

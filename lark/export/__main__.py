@@ -7,15 +7,18 @@ Run as: python -m lark.export outputs/selection/<name> --for fireworks --to data
 import argparse
 import json
 import logging
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
+from math import ceil
 from pathlib import Path
 
 from lark.config.checks import user_path
 from lark.errors import LarkError
 from lark.export.examples import Overview, overview, read_examples
-from lark.export.repetition import repetitions
+from lark.export.repetition import MOST, repetitions
 from lark.export.targets import TARGETS, Target, thinking_as_text
 from lark.printing import log_to
 from lark.runtime.disk import disk_errors
@@ -27,6 +30,7 @@ from lark.selection.write import TRAINING_SET
 
 log = logging.getLogger(__name__)
 
+GB = 10**9
 OWN_CODE = "--weights keep, and train with the trainer in docs/train-jsonl.md; "
 CHOICES = (
     "--weights repeat, which writes each line as often as its weight says, on average; or --weights drop, which trains on the same "
@@ -44,34 +48,74 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, export, and report what was written."""
     options = _parser().parse_args(arguments)
     source, target = training_set(Path(options.selection)), TARGETS[options.target]
-    if options.copies < 1:
-        raise LarkError(f"--copies {options.copies}: write each line at least once per unit of weight.")
+    check_numbers(options)
     found = overview(read_examples(source))
     target.check(found)
     mode = weights_mode(options.weights, target, found)
     to = user_path("--to", options.to)
-    if to.exists():
-        raise LarkError(f"--to {to}: this file exists. Choose another name, or remove it.")
-    if not to.parent.is_dir():
-        raise LarkError(f"--to {to}: there is no folder {to.parent}.")
+    check_file(to)
+    if mode == "repeat":
+        size = sum(len(line.encode()) * times for line, times in lines(source, target, found, mode, options))
+        check_size(size, to, options.max_gb)
     written = 0
     with disk_errors(to.parent), atomic(to) as draft, draft.open("w", encoding="utf-8") as handle:
-        for number, given in enumerate(read_examples(source)):
-            as_text = options.thinking == "text"
-            example = replace(given, messages=[thinking_as_text(m) for m in given.messages]) if as_text else given
-            line = {
-                **target.convert(example, found),
-                **({"weight": example.weight} if mode == "keep" else {}),
-                **(example.ids if options.ids else {}),
-            }
-            times = repetitions(example, number, options.copies, options.seed) if mode == "repeat" else 1
-            handle.write((json.dumps(line, ensure_ascii=False) + "\n") * times)
+        for line, times in lines(source, target, found, mode, options):
+            handle.writelines(repeat(line, times))
             written += times
         if not written:
             raise LarkError(f"{source}: every weight rounds to 0 lines. Use a larger --copies.")
     log.info(_report(to, written, found, mode, target, options.copies))
     if found.thinking and options.thinking == "keep" and target.template_thinks:
         log.info(THINKING, found.thinking, found.examples)
+
+
+def lines(source: Path, target: Target, found: Overview, mode: str, options: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """Each line of the exported file, and how often it is written."""
+    for number, given in enumerate(read_examples(source)):
+        as_text = options.thinking == "text"
+        example = replace(given, messages=[thinking_as_text(m) for m in given.messages]) if as_text else given
+        line = {
+            **target.convert(example, found),
+            **({"weight": example.weight} if mode == "keep" else {}),
+            **(example.ids if options.ids else {}),
+        }
+        times = repetitions(example, number, options.copies, options.seed) if mode == "repeat" else 1
+        yield json.dumps(line, ensure_ascii=False) + "\n", times
+
+
+def check_numbers(options: argparse.Namespace) -> None:
+    """Refuse numbers that cannot be meant."""
+    if options.copies < 1:
+        raise LarkError(f"--copies {options.copies}: write each line at least once per unit of weight.")
+    if options.copies > MOST:
+        raise LarkError(f"--copies: at most {MOST:g} lines per unit of weight can be written.")
+    if not options.max_gb > 0:
+        raise LarkError(f"--max-gb {options.max_gb:g}: the limit must be more than 0 GB.")
+
+
+def check_file(to: Path) -> None:
+    """Refuse to write over something, and to write where no file can be."""
+    if to.is_dir():
+        raise LarkError(f"--to {to}: this is a folder. Give the name of a file in it, such as {to / 'data.jsonl'}.")
+    if to.is_symlink() and not to.exists():
+        raise LarkError(f"--to {to}: this is a link to {to.readlink()}, which does not exist. Give the name of a new file.")
+    if to.exists():
+        raise LarkError(f"--to {to}: this file exists. Choose another name, or remove it.")
+    if not to.parent.is_dir():
+        raise LarkError(f"--to {to}: there is no folder {to.parent}.")
+
+
+def check_size(size: int, to: Path, limit: float) -> None:
+    """Refuse a file that does not fit on the disk, or that is larger than the user expects."""
+    free = shutil.disk_usage(to.parent).free
+    wanted = f"--to {to}: the file would have {size / GB:,.1f} GB"
+    if size > free:
+        raise LarkError(f"{wanted}, and {to.parent} has {free / GB:,.1f} GB free. Use a smaller --copies, or another disk.")
+    if size > limit * GB:
+        raise LarkError(
+            f"{wanted}, more than the limit of {limit:g} GB. Use a smaller --copies, or raise the limit: "
+            f"--max-gb {ceil(size / GB)}."
+        )
 
 
 def training_set(given: Path) -> Path:
@@ -126,6 +170,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--to", required=True, help="the file to write")
     parser.add_argument("--weights", choices=("keep", "repeat", "drop"), help="required if the trainer ignores weights")
     parser.add_argument("--copies", type=int, default=1, help="with --weights repeat: lines per unit of weight (default: 1)")
+    parser.add_argument(
+        "--max-gb", type=float, default=10.0, help="with --weights repeat: refuse to write a larger file (default: 10)"
+    )
     parser.add_argument("--seed", type=int, default=42, help="with --weights repeat: seed of the rounding (default: 42)")
     parser.add_argument(
         "--thinking", choices=("keep", "text"), default="keep", help="text: write `reasoning_content` as <think>…</think> text"

@@ -6,6 +6,7 @@ Run as: python -m lark.publish outputs/selection/<name> --to owner/name
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Sequence
 
@@ -19,11 +20,15 @@ from lark.runtime.entry import run_main
 
 log = logging.getLogger(__name__)
 
+LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}")
+"""Identifiers as hubs have them."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, show what is published, and upload it if asked to."""
     options = _parser().parse_args(arguments)
     hub.check_name(options.to)
+    check_licence(options.license)
     found = bundle(find_artifact(options.artifact, user_path("--outputs", options.outputs)), options.license)
     log.info(describe(found, options.to, options.public))
     if not options.really:
@@ -32,6 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if found.missing:
         raise LarkError(f"{found.card} has no licence: add --license <identifier>, e.g. --license apache-2.0, or fill it in.")
     log.info("Published: %s", hub.push(found, options.to, options.public, options.hub))
+
+
+def check_licence(licence: str | None) -> None:
+    """Refuse a text: hubs read an identifier, and the text of a licence would break the card's metadata."""
+    if licence is not None and not LICENCE.fullmatch(licence):
+        raise LarkError(
+            f"--license {licence!r:.60}: this is not the identifier of a licence. Give one such as apache-2.0, mit, cc-by-4.0 or "
+            "other; the text of a licence belongs in a file of the repository."
+        )
 
 
 def describe(found: Bundle, name: str, public: bool) -> str:

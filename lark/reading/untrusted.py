@@ -1,8 +1,10 @@
-"""Parse JSON from untrusted sources. Whatever is wrong with it becomes a LarkError that names the place."""
+"""Parse JSON and YAML from untrusted sources. Whatever is wrong with JSON becomes a LarkError that names the place."""
 
 import json
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from lark.errors import LarkError
 
@@ -41,12 +43,24 @@ def parse_object(data: str | bytes, where: str) -> dict[str, Any]:
 def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises LarkError, also if the file cannot be read."""
     try:
-        if not (path.is_file() or path.is_dir()) and path.exists():  # reading a named pipe would wait for a writer
-            raise LarkError(f"{path}: is a pipe, a socket or a device, not a file. Move it away.")
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
+    except NotAFileError as error:
+        raise LarkError(f"{path}: {error}. Move it away.") from error
     except OSError as error:
         raise LarkError(f"{path}: cannot be read ({error.strerror or error}).") from error
     return parse_object(data, str(path))
+
+
+class NotAFileError(OSError):
+    """Something else is in the place of a file."""
+
+
+def regular(path: Path) -> Path:
+    """The path, if it can be read without waiting: a named pipe waits for a writer, and a device may never end. A file that is
+    missing, or a folder, is left to the code that opens it."""
+    if not (path.is_file() or path.is_dir()) and path.exists():
+        raise NotAFileError("is a pipe, a socket or a device, not a file")
+    return path
 
 
 def readable_object(path: Path) -> dict[str, Any] | None:
@@ -102,3 +116,50 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 """Refuses duplicate keys. Raises ValueError or RecursionError."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML without merge keys (`<<`), which repeat what they name while the file is being read. Nothing here writes them."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Leave the keys as they are, so that `<<` is reported as an unknown key."""
+
+
+ALIASED = 100_000
+"""Values and characters that the aliases of a YAML file can add. A few lines of aliases can stand for billions of values."""
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file as a tree: what aliases name is repeated, and a part that contains itself is cut off there.
+    Raises ValueError if it is not YAML or far larger than the file, and OSError if the file cannot be read."""
+    text = regular(path).read_text(encoding="utf-8")
+    try:
+        return _Tree(ALIASED + len(text)).copy(yaml.load(text, Loader=_Loader))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError("it is not YAML") from error
+
+
+class _Tree:
+    """Copies values that may share parts, up to a number of values and characters."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.open: set[int] = set()
+        """The containers that are being copied."""
+
+    def copy(self, value: Any) -> Any:
+        self.left -= 1 + len(value) if isinstance(value, str | bytes) else 1
+        if self.left < 0:
+            raise ValueError("its aliases stand for too many values")
+        if not isinstance(value, dict | list | tuple | set):
+            return value
+        if id(value) in self.open:
+            return "…"
+        self.open.add(id(value))
+        copied: Any
+        if isinstance(value, dict):
+            copied = {self.copy(key): self.copy(item) for key, item in value.items()}
+        else:
+            copied = [self.copy(item) for item in value]
+        self.open.remove(id(value))
+        return copied

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lark.errors import LarkError, first_line
+from lark.reading.untrusted import regular
 from lark.runtime.part_files import ORIGIN, artifact, seal
 from lark.runtime.store import atomic
 
@@ -156,14 +157,14 @@ def _footer(path: Path) -> _Footer:
 
 @lru_cache(maxsize=4096)
 def _footer_of(path: Path, mtime: int) -> _Footer:
-    metadata = pq.read_metadata(path)
+    metadata = pq.read_metadata(regular(path))
     stored = metadata.metadata or {}
     return _Footer(metadata, json.loads(stored[QUESTIONS]), int(stored[TOTAL]))
 
 
 @lru_cache(maxsize=8)
 def _index_of(path: Path, mtime: int) -> dict[str, list[tuple[str, int]]]:
-    table = pq.read_table(path, columns=["question_id", "file", "row_group"])
+    table = pq.read_table(regular(path), columns=["question_id", "file", "row_group"])
     places: dict[str, list[tuple[str, int]]] = {}
     for question, file, group in zip(*(column.to_pylist() for column in table.columns), strict=True):
         places.setdefault(question, []).append((file, group))
@@ -265,7 +266,7 @@ def read_pieces(folder: Path) -> Pieces:
 
 @lru_cache(maxsize=4)
 def _pieces_of(path: Path, mtime: int) -> Pieces:
-    table = pq.read_table(path)
+    table = pq.read_table(regular(path))
     return Pieces(table.column("bytes").to_pylist(), table.column("special").to_pylist())
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,55 @@ FILES = [
     "selection.parquet", "questions.parquet", "pieces.parquet", "tokens-*.parquet", "metrics.jsonl", "problems.jsonl",
     "generations.jsonl", "grades.jsonl", "metrics.json", "lark.log", "steps.jsonl", "summary.json", "overrides.yaml",
 ]  # fmt: skip
+
+
+PATIENCE = 60
+"""Seconds until a test stops waiting for an answer that may never come."""
+
+
+def unblocked(root: Path) -> dict[str, tuple[int, dict[str, Any]]]:
+    """`answers`, in a thread that ends with the tests if it waits for ever."""
+    found: dict[str, tuple[int, dict[str, Any]]] = {}
+    thread = threading.Thread(target=lambda: found.update(answers(root)), daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert found, "the explorer is blocked"
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pipe_in_the_place_of_a_file_blocks_nothing(name: str, whole: Path, tmp_path: Path) -> None:
+    """Opening a named pipe waits until someone writes to it."""
+    root = tmp_path / "outputs"
+    shutil.copytree(whole, root)
+    for path in list(root.rglob(name)):
+        path.unlink()
+        os.mkfifo(path)
+    assert unblocked(root)["overview"][0] == 200
+
+
+LEVELS = "\n".join(f"  l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 10))
+MERGED = "\n".join(f"  m{i}: &m{i} {{<<: [{', '.join([f'*m{i - 1}'] * 9)}]}}" for i in range(1, 10))
+BOMBS = {
+    "lists of lists": f"  l0: &l0 [x, x]\n{LEVELS}",
+    "merged keys": f"  m0: &m0 {{x: 1}}\n{MERGED}",
+    "parts that contain themselves": "  a: &a [*a, *a, *a]\n  b: &b {x: *b, y: [*b, *b], z: *a}",
+    "a long text": f"  t: &t {'x' * 100_000}\n  all: [{', '.join(['*t'] * 20_000)}]",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_few_lines_of_yaml_aliases_block_nothing(bomb: str, whole: Path, tmp_path: Path) -> None:
+    root = tmp_path / "outputs"
+    shutil.copytree(whole, root)
+    for path in root.rglob("config.yaml"):
+        path.write_text(f"version: 1\ndepends:\n  method: lark\n{BOMBS[bomb]}\ninputs: {{}}\n")
+    lines = BOMBS[bomb].replace("\n  ", "\n- ").replace("  ", "- ", 1)
+    (root / "runs" / "demo" / "lark-B3" / ".hydra" / "overrides.yaml").write_text(lines)
+    (root / "runs" / "demo" / "lark-B3" / "steps.jsonl").unlink()  # so that the overrides are read
+    found = unblocked(root)
+    assert found["overview"][0] == 200
+    assert len(encode(found[f"artifact/scores/{SCORES}"][1])) < 2_000_000
 
 
 @pytest.mark.parametrize("harm", ["gone", "empty", "half", "garbage", "a folder", "no permission"])

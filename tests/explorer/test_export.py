@@ -1,5 +1,7 @@
 """The static export: what it contains, what it leaves out, and what it refuses to overwrite."""
 
+import errno
+import hashlib
 import json
 from pathlib import Path
 
@@ -52,12 +54,14 @@ def test_no_path_of_this_machine_is_in_it(exported: Path, store: Path) -> None:
         assert str(store.parent) not in path.read_text(encoding="utf-8"), path
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_an_export_replaces_an_earlier_one_and_nothing_else(context: Context, exported: Path, tmp_path: Path) -> None:
     folder = tmp_path / "pages"
     export(context, folder, 1)
-    (folder / "data" / "stale.json").touch()
     export(context, folder, 1, ["demo-00004"])
-    assert not (folder / "data" / "stale.json").exists()
     assert [path.name for path in folder.glob("data/question/*/*/*.json")] == ["4.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["pages"]  # no draft is left
     other = tmp_path / "thesis"
@@ -69,6 +73,92 @@ def test_an_export_replaces_an_earlier_one_and_nothing_else(context: Context, ex
     with pytest.raises(LarkError, match="no pool of this store has such a question"):
         export(context, tmp_path / "new", 1, ["nothing"])
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", ".git/HEAD", "data/mine.json", "index.html", "static/link"])
+def test_an_export_never_removes_a_file_that_no_export_wrote(name: str, context: Context, tmp_path: Path) -> None:
+    folder = tmp_path / "pages"
+    export(context, folder, 1)
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    if name == "static/link":
+        path.symlink_to(tmp_path)
+    else:
+        path.write_text("mine")  # index.html: edited
+    before = contents(folder)
+    with pytest.raises(LarkError, match=f"has other files.*{Path(name).parts[0]}"):
+        export(context, folder, 1)
+    assert contents(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["pages"]
+
+
+@pytest.mark.parametrize(
+    "mark", ["{}", '{"questions": 3}', '{"files": {"thesis.tex": ""}}', '{"files": ["thesis.tex"]}', "text"]
+)
+def test_a_file_called_explorer_json_does_not_make_a_folder_an_export(mark: str, context: Context, tmp_path: Path) -> None:
+    (tmp_path / "explorer.json").write_text(mark)
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(LarkError, match="has other files"):
+        export(context, tmp_path, 1)
+    assert contents(tmp_path) == {"explorer.json": mark.encode(), "thesis.tex": b"mine"}
+
+
+def test_a_file_that_appears_while_an_export_is_replaced_is_kept(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "pages"
+    export(context, folder, 1)
+    rename = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        if path == folder:
+            (folder / "late.txt").write_text("mine")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    export(context, folder, 1)
+    (kept,) = tmp_path.rglob("late.txt")
+    assert kept.read_text() == "mine" and str(kept.parent) in caplog.text
+    assert contents(kept.parent) == {"late.txt": b"mine"}
+
+
+def test_a_list_that_names_a_file_elsewhere_removes_nothing_there(context: Context, tmp_path: Path) -> None:
+    folder = tmp_path / "pages"
+    export(context, folder, 1)
+    thesis = tmp_path / "thesis.tex"
+    thesis.write_text("mine")
+    mark = folder / "explorer.json"
+    files = json.loads(mark.read_text())["files"]
+    mark.write_text(json.dumps({"files": {**files, "../thesis.tex": hashlib.sha256(b"mine").hexdigest()}}))
+    export(context, folder, 1)
+    assert thesis.read_text() == "mine"
+
+
+def test_an_export_that_fails_changes_nothing(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "pages"
+    export(context, folder, 1)
+    before = contents(folder)
+    rename = Path.rename
+
+    def full(path: Path, target: Path) -> Path:
+        if path.name.endswith(".part"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(LarkError, match="No space left on device"):
+        export(context, folder, 2)
+    assert contents(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["pages"]
+
+
+def test_an_export_to_a_link_replaces_the_folder_and_keeps_the_link(context: Context, tmp_path: Path) -> None:
+    folder = tmp_path / "pages"
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    for count in (1, 2):
+        export(context, link, count)
+        assert link.is_symlink() and (folder / "index.html").is_file()
 
 
 def test_tokens_of_selected_candidates_come_first_if_not_all_fit(tmp_path: Path) -> None:

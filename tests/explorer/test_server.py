@@ -4,16 +4,21 @@ import http.client
 import json
 import re
 import resource
+import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from lark.errors import LarkError
+from lark.explorer import server as explorer_server
+from lark.explorer.context import Context
 from lark.explorer.security import Access
-from lark.explorer.server import listen
+from lark.explorer.server import listen, serve
 from tests.conftest import ROOT
 from tests.explorer.conftest import Server, serving
 
@@ -193,6 +198,40 @@ def test_it_starts_in_under_two_seconds_of_processor_time(store: Path) -> None:
         assert ask(running, "/api/overview", Cookie=cookie).status == 200
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+
+
+LOCAL = b"Host: localhost\r\n"
+UNFINISHED = {
+    "nothing": b"",
+    "half a request": b"GET / HTTP/1.1\r\nHost: local",
+    "a request, then nothing": b"GET / HTTP/1.1\r\n" + LOCAL + b"\r\n",
+    "a request without its body": b"POST / HTTP/1.1\r\n" + LOCAL + b"Content-Length: 9\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", UNFINISHED)
+def test_clients_that_only_wait_keep_no_one_else_out(sent: str, store: Path) -> None:
+    with serving(store) as running, ExitStack() as clients:
+        for _ in range(130):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            client.sendall(UNFINISHED[sent])
+        assert [ask(running, f"/?token={running.token}").status for _ in range(3)] == [303] * 3
+
+
+@pytest.mark.parametrize("before", ["nothing", "a request, then nothing"])
+def test_a_request_that_is_never_completed_is_given_up(before: str, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explorer_server, "REQUEST_SECONDS", 0.2)
+    listening = listen("127.0.0.1", 0)
+    running = serve(Context(store), Access())
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    with socket.create_connection(listening.getsockname(), timeout=60) as client:
+        client.sendall(UNFINISHED[before] + UNFINISHED["half a request"])
+        while client.recv(65_536):  # empty when the server has closed the connection
+            pass
+    running.should_exit = True
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_the_server_loads_no_model_code() -> None:

@@ -107,6 +107,15 @@ def test_by_default_nothing_is_uploaded(artifact: Path, hub: Hub, caplog: pytest
     assert (artifact / CARD).is_file()  # made for an artifact that has none
 
 
+@pytest.mark.parametrize("licence", ["MIT\nCopyright me", "mit\n", "", "--- x: y", "Apache License, Version 2.0", "x" * 200])
+def test_the_text_of_a_licence_is_not_an_identifier_and_leaves_the_card_alone(licence: str, artifact: Path, hub: Hub) -> None:
+    main([str(artifact), "--to", "me/mine", "--hub", hub.address])
+    before = (artifact / CARD).read_text()
+    with pytest.raises(LarkError, match="not the identifier of a licence"):
+        main([str(artifact), "--to", "me/mine", "--hub", hub.address, f"--license={licence}", "--really"])
+    assert (artifact / CARD).read_text() == before and hub.requests == []
+
+
 def test_a_selection_is_uploaded_as_a_private_dataset_with_its_card(
     artifact: Path, hub: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,7 +27,7 @@ def artifact(context: Context, kind: str, fingerprint: str) -> dict[str, Any]:
         "counts": entry.counts,
         "inputs": [{"label": label, **_link(listing, *key)} for label, key in entry.inputs.items()],
         "used_by": [_link(listing, *user.key) for user in users[:MANY]],
-        "runs": runs_with(context, entry.key),
+        "runs": runs_with(context, listing, entry.key),
         "files": _files(entry),
         "config": _config(listing, entry),
         "log": tail(entry.file(LOG)),

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,8 @@ def overview(context: Context) -> dict[str, Any]:
     listing = context.listing()
     states = {entry.key: listing.state(entry) for entry in listing}
     kinds = sorted({entry.kind for entry in listing}, key=_place)
-    counts = [
-        {"kind": kind, **{s: sum(states[e.key] == s for e in listing if e.kind == kind) for s in STATES}} for kind in kinds
-    ]
+    totals = Counter((entry.kind, states[entry.key]) for entry in listing)
+    counts = [{"kind": kind, **{state: totals[kind, state] for state in STATES}} for kind in kinds]
     active = [entry for entry in listing if states[entry.key] == "running"]
     wrong = [entry for entry in listing if states[entry.key] in ("failed", "damaged", "unreadable")]
     return {

@@ -7,25 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from lark.explorer.context import Context
-from lark.explorer.listing import Key, Listing, Loader
+from lark.explorer.listing import Key, Listing
 from lark.explorer.lists import Rows
 from lark.explorer.progress import tail
 from lark.explorer.run_records import LOG, Done, RunRecord, read_runs
 from lark.explorer.values import moment
+from lark.reading.untrusted import read_yaml, regular
 from lark.runtime.record import FILE
 
 MOST = 1000
 SHOWN_RUNS = 20
 """Runs that an artifact's page lists."""
+NamedRun = tuple[str, RunRecord, dict[str, Any]]
+"""Name and record of a run, with its overrides, results and last line."""
 
 
 def runs(context: Context) -> Rows:
     """All runs, the last one first."""
     listing = context.listing()
-    rows = [row(listing, name, run, more) for name, run, more in all_runs(context)]
+    rows = [row(listing, name, run, more) for name, run, more in all_runs(context, listing)]
     when = np.array([moment(row["changed"]) for row in rows], dtype=np.float64)
     flags = {f"state:{s}": np.array([r["state"] == s for r in rows], dtype=bool) for s in ("running", "failed", "interrupted")}
     return Rows(
@@ -33,8 +35,14 @@ def runs(context: Context) -> Rows:
     )
 
 
-def all_runs(context: Context) -> list[tuple[str, RunRecord, dict[str, Any]]]:
-    """Name, record, and the overrides, results and last line of each run, the last one first."""
+def all_runs(context: Context, listing: Listing) -> list[NamedRun]:
+    """The runs, the last one first."""
+    if "runs" not in listing.derived:
+        listing.derived["runs"] = _all_runs(context)
+    return listing.derived["runs"]
+
+
+def _all_runs(context: Context) -> list[NamedRun]:
     folder = context.root / "runs"
     found = []
     for path in _folders(folder):
@@ -54,7 +62,7 @@ def _folders(folder: Path) -> list[Path]:
     return found
 
 
-def _read(path: Path, folder: Path) -> list[tuple[str, RunRecord, dict[str, Any]]]:
+def _read(path: Path, folder: Path) -> list[NamedRun]:
     """The runs of one folder. Settings and results of the folder are those of its last run."""
     name = path.relative_to(folder).as_posix()
     found = []
@@ -111,20 +119,26 @@ def link(listing: Listing, key: Key) -> dict[str, Any]:
     return {"kind": key[0], "fingerprint": key[1], "name": None if entry is None else entry.name}
 
 
-def runs_with(context: Context, key: Key) -> list[dict[str, Any]]:
+def runs_with(context: Context, listing: Listing, key: Key) -> list[dict[str, Any]]:
     """The runs that made or reused an artifact, the last one first."""
-    found = []
-    for name, run, more in all_runs(context):
-        for how in ("made", "reused"):
-            if any(key in getattr(done, how) for done in run.steps):
-                found.append({"name": name, "how": how, "when": run.started, "overrides": more["overrides"]})
-                break
-    return found[:SHOWN_RUNS]
+    if "runs by artifact" not in listing.derived:
+        listing.derived["runs by artifact"] = _by_artifact(all_runs(context, listing))
+    return listing.derived["runs by artifact"].get(key, [])[:SHOWN_RUNS]
+
+
+def _by_artifact(runs: list[NamedRun]) -> dict[Key, list[dict[str, Any]]]:
+    users: dict[Key, list[dict[str, Any]]] = {}
+    for name, run, more in runs:
+        reused = {key: "reused" for done in run.steps for key in done.reused}
+        made = {key: "made" for done in run.steps for key in done.made}
+        for key, how in {**reused, **made}.items():
+            users.setdefault(key, []).append({"name": name, "how": how, "when": run.started, "overrides": more["overrides"]})
+    return users
 
 
 def running(context: Context, listing: Listing) -> list[dict[str, Any]]:
     """Runs that are in progress: how many steps are done, and which is next."""
-    live = [(name, run, more) for name, run, more in all_runs(context) if run.ended is False]
+    live = [(name, run, more) for name, run, more in all_runs(context, listing) if run.ended is False]
     rows: Sequence[dict[str, Any]] = [row(listing, *each) for each in live]
     keys = ("name", "started", "done", "total", "current", "overrides")
     return [{key: found[key] for key in keys} for found in rows if found["state"] == "running"]
@@ -132,9 +146,9 @@ def running(context: Context, listing: Listing) -> list[dict[str, Any]]:
 
 def _overrides(path: Path) -> list[str]:
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+        values = read_yaml(path)
         return [str(value) for value in values] if isinstance(values, list) else []
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+    except (OSError, ValueError):
         return []
 
 
@@ -143,7 +157,7 @@ def _results(path: Path, started: str) -> list[dict[str, str]]:
     try:
         if path.stat().st_mtime < moment(started):
             return []
-        rows = json.loads(path.read_text(encoding="utf-8"))["results"]
+        rows = json.loads(regular(path).read_text(encoding="utf-8"))["results"]
         return [{str(key): str(value) for key, value in row.items()} for row in rows]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
