@@ -57,6 +57,7 @@ from lark.scoring.methods import (
     SOURCES,
     TEXT_TABLE,
     TOKENS,
+    TOP50_TABLE,
     UNPROMPTED_TABLE,
 )
 from lark.scoring.operations import CORRECTNESS, EXACT, GRAM, INFLUENCE, JUDGE, LENGTHS, LOCAL, SCORE, TEXT, UNPROMPTED
@@ -183,6 +184,8 @@ class _Plan:
         outputs = [Artifact(SCORES_TABLE, self.name, part, self.pool_and_lengths())]
         if "entropy" in METHODS[self.config.method.name].needs:
             outputs.append(Artifact(ENTROPY_TABLE, self.name, self.identity, self.pool_and_lengths()))
+        if "top50" in METHODS[self.config.method.name].needs:
+            outputs.append(Artifact(TOP50_TABLE, self.name, self.identity, self.pool_and_lengths()))
         if self.config.scoring.tokens:
             number = self.config.scoring.token_questions
             part = {**self.identity, **({} if number is None else {"questions": number})}
@@ -384,6 +387,7 @@ SCORING: dict[str, Callable[[_Plan], Step]] = {
     "correctness": _Plan.correctness,
     "statistics": _Plan.score,
     "entropy": _Plan.score,
+    "top50": _Plan.score,
     "unprompted": _Plan.unprompted,
     "gram": _Plan.gram,
     "exact": _Plan.exact,
