@@ -81,7 +81,9 @@ SOURCES: dict[str, Source] = {
     "text": Source(TEXT_TABLE, TEXT_COLUMNS),
 }
 """The possible values of `Method.needs`."""
-RESERVED = frozenset({"method", "weighting", "budget", "teacher", "scores", "higher_is_better", "reverse", "share_weights"})
+RESERVED = frozenset(
+    {"method", "weighting", "budget", "teacher", "scores", "higher_is_better", "reverse", "share_weights", "whole_weights"}
+)
 """Names in a selection's fingerprint, which an option must not take."""
 
 

@@ -149,7 +149,8 @@ def local(job: Job) -> Work:
 
     def scorer(student: Student) -> ShardScorer:
         blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
-        return lambda rows, encoded, advance: _score_locally(blocks, rows, encoded, advance)
+        split = job.config.scoring.local_steps
+        return lambda rows, encoded, advance: _score_locally(blocks, rows, encoded, split, advance)
 
     return pass_over(job, cut, "scoring steps", scorer, offsets=True)
 
@@ -299,7 +300,9 @@ def trajectory_tokens(row: Mapping[str, Any], encoded: Encoded, statistics: Deta
     return TrajectoryTokens(row["question_id"], row["candidate_id"], np.asarray(encoded.response, dtype=np.int32), **columns)
 
 
-def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, Content]:
+def _score_locally(
+    scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], local_steps: str, advance: Advance
+) -> dict[str, Content]:
     """One row per trajectory, in the pool's order. Trajectories that share a prompt are run together."""
     score, n_steps = np.full(len(rows), np.nan), np.zeros(len(rows), dtype=np.int64)
     groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -308,7 +311,7 @@ def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], 
             groups[tuple(e.ids[: e.prompt_length])].append(index)
     for chosen in groups.values():
         group = [encoded[i] for i in chosen]
-        steps = [steps_of(encoded[i]) for i in chosen]
+        steps = [steps_of(encoded[i], local_steps) for i in chosen]
         work = sum(e.prompt_length + (scorer.m + 1) * e.n_response for e in group)
         with naming(rows, chosen):
             found = scorer.surprisals(group, steps, lambda share, work=work: advance(share * work))  # type: ignore[misc]
