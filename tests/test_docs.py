@@ -12,11 +12,13 @@ import pytest
 import torch
 import trl
 import yaml
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.harness.sweep import published
 from lark.config.cli import as_hydra_reads
-from lark.models.dialogue import opening
+from lark.evaluation.prompts import NUMERIC
+from lark.models.chat import ChatFormat
+from lark.models.dialogue import INSTRUCTION, opening
 from lark.models.load import load_chat
 from lark.models.students import location
 from lark.pool import trajectories as pools
@@ -208,6 +210,33 @@ def test_the_training_set_is_what_llama_factory_reads(train_jsonl: Path) -> None
         assert isinstance(row["weight"], float)
     assert sum(row["weight"] for row in rows) == pytest.approx(len(rows))
     assert example["messages"][:-1] == opening("What is 2+3?", None)
+
+
+def test_the_prompts_of_the_page_are_those_of_qwens_tokenizer(shared_data: Path) -> None:
+    """Ours in scoring, training and evaluation; the authors' from the messages that their code gives to the template."""
+    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "qwen2_5")
+    chat, question = ChatFormat(tokenizer), "What is $3 + 4$?"
+
+    def authors(system: str) -> str:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+
+    ours = [chat.prompt_text(question, system) for system in (INSTRUCTION, NUMERIC)]
+    shown = blocks("reproduce.md", "text")
+    assert shown == [*ours, authors(INSTRUCTION), authors(NUMERIC)]
+    counts = [len(tokenizer(text, add_special_tokens=False).input_ids) for text in shown]
+    page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    assert [int(count) for count in re.findall(r"\((\d+) tokens", page.partition("## Prompts")[2])] == counts
+
+
+def test_the_papers_printed_numbers_agree_with_each_other() -> None:
+    """Ratios that the paper prints beside the numbers that they come from."""
+    value = published("figures").set_index(["experiment", "quantity"])["value"]
+    assert round(value["case_study", "g_1"] / value["case_study", "rank_25"], 2) == value["case_study", "teacher_spread"]
+    assert round(100 * (3 * value["case_study", "q_1"] - 1)) == value["case_study", "over_uniform_1"]
+    assert round(100 * 3 * value["case_study", "q_3"]) == value["case_study", "of_uniform_3"]
+    increase = value["token_level", "wrong_p2_selected"] / value["token_level", "wrong_p2_all"] - 1
+    assert round(100 * increase) == value["token_level", "wrong_p2_increase"]
 
 
 def test_the_pages_trl_trainer_has_our_objective(train_jsonl: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,7 +160,7 @@ SCORERS: dict[str, Scorer] = {
 def _local_blocks(student: Student, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
     """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run once and not shared."""
     blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
-    steps = [steps_of(e) for e in encoded]
+    steps = [steps_of(e, job.config.scoring.local_steps) for e in encoded]
     return lambda i: blocks.surprisals([encoded[i]], [steps[i]])
 
 

@@ -177,8 +177,9 @@ def _settings(facts: Facts) -> list[str]:
 
 def _key(name: str) -> str:
     """The setting behind a part of a selection's fingerprint."""
-    own = {"teacher": "method.teacher", "reverse": "method.reverse", "share_weights": "share_weights"}
-    return own.get(name, f"method.options.{name}")
+    settings = {"teacher": "method.teacher", "reverse": "method.reverse"}
+    settings |= {name: name for name in ("share_weights", "whole_weights")}
+    return settings.get(name, f"method.options.{name}")
 
 
 def _said(value: Any) -> str:

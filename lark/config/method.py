@@ -246,6 +246,9 @@ class Scoring:
     """RSR's r_max (paper, App. C.2)."""
     local_context: int = 4
     """Local Naturalness's m, preceding steps in the context (paper, App. C.2)."""
+    local_steps: str = "sentences"
+    """Steps of Local Naturalness: sentences (paper, App. C.2), or paragraphs, as in the authors' script: parts between blank lines,
+    or between newlines if there is a single part."""
     tokens: bool | int = False
     """Also write every token's statistics, for any method (outputs/tokens/*/tokens-*.parquet): true for the whole pool, or a number
     of questions, the first of the pool. They are a separate artifact, written by the same pass, or by another pass over these
@@ -258,6 +261,7 @@ class Scoring:
             require(getattr(self, key) >= 1, f"scoring.{key}", getattr(self, key), "must be at least 1")
         for key in ("rank_clip", "local_context"):
             require(getattr(self, key) < 2**31, f"scoring.{key}", getattr(self, key), "is too large")
+        one_of("scoring.local_steps", self.local_steps, ("sentences", "paragraphs"))
         number = self.token_questions
         require(
             number is None or number >= 1, "scoring.tokens", number, "give true, false or a number of questions, at least 1"

@@ -166,8 +166,3 @@ def _mixed(name: str, given: Any) -> Mixed:
         raise LarkError(f"pool.mix.{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}.") from error
     assert isinstance(found, Mixed)
     return found
-
-
-LATER = ("layout", "subset", "turns", "exclude", "labels", "incomplete", "special_tokens", "decontaminate", "similarity", "mix",
-         "noise", "noise_share")  # fmt: skip
-"""Keys that were added when pools already existed: part of a fingerprint only if they are not at their default."""

@@ -38,6 +38,9 @@ class Config:
     """How weight is distributed over the selected trajectories of a question. auto: the method's default."""
     share_weights: bool = False
     """Whether selected candidates of a question that are nearly identical share the weight of one, with any weighting."""
+    whole_weights: str = "uniform"
+    """Weights of a question whose budget takes every candidate, so that there is no threshold score (decision 4). uniform: equal.
+    margins: the weighting's own, with a threshold of 1e-8 below the lowest score, as in the authors' code."""
     budget: Budget = field(default_factory=Budget)
     scoring: Scoring = field(default_factory=Scoring)
     sketch: Sketch = field(default_factory=Sketch)
@@ -65,6 +68,7 @@ class Config:
         require(len(self.stages) > 0, "stages", "[]", f"name at least one of {', '.join(STAGES)}")
         for stage in self.stages:
             one_of("stages", stage, STAGES)
+        one_of("whole_weights", self.whole_weights, ("uniform", "margins"))
         alone = self.experiment.name is None
         if not alone:
             _ = self.budget.per_question  # an error if the budget is across questions

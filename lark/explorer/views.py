@@ -16,7 +16,7 @@ from lark.pool.trajectories import POOL
 from lark.scoring.methods import LENGTHS_TABLE, SCORES_TABLE, SOURCES, TOKENS
 from lark.selection.write import SELECTION
 
-OWN = frozenset({"rank_clip", "local_context", "questions", "tokens", "alternatives", "sketch", "features"})
+OWN = frozenset({"rank_clip", "local_context", "local_steps", "questions", "tokens", "alternatives", "sketch", "features"})
 """Settings of a pass that do not identify its model."""
 NONE = "-"
 """The id of a view without a student."""

@@ -72,18 +72,29 @@ def _check_message(message: Mapping[str, Any], where: str) -> None:
         )
 
 
+def is_instruction(text: str, instruction: str | None = INSTRUCTION) -> bool:
+    """Whether a text is nothing but the instruction, compared without case, spacing and final period."""
+    return instruction is not None and _compared(text) == _compared(instruction)
+
+
+def _compared(text: str) -> str:
+    return "".join(text.split()).casefold().rstrip(".")
+
+
 def user_turn(question: str, instruction: str | None = INSTRUCTION) -> str:
     """The user's message: the question followed by the instruction (never twice)."""
     question = question.strip()
-    if not instruction or question.rstrip(" .").endswith(instruction.rstrip(" .")):
+    if not instruction or _compared(question).endswith(_compared(instruction)):
         return question
     return f"{question}\n{instruction}"
 
 
 def opening(question: str, system: str | None, instruction: str | None = INSTRUCTION) -> list[dict[str, Any]]:
-    """The messages before a response."""
-    first = [{"role": "system", "content": system}] if system else []
-    return [*first, {"role": "user", "content": user_turn(question, instruction)}]
+    """The messages before a response. A system message that is the instruction is left out: it ends the user turn (decision 11)."""
+    user = {"role": "user", "content": user_turn(question, instruction)}
+    if not system or is_instruction(system, instruction):
+        return [user]
+    return [{"role": "system", "content": system}, user]
 
 
 def dialogue_of(row: Mapping[str, Any], instruction: str | None = INSTRUCTION, last_only: bool = False) -> Dialogue:

@@ -20,7 +20,7 @@ from lark.runtime.store import atomic, write_text
 
 NUMBERS = ("incomplete", "cut", "special", "wrong")
 SETS = ("lost", "right_questions", "wrong_questions", "empty")
-COUNTS = ("boxed", "thinking", "conversations")
+COUNTS = ("boxed", "thinking", "conversations", "instructed")
 
 
 def paths(part: Path) -> tuple[Path, Path]:
@@ -56,9 +56,8 @@ def write_report(group: Group, part: Path, start: dict[str, int]) -> None:
 def has_report(part: Path, start: dict[str, int]) -> bool:
     """Whether a part and its report are there, with these numbers."""
     json_file, array_file = paths(part)
-    said = readable_object(json_file) or {}
-    known = isinstance(said.get("summary"), dict) and "texts" in said["summary"]  # not in reports of older versions
-    return part.exists() and array_file.exists() and known and said.get("start") == start
+    report = readable_object(json_file) or {}
+    return part.exists() and array_file.exists() and report.get("start") == start
 
 
 def read_report(part: Path, pool: conf.Pool) -> Group:
@@ -71,7 +70,7 @@ def read_report(part: Path, pool: conf.Pool) -> Group:
     for name in NUMBERS:
         setattr(tally, name, said[name])
     for name in SETS:
-        setattr(tally, name, set(said.get(name, ())))  # reports of older versions lack `empty`
+        setattr(tally, name, set(said[name]))
     summary, said = Summary(pool, tally), values["summary"]
     summary.candidates, summary.sources = Counter(said["candidates"]), set(said["sources"])
     summary.verdicts = Counter({(teacher, verdict): count for teacher, verdict, count in said["verdicts"]})

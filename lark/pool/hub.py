@@ -12,9 +12,6 @@ from lark.config import Source
 from lark.errors import LarkError, first_line
 from lark.reading.rows import Row
 
-READER = 2
-"""Version of how rows are read, for datasets whose files are not here and cannot be part of a fingerprint."""
-
 
 def is_remote(source: Source) -> bool:
     """Whether the source is a dataset id (owner/name) rather than a path on this machine."""

@@ -6,13 +6,11 @@ from typing import Any
 
 from lark import config as conf
 from lark.config import Source
-from lark.config.pool import LATER
 from lark.errors import LarkError
 from lark.pool import layouts
 from lark.pool.formats import find
-from lark.pool.hub import READER, is_remote
+from lark.pool.hub import is_remote
 from lark.pool.mixing import naming
-from lark.pool.older import differences
 from lark.runtime.store import Checksums
 
 
@@ -29,18 +27,18 @@ def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False
 
 
 def _settings(source: Source) -> dict[str, Any]:
-    """All settings, without those that were added later and are at their default."""
+    """The settings that are not at their default, so that a new one leaves finished pools valid."""
     defaults = {
         field.name: field.default if field.default_factory is MISSING else field.default_factory() for field in fields(source)
     }
-    return {key: value for key, value in asdict(source).items() if key not in LATER or value != defaults[key]}
+    return {key: value for key, value in asdict(source).items() if value != defaults[key]}
 
 
 def _files(source: Source, checksums: Checksums, elsewhere: bool) -> dict[str, Any]:
     """The checksums of the source's files, instead of their path."""
     layouts.check(source)
     if is_remote(source):
-        return {"reader": READER}
+        return {}
     try:
         files = find(source).files
     except LarkError:
@@ -50,6 +48,4 @@ def _files(source: Source, checksums: Checksums, elsewhere: bool) -> dict[str, A
     if not files:
         return {}
     root = os.path.commonpath([path.parent for path in files])
-    part: dict[str, Any] = {"path": {path.relative_to(root).as_posix(): checksums(path) for path in files}}
-    read = differences(source, files, checksums)
-    return part | ({"read": read} if read else {})
+    return {"path": {path.relative_to(root).as_posix(): checksums(path) for path in files}}

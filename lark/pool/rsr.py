@@ -19,8 +19,7 @@ from lark.reading.rows import Row, ending, is_json_list, json_array
 
 NOT_TEACHERS = {"selected_by_rsr": "a selection from the pool, not a teacher"}
 """Folders of the published dataset that are left out."""
-WORDS = "rollout|run|sample|seed"
-GENERATION = "generation|gen"
+WORDS = "rollout|run|sample|seed|generation|gen"
 """Words that mark a number at the end of a file's name as the rollout."""
 
 
@@ -144,7 +143,7 @@ def teachers_and_rollouts(stems: Sequence[str]) -> list[tuple[str, int]]:
     count up from 0 or 1 (qwq-32b_1, qwq-32b_2, qwq-32b_3). Otherwise it is part of the teacher's name, and the rollout is 0. So
     are numbers of more than nine digits, such as dates.
     """
-    matches = [re.fullmatch(rf"(.+?)[._-]+(?:({WORDS}|{GENERATION})|r|v)?[._-]?(\d{{1,9}})", stem) for stem in stems]
+    matches = [re.fullmatch(rf"(.+?)[._-]+(?:({WORDS})|r|v)?[._-]?(\d{{1,9}})", stem) for stem in stems]
     numbers: defaultdict[str, list[int]] = defaultdict(list)
     for match in filter(None, matches):
         numbers[match[1]].append(int(match[3]))
@@ -157,8 +156,3 @@ def teachers_and_rollouts(stems: Sequence[str]) -> list[tuple[str, int]]:
         (match[1], int(match[3])) if match and (match[2] or counts_up(match[1])) else (stem, 0)
         for stem, match in zip(stems, matches, strict=True)
     ]
-
-
-def marks_generations(files: Sequence[Path]) -> bool:
-    """Whether a file's name marks its rollout with `gen`, which older versions read as a part of the teacher's name."""
-    return any(re.search(rf"[._-](?:{GENERATION})[._-]?\d{{1,9}}$", _stem(file)) for file in files)

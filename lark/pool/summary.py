@@ -8,6 +8,7 @@ from typing import Any
 
 from lark import config as conf
 from lark.grading.answers import canonical_number
+from lark.models.dialogue import is_instruction
 from lark.pool.cleaning import EXAMPLES, Tally
 from lark.pool.duplicates import NearDuplicates
 from lark.pool.files import some
@@ -33,6 +34,8 @@ class Summary:
         self.boxed = 0
         self.thinking = 0
         self.conversations = 0
+        self.instructed = 0
+        """Trajectories whose system message is the instruction."""
         self.texts: dict[str, int] = {}
         """Hash of each question's text."""
         self.answers: dict[str, int] = {}
@@ -54,6 +57,8 @@ class Summary:
         self.boxed += trajectory.boxed is not None
         self.thinking += trajectory.thinking is not None
         self.conversations += trajectory.conversation is not None
+        if trajectory.conversation is None:  # a conversation is used as it is
+            self.instructed += is_instruction(trajectory.system or "")
         self.near.add(trajectory)
         self.texts.setdefault(trajectory.question_id, hash64(" ".join(trajectory.question.split())))
         if trajectory.answer is not None:
@@ -73,6 +78,7 @@ class Summary:
         self.boxed += other.boxed
         self.thinking += other.thinking
         self.conversations += other.conversations
+        self.instructed += other.instructed
         for question, sketches in other.near.sketches.items():
             self.near.sketches[question] += sketches
         self.texts = {**other.texts, **self.texts}
@@ -98,6 +104,7 @@ class Summary:
             "verdicts": " and, without one, ".join(sorted(self.sources, key=SOURCES.index)),
             **({"thinking": self.thinking} if self.thinking else {}),
             **({"conversations": self.conversations} if self.conversations else {}),
+            **({"instruction_as_system": self.instructed} if self.instructed else {}),
             **({"near_duplicates": near} if (near := self.near.to_dict()) else {}),
             **({"same_text": same} if (same := self._same_text()) else {}),
             **({"contradicted": found} if (found := _counted(self.contradicted)) else {}),
@@ -188,6 +195,11 @@ def _reading_hints(counts: Mapping[str, Any]) -> list[str]:
         hints.append(
             f"{counts['special_tokens']:,} trajectories contain text like a control token: "
             f"{some(shown(name) for name in counts['special_examples'])} (see pool.special_tokens)."
+        )
+    if "instruction_as_system" in counts:
+        hints.append(
+            f"{counts['instruction_as_system']:,} trajectories have the instruction as their system message. It is left out where "
+            "the instruction ends the user turn (student.instruction), so that prompts contain it once."
         )
     return hints
 

@@ -20,7 +20,7 @@ from lark.pool.summary import Summary
 from lark.pool.trajectory import Trajectory
 from lark.runtime.store import Kind, atomic
 
-POOL = Kind("pool", 3, "trajectories.parquet")
+POOL = Kind("pool", 4, "trajectories.parquet")
 FILE = POOL.file
 KEY = ["question_id", "candidate_id"]
 """Columns that identify a trajectory."""

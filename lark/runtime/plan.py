@@ -57,6 +57,7 @@ from lark.scoring.methods import (
     SOURCES,
     TEXT_TABLE,
     TOKENS,
+    TOP50_TABLE,
     UNPROMPTED_TABLE,
 )
 from lark.scoring.operations import CORRECTNESS, EXACT, GRAM, INFLUENCE, JUDGE, LENGTHS, LOCAL, SCORE, TEXT, UNPROMPTED
@@ -183,6 +184,8 @@ class _Plan:
         outputs = [Artifact(SCORES_TABLE, self.name, part, self.pool_and_lengths())]
         if "entropy" in METHODS[self.config.method.name].needs:
             outputs.append(Artifact(ENTROPY_TABLE, self.name, self.identity, self.pool_and_lengths()))
+        if "top50" in METHODS[self.config.method.name].needs:
+            outputs.append(Artifact(TOP50_TABLE, self.name, self.identity, self.pool_and_lengths()))
         if self.config.scoring.tokens:
             number = self.config.scoring.token_questions
             part = {**self.identity, **({} if number is None else {"questions": number})}
@@ -190,9 +193,14 @@ class _Plan:
         return Step(SCORE, tuple(outputs), self.weights, tuple(output.kind.name for output in outputs))
 
     def local(self) -> Step:
-        part = {**self.identity, "local_context": self.config.scoring.local_context}
+        part = {**self.identity, "local_context": self.config.scoring.local_context, **self.local_steps()}
         local = Artifact(LOCAL_TABLE, self.name, part, self.pool_and_lengths())
         return Step(LOCAL, (local,), self.weights, (local.kind.name,))
+
+    def local_steps(self) -> dict[str, str]:
+        """Part of a fingerprint only if it is not at its default: earlier artifacts have no such setting."""
+        split = self.config.scoring.local_steps
+        return {} if split == "sentences" else {"local_steps": split}
 
     def unprompted(self) -> Step:
         table = Artifact(UNPROMPTED_TABLE, self.name, self.identity, self.pool_and_lengths())
@@ -248,6 +256,8 @@ class _Plan:
             part["reverse"] = True
         if self.config.share_weights:
             part["share_weights"] = True
+        if self.config.whole_weights != "uniform":
+            part["whole_weights"] = self.config.whole_weights
         if method.teacher is not None:
             part["teacher"] = method.teacher
         needs = METHODS[method.name].needs
@@ -356,7 +366,9 @@ class _Plan:
 
     def timing(self) -> list[Step]:
         """A measurement of this machine. Repeat it with force=[cost]; changing the hardware settings does not repeat it."""
-        asked, scoring = self.config.analysis, asdict(self.config.scoring)
+        asked = self.config.analysis
+        scoring = {key: value for key, value in asdict(self.config.scoring).items() if key != "local_steps"}
+        scoring |= self.local_steps()
         part = {
             **self.identity, "samples": asked.samples, "rounds": asked.rounds, "scoring": scoring,
             "judge": asdict(self.config.method.judge),
@@ -384,6 +396,7 @@ SCORING: dict[str, Callable[[_Plan], Step]] = {
     "correctness": _Plan.correctness,
     "statistics": _Plan.score,
     "entropy": _Plan.score,
+    "top50": _Plan.score,
     "unprompted": _Plan.unprompted,
     "gram": _Plan.gram,
     "exact": _Plan.exact,

@@ -283,7 +283,7 @@ class Checksums:
     """SHA-256 of input files, cached by size and times: a pool of gigabytes is read once, not in every run.
 
     The times are those of the last change of the content, which programs can set, and of the file's entry, which they cannot. An
-    entry is [size, time, time, result, digest of all this]: a damaged one is not used.
+    entry is [size, time, time, checksum, digest of all this]: a damaged one is not used.
     """
 
     def __init__(self, root: Path) -> None:
@@ -294,20 +294,17 @@ class Checksums:
         }
 
     def __call__(self, path: Path) -> str:
-        return str(self.cached(path, "", checksum))
-
-    def cached(self, path: Path, what: str, compute: Callable[[Path], Any]) -> Any:
-        """What `compute` returns for a file, computed once for its size and times. `what` names it; the result must be JSON."""
+        key = os.path.realpath(path)
         try:
-            stat, key = path.stat(), os.path.realpath(path) + (what and f" ({what})")
+            stat = path.stat()
             stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
             if self.known.get(key, [])[:3] != stamp:
-                entry = [*stamp, compute(path)]
+                entry = [*stamp, checksum(path)]
                 self.known[key] = [*entry, self._digest(key, entry)]
                 self._save()
         except OSError as error:
             raise LarkError(f"{path}: cannot be read ({error.strerror}).") from error
-        return self.known[key][3]
+        return str(self.known[key][3])
 
     @staticmethod
     def _digest(key: str, entry: Sequence[Any]) -> str:

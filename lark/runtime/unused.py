@@ -47,7 +47,7 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
     budget = [(key, getattr(config.budget, key.removeprefix("budget."))) for key in typed if key.startswith("budget.")]
     for key, value in (
         ("weighting", config.weighting), ("method.teacher", method.teacher), ("method.reverse", str(method.reverse).lower()),
-        ("share_weights", str(config.share_weights).lower()),
+        ("share_weights", str(config.share_weights).lower()), ("whole_weights", config.whole_weights),
         *budget,
     ):  # fmt: skip
         if key in typed and config.weighting_name is None:
@@ -66,7 +66,7 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
 
 def _scoring(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
     """Settings of a pass over the pool that this run does not have."""
-    for key, table in (("rank_clip", SCORES_TABLE), ("local_context", LOCAL_TABLE)):
+    for key, table in (("rank_clip", SCORES_TABLE), ("local_context", LOCAL_TABLE), ("local_steps", LOCAL_TABLE)):
         if f"scoring.{key}" in typed and not any(step.makes(table) or step.makes(TIMINGS) for step in plan):
             value, method = getattr(config.scoring, key), config.method.name
             yield f"scoring.{key}={value} has no effect: method={method} does not use it. Remove it, or choose another method."

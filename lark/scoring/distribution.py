@@ -46,6 +46,15 @@ class Distribution:
     """[T, K] Their probabilities, fp32."""
 
 
+def top_residual(distribution: Distribution, targets: Tensor) -> Tensor:
+    """[T] ||π' - e_y||², fp32, where π' is the softmax over the K most likely tokens alone: 0 for y if it is not among them."""
+    p = distribution.alternative_p.double()
+    p = p / p.sum(1, keepdim=True)
+    wrong = torch.where(distribution.alternatives == targets[:, None], 0, p)
+    # 1 - π'_y as the sum of the others, so that nothing cancels where π'_y is close to 1.
+    return (wrong.sum(1).square() + wrong.square().sum(1)).float()
+
+
 def weigh_tile(logits: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
     """`Weigh` in plain PyTorch."""
     rows = _rows_at_once(logits)

@@ -31,7 +31,7 @@ from lark.models.chat import Encoded
 from lark.models.head import last_hidden_state
 from lark.models.padding import right_padded
 from lark.scoring.forward import Student, batches, response_statistics
-from lark.scoring.sentences import split_steps, token_steps
+from lark.scoring.sentences import SPLITTERS, token_steps
 from lark.scoring.statistics import token_statistics
 
 log = logging.getLogger(__name__)
@@ -46,11 +46,11 @@ class Block:
     stop: int
 
 
-def steps_of(encoded: Encoded) -> list[int]:
-    """[n_response] The number of each token's step."""
+def steps_of(encoded: Encoded, local_steps: str = "sentences") -> list[int]:
+    """[n_response] The number of each token's step. `local_steps`: see `scoring.local_steps`."""
     assert encoded.offsets is not None
     assert encoded.text is not None
-    return token_steps(encoded.offsets, split_steps(encoded.text))
+    return token_steps(encoded.offsets, SPLITTERS[local_steps](encoded.text))
 
 
 def blocks(steps: Sequence[int], m: int) -> list[Block]:

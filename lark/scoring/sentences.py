@@ -1,6 +1,7 @@
-"""Sentence-level steps of a response, for Local Naturalness (paper, App. C.2). The paper does not specify how it splits.
+"""Steps of a response, for Local Naturalness (paper, App. C.2): its sentences, or its paragraphs (`scoring.local_steps`). The paper
+writes of sentences and does not specify how it splits.
 
-Steps partition the text: `"".join(split_steps(text)) == text`. A step ends
+Steps partition the text: `"".join(split_steps(text)) == text`. A sentence ends
 - after a newline outside formulas; the blank lines that follow belong to it too;
 - after `.`, `!`, `?` or an ellipsis, with the quotes and brackets that close there, when a space follows and it ends a
   sentence: not after an abbreviation, the label of a list item, or a factorial;
@@ -17,7 +18,7 @@ Every pattern is anchored or bounded, so time is linear in the length of the tex
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -64,10 +65,27 @@ OPENER_OF = {r"\)": r"\(", r"\]": r"\["}
 
 def split_steps(text: str) -> list[str]:
     """The sentence-level steps of a response. No step is only whitespace unless the whole text is."""
+    return _partition(text, _cuts(text))
+
+
+def split_paragraphs(text: str) -> list[str]:
+    """Steps that end at blank lines, or at newlines if that gives a single step, as in the authors' script."""
+    paragraphs = _partition(text, [match.end() for match in re.finditer("\n\n+", text)])
+    if len(paragraphs) > 1:
+        return paragraphs
+    return _partition(text, [match.end() for match in re.finditer("\n", text)])
+
+
+SPLITTERS: dict[str, Callable[[str], list[str]]] = {"sentences": split_steps, "paragraphs": split_paragraphs}
+"""The values of `scoring.local_steps`."""
+
+
+def _partition(text: str, cuts: Sequence[int]) -> list[str]:
+    """The text in parts that end at these positions. A part of whitespace alone joins the one before it."""
     if not text:
         return []
     starts, filled = [0], False
-    for begin, end in pairwise([0, *_cuts(text), len(text)]):
+    for begin, end in pairwise([0, *cuts, len(text)]):
         if begin < end and not text[begin:end].isspace():
             if filled:
                 starts.append(begin)

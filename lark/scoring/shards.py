@@ -33,6 +33,7 @@ from lark.scoring.methods import (
     LOCAL_TABLE,
     SCORES_TABLE,
     TOKENS,
+    TOP50_TABLE,
     UNPROMPTED_TABLE,
 )
 from lark.scoring.pass_sizes import CPU_TOKENS
@@ -48,7 +49,8 @@ SKETCH_BYTES = 2**29
 BY_QUESTION = {kind.name: kind.file for kind in (GRAM_TABLE, EXACT_TABLE, FEATURES_TABLE)}
 """Outputs of passes over whole questions. Their shards are not ranges of the pool's rows, and are named differently."""
 FILES = {
-    **{kind.name: kind.file for kind in (LENGTHS_TABLE, SCORES_TABLE, ENTROPY_TABLE, UNPROMPTED_TABLE, LOCAL_TABLE, TOKENS)},
+    **{kind.name: kind.file for kind in (LENGTHS_TABLE, SCORES_TABLE, ENTROPY_TABLE, TOP50_TABLE, UNPROMPTED_TABLE)},
+    **{kind.name: kind.file for kind in (LOCAL_TABLE, TOKENS)},
     **BY_QUESTION,
 }
 """The outputs of a pass, and the file that their shards are merged into; per-token statistics are too large for one file."""

@@ -4,8 +4,9 @@ without their prompts and `local` over blocks.
 The passes differ only in what they do with a shard's rows. Shards that an earlier run finished are skipped, and each is written
 when it is complete (lark/runtime/sharding.py). The pipeline merges them (lark/scoring/shards.py).
 
-The scoring pass has up to three outputs: the scores, the entropies if the method needs them, and the statistics of each token if
-`scoring.tokens` is set. It computes what the missing ones need, on the rows that they need.
+The scoring pass has up to four outputs: the scores, the entropies and the residuals over the 50 most likely tokens if the method
+needs them, and the statistics of each token if `scoring.tokens` is set. It computes what the missing ones need, on the rows that
+they need.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import torch
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
@@ -30,9 +32,18 @@ from lark.runtime.operation import Job
 from lark.runtime.part_files import intact, write_part
 from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 from lark.scoring import shards
+from lark.scoring.distribution import top_residual
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.local import LocalScorer, local_naturalness, steps_of
-from lark.scoring.methods import ENTROPY_TABLE, LENGTHS_TABLE, LOCAL_TABLE, SCORES_TABLE, TOKENS, UNPROMPTED_TABLE
+from lark.scoring.methods import (
+    ENTROPY_TABLE,
+    LENGTHS_TABLE,
+    LOCAL_TABLE,
+    SCORES_TABLE,
+    TOKENS,
+    TOP50_TABLE,
+    UNPROMPTED_TABLE,
+)
 from lark.scoring.shards import Shards
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_pieces, write_shard
@@ -138,7 +149,8 @@ def local(job: Job) -> Work:
 
     def scorer(student: Student) -> ShardScorer:
         blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
-        return lambda rows, encoded, advance: _score_locally(blocks, rows, encoded, advance)
+        split = job.config.scoring.local_steps
+        return lambda rows, encoded, advance: _score_locally(blocks, rows, encoded, split, advance)
 
     return pass_over(job, cut, "scoring steps", scorer, offsets=True)
 
@@ -218,6 +230,7 @@ class _Pass:
         """One row per trajectory, in the pool's order; NaN where truncation left no response token."""
         summaries: list[dict[str, float]] = [{} for _ in rows]
         entropies: list[dict[str, float]] = [{} for _ in rows]
+        top50: list[dict[str, float]] = [{} for _ in rows]
         tokens = {
             index: TrajectoryTokens.none(row["question_id"], row["candidate_id"])
             for index, row in enumerate(rows)
@@ -233,18 +246,26 @@ class _Pass:
             if isinstance(statistics, DetailedStatistics):
                 means = {name: float(getattr(statistics, name).double().mean()) for name in ENTROPIES}
                 entropies[index] = {**means, "nll": summaries[index]["nll"]}
+                if TOP50_TABLE.name in self.outputs:
+                    targets = torch.tensor(encoded[index].response, device=statistics.alternatives.device)
+                    top50[index] = {"top50_residual": float(top_residual(statistics, targets).double().sum())}
                 if index in tokens:
                     tokens[index] = trajectory_tokens(rows[index], encoded[index], statistics)
         ids = id_table(rows, encoded)
         return {
             SCORES_TABLE.name: _joined(ids, summaries, SUMMARY),
             ENTROPY_TABLE.name: _joined(ids, entropies, (*ENTROPIES, "nll")),  # the loss: for the selection's character
+            TOP50_TABLE.name: _joined(ids, top50, ("top50_residual",)),
             TOKENS.name: list(tokens.values()),
         }
 
     def _detail(self, with_tokens: set[int]) -> int | None:
         """What a batch needs beyond the scores (`response_statistics`)."""
-        return ALTERNATIVES if with_tokens else 0 if ENTROPY_TABLE.name in self.outputs else None
+        if TOP50_TABLE.name in self.outputs:
+            return 50
+        if with_tokens:
+            return ALTERNATIVES
+        return 0 if ENTROPY_TABLE.name in self.outputs else None
 
 
 def _each_batch(
@@ -274,10 +295,14 @@ def trajectory_tokens(row: Mapping[str, Any], encoded: Encoded, statistics: Deta
     halves = {name: getattr(statistics, name).half() for name in ("surprisal", "residual", "entropy", "alternative_p")}
     whole = {name: getattr(statistics, name) for name in ("rank", "alternatives")}
     columns = {name: column.cpu().numpy() for name, column in (halves | whole).items()}
+    for name in ("alternatives", "alternative_p"):
+        columns[name] = columns[name][:, :ALTERNATIVES]  # method=lark_top50 asks for more
     return TrajectoryTokens(row["question_id"], row["candidate_id"], np.asarray(encoded.response, dtype=np.int32), **columns)
 
 
-def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, Content]:
+def _score_locally(
+    scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], local_steps: str, advance: Advance
+) -> dict[str, Content]:
     """One row per trajectory, in the pool's order. Trajectories that share a prompt are run together."""
     score, n_steps = np.full(len(rows), np.nan), np.zeros(len(rows), dtype=np.int64)
     groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -286,7 +311,7 @@ def _score_locally(scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], 
             groups[tuple(e.ids[: e.prompt_length])].append(index)
     for chosen in groups.values():
         group = [encoded[i] for i in chosen]
-        steps = [steps_of(encoded[i]) for i in chosen]
+        steps = [steps_of(encoded[i], local_steps) for i in chosen]
         work = sum(e.prompt_length + (scorer.m + 1) * e.n_response for e in group)
         with naming(rows, chosen):
             found = scorer.surprisals(group, steps, lambda share, work=work: advance(share * work))  # type: ignore[misc]

@@ -16,6 +16,9 @@ from lark.scoring.learnability import Floats, Integers, Labels, encode, group_su
 from lark.scoring.methods import z_score
 from lark.selection.allocation import Across, allocate, places
 
+BELOW = 1e-8
+"""How far the threshold is below the lowest score with `whole="margins"`, as in the authors' code."""
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -30,7 +33,8 @@ class Selection:
     weight: Floats
     """q-hat: not negative, sums to 1 in each question."""
     threshold: Floats
-    """The question's score of rank B_n+1; NaN where the budget takes every candidate."""
+    """The question's score of rank B_n+1. Where the budget takes every candidate: NaN, or just below the lowest score with
+    `whole="margins"`."""
     tau: Floats
     """The question's temperature tau*(B) of Lemma 3, for any weighting; NaN without a threshold."""
     size: Integers
@@ -38,7 +42,7 @@ class Selection:
     n_questions: int
     """Questions in the input, dropped ones included."""
     n_whole: int
-    """Questions whose budget takes every valid candidate, all with equal weight (decision 4)."""
+    """Questions whose budget takes every valid candidate (decision 4)."""
     n_unreached: int
     """Questions with valid candidates of which the budget takes none (only a budget across questions)."""
     dropped: tuple[object, ...]
@@ -64,10 +68,12 @@ def select(
     *,
     higher_is_better: bool = True,
     across: Across | None = None,
+    whole: str = "uniform",
 ) -> Selection:
     """The `budget` best trajectories of each question, weighted.
 
     With `across`, the budget is shared by all questions (allocation.py), and `budget` is the maximum per question, if any.
+    `whole`: weights of questions whose budget takes every candidate (`whole_weights` in lark/config/schema.py).
 
     Candidates with a NaN or infinite score are never chosen and do not count in K. Equal scores are ordered by candidate_id.
     Where lower is better, ranking, weights and tau act on the negated score; `score` and `threshold` keep their sign.
@@ -101,6 +107,9 @@ def select(
     threshold = np.full(len(labels), np.nan)
     exceeds = candidates > size
     threshold[exceeds] = utility[start[exceeds] + size[exceeds]]
+    if whole == "margins":
+        taken = (candidates > 0) & ~exceeds
+        threshold[taken] = utility[start[taken] + candidates[taken] - 1] - BELOW
     chosen = rank <= size[codes]
     top = TopB(
         utility=utility[chosen],

@@ -31,7 +31,11 @@ SELECTION = Kind("selection", 1, "selection.parquet")
 TRAINING_SET = "train.jsonl"
 UNDECIDED = "the scores just inside and just outside the budget are equal: the candidate's id decided, not the method"
 
-ALL_TAKEN = "the budget takes every candidate: nothing is left out, and their weights are equal"
+ALL_TAKEN = {
+    "uniform": "the budget takes every candidate: nothing is left out, and their weights are equal",
+    "margins": "the budget takes every candidate: nothing is left out, and weights are relative to the lowest score",
+}
+"""By `whole_weights`."""
 UNREACHED = "%s: %d of %d questions get no trajectory, because the budget cannot hold the best one of each question"
 MANY_CUT = 0.05
 CUT = (
@@ -60,7 +64,7 @@ def write_selection(job: Job) -> dict[str, Any]:
     selection = select(
         score, table["question_id"], table["candidate_id"],
         config.budget.size, config.weighting_name, higher_is_better=method.higher_is_better,
-        across=across(config.budget, table),
+        across=across(config.budget, table), whole=config.whole_weights,
     )  # fmt: skip
     check_dropped(selection)
     if not len(selection.row):
@@ -74,7 +78,7 @@ def write_selection(job: Job) -> dict[str, Any]:
     if selection.n_tied > selection.n_questions / 2:
         log.warning("for %d of %d questions %s", selection.n_tied, selection.n_questions, UNDECIDED)
     if selection.n_whole:
-        log.warning("for %d of %d questions %s", selection.n_whole, selection.n_questions, ALL_TAKEN)
+        log.warning("for %d of %d questions %s", selection.n_whole, selection.n_questions, ALL_TAKEN[config.whole_weights])
     if selection.n_unreached:
         log.warning(UNREACHED, config.budget.typed, selection.n_unreached, selection.n_questions)
     chosen = as_table(selection, table)

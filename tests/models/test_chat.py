@@ -1,6 +1,7 @@
 """What is scored, trained on and sent at evaluation is the same prompt, token for token."""
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from lark.config import Judge
 from lark.errors import LarkError
 from lark.evaluation.prompts import CHOICE, FREE_FORM, NUMERIC
-from lark.models.chat import ChatFormat
-from lark.models.dialogue import INSTRUCTION, user_turn
+from lark.models.chat import ChatFormat, ChatOptions
+from lark.models.dialogue import INSTRUCTION, dialogue_of, user_turn
 from lark.models.load import load_chat
 from lark.models.students import DEMO
 from lark.scoring.judge_worker import Asker, load_tokenizer
 from lark.scoring.local import steps_of
+from lark.training.training_set import read_rows
 from tests.conftest import composed
 
 TOKENIZERS = ["demo", "smollm2", "qwen2_5", "llama3_1"]
@@ -95,9 +97,43 @@ def test_the_instruction_ends_the_user_turn_once(tokenizer: PreTrainedTokenizerB
     assert user_turn(user_turn("How many?")) == user_turn("How many?")
 
 
-def test_a_pool_question_that_already_asks_for_a_box_is_left_alone() -> None:
-    asked = f"What is 2+2? {INSTRUCTION}."
-    assert user_turn(asked) == asked
+@pytest.mark.parametrize("asked", [f"{INSTRUCTION}.", INSTRUCTION.lower(), INSTRUCTION.replace(" ", "\n")])
+def test_a_pool_question_that_already_asks_for_a_box_is_left_alone(asked: str) -> None:
+    assert user_turn(f"What is 2+2? {asked}") == f"What is 2+2? {asked}"
+
+
+SYSTEMS = [INSTRUCTION, f" {INSTRUCTION.upper()}.\n", "Be brief.", f"Be brief. {INSTRUCTION}", None]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_scoring_training_and_evaluation_ask_once_and_with_the_same_tokens(
+    tokenizer: PreTrainedTokenizerBase, system: str | None, tmp_path: Path
+) -> None:
+    """The instruction as system message is left out, because it ends the user turn. Other system messages stay."""
+    chat = ChatFormat(tokenizer)
+    row = {"question": "How many is $3 + 4$?", "response": "\\boxed{7}", "system": system}
+    (scored,) = chat.encode_many([row], 1000)
+    line = {"question_id": "q", "candidate_id": "c", "weight": 1.0, "messages": dialogue_of(row).messages}
+    (tmp_path / "train.jsonl").write_text(json.dumps(line))
+    (trained,) = chat.encode_dialogues([example.dialogue for example in read_rows(tmp_path / "train.jsonl")], 1000)
+    assert trained == scored
+    assert list(scored.ids[: scored.prompt_length]) == chat.prompt(row["question"], system)
+
+    kept = system if system in SYSTEMS[2:] else None
+    evaluated = chat.prompt_text(row["question"], NUMERIC)
+    prompt = chat.prompt_text(row["question"], system)
+    assert prompt == (chat.prompt_text(row["question"]) if kept is None else evaluated.replace(NUMERIC, kept))
+    before_user, user = prompt.split(row["question"])
+    assert user.lower().count(INSTRUCTION.lower()) == 1
+    assert before_user.count(INSTRUCTION) == (kept or "").count(INSTRUCTION)
+
+
+def test_without_an_instruction_the_pools_system_message_stays(tokenizer: PreTrainedTokenizerBase) -> None:
+    """These are the tokens of the authors' code."""
+    messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": "How many?"}]
+    chat = ChatFormat(tokenizer, options=ChatOptions(instruction=None))
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert chat.prompt_text("How many?", INSTRUCTION) == expected
 
 
 @settings(max_examples=50, deadline=None)

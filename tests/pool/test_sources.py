@@ -30,9 +30,9 @@ from lark.pool.partition import write_parts
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.reading.rows import rows as read_rows
-from lark.runtime.store import Checksums
+from lark.runtime.store import Checksums, checksum
 from tests.conftest import ROOT, composed
-from tests.pool.rows import chat, layout_rows, openr1, s1k, write_jsonl
+from tests.pool.rows import chat, layout_rows, openr1, write_jsonl
 
 TEACHERS = [f"teacher-{number}b" for number in range(11)]
 
@@ -486,65 +486,26 @@ def identity(pool: Pool, tmp_path: Path) -> dict[str, Any]:
     return pool_identity(pool, Checksums(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("row", "is_different"),
-    [
-        ({"question": "B?", "response": "x"}, False),
-        ({"question": "B?", "response": "x", "thinking": "hm"}, True),
-        ({"messages": chat("B?", "x", reasoning_content="hm")}, True),
-        ({"question": "B?", "response": "x", "answer": 5.0}, True),
-        (openr1(0, "B?"), True),
-    ],
-)
-def test_rows_of_any_place_are_part_of_a_pools_identity(row: dict[str, Any], is_different: bool, tmp_path: Path) -> None:
-    """Otherwise a pool of an older version, which left out the thinking of row 31, would be reused."""
-    plain = [{"question": "A?", "response": f"{k}"} for k in range(30)]
-    pool = write_jsonl(tmp_path / "a.jsonl", [*plain, row])
-    assert identity(pool, tmp_path).get("read") == ({"later": True} if is_different else None)
+def test_a_pool_is_identified_by_its_settings_and_the_checksums_of_its_files(tmp_path: Path) -> None:
+    """Planning reads no row, whatever the rows contain."""
+    rows = [*layout_rows("columns"), openr1(0, "B?"), {"question": "C?", "response": "x", "question_id": 7.0}]
+    pool = write_jsonl(tmp_path / "a.jsonl", rows)
+    assert identity(pool, tmp_path) == {
+        "name": pool.name,
+        "format": "rows",
+        "path": {"a.jsonl": checksum(tmp_path / "a.jsonl")},
+    }
 
 
-def test_the_rows_of_a_file_are_inspected_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x"}] * 30)
-    expected = identity(pool, tmp_path)
-    monkeypatch.setattr("lark.pool.older._is_different", lambda file, source: pytest.fail("read again"))
-    assert identity(pool, tmp_path) == expected
-    with pytest.raises(pytest.fail.Exception, match="read again"):
-        identity(write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "y"}]), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("rows", "read_differently"),
-    [
-        ([{"question": "A?", "response": "x", "answer": "5"}], None),
-        ([{"messages": chat("A?", "x", "Be brief.")}], None),
-        (layout_rows("columns"), {"answer": True, "thinking": True}),
-        ([{"messages": chat("A?", "x")}, {"messages": chat("A?", "x", reasoning_content="hm")}], {"thinking": True}),
-        ([{"messages": chat("A?", "x"), "system": "Be brief."}], {"system": True}),
-        ([{"messages": chat("A?", "x"), "tools": [{"name": "add"}]}], {"conversation": True}),
-        ([openr1(0, "A?")], {"layout": ["generations"]}),
-        ([s1k(0, "A?")], {"layout": ["teachers"], "thinking": True}),
-        ([{"question": "A?", "response": "x", "question_id": id} for id in (7, "a", "0.50")], None),
-        ([{"question": "A?", "response": "x", "question_id": id} for id in (7, 7.0)], {"ids": True}),
-        ([*[openr1(0, "A?")] * 20, openr1(0, "A?") | {"uuid": "q1 "}], {"ids": True, "layout": ["generations"]}),
-        ([openr1(0, "A?") | {"correctness_llama": ["right", "wrong"]}], {"refused": True}),
-    ],
-)
-def test_a_pool_that_older_versions_read_differently_has_another_identity(
-    rows: list[dict[str, Any]], read_differently: dict[str, Any] | None, tmp_path: Path
-) -> None:
-    assert identity(write_jsonl(tmp_path / "a.jsonl", rows), tmp_path).get("read") == read_differently
-
-
-def test_new_settings_are_part_of_a_pools_identity_only_if_they_are_set(tmp_path: Path) -> None:
+def test_settings_are_part_of_a_pools_identity_only_if_they_are_set(tmp_path: Path) -> None:
+    """So that a new setting leaves finished pools valid."""
     pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x"}])
     plain = identity(pool, tmp_path)
-    assert not {"layout", "labels", "mix", "exclude", "read"} & plain.keys()
-    for changed in (
-        {"layout": "columns"}, {"labels": "vote"}, {"incomplete": "drop"}, {"special_tokens": "drop"}, {"decontaminate": True},
-    ):  # fmt: skip
+    for changed in ({"layout": "columns"}, {"labels": "vote"}, {"seed": 7}, {"questions": 1}, {"correct_only": True}):
         assert identity(replace(pool, **changed), tmp_path) == {**plain, **changed}
 
 
-def test_a_dataset_on_the_hub_is_identified_by_how_it_is_read(tmp_path: Path) -> None:
-    assert identity(Pool(name="h", format="hub", path="owner/name"), tmp_path)["reader"] == 2
-    assert identity(Pool(name="r", format="rsr", path="owner/name"), tmp_path)["path"] == "owner/name"
+def test_a_dataset_on_the_hub_is_identified_by_its_id_and_revision(tmp_path: Path) -> None:
+    for format in ("hub", "rsr"):
+        found = identity(Pool(name="h", format=format, path="owner/name", revision="abc"), tmp_path)
+        assert found == {"name": "h", "format": format, "path": "owner/name", "revision": "abc"}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lark.config import Pool
 from lark.errors import LarkError
 from lark.grading.answers import extract_boxed
+from lark.models.dialogue import INSTRUCTION
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.read import box_answer, read
@@ -392,6 +393,15 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     counts = pools.write(read(pool), tmp_path / pools.FILE, pool)
     assert [Trajectory(**r) for r in pools.iterate(tmp_path / pools.FILE)] == list(read(pool))
     assert (counts["questions"], counts["trajectories"], counts["candidates"]["max"]) == (5, 15, 3)
+
+
+def test_the_summary_counts_system_messages_that_are_the_instruction(tmp_path: Path) -> None:
+    systems = [INSTRUCTION, f"{INSTRUCTION.lower()}. ", "Be brief.", f"Be brief. {INSTRUCTION}", None]
+    rows = [{"question": f"{number}?", "response": "x", "system": system} for number, system in enumerate(systems)]
+    pool = write_jsonl(tmp_path / "a.jsonl", rows)
+    counts = pools.write(read(pool), tmp_path / pools.FILE, pool)
+    assert counts["instruction_as_system"] == 2
+    assert "2 trajectories have the instruction as their system message." in pool_summary(counts)
 
 
 def test_the_summary_is_a_table_by_teacher_with_lengths_and_correctness(tmp_path: Path) -> None:

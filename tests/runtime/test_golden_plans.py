@@ -55,6 +55,9 @@ RUNS = [
     "student=qwen7b pool.path={rsr} budget=3",
     "student=llama3b pool.path={rsr} method=llm_judge budget=1 training=verify",
     "student=qwen1.5b pool.path={rsr} method=grape benchmark=math500",
+    "method=lark_top50",
+    "method=local_naturalness scoring.local_steps=paragraphs",
+    "whole_weights=margins",
     "student=own student.path=some/model student.max_length=8192 pool=files pool.path={rows}",
 ]
 

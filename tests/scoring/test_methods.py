@@ -96,6 +96,7 @@ def naive_ifd(rows: pd.DataFrame) -> list[float]:
 
 DIRECT = {
     "lark": naive_lark,
+    "lark_top50": lambda rows: naive_lark(rows.assign(brier=rows.top50_residual)),
     "token_length": lambda rows: list(rows.n_tokens),
     "rule_quality": lambda rows: naive_rule_quality(list(rows.text)),
     "llm_judge": lambda rows: list(rows.judge),

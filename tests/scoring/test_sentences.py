@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lark.scoring.sentences import split_steps, token_steps
+from lark.scoring.sentences import SPLITTERS, split_paragraphs, split_steps, token_steps
 
 CASES = [
     # plain sentences; the space opens the next step
@@ -89,9 +89,29 @@ def test_steps_end_where_sentences_end(case):
     assert split_steps(case.replace("|", "")) == case.split("|")
 
 
-def test_text_without_content_is_at_most_one_step():
-    assert split_steps("") == []
-    assert split_steps(" \n\n\t") == [" \n\n\t"]
+PARAGRAPHS = [
+    "One. Two.\nThree.\n\n|Four.\n\n\n|Five.",
+    "\n\nOne.\n\n|Two.\n\n",
+    "One.\n|Two. Three.\n|Four.",  # no blank line: lines are steps
+    "One. Two.",
+]
+
+
+@pytest.mark.parametrize("case", PARAGRAPHS)
+def test_paragraphs_end_at_blank_lines_or_else_at_newlines(case):
+    """As in the authors' script: stripped, the steps are the parts between blank lines that are not empty."""
+    text = case.replace("|", "")
+    assert split_paragraphs(text) == case.split("|")
+    between = [part.strip() for part in text.split("\n\n") if part.strip()]
+    if len(between) < 2:
+        between = [part.strip() for part in text.split("\n") if part.strip()]
+    assert [step.strip() for step in split_paragraphs(text)] == between
+
+
+@pytest.mark.parametrize("split", SPLITTERS.values())
+def test_text_without_content_is_at_most_one_step(split):
+    assert split("") == []
+    assert split(" \n\n\t") == [" \n\n\t"]
 
 
 FORMULAS = ["$", "$$", "\\(", "\\)", "\\[", "\\]", "\\begin{a}", "\\end{a}", "\\\\", "\\$"]
@@ -106,9 +126,10 @@ TEXTS = st.one_of(st.text(), st.lists(PIECES, max_size=40).map("".join))
 @example("$")
 @example("! A")
 def test_steps_partition_any_text(text):
-    steps = split_steps(text)
-    assert "".join(steps) == text
-    assert all(step.strip() for step in steps) or (len(steps) == 1 and not text.strip())
+    for split in SPLITTERS.values():
+        steps = split(text)
+        assert "".join(steps) == text
+        assert all(step.strip() for step in steps) or (len(steps) == 1 and not text.strip())
 
 
 @given(TEXTS, TEXTS)

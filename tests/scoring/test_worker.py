@@ -1,6 +1,7 @@
 """Scores do not depend on who computes them: one process or two, killed and resumed, a shuffled pool, with or without tokens."""
 
 import json
+import math
 import random
 import signal
 import subprocess
@@ -83,7 +84,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def scored(pool: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The outputs of one uninterrupted process."""
     folder = tmp_path_factory.mktemp("scored")
-    passed = run_here("score", pool, folder, "scores", "entropy", "tokens", tokens=True)
+    passed = run_here("score", pool, folder, "scores", "entropy", "top50", "tokens", tokens=True)
     alone = run_here("unprompted", pool, folder, "unprompted")
     return {**passed, **run_here("local", pool, folder, "local"), **alone}
 
@@ -185,6 +186,30 @@ def test_entropies_and_alternatives_are_those_of_the_students_own_softmax(pool, 
         np.testing.assert_allclose(kept, p.topk(5)[0], rtol=1e-3)
 
 
+def test_the_top_50_residual_is_that_of_a_softmax_over_the_50_largest_logits(pool, scored):
+    """Token by token, from all logits of the model itself: the distribution over 50 tokens, and the gold token's one-hot."""
+    config = settings()
+    rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT)
+    encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
+    model = load_model(str(DEMO), config.student, "cpu")
+    table = read(scored, "top50").set_index(KEY)
+    outside = 0
+    for row, e in zip(rows, encoded, strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1].double()
+        total = 0.0
+        for token, values in zip(e.response, logits, strict=True):
+            largest = sorted(range(len(values)), key=lambda word: float(values[word]), reverse=True)[:50]
+            odds = [math.exp(float(values[word] - values[largest[0]])) for word in largest]
+            gap = [odd / math.fsum(odds) - (word == token) for word, odd in zip(largest, odds, strict=True)]
+            missing = token not in largest
+            total += math.fsum(difference**2 for difference in gap) + missing
+            outside += missing
+        found = table.loc[(row["question_id"], row["candidate_id"])]
+        np.testing.assert_allclose(found["top50_residual"], total, rtol=1e-4)
+    assert outside, "some tokens are not among the 50 most likely"
+
+
 def test_the_text_of_a_response_can_be_read_from_its_tokens(pool, scored):
     pieces = read_pieces(scored["tokens"])
     rows = shards.read_rows(pool["pool"] / pools.FILE, range(99), pools.TEXT)
@@ -197,7 +222,7 @@ def test_the_text_of_a_response_can_be_read_from_its_tokens(pool, scored):
 
 
 def test_outputs_are_the_same_with_and_without_the_others(pool, scored, tmp_path):
-    for output in ("scores", "entropy", "tokens"):
+    for output in ("scores", "entropy", "top50", "tokens"):
         found = run_here("score", pool, tmp_path, output, tokens=True)
         pd.testing.assert_frame_equal(read(found, output), read(scored, output))
 
@@ -245,7 +270,7 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
     assert [
         len(row) for question in places(tmp_path / "tokens") for row in read_trajectories(tmp_path / "tokens", question)
     ] == [0] * 99
-    columns = {"scores": "nll", "entropy": "entropy", "local": "local_naturalness"}
+    columns = {"scores": "nll", "entropy": "entropy", "top50": "top50_residual", "local": "local_naturalness"}
     for output, column in columns.items():
         task = "local" if output == "local" else "score"
         (tmp_path / output).mkdir()
@@ -333,11 +358,11 @@ def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monk
     assert len(read({"tokens": tokens}, "tokens")) == table["n_tokens"].sum()
     some = run("method=lark", "scoring.tokens=1")
     assert len(some["tokens"]) == 2, "one question is not the whole pool: scoring.tokens=1 is not scoring.tokens=true"
-    for method in ("rsr", "grape", "random", "rule_quality", "local_naturalness", "entropy", "renyi2"):
+    for method in ("rsr", "grape", "random", "rule_quality", "local_naturalness", "entropy", "renyi2", "lark_top50"):
         last = run(f"method={method}", "budget.size=5")
     assert last["scores"] == first["scores"]
     assert {kind: len(found) for kind, found in last.items()} == {
-        "pool": 1, "lengths": 1, "scores": 1, "tokens": 2, "text": 1, "local": 1, "entropy": 1, "selection": 8,
+        "pool": 1, "lengths": 1, "scores": 1, "tokens": 2, "text": 1, "local": 1, "entropy": 1, "top50": 1, "selection": 9,
     }  # fmt: skip
     for method in ("entropy", "renyi2"):
         (made,) = tmp_path.glob(f"selection/*-{method}-*")

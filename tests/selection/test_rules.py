@@ -197,6 +197,23 @@ def test_a_budget_that_takes_everything_weighs_everything_equally(weighting, bud
     assert selection.n_whole == 1
 
 
+@pytest.mark.parametrize("budget", [3, 4])
+def test_margins_above_the_lowest_score_weigh_a_question_that_is_taken_whole(budget):
+    """The authors' code: the threshold is 1e-8 below the lowest score, so 3, 2, 1 get 2/3, 1/3 and almost nothing."""
+    selection = one_question([3.0, 1.0, 2.0], budget, "chi2", whole="margins")
+    margins = np.array([2 + 1e-8, 1 + 1e-8, 1e-8])
+    np.testing.assert_allclose(selection.weight, margins / margins.sum(), rtol=1e-6)
+    assert selection.n_whole == 1
+    np.testing.assert_allclose(one_question([2.0, 2.0, 2.0], budget, "chi2", whole="margins").weight, 1 / 3)
+    np.testing.assert_allclose(one_question([3.0, 1.0, 2.0], budget, "uniform", whole="margins").weight, 1 / 3)
+
+
+def test_margins_change_nothing_where_the_budget_leaves_a_candidate_out():
+    for weighting in WEIGHTINGS:
+        ours = one_question([0.3, 0.1, 0.2], 2, weighting, whole="margins")
+        np.testing.assert_array_equal(ours.weight, one_question([0.3, 0.1, 0.2], 2, weighting).weight)
+
+
 def test_uniform_weights_are_one_in_training():
     np.testing.assert_allclose(one_question([3.0, 2.0, 1.0, 0.0], 3, "uniform").training_weight, 1)
 
