@@ -77,6 +77,7 @@ compare: ## Which method for your student? A tournament on a part of the pool (P
 seeds: ## The spread over training seeds, and how much of the methods' differences it explains
 noise: ## Which methods survive wrong answers, truncations, shuffled steps and duplicates in the pool
 regime: ## How the ranking changes with the student's strength, the epochs and the learning rate
+check-published: ## RSR's selection as its authors publish it, compared with ours trajectory by trajectory (SCALE=paper)
 plan-table1: ## Show the trials of table1, what is reused and what they cost, without running (plan-<name> for the others)
 
 $(EXPERIMENTS): $(VENV)/.run

@@ -38,7 +38,7 @@ ORDER = (
     "kappa", "theory", "surrogate", "contamination", "cost", "budget_scaling", "case_study",
 )  # fmt: skip
 """Order of the experiments in the paper, in `make reports` and in the index."""
-BEYOND = ("compare", "seeds", "noise", "regime")
+BEYOND = ("compare", "seeds", "noise", "regime", "check_published")
 """Experiments that are not in the paper. `make reports` leaves them out."""
 
 

@@ -27,10 +27,8 @@ def read_authors_scores(path: Path) -> pd.DataFrame:
     """The file as a table of question_id, candidate_id, score. NaN is a missing score."""
     content = read_object(path)
     scores = content.get("scores")
-    if isinstance(scores, dict):
-        rows = _by_problem(path, scores)
-    else:
-        rows = _by_file(path, scores, content.get("candidate_files"))
+    files = content.get("candidate_files")
+    rows = _by_problem(path, scores) if isinstance(scores, dict) else _by_file(path, scores, files)
     return pd.DataFrame(rows, columns=[*KEY, SCORE]).astype({SCORE: "float64"})
 
 
