@@ -58,6 +58,7 @@ reports: $(VENV)/.run ## Make every table and figure of the paper, and outputs/r
 	$(PY) -m experiments run all $(call quoted,scale,SCALE) $(ARGS)
 
 # One target per table and figure: conf/experiment/<name>.yaml defines the sweep, experiments/<name>.py draws the result.
+pipeline: ## Figure 1: the whole pipeline, drawn from one question of the run
 table1: ## Table 1: all methods, both budgets, four benchmarks
 ablation-score: ## Figure 2a: compare scores
 ablation-weighting: ## Figure 2b: compare weightings

@@ -12,13 +12,15 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Text
 from scipy import stats
 
-from experiments import case_study, loss_reduction, noise, regime, seeds, table1, teacher_utility, token_level
-from experiments.harness import report
-from experiments.harness.candidates import candidates
+from experiments import case_study, loss_reduction, noise, pipeline, regime, seeds, table1, teacher_utility, token_level
+from experiments.harness import overview, report
+from experiments.harness.candidates import candidates, selection
 from experiments.harness.sweep import Sweep, Trial, available, compose_sweep, dashed, published
 from lark.config import Pool, Training
+from lark.errors import LarkError
 from lark.evaluation.operations import GRADE
 from lark.pool.noise import to_damage
 from lark.pool.trajectory import Trajectory
@@ -30,13 +32,15 @@ from tests.experiments.synthetic import COSTS, accuracy_of, fill
 
 SMALL = ["pool.questions=4", "tracking=none"]
 RENDERED = [name for name in available() if name in ("table1", "ablation_score", "ablation_weighting", "loss_reduction",
-            "teacher_utility", "token_level", "cost", "budget_scaling", "case_study", "seeds", "noise", "regime")]  # fmt: skip
+            "teacher_utility", "token_level", "cost", "budget_scaling", "case_study", "seeds", "noise", "regime",
+            "pipeline")]  # fmt: skip
 
 
 @cache
 def sweep_of(name: str, outputs: Path) -> Sweep:
     more = {
         "case_study": ["pool.ids=[demo-00002]"],
+        "pipeline": ["experiment.scales.demo.question=demo-00002"],
         "table1": ["method=random,lark"],
         "teacher_utility": ["method.teacher=1,2,5,7"],
         "loss_reduction": ["method=random,lark"],
@@ -153,6 +157,46 @@ def test_the_difference_to_the_papers_numbers_is_shown_only_where_it_says_someth
         assert float(shown["1"].replace("−", "-")) == pytest.approx(data["weight"].max() - 0.478, abs=6e-4)
     else:
         assert shown["5"] == "–", "the paper prints no number there"
+
+
+def test_the_pipelines_figure_shows_the_scores_ranking_and_weights_of_the_runs_question(outputs: Path) -> None:
+    sweep = sweep_of("pipeline", outputs)
+    fill(sweep)
+    chosen = selection(sweep, sweep.trials[0])
+    assert chosen is not None
+    chosen = chosen[chosen["question_id"] == "demo-00002"].sort_values("rank")
+    figure = pipeline.render(sweep).figure
+    assert figure is not None
+    texts = [text.get_text() for text in figure.findobj(Text)]
+    shown = [text.split(" = ")[1] for text in texts if text.startswith("$q_") and " = " in text]
+    assert shown == [f"{weight:.3f}" for weight in chosen["weight"]]
+    assert [text for text in texts if text in set(chosen["candidate_id"])] == chosen["candidate_id"].tolist(), "in the ranking"
+    drawn = pipeline.overview_of(sweep, sweep.trials[0], "demo-00002")
+    assert drawn is not None
+    assert sum(text == f"{g_hat:.5f}" for text in texts for g_hat in set(drawn.candidates["g_hat"])) >= len(drawn.candidates)
+    assert [before for _, before, _ in drawn.accuracies] == [
+        metrics.accuracy_at_k.mean for metrics in sweep.metrics(sweep.trials[0], trained=False).values()
+    ]
+
+
+def test_a_question_that_is_not_in_the_pool_cannot_be_drawn(outputs: Path) -> None:
+    sweep = sweep_of("pipeline", outputs)
+    fill(sweep)
+    with pytest.raises(LarkError, match=r"experiment\.scales\.demo\.question=nowhere: no trajectory of this question"):
+        pipeline.overview_of(sweep, sweep.trials[0], "nowhere")
+
+
+def test_of_a_large_pool_the_pipeline_shows_the_best_teachers_and_rollouts() -> None:
+    names = [(f"teacher-{number:02d}", rollout) for number in range(20) for rollout in range(5)]
+    table = pd.DataFrame(names, columns=["teacher", "rollout"])
+    table = table.assign(candidate_id="c", g_hat=np.arange(100) / 100, n_tokens=9)
+    shown = overview.shown_candidates(table)
+    assert shown["teacher"].unique().tolist() == [f"teacher-{number:02d}" for number in range(8, 20)]
+    assert shown["rollout"].tolist() == [2, 3, 4] * 12
+    selected = table.assign(rank=np.where(table["g_hat"] > 0.895, 100 - 100 * table["g_hat"], np.nan), weight=0.1)
+    drawn = overview.Overview("s", "q", "why? " * 99, selected, 0.89, 20, [], [])
+    texts = [text.get_text() for text in overview.overview_figure(drawn).findobj(Text)]
+    assert {"and 8 more teachers", "and 60 more", "and 5 more", "not trained yet", "not evaluated yet"} <= set(texts)
 
 
 def test_teacher_utility_correlates_each_teachers_mean_score_with_its_students(outputs: Path) -> None:
