@@ -28,11 +28,11 @@ MOST_TEACHERS, MOST_ROLLOUTS, MOST_BARS, MOST_NAMED = 12, 3, 40, 5
 """More do not fit: the best are shown, and the rest is counted."""
 POOL, SCORES, RANKING, WEIGHTS, RESULT = 1.0, 40.0, 66.0, 92.0, 111.0
 """The left end of each step."""
-CARD, GAP = 7.2, 0.7
+CARD, GAP = 6.9, 0.7
 """Width of a candidate's card, and the space between two."""
-NAMES = 12.5
+NAMES = 13.8
 """Space for the names of teachers."""
-LONGEST_NAME = 17
+LONGEST_NAME = 20
 LONGEST_QUESTION = 110
 
 
@@ -126,7 +126,7 @@ def _grids(axes: Axes, overview: Overview) -> None:
         y = TOP - (row + 1) * pitch + (pitch - height) / 2
         middle = y + height / 2
         name = shorten_name(teacher)
-        axes.text(POOL + NAMES - 0.8, middle, plain_label(name), size=8.5, ha="right", va="center", color=INK)
+        axes.text(POOL + NAMES - 0.8, middle, plain_label(name), size=8, ha="right", va="center", color=INK)
         for column, candidate in enumerate(shown[shown["teacher"] == teacher].to_dict("records")):
             chosen = not np.isnan(candidate["rank"])
             outline = CHOSEN if chosen else {}
@@ -157,7 +157,8 @@ def shown_candidates(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def shorten_name(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    """A name that fits, with its end: candidates of one teacher differ only there."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 4]}…{name[-3:]}"
 
 
 def _ranking(axes: Axes, overview: Overview) -> None:
@@ -200,7 +201,7 @@ def _weights(axes: Axes, overview: Overview) -> None:
         weight = float(candidate["weight"])
         _box(axes, WEIGHTS, y, width, pitch - 0.9, facecolor="white", edgecolor=LARK_COLOUR, linewidth=1.2)
         name = f"$a_{{{place + 1}}}$  {plain_label(shorten_name(str(candidate['candidate_id'])))}"
-        axes.text(WEIGHTS + 1, y + pitch - 2.6, name, size=8.5, va="center", color=INK)
+        axes.text(WEIGHTS + 1, y + pitch - 2.6, name, size=7.5, va="center", color=INK)
         track = width - 2
         axes.barh(y + 1.5, track, height=1.0, left=WEIGHTS + 1, color=PALE)
         axes.barh(y + 1.5, track * weight, height=1.0, left=WEIGHTS + 1, color=LARK_COLOUR)

@@ -46,7 +46,10 @@ def written(path: Path, content: str | bytes) -> Path:
         ('[{"question_id": "q1", "candidate_id": "a", "score": 1}]\n', "looks like JSON"),
         ('{"question_id": "q1", "candidate_id": "a", "score": 1}\n', "looks like JSON, but it is not a file of scores"),
         ('{"scores": [[1, 2]], "candidate_files": []}', "`scores` has 1 rows, but `candidate_files` has 0 files"),
-        ('{"scores": [[1, "high"]], "candidate_files": [{"teacher": "a", "path": "a/1.json"}]}', "scores[0][1] must be a number"),
+        (
+            '{"scores": [[1, "high"]], "candidate_files": [{"teacher": "a", "path": "a/1.json"}]}',
+            "scores[0][1] must be a number",
+        ),
         ('{"scores": {"0": 1}}', "scores['0'] must be a list of candidates; it is 1"),
         ('{"scores": {"0": [{"candidate_id": 1}]}}', "scores['0'][0] has no `candidate_id` or no `g_hat`"),
         (HEADER.replace(",", ";") + "q1;a;1\n", "seem to be separated by semicolons); expected Parquet, or CSV with commas"),
@@ -88,7 +91,9 @@ def test_the_authors_matrix_of_scores_has_the_ids_of_the_papers_pool(tmp_path: P
         "scores": [[0.1, 0.2], [0.3, float("nan")], [0.5, 0.6], [0.7, 0.8]],
     }  # fmt: skip
     scores = external.read_scores(written(tmp_path / "scores.json", json.dumps(content)))
-    trajectories = pd.DataFrame([asdict(t) for t in read(composed("pool=rsr", f"pool.path={pool}", "pool.questions=null").pool)])
+    trajectories = pd.DataFrame(
+        [asdict(t) for t in read(composed("pool=rsr", f"pool.path={pool}", "pool.questions=null").pool)]
+    )
     matched = external.match(scores, trajectories[["question_id", "candidate_id"]], tmp_path / "scores.json")
     assert matched.counts == {"unscored": 1, "infinite_scores": 0, "unknown_scores": 0}
     by_id = dict(zip(zip(trajectories["question_id"], trajectories["candidate_id"], strict=True), matched.score, strict=True))
