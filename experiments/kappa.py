@@ -68,7 +68,7 @@ def with_theory(run: pd.DataFrame) -> pd.DataFrame:
     pieces = (rate + rate.shift()) / 2 * run["time"].diff()
     return run.assign(
         ratio=ratio,
-        fallen=-np.log(run["loss"] / run["loss"].iloc[0]),
+        fallen=np.log(run["loss"].iloc[0] / run["loss"]),
         identity=pieces.fillna(0.0).cumsum().where(run["time"].notna()),
         bound=ratio.min() * rate.iloc[0] * run["time"],
     )

@@ -6,6 +6,7 @@ Everything is on one canvas whose unit is a tenth of an inch, so that rows of di
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import shorten
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ TOP, BOTTOM = 38.0, 2.0
 """The rows of all steps are between these heights."""
 HEADER = 42.3
 INK, SOFT, PALE, EDGE = "#222222", "#6B6B6B", "#F5F5F3", "#D5D5D0"
-CHOSEN = {"edgecolor": "#8A3B00", "linewidth": 1.8}
+CHOSEN: dict[str, Any] = {"edgecolor": "#8A3B00", "linewidth": 1.8}
 """Outline of a selected candidate, darker than any colour of a score."""
 HEAT = LinearSegmentedColormap.from_list("lark", ["#FBFAF7", "#F6D9C4", LARK_COLOUR])
 MOST_TEACHERS, MOST_ROLLOUTS, MOST_BARS, MOST_NAMED = 12, 3, 40, 5
@@ -75,10 +76,10 @@ def overview_figure(overview: Overview) -> Figure:
     return figure
 
 
-def _box(axes: Axes, x: float, y: float, width: float, height: float, **style: object) -> None:
+def _box(axes: Axes, x: float, y: float, width: float, height: float, **style: Any) -> None:
     """A rounded box whose lower left corner is (x, y)."""
     rounding = min(0.6, height / 4)
-    options = {"facecolor": PALE, "edgecolor": EDGE, "linewidth": 0.8} | style
+    options: dict[str, Any] = {"facecolor": PALE, "edgecolor": EDGE, "linewidth": 0.8} | style
     axes.add_patch(FancyBboxPatch((x, y), width, height, f"round,pad=0,rounding_size={rounding}", **options))
 
 
@@ -111,7 +112,7 @@ def _headers(axes: Axes, overview: Overview) -> None:
 
 
 def _arrow(axes: Axes, start: float, stop: float, y: float) -> None:
-    style = {"arrowstyle": "-|>", "mutation_scale": 13, "linewidth": 1.6, "color": LARK_COLOUR}
+    style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 13, "linewidth": 1.6, "color": LARK_COLOUR}
     axes.add_patch(FancyArrowPatch((start, y), (stop, y), shrinkA=0, shrinkB=0, **style))
 
 

@@ -53,15 +53,14 @@ def prompts_table(scores: Scores, chosen: Sequence[str]) -> Table:
 
 
 def _candidate_row(name: str, scores: Scores) -> list[Cell]:
-    place = PRINTED.get(name)
-    printed = MISSING if place is None else Cell(f"{published_value('case_study', f'g_{place}'):.5f} ({place})")
+    printed = Cell(f"{_printed(name):.5f} ({PRINTED[name]})") if name in PRINTED else MISSING
     ours = []
     for prompt in (OURS, AUTHORS):
         table = scores.get(prompt)
         if table is None or name not in table.index:
             ours.append(MISSING)
         else:
-            ours.append(Cell(f"{table.at[name, 'g_hat']:.5f} ({table.at[name, 'place']})"))
+            ours.append(Cell(f"{_score(table, name):.5f} ({table.loc[name, 'place']!s})"))
     return [Cell(name), printed, *ours]
 
 
@@ -84,17 +83,24 @@ def _measured(values: pd.Series, quantity: str) -> float:
     return {"spread": largest / least, "low": least, "high": largest}[quantity]
 
 
+def _score(table: pd.DataFrame, candidate: str) -> float:
+    return float(table["g_hat"].to_dict()[candidate])
+
+
+def _printed(candidate: str) -> float:
+    return published_value("case_study", f"g_{PRINTED[candidate]}")
+
+
 def difference_summary(scores: Scores) -> str:
     """How far our values are from the printed ones under each prompt; empty for another pool."""
     lines = []
     for prompt, table in scores.items():
         named = [name for name in PRINTED if name in table.index]
-        differences = [table.at[name, "g_hat"] - published_value("case_study", f"g_{PRINTED[name]}") for name in named]
-        if differences:
-            ours = ", ".join(f"{table.at[name, 'g_hat']:.5f}" for name in named)
-            mean = sum(map(abs, differences)) / len(differences)
-            lines.append(f"ĝ with {prompt}: {ours}; mean distance from the paper's values {mean:.5f}.")
+        if named:
+            ours = ", ".join(f"{_score(table, name):.5f}" for name in named)
+            distance = sum(abs(_score(table, name) - _printed(name)) for name in named) / len(named)
+            lines.append(f"ĝ with {prompt}: {ours}; mean distance from the paper's values {distance:.5f}.")
     if lines:
-        printed = ", ".join(f"{published_value('case_study', f'g_{place}'):.5f}" for place in PRINTED.values())
+        printed = ", ".join(f"{_printed(name):.5f}" for name in PRINTED)
         lines.insert(0, f"ĝ that the paper prints: {printed}.")
     return "\n".join(lines)

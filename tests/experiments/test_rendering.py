@@ -1,6 +1,7 @@
 """What reports say of artifacts whose numbers are known: differences, bold, missing cells, and nothing twice."""
 
 import importlib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,10 +17,11 @@ from matplotlib.text import Text
 from scipy import stats
 
 from experiments import case_study, loss_reduction, noise, pipeline, regime, seeds, table1, teacher_utility, token_level
-from experiments.harness import overview, report
+from experiments.harness import overview, printed_scores, report
 from experiments.harness.candidates import candidates, selection
-from experiments.harness.sweep import Sweep, Trial, available, compose_sweep, dashed, published
+from experiments.harness.sweep import Sweep, Trial, available, compose_sweep, dashed, published, published_value
 from lark.config import Pool, Training
+from lark.config.student import INSTRUCTION
 from lark.errors import LarkError
 from lark.evaluation.operations import GRADE
 from lark.pool.noise import to_damage
@@ -157,6 +159,43 @@ def test_the_difference_to_the_papers_numbers_is_shown_only_where_it_says_someth
         assert float(shown["1"].replace("−", "-")) == pytest.approx(data["weight"].max() - 0.478, abs=6e-4)
     else:
         assert shown["5"] == "–", "the paper prints no number there"
+
+
+def test_the_case_study_compares_both_prompts_with_the_values_that_the_paper_prints() -> None:
+    printed = {name: published_value("case_study", f"g_{place}") for name, place in printed_scores.PRINTED.items()}
+    table = pd.DataFrame({"g_hat": printed.values(), "place": printed_scores.PRINTED.values()}, index=list(printed))
+    table = table.assign(teacher=[name[:-2] for name in printed])
+    scores = {printed_scores.OURS: table, printed_scores.AUTHORS: table.assign(g_hat=table["g_hat"] + 0.001)}
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in printed_scores.prompts_table(scores, []).rows}
+    assert rows["phi4-reason-plus.1"] == ["0.00960 (25)", "0.00960 (25)", "0.01060 (25)"]
+    assert rows["phi4-reason-plus, largest / least"][:2] == ["1.86×", "1.86×"]
+    assert rows["nemotron-super-v15, least"] == ["0.0052", "–", "–"]
+    lines = printed_scores.difference_summary(scores).splitlines()
+    assert lines[0] == "ĝ that the paper prints: 0.01782, 0.01687, 0.01426, 0.01285, 0.00960."
+    assert lines[1].endswith("mean distance from the paper's values 0.00000.")
+    assert lines[2].endswith("mean distance from the paper's values 0.00100.")
+
+
+def test_the_case_study_scores_the_published_pool_with_and_without_our_instruction(tmp_path: Path) -> None:
+    pool = tmp_path / "RSR_data"
+    for teacher in ("phi4-reason-plus", "gptoss-20b-high", "gptoss-120b-high", "nemotron-super-v15"):
+        (pool / teacher).mkdir(parents=True)
+        for rollout in (1, 2, 3):
+            turns = [
+                {"role": "user", "content": "1+1?"},
+                {"role": "assistant", "content": f"{teacher}, {rollout}: \\boxed{{2}}"},
+            ]
+            (pool / teacher / f"short-sys_5k_gen{rollout}.json").write_text(json.dumps([{"messages": turns}]))
+    where = [f"pool.path={pool}", "pool.ids=['00000']", "pool.questions=1", f"outputs={tmp_path / 'out'}", "tracking=none"]
+    sweep = compose_sweep("case_study", ["scale=paper", *where])
+    assert [trial.config.student.instruction for trial in sweep.trials] == [INSTRUCTION, None]
+    fill(sweep)
+    drawn = case_study.render(sweep)
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in drawn.tables[1].rows}
+    assert rows["gptoss-120b-high.2"][0] == "0.01285 (4)"
+    assert {cell for row in rows.values() for cell in row}.isdisjoint({"–"})
+    assert "ĝ with our prompt:" in drawn.summary
+    assert "ĝ with the pool's messages:" in drawn.summary
 
 
 def test_the_pipelines_figure_shows_the_scores_ranking_and_weights_of_the_runs_question(outputs: Path) -> None:
