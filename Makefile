@@ -58,6 +58,7 @@ reports: $(VENV)/.run ## Make every table and figure of the paper, and outputs/r
 	$(PY) -m experiments run all $(call quoted,scale,SCALE) $(ARGS)
 
 # One target per table and figure: conf/experiment/<name>.yaml defines the sweep, experiments/<name>.py draws the result.
+pipeline: ## Figure 1: the whole pipeline, drawn from one question of the run
 table1: ## Table 1: all methods, both budgets, four benchmarks
 ablation-score: ## Figure 2a: compare scores
 ablation-weighting: ## Figure 2b: compare weightings
@@ -77,6 +78,7 @@ compare: ## Which method for your student? A tournament on a part of the pool (P
 seeds: ## The spread over training seeds, and how much of the methods' differences it explains
 noise: ## Which methods survive wrong answers, truncations, shuffled steps and duplicates in the pool
 regime: ## How the ranking changes with the student's strength, the epochs and the learning rate
+check-published: ## RSR's selection as its authors publish it, compared with ours trajectory by trajectory (SCALE=paper)
 plan-table1: ## Show the trials of table1, what is reused and what they cost, without running (plan-<name> for the others)
 
 $(EXPERIMENTS): $(VENV)/.run

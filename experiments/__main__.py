@@ -137,7 +137,10 @@ def render(name: str, arguments: list[str]) -> list[str]:
 
 
 def _write(sweep: Sweep) -> None:
-    files = reports.write(sweep, draw(sweep))
+    report = draw(sweep)
+    files = reports.write(sweep, report)
+    if report.summary:
+        log.info("%s", report.summary)
     log.info("%s: %s", sweep.title, ", ".join(str(path) for path in files))
 
 

@@ -8,6 +8,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from experiments.harness.candidates import candidates, selection
+from experiments.harness.printed_scores import difference_summary, prompts_table, scores_by_prompt
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial, published_value
 from lark.cards.markdown import fenced
@@ -25,7 +26,7 @@ PAPER_BUDGET = 3
 
 
 def render(sweep: Sweep) -> Report:
-    (trial,) = sweep.trials
+    trial = sweep.trials[0]  # with our prompt
     table, chosen = candidates(sweep, trial), selection(sweep, trial)
     title = "Appendix D.3. One question, from scores to weights"
     caption = (
@@ -41,13 +42,16 @@ def render(sweep: Sweep) -> Report:
         return Report(title, caption, empty, found=False)
     table = table.merge(chosen[[*KEY, "rank", "weight", "threshold", "tau"]], on=KEY, how="left")
     tokens = first_choice_tokens(sweep, trial, chosen)
+    scores = scores_by_prompt(sweep)
+    prompts = prompts_table(scores, list(chosen.sort_values("rank")["candidate_id"]))
     return Report(
         title=title,
         caption=caption,
         data=table.sort_values("g_hat", ascending=False),
-        tables=[_weights(sweep, table, chosen), *([] if tokens is None else [_hardest(tokens)])],
+        tables=[_weights(sweep, table, chosen), prompts, *([] if tokens is None else [_hardest(tokens)])],
         figure=_figure(table, chosen, tokens),
         notes=_notes(sweep, trial, table, chosen),
+        summary=difference_summary(scores),
     )
 
 

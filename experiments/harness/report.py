@@ -65,6 +65,8 @@ class Report:
     """Whether any results of ours exist yet."""
     scope: str = ""
     """What the numbers are about, in place of the note on the sweep's scale."""
+    summary: str = ""
+    """The result in a few lines, which the command also prints."""
 
 
 def write(sweep: Sweep, report: Report) -> list[Path]:
@@ -161,7 +163,7 @@ def _markdown(sweep: Sweep, report: Report) -> str:
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         parts.append(f"Missing (–): {len(missing)} of {counted(len(sweep.trials), 'trial')} {verb} not finished.")
-    parts += [*report.notes, *(table.markdown().strip() for table in report.tables)]
+    parts += [report.summary, *report.notes, *(table.markdown().strip() for table in report.tables)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

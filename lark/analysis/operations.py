@@ -131,7 +131,8 @@ def _jacobians_cost(planner: Planner, step: Step) -> Estimate:
 def _kappa_cost(planner: Planner, step: Step) -> Estimate:
     """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
     lengths, shape = planner.lengths, planner.shape
-    snapshots = max(1, planner.config.training.snapshots)  # the plan refuses a run without snapshots
+    training = planner.config.training
+    snapshots = max(1, training.snapshots + training.early_snapshots)  # the plan refuses a run without snapshots
     chosen = planner.selected
     forward = costs.forward_flops(shape, lengths.total, lengths.response)
     each = forward.training(bool(_recomputes(planner)), frozen=False) * chosen / len(lengths.total)

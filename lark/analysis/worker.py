@@ -25,6 +25,7 @@ from lark.errors import LarkError
 from lark.models.chat import Encoded
 from lark.models.head import Head
 from lark.models.load import load_chat, load_model
+from lark.models.weights import displacement
 from lark.pool import trajectories as pools
 from lark.runtime.devices import start_torch
 from lark.runtime.integrity import verify
@@ -33,6 +34,8 @@ from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 from lark.scoring.gradient_worker import backward_sketcher
 from lark.scoring.statistics import token_statistics
 from lark.selection.write import TRAINING_SET
+from lark.training.checkpoints import CURVE
+from lark.training.curves import flow_times
 from lark.training.worker import read_examples
 
 log = logging.getLogger(__name__)
@@ -148,7 +151,8 @@ def jacobians(job: Job) -> Work:
 
 @in_shards
 def kappa(job: Job) -> Work:
-    """ρ_t of the weighted training set at each snapshot of the training run (paper, App. A.3): one shard per snapshot."""
+    """ρ_t of the weighted training set at each snapshot of the training run (paper, App. A.3), with the distance that the weights
+    have moved (Assumption A.1) and the time of gradient flow (Proposition 1): one shard per snapshot."""
     snapshots = sorted(job.inputs["checkpoint"].glob(SNAPSHOTS))
     if len(snapshots) < 2:
         raise LarkError(
@@ -162,6 +166,7 @@ def kappa(job: Job) -> Work:
     encoded = [example.encoded for example in examples]
     tokens = sum(len(e.ids) for e in encoded)
     steps = [int(snapshot.name.rsplit("-", 1)[1]) for snapshot in snapshots]
+    times = flow_times(job.inputs["checkpoint"] / CURVE, steps)
 
     def do(some: Sequence[Shard], progress: Progress) -> None:
         for number in (int(shard.name) for shard in some):
@@ -169,7 +174,11 @@ def kappa(job: Job) -> Work:
             anchor = load_anchor(job, str(snapshots[number]))
             advance = lambda n: progress.update(n / tokens)  # noqa: E731
             found = corpus_rate(anchor, encoded, weights, job.config.hardware.train_tokens, advance)
-            row = {"step": steps[number], "loss": found.loss, "gradient_norm2": found.gradient_norm2, "rate": found.rate}
+            moved = displacement(snapshots[number], snapshots[0])
+            row = {
+                "step": steps[number], "time": times[number], "loss": found.loss, "gradient_norm2": found.gradient_norm2,
+                "rate": found.rate, "distance": moved.distance, "start_norm": moved.start_norm,
+            }  # fmt: skip
             parts.write(pd.DataFrame([row]), job.folder, number)
             del anchor
 

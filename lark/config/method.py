@@ -87,7 +87,8 @@ class Method:
     seed: int = 42
     """Seed of method=random (paper, App. C.3)."""
     path: str | None = None
-    """Scores from another tool, for method=external: Parquet or CSV with question_id, candidate_id, score."""
+    """Scores from another tool, for method=external: Parquet or CSV with question_id, candidate_id, score, or the authors'
+    scores.json."""
     partial: bool = False
     """Accept scores of method=external that cover less than 95% of the candidates. The others cannot be selected."""
     higher_is_better: bool = True

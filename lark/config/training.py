@@ -87,6 +87,9 @@ class Training:
     """Maximum number of times that a run writes a checkpoint to resume from."""
     snapshots: int = 0
     """Keep the student at this many evenly spaced steps, including the first and the last. 0: only the last."""
+    early_snapshots: int = 0
+    """With `snapshots`: also keep it at this many evenly spaced steps of the first tenth, where the decay rate changes fastest
+    (paper, App. A.3)."""
     held_out: HeldOut = field(default_factory=HeldOut)
     objective: str = "nll"
     """How much each token of a response counts: nll (all alike, as in the paper), dft (by its probability) or entropy (by the
@@ -116,4 +119,9 @@ class Training:
         require(
             self.snapshots == 0 or self.snapshots >= 2, "training.snapshots", self.snapshots,
             "must be 0 (keep none) or at least 2 (the first and the last step)",
+        )  # fmt: skip
+        early = self.early_snapshots
+        require(
+            early == 0 or (early >= 2 and self.snapshots > 0), "training.early_snapshots", early,
+            "must be 0, or at least 2 together with training.snapshots",
         )  # fmt: skip

@@ -6,7 +6,8 @@ missing, unexpected, duplicated and ill-fitting tensors are errors, and so are w
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from math import prod
+from dataclasses import dataclass
+from math import prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,29 @@ def _tensor(file: Path, name: str) -> torch.Tensor:
     with safe_open(file, framework="pt") as opened:
         tensor: torch.Tensor = opened.get_tensor(name)
         return tensor
+
+
+@dataclass(frozen=True)
+class Displacement:
+    """How far a student's weights are from those of another."""
+
+    distance: float
+    """||θ − θ_0||."""
+    start_norm: float
+    """||θ_0||."""
+
+
+def displacement(folder: Path, start: Path) -> Displacement:
+    """The distance between two students saved in the same layout, tensor by tensor: neither is in memory as a whole."""
+    changed = 0.0
+    original = 0.0
+    for file in sorted(start.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as before, safe_open(folder / file.name, framework="pt") as after:
+            for name in before.keys():  # noqa: SIM118  # not a dict
+                first = before.get_tensor(name).double()
+                original += float(first.square().sum())
+                changed += float((after.get_tensor(name).double() - first).square().sum())
+    return Displacement(sqrt(changed), sqrt(original))
 
 
 def _listed_files(folder: Path, what: str) -> dict[str, str]:

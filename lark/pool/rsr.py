@@ -126,9 +126,14 @@ def rsr_rows(source: Source, files: Sequence[Path], question: Callable[[Row], st
             )
 
 
+def question_name(index: int) -> str:
+    """The id of a question of this pool: its place in every file, from 0 (the paper's pid)."""
+    return f"{index:05d}"
+
+
 def _with_names(values: dict[str, Any], file: TeacherFile, index: int) -> dict[str, Any]:
     return {
-        "question_id": f"{index:05d}",
+        "question_id": question_name(index),
         "teacher": file.teacher,
         "rollout": file.rollout,
         "candidate_id": file.candidate,

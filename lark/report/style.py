@@ -51,10 +51,10 @@ def save(figure: Figure, path: Path) -> None:
 LONGEST_LABEL = 60
 
 
-def plain_label(name: str) -> str:
+def plain_label(name: str, longest: int = LONGEST_LABEL) -> str:
     """A name that someone else chose, as text of a figure: no formulas (`$`), no line breaks, and not longer than the figure."""
     text = visible(name, lines=False).replace("$", r"\$")
-    return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1].rstrip("\\") + "…"
+    return text if len(text) <= longest else text[: longest - 1].rstrip("\\") + "…"
 
 
 _PLACES = (

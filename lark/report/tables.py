@@ -76,6 +76,7 @@ LATEX = {
     "×": r"$\times$", "Δ": r"$\Delta$", "²": r"$^2$", "·": r"$\cdot$", "\\": r"\textbackslash{}", "^": r"\textasciicircum{}",
     "‖": r"$\Vert$", "∇": r"$\nabla$", "θ": r"$\theta$", "π": r"$\pi$", "≈": r"$\approx$", "≤": r"$\leq$", "…": r"\ldots{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "⏎": r"$\hookleftarrow$", "ĝ": r"$\hat{g}$",
+    "Σ": r"$\Sigma$", "η": r"$\eta$", "∫": r"$\int$",
 }  # fmt: skip
 LETTER = re.compile(".\u0302?", re.DOTALL)
 """A character, with its combining circumflex if it has one."""

@@ -452,6 +452,7 @@ def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
     asked = {
         "lora": training.lora.rank > 0,
         "snapshots": training.snapshots > 0,
+        "early_snapshots": training.early_snapshots > 0,
         "held_out": held_out is not None,
         "objective": training.objective != "nll",
         "token_weights": training.token_weights is not None,

@@ -1,4 +1,5 @@
-"""Read and check another tool's scores (method=external): a Parquet or CSV file with question_id, candidate_id, score."""
+"""Read and check another tool's scores (method=external): a Parquet or CSV file with question_id, candidate_id, score, or the
+authors' scores.json."""
 
 import re
 from collections.abc import Mapping
@@ -14,8 +15,8 @@ from lark.config import Method
 from lark.errors import LarkError, first_line
 from lark.pool.trajectories import KEY
 from lark.reading.rows import csv_rows, id_text
+from lark.scoring.authors_scores import SCORE, read_authors_scores
 
-SCORE = "score"
 FORMATS = "expected Parquet, or CSV with commas and a header, with the columns question_id, candidate_id, score"
 NO_SCORE = frozenset({"", "na", "n/a", "nan", "null", "none", "<na>"})
 """Values that mean a missing score in a CSV file, in upper or lower case. An id with such a value stays an id."""
@@ -48,9 +49,14 @@ def read_scores(path: Path) -> pd.DataFrame:
     """The file as a table of strings and float64: question_id, candidate_id, score. NaN is a missing score."""
     with path.open("rb") as handle:
         magic = handle.read(4)
-    table = _parquet(path) if magic == b"PAR1" else _csv(path)
+    if magic == b"PAR1":
+        table = _parquet(path)
+    elif magic.lstrip().startswith(b"{"):
+        table = read_authors_scores(path)
+    else:
+        table = _csv(path)
     if table.empty:
-        raise LarkError(f"{path}: the file has a header but no rows.")
+        raise LarkError(f"{path}: the file has no scores.")
     unnamed = int((table[KEY] == "").any(axis=1).sum())
     if unnamed:
         raise LarkError(f"{path}: {unnamed} of {len(table)} rows have no question_id or no candidate_id.")
@@ -134,7 +140,7 @@ def _csv(path: Path) -> pd.DataFrame:
         head = handle.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
     if not head:
         raise LarkError(f"{path}: the file is empty; {FORMATS}.")
-    if head.startswith((b"{", b"[")):
+    if head.startswith(b"["):
         raise LarkError(f"{path}: this looks like JSON; {FORMATS}.")
     # Not with pandas: it fills short rows, cuts long ones and takes the first of two columns with the same name.
     found: list[Mapping[str, str]] = []

@@ -153,11 +153,17 @@ class Snapshots(TrainerCallback):
             self.save(state.global_step)
 
 
-def snapshot_steps(count: int, steps: int) -> list[int]:
-    """`count` evenly spaced steps from 0 to `steps`, both included; all of them if there are not enough."""
-    if count > steps:
-        return list(range(steps + 1))
-    return sorted({round(k * steps / (count - 1)) for k in range(count)}) if count else []
+def snapshot_steps(count: int, steps: int, early: int = 0) -> list[int]:
+    """`count` evenly spaced steps from 0 to `steps`, and `early` more of the first tenth; all of them if there are not enough."""
+    first_tenth = math.ceil(steps / 10)
+    return sorted({*_evenly_spaced(count, steps), *_evenly_spaced(early, first_tenth)})
+
+
+def _evenly_spaced(count: int, last: int) -> list[int]:
+    """`count` steps from 0 to `last`, both included."""
+    if count > last:
+        return list(range(last + 1))
+    return [round(k * last / (count - 1)) for k in range(count)] if count else []
 
 
 def keep_steps(path: Path, last: int) -> None:
@@ -192,6 +198,18 @@ def read_curve(path: Path, report: bool = False) -> list[dict[str, Any]]:
         else:
             found[values["step"]] = values
     return list(found.values())
+
+
+def flow_times(path: Path, steps: Sequence[int]) -> list[float]:
+    """The time s = Σ η of gradient flow (paper, Sec. 3.2) that training had covered after each of these steps: the sum of its
+    learning rates. NaN for a step that the `metrics.jsonl` at `path` does not reach. A skipped step has moved nothing."""
+    times = {0: 0.0}
+    for line in read_curve(path):
+        rate = line.get("learning_rate")
+        previous = times.get(line["step"] - 1)
+        if rate is not None and previous is not None:
+            times[line["step"]] = previous if line.get("skipped") else previous + rate
+    return [times.get(step, math.nan) for step in steps]
 
 
 def _parsed(line: bytes, where: str) -> dict[str, Any] | None:

@@ -159,7 +159,8 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     low, high = (f"{hours * chosen / 5000:g}" for hours in PAPER_TRAIN_HOURS)
     paper = f"{low}-{high} h" if planner.is_papers else ""
     steps = training.epochs * ceil(chosen / training.global_batch)
-    kept = costs.kept_bytes(shape, precision_bytes(config.student.dtype), min(training.snapshots, steps + 1))
+    snapshots = min(training.snapshots + training.early_snapshots, steps + 1)
+    kept = costs.kept_bytes(shape, precision_bytes(config.student.dtype), snapshots)
     made = planner.made(step, work, flops, seconds, memory, state, paper)
     return replace(made, kept_gib=kept / GIB, resume_gib=costs.resume_bytes(shape, setup) / GIB)
 

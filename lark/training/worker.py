@@ -167,7 +167,7 @@ def prepare(job: Job) -> Run:
     exporter = Exporter(trainer, model, chat, config, zero, job.folder, source)
     trainer.add_callback(Curves(trainer, job.folder / CURVE, training.epochs, _held_out(job, trainer, chat, packed)))
     if training.snapshots:
-        trainer.add_callback(Snapshots(snapshot_steps(training.snapshots, steps), exporter.snapshot))
+        trainer.add_callback(Snapshots(snapshot_steps(training.snapshots, steps, training.early_snapshots), exporter.snapshot))
     tokens = sum(len(example.encoded.ids) for example in examples)
     return Run(trainer, exporter, {"trajectories": len(examples), "tokens": tokens, "steps": steps})
 

@@ -120,11 +120,17 @@ def test_decay_rates_along_training_are_those_of_the_papers_weighted_loss(tmp_pa
         if step:
             weights = {name: 0.9 * value for name, value in load_file(DEMO / "model.safetensors").items()}
             save_file(weights, snapshot / "model.safetensors", {"format": "pt"})
+    curve = [{"step": step, "learning_rate": 0.0625} for step in range(1, 5)]
+    (checkpoint / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in curve))
     run = job(tmp_path / "out", {"checkpoint": checkpoint, "selection": selection}, "analysis.name=kappa")
     assert worker.kappa(run)["snapshots"] == 2
     parts.merge(run.folder, "kappa.parquet", 2)
     found = pd.read_parquet(run.folder / "kappa.parquet")
     assert found["step"].tolist() == [0, 4]
+    assert found["time"].tolist() == pytest.approx([0.0, 0.25])
+    start_norm = np.sqrt(sum(float(value.double().square().sum()) for value in load_file(DEMO / "model.safetensors").values()))
+    assert found["start_norm"].tolist() == pytest.approx([start_norm] * 2)
+    assert found["distance"].tolist() == pytest.approx([0.0, 0.1 * start_norm], rel=1e-5)
     assert (found["rate"] == found["gradient_norm2"] / found["loss"]).all()
     chat = load_chat(str(DEMO), run.config.student)
     anchor = worker.load_anchor(run, str(DEMO))

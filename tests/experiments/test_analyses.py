@@ -59,7 +59,8 @@ def jacobians(folder: Path, _: int) -> None:
 
 def rates(folder: Path, budget: int) -> None:
     table = pd.DataFrame({"step": [0, 5, 10], "loss": 1.0, "rate": [4.0, 8.0, float(budget)]})
-    table.assign(gradient_norm2=table["rate"]).to_parquet(folder / "kappa.parquet")
+    moved = table.assign(time=[0.0, 0.1, 0.2], distance=[0.0, 3.0, 5.0], start_norm=100.0)
+    moved.assign(gradient_norm2=table["rate"]).to_parquet(folder / "kappa.parquet")
 
 
 def audit(folder: Path, _: int) -> None:
@@ -161,6 +162,25 @@ def test_kappa_is_the_least_ratio_to_the_start_of_each_budget(tmp_path: Path) ->
     assert rows[0] == ["1", "0.25", "10", "2", "0.279"]
     assert rows[1] == ["3", "0.75", "10", "2", "0.012 to 0.015"]
     assert rows[4][:3] == ["20", "1", "0"]
+
+
+def test_kappa_compares_the_fall_of_the_loss_with_the_decay_identity_and_proposition_1(tmp_path: Path) -> None:
+    """A run that follows gradient flow, L = exp(-∫ρ ds): the identity is an equality, and Proposition 1 holds throughout."""
+    time = np.linspace(0, 0.5, 6)
+    rate = 4.0 - 2.0 * time
+    loss = 3.0 * np.exp(-(4.0 * time - time**2))
+    run = kappa.with_theory(pd.DataFrame({"step": range(6), "time": time, "rate": rate, "loss": loss}))
+    np.testing.assert_allclose(run["identity"], run["fallen"], atol=1e-12)
+    np.testing.assert_allclose(run["bound"], 3.0 / 4.0 * 4.0 * time)
+    assert (run["fallen"] >= run["bound"]).all()
+    theory = kappa.render(finished("kappa", tmp_path)).tables[1]
+    cells = dict(zip(theory.header, [cell.text for cell in theory.rows[0]], strict=True))
+    assert cells["R = max ‖θ_t − θ_0‖"] == "5"
+    assert cells["R/‖θ_0‖"] == "5.00%"
+    assert float(cells["∫ρ ds"]) == pytest.approx(0.1 * (4 + 8) / 2 + 0.1 * (8 + 1) / 2, rel=1e-2)
+    assert cells["log L_0/L_T"] == "0"
+    assert cells["snapshots where Prop. 1 holds"] == "0 of 2", "the loss of these snapshots is constant"
+    assert cells["snapshots in the first tenth"] == "1"
 
 
 def test_contamination_counts_and_pairs_survive_every_format(tmp_path: Path) -> None:

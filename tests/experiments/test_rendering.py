@@ -1,6 +1,7 @@
 """What reports say of artifacts whose numbers are known: differences, bold, missing cells, and nothing twice."""
 
 import importlib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,13 +13,16 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Text
 from scipy import stats
 
-from experiments import case_study, loss_reduction, noise, regime, seeds, table1, teacher_utility, token_level
-from experiments.harness import report
-from experiments.harness.candidates import candidates
-from experiments.harness.sweep import Sweep, Trial, available, compose_sweep, dashed, published
+from experiments import case_study, loss_reduction, noise, pipeline, regime, seeds, table1, teacher_utility, token_level
+from experiments.harness import overview, printed_scores, report
+from experiments.harness.candidates import candidates, selection
+from experiments.harness.sweep import Sweep, Trial, available, compose_sweep, dashed, published, published_value
 from lark.config import Pool, Training
+from lark.config.student import INSTRUCTION
+from lark.errors import LarkError
 from lark.evaluation.operations import GRADE
 from lark.pool.noise import to_damage
 from lark.pool.trajectory import Trajectory
@@ -30,13 +34,15 @@ from tests.experiments.synthetic import COSTS, accuracy_of, fill
 
 SMALL = ["pool.questions=4", "tracking=none"]
 RENDERED = [name for name in available() if name in ("table1", "ablation_score", "ablation_weighting", "loss_reduction",
-            "teacher_utility", "token_level", "cost", "budget_scaling", "case_study", "seeds", "noise", "regime")]  # fmt: skip
+            "teacher_utility", "token_level", "cost", "budget_scaling", "case_study", "seeds", "noise", "regime",
+            "pipeline")]  # fmt: skip
 
 
 @cache
 def sweep_of(name: str, outputs: Path) -> Sweep:
     more = {
         "case_study": ["pool.ids=[demo-00002]"],
+        "pipeline": ["experiment.scales.demo.question=demo-00002"],
         "table1": ["method=random,lark"],
         "teacher_utility": ["method.teacher=1,2,5,7"],
         "loss_reduction": ["method=random,lark"],
@@ -153,6 +159,83 @@ def test_the_difference_to_the_papers_numbers_is_shown_only_where_it_says_someth
         assert float(shown["1"].replace("−", "-")) == pytest.approx(data["weight"].max() - 0.478, abs=6e-4)
     else:
         assert shown["5"] == "–", "the paper prints no number there"
+
+
+def test_the_case_study_compares_both_prompts_with_the_values_that_the_paper_prints() -> None:
+    printed = {name: published_value("case_study", f"g_{place}") for name, place in printed_scores.PRINTED.items()}
+    table = pd.DataFrame({"g_hat": printed.values(), "place": printed_scores.PRINTED.values()}, index=list(printed))
+    table = table.assign(teacher=[name[:-2] for name in printed])
+    scores = {printed_scores.OURS: table, printed_scores.AUTHORS: table.assign(g_hat=table["g_hat"] + 0.001)}
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in printed_scores.prompts_table(scores, []).rows}
+    assert rows["phi4-reason-plus.1"] == ["0.00960 (25)", "0.00960 (25)", "0.01060 (25)"]
+    assert rows["phi4-reason-plus, largest / least"][:2] == ["1.86×", "1.86×"]
+    assert rows["nemotron-super-v15, least"] == ["0.0052", "–", "–"]
+    lines = printed_scores.difference_summary(scores).splitlines()
+    assert lines[0] == "ĝ that the paper prints: 0.01782, 0.01687, 0.01426, 0.01285, 0.00960."
+    assert lines[1].endswith("mean distance from the paper's values 0.00000.")
+    assert lines[2].endswith("mean distance from the paper's values 0.00100.")
+
+
+def test_the_case_study_scores_the_published_pool_with_and_without_our_instruction(tmp_path: Path) -> None:
+    pool = tmp_path / "RSR_data"
+    for teacher in ("phi4-reason-plus", "gptoss-20b-high", "gptoss-120b-high", "nemotron-super-v15"):
+        (pool / teacher).mkdir(parents=True)
+        for rollout in (1, 2, 3):
+            turns = [
+                {"role": "user", "content": "1+1?"},
+                {"role": "assistant", "content": f"{teacher}, {rollout}: \\boxed{{2}}"},
+            ]
+            (pool / teacher / f"short-sys_5k_gen{rollout}.json").write_text(json.dumps([{"messages": turns}]))
+    where = [f"pool.path={pool}", "pool.ids=['00000']", "pool.questions=1", f"outputs={tmp_path / 'out'}", "tracking=none"]
+    sweep = compose_sweep("case_study", ["scale=paper", *where])
+    assert [trial.config.student.instruction for trial in sweep.trials] == [INSTRUCTION, None]
+    fill(sweep)
+    drawn = case_study.render(sweep)
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in drawn.tables[1].rows}
+    assert rows["gptoss-120b-high.2"][0] == "0.01285 (4)"
+    assert {cell for row in rows.values() for cell in row}.isdisjoint({"–"})
+    assert "ĝ with our prompt:" in drawn.summary
+    assert "ĝ with the pool's messages:" in drawn.summary
+
+
+def test_the_pipelines_figure_shows_the_scores_ranking_and_weights_of_the_runs_question(outputs: Path) -> None:
+    sweep = sweep_of("pipeline", outputs)
+    fill(sweep)
+    chosen = selection(sweep, sweep.trials[0])
+    assert chosen is not None
+    chosen = chosen[chosen["question_id"] == "demo-00002"].sort_values("rank")
+    figure = pipeline.render(sweep).figure
+    assert figure is not None
+    texts = [text.get_text() for text in figure.findobj(Text)]
+    shown = [text.split(" = ")[1] for text in texts if text.startswith("$q_") and " = " in text]
+    assert shown == [f"{weight:.3f}" for weight in chosen["weight"]]
+    assert [text for text in texts if text in set(chosen["candidate_id"])] == chosen["candidate_id"].tolist(), "in the ranking"
+    drawn = pipeline.overview_of(sweep, sweep.trials[0], "demo-00002")
+    assert drawn is not None
+    assert sum(text == f"{g_hat:.5f}" for text in texts for g_hat in set(drawn.candidates["g_hat"])) >= len(drawn.candidates)
+    assert [before for _, before, _ in drawn.accuracies] == [
+        metrics.accuracy_at_k.mean for metrics in sweep.metrics(sweep.trials[0], trained=False).values()
+    ]
+
+
+def test_a_question_that_is_not_in_the_pool_cannot_be_drawn(outputs: Path) -> None:
+    sweep = sweep_of("pipeline", outputs)
+    fill(sweep)
+    with pytest.raises(LarkError, match=r"experiment\.scales\.demo\.question=nowhere: no trajectory of this question"):
+        pipeline.overview_of(sweep, sweep.trials[0], "nowhere")
+
+
+def test_of_a_large_pool_the_pipeline_shows_the_best_teachers_and_rollouts() -> None:
+    names = [(f"teacher-{number:02d}", rollout) for number in range(20) for rollout in range(5)]
+    table = pd.DataFrame(names, columns=["teacher", "rollout"])
+    table = table.assign(candidate_id="c", g_hat=np.arange(100) / 100, n_tokens=9)
+    shown = overview.shown_candidates(table)
+    assert shown["teacher"].unique().tolist() == [f"teacher-{number:02d}" for number in range(8, 20)]
+    assert shown["rollout"].tolist() == [2, 3, 4] * 12
+    selected = table.assign(rank=np.where(table["g_hat"] > 0.895, 100 - 100 * table["g_hat"], np.nan), weight=0.1)
+    drawn = overview.Overview("s", "q", "why? " * 99, selected, 0.89, 20, [], [])
+    texts = [text.get_text() for text in overview.overview_figure(drawn).findobj(Text)]
+    assert {"and 8 more teachers", "and 60 more", "and 5 more", "not trained yet", "not evaluated yet"} <= set(texts)
 
 
 def test_teacher_utility_correlates_each_teachers_mean_score_with_its_students(outputs: Path) -> None:

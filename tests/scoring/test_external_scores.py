@@ -1,5 +1,7 @@
 """Scores of another tool: what is read, what is refused in one sentence and when, and what is counted and logged."""
 
+import json
+from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 
@@ -33,7 +35,7 @@ def written(path: Path, content: str | bytes) -> Path:
     [
         ("", "the file is empty; expected Parquet, or CSV with commas and a header"),
         ("\n \n", "the file is empty"),
-        (HEADER, "the file has a header but no rows"),
+        (HEADER, "the file has no scores"),
         (b"PAR1 and then nothing that Parquet would say", "looks like a Parquet file but cannot be read"),
         (b"\x00\x01\xff\xfe\x9c" * 50, "not UTF-8"),
         (HEADER + 'q1,"a,1\n', "line 2: cannot be read as CSV"),
@@ -41,7 +43,15 @@ def written(path: Path, content: str | bytes) -> Path:
         (HEADER + "q1,a,0.5,\nq2,a,0.5,\n", "line 2: 4 values, but the header has 3 columns"),
         (HEADER + "q1,a,1\nq2,b\n", "line 3: 2 values, but the header has 3 columns"),
         (HEADER.strip() + ",score\nq1,a,1,2\n", "the column 'score' appears 2 times"),
-        ('{"question_id": "q1", "candidate_id": "a", "score": 1}\n', "looks like JSON"),
+        ('[{"question_id": "q1", "candidate_id": "a", "score": 1}]\n', "looks like JSON"),
+        ('{"question_id": "q1", "candidate_id": "a", "score": 1}\n', "looks like JSON, but it is not a file of scores"),
+        ('{"scores": [[1, 2]], "candidate_files": []}', "`scores` has 1 rows, but `candidate_files` has 0 files"),
+        (
+            '{"scores": [[1, "high"]], "candidate_files": [{"teacher": "a", "path": "a/1.json"}]}',
+            "scores[0][1] must be a number",
+        ),
+        ('{"scores": {"0": 1}}', "scores['0'] must be a list of candidates; it is 1"),
+        ('{"scores": {"0": [{"candidate_id": 1}]}}', "scores['0'][0] has no `candidate_id` or no `g_hat`"),
         (HEADER.replace(",", ";") + "q1;a;1\n", "seem to be separated by semicolons); expected Parquet, or CSV with commas"),
         (HEADER.replace(",", "\t") + "q1\ta\t1\n", "separated by tabs"),
         ("question_id,candidate_id\nq1,a\n", "missing column(s) score;"),
@@ -63,6 +73,40 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_sentence_before_anything_r
     assert said in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out" / "pool").exists()
+
+
+def test_the_authors_matrix_of_scores_has_the_ids_of_the_papers_pool(tmp_path: Path) -> None:
+    """As their scorers write it: [C][N], a file of the pool per row, NaN where a score is missing."""
+    pool = tmp_path / "RSR_data"
+    for teacher in ("gptoss-20b-high", "qwq-32b"):
+        for rollout in (1, 2):
+            trajectory = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": f"{teacher}, {rollout}"}]
+            (pool / teacher).mkdir(parents=True, exist_ok=True)
+            rows = [{"messages": trajectory}, {"messages": [{"role": "user", "content": "2+2?"}, trajectory[1]]}]
+            (pool / teacher / f"short-sys_5k_gen{rollout}.json").write_text(json.dumps(rows))
+    files = sorted(pool.glob("*/*.json"))
+    content = {
+        "method": "rsr", "student_model": "/models/qwen2.5-7b", "n_problems": 2, "n_candidates": 4,
+        "candidate_files": [{"fidx": n, "teacher": f.parent.name, "path": f"/elsewhere/{f}"} for n, f in enumerate(files)],
+        "scores": [[0.1, 0.2], [0.3, float("nan")], [0.5, 0.6], [0.7, 0.8]],
+    }  # fmt: skip
+    scores = external.read_scores(written(tmp_path / "scores.json", json.dumps(content)))
+    trajectories = pd.DataFrame(
+        [asdict(t) for t in read(composed("pool=rsr", f"pool.path={pool}", "pool.questions=null").pool)]
+    )
+    matched = external.match(scores, trajectories[["question_id", "candidate_id"]], tmp_path / "scores.json")
+    assert matched.counts == {"unscored": 1, "infinite_scores": 0, "unknown_scores": 0}
+    by_id = dict(zip(zip(trajectories["question_id"], trajectories["candidate_id"], strict=True), matched.score, strict=True))
+    assert by_id["00000", "gptoss-20b-high.2"] == 0.3
+    assert by_id["00001", "qwq-32b.1"] == 0.6
+
+
+def test_the_released_scorers_dictionary_has_the_ids_of_the_file_that_was_scored(tmp_path: Path) -> None:
+    rows = [{"candidate_id": 0, "teacher": "x", "L": 1.2, "rho": 0.4, "g_hat": 0.01}, {"candidate_id": 1, "g_hat": None}]
+    content = {"method": "lark_ghat", "top_k": 50, "scores": {"7": rows}}
+    table = external.read_scores(written(tmp_path / "scores.json", json.dumps(content)))
+    assert table[["question_id", "candidate_id"]].to_numpy().tolist() == [["7", "0"], ["7", "1"]]
+    assert table["score"].tolist() == pytest.approx([0.01, np.nan], nan_ok=True)
 
 
 @pytest.mark.parametrize("name", ["scores.parquet", "scores.PARQUET", "scores.pq", "scores.csv", "scores"])

@@ -35,7 +35,7 @@ from lark.runtime.plan import make_plan, wanted
 from lark.runtime.store import Checksums
 from lark.training import trainer as trainer_module
 from lark.training.checkpoints import damage
-from lark.training.curves import keep_steps, read_curve, snapshot_steps
+from lark.training.curves import flow_times, keep_steps, read_curve, snapshot_steps
 from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, merged, transposed_layers
 from lark.training.operations import TRAIN
@@ -442,6 +442,27 @@ def test_a_missing_held_out_file_is_refused() -> None:
 )
 def test_snapshots_are_evenly_spaced_from_the_first_to_the_last_step(count: int, steps: int, expected: list[int]) -> None:
     assert snapshot_steps(count, steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("early", "steps", "expected"),
+    [(0, 40, [0, 20, 40]), (3, 40, [0, 2, 4, 20, 40]), (9, 40, [0, 1, 2, 3, 4, 20, 40]), (5, 8, [0, 1, 4, 8])],
+)
+def test_early_snapshots_are_dense_in_the_first_tenth_of_training(early: int, steps: int, expected: list[int]) -> None:
+    assert snapshot_steps(3, steps, early) == expected
+
+
+def test_the_time_of_gradient_flow_is_the_sum_of_the_learning_rates_of_steps_that_were_taken(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [
+        {"step": 0, "held_out_loss": 2.0},
+        {"step": 1, "learning_rate": 0.1},
+        {"step": 2, "learning_rate": 0.2, "skipped": ["q1/a"]},
+        {"step": 3, "learning_rate": 0.4},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert flow_times(path, [0, 1, 2, 3]) == pytest.approx([0.0, 0.1, 0.1, 0.5])
+    assert math.isnan(flow_times(path, [0, 4])[1]), "the curve ends before step 4"
 
 
 def test_what_was_logged_after_the_checkpoint_is_forgotten(tmp_path: Path) -> None:
