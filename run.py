@@ -30,6 +30,7 @@ from lark.config.cli import as_hydra_reads, outputs_typed, raised_by_hydra, sent
 from lark.errors import LarkError
 from lark.runtime.entry import INTERRUPTED, explain, run_main
 from lark.runtime.machine import claim
+from lark.runtime.tracking import with_sweep_group
 
 if TYPE_CHECKING:
     from lark.runtime.pipeline import Pipeline
@@ -110,7 +111,7 @@ def command_line() -> str | None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     config.register()
     try:
-        sys.argv[1:] = as_hydra_reads(sys.argv[1:])
+        sys.argv[1:] = with_sweep_group(as_hydra_reads(sys.argv[1:]))
         main()
     except (HydraException, OmegaConfBaseException, LarkError) as error:
         failures.append(f"error: {sentence(error)}")
