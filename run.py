@@ -64,9 +64,12 @@ def main(composed: DictConfig) -> None:
 def _run(settings: config.Config, folder: Path) -> None:
     from lark.report.run_summary import run_summary  # noqa: PLC0415  # not needed for --help and --cfg
     from lark.runtime import slurm  # noqa: PLC0415
+    from lark.runtime.fetch import fetch  # noqa: PLC0415
     from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
 
-    if settings.dry_run:
+    if settings.only_fetches:
+        fetch(settings)
+    elif settings.dry_run:
         _plan(settings, folder)
     elif settings.hardware.cluster == "slurm" and slurm.is_follower():
         slurm.follow(settings.outputs_path)
