@@ -49,10 +49,11 @@ def check(benchmark: Benchmark) -> None:
 
 def fetch(benchmark: Benchmark) -> bool:
     """Download the benchmarks that are read from public datasets and are not here yet. Returns whether there were any."""
-    missing = {name: task for name, task in benchmark.tasks.items() if public.is_public(name, task) and not is_here(name, task)}
-    for name, task in missing.items():
+    missing = [(name, task) for name, task in benchmark.tasks.items() if not is_here(name, task)]
+    downloads = [(name, task) for name, task in missing if public.is_public(name, task)]
+    for name, task in downloads:
         public.downloaded(name, task)
-    return len(missing) > 0
+    return len(downloads) > 0
 
 
 def doubtful(problems: Sequence[Problem], task: Task) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The public datasets of benchmarks: one file of a dataset on the Hugging Face hub, downloaded once and kept in the hub's cache."""
+"""The public datasets of benchmarks: one file of a hub dataset, downloaded once and kept in the hub's cache."""
 
 import logging
 from dataclasses import replace
@@ -50,7 +50,8 @@ def _source(task: Task) -> PublicFile:
 
 
 def _read_from(task: Task, path: str) -> Task:
-    return replace(task, path=path, question_field=_source(task).question_field or task.question_field, public=None)
+    question = _source(task).question_field or task.question_field
+    return replace(task, path=path, question_field=question, public=None)
 
 
 def _gated(name: str, source: PublicFile) -> LarkError:

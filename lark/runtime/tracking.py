@@ -32,7 +32,8 @@ def with_sweep_group(arguments: list[str]) -> list[str]:
     The name shows what is swept. A checksum of all settings tells sweeps apart without showing the others, such as paths. The
     same command always gets the same name, so repeating a finished sweep adds no runs.
     """
-    is_sweep = any(argument == "-m" or (len(argument) > 3 and "--multirun".startswith(argument)) for argument in arguments)
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    is_sweep = any(flag == "-m" or (len(flag) > 3 and "--multirun".startswith(flag)) for flag in flags)
     settings = sorted(argument for argument in arguments if "=" in argument and not argument.startswith("-"))
     keys = {setting.lstrip("+").partition("=")[0] for setting in settings}
     if not is_sweep or keys & {"experiment", "tracking.group"}:
