@@ -30,6 +30,7 @@ from lark.config.cli import as_hydra_reads, outputs_typed, raised_by_hydra, sent
 from lark.errors import LarkError
 from lark.runtime.entry import INTERRUPTED, explain, run_main
 from lark.runtime.machine import claim
+from lark.runtime.tracking import with_sweep_group
 
 if TYPE_CHECKING:
     from lark.runtime.pipeline import Pipeline
@@ -63,9 +64,12 @@ def main(composed: DictConfig) -> None:
 def _run(settings: config.Config, folder: Path) -> None:
     from lark.report.run_summary import run_summary  # noqa: PLC0415  # not needed for --help and --cfg
     from lark.runtime import slurm  # noqa: PLC0415
+    from lark.runtime.fetch import fetch  # noqa: PLC0415
     from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
 
-    if settings.dry_run:
+    if settings.only_fetches:
+        fetch(settings)
+    elif settings.dry_run:
         _plan(settings, folder)
     elif settings.hardware.cluster == "slurm" and slurm.is_follower():
         slurm.follow(settings.outputs_path)
@@ -110,7 +114,7 @@ def command_line() -> str | None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     config.register()
     try:
-        sys.argv[1:] = as_hydra_reads(sys.argv[1:])
+        sys.argv[1:] = with_sweep_group(as_hydra_reads(sys.argv[1:]))
         main()
     except (HydraException, OmegaConfBaseException, LarkError) as error:
         failures.append(f"error: {sentence(error)}")

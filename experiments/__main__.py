@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> str | None:
 
 def run(name: str, arguments: list[str]) -> list[str]:
     """Run the whole sweep, even if trials fail, and then write its report. Return the failures."""
-    sweep = compose_sweep(name, arguments)
+    sweep = compose_sweep(name, arguments, starts=True)
     draw(sweep)  # with partial or no results: a sweep that cannot be drawn fails before hours of work
     conduct = getattr(_module(sweep), "conduct", None)
     if conduct is not None:  # which trials run depends on the results of others
@@ -80,7 +80,7 @@ def run(name: str, arguments: list[str]) -> list[str]:
 
 def submit(name: str, arguments: list[str]) -> list[str]:
     """Submit the sweep's steps, each once, and return. What is finished or under way is left alone."""
-    sweep = compose_sweep(name, arguments)
+    sweep = compose_sweep(name, arguments, starts=True)
     draw(sweep)
     if hasattr(_module(sweep), "conduct"):
         raise LarkError(

@@ -25,6 +25,8 @@ from lark.runtime.store import Checksums
 
 ROOT = Path(__file__).parent.parent
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test uses a network; those with a hub of their own (tests/hub.py) say so
+
 settings.register_profile("shared-cores", deadline=None)  # an example may take long while other processes use the cores
 settings.load_profile("shared-cores")
 

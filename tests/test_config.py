@@ -1,5 +1,7 @@
 """Every option of every group composes; a mistake is reported in one sentence."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ NEEDS = {
     "pool=files": ["pool.path=x.jsonl"], "pool=hub": ["pool.path=a/b"], "pool=mix": ["++pool.mix.a.path=x"],
     "method=external": ["method.path=x.csv"],
     "student=own": ["student.path=my/student", "student.max_length=8192"],
+    "budget=total": ["budget.total=5000"], "budget=tokens": ["budget.tokens=50M"],
 }  # fmt: skip
 
 
@@ -27,7 +30,7 @@ NEEDS = {
 def test_every_option_composes(group: str, option: str) -> None:
     choice = f"{group}='{option}'"
     loaded = composed(choice, *NEEDS.get(f"{group}={option}", []))
-    assert loaded.budget.size >= 1
+    assert loaded.budget.limit or loaded.budget.size >= 1
 
 
 def test_the_papers_sentence_means_the_papers_run() -> None:
@@ -134,6 +137,7 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["budget=0"], "budget=0: select at least 1"),
         (["budget="], "budget=: must be a whole number."),
         (["budget=three"], "budget=three: must be a whole number."),
+        (["budget=total"], "budget.total=: give a whole number of at least 1"),
         (["budget=1,3"], "budget=1,3: these are several values; to run each of them, add -m."),
         (["method=lark,rsr"], "method=lark,rsr: these are several values; to run each of them, add -m."),
         (
@@ -213,6 +217,26 @@ def test_a_budget_is_typed_as_a_number() -> None:
         "-m", "budget.size=3", "budget.size=1,3", "budget.size=7", "method=lark",
     ]  # fmt: skip
     assert composed(*as_hydra_reads(["budget=7"])).budget.size == 7
+
+
+def test_a_typed_number_means_the_option_of_the_same_name() -> None:
+    """`budget=3` sets budget.size, as `budget=7` does, so an option that is a number may not set anything else."""
+    numbers = [option for group, option in OPTIONS if group == "budget" and option.isdigit()]
+    assert sorted(numbers, key=int) == ["1", "3", "5", "10", "20"]
+    for number in numbers:
+        assert composed(f"budget='{number}'") == composed(*as_hydra_reads([f"budget={number}"]))
+
+
+def test_help_lists_the_budgets() -> None:
+    shown = subprocess.run([sys.executable, "run.py", "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "\nbudget: 1, 10, 20, 3, 5, tokens, total\n" in shown.stdout
+
+
+def test_a_budget_across_questions_is_an_option_that_needs_its_number() -> None:
+    chosen = composed(*as_hydra_reads(["budget=tokens", "budget.tokens=50M"]))
+    assert chosen == composed("budget.tokens=50M")
+    assert chosen.budget.identity == {"tokens": 50_000_000}
+    assert composed(*as_hydra_reads(["budget=total", "budget.total=5k", "budget.size=3"])).budget.name == "total5k-B3"
 
 
 def test_paths_and_columns_are_typed_as_they_are() -> None:

@@ -38,7 +38,7 @@ LAYERS = [
         "lark.training.operations", "lark.evaluation.operations", "lark.analysis.operations",
     ],
     ["lark.runtime.registry"],
-    ["lark.runtime.plan", "lark.runtime.unused"],
+    ["lark.runtime.plan", "lark.runtime.unused", "lark.runtime.fetch"],
     ["lark.runtime.pipeline"],
     ["lark.report", "lark.publish", "lark.explorer", "lark.gpu_check", "lark.planner.__main__"],
     ["experiments"],

@@ -26,7 +26,7 @@ from lark.evaluation.metrics import BenchmarkMetrics
 from lark.report.run_summary import metrics_of
 from lark.runtime.integrity import verify
 from lark.runtime.operation import Step
-from lark.runtime.plan import make_plan, wanted
+from lark.runtime.plan import fetched_plan, make_plan, wanted
 from lark.runtime.store import Artifact, Checksums, Kind, Store
 
 ROOT = Path(__file__).parents[2]
@@ -137,8 +137,11 @@ def find(name: str) -> str:
     return known
 
 
-def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
-    """The trials of an experiment, given what the user typed after its name."""
+def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False) -> Sweep:
+    """The trials of an experiment, given what the user typed after its name.
+
+    `starts`: it runs now, so the benchmarks that it needs are downloaded.
+    """
     conf.register()
     for argument in arguments:
         if "=" not in argument and not argument.startswith("~"):
@@ -167,9 +170,10 @@ def compose_sweep(name: str, arguments: Sequence[str] = ()) -> Sweep:
             raise LarkError(sentence(error)) from error
         raise
     checksums = Checksums(configs[0].outputs_path)
+    planned = fetched_plan if starts else make_plan
     typed = set(arguments)
     trials = [
-        Trial(tuple(o for o in overrides if o not in typed), config, tuple(make_plan(config, checksums, elsewhere=True)))
+        Trial(tuple(o for o in overrides if o not in typed), config, tuple(planned(config, checksums, elsewhere=True)))
         for overrides, config in zip(batch, configs, strict=True)
     ]
     # Settings that cannot change a result do not count as changes.

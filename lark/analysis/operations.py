@@ -45,6 +45,10 @@ def _audit(job: Job) -> Counts:
     return contamination.write_audit(job)
 
 
+def _fetch_benchmarks(config: Config) -> bool:
+    return benchmarks.fetch(config.benchmark)
+
+
 def _check_benchmarks(config: Config, machine: Machine) -> None:
     benchmarks.check(config.benchmark)
 
@@ -215,7 +219,7 @@ KAPPA = Operation(
     "kappa", "analyse", "lark.analysis.worker:kappa", allocator=EXPANDABLE, collect=_merge(KAPPA_TABLE.file, "snapshots"),
     cost=_kappa_cost, remedies=_kappa_remedies,
 )  # fmt: skip
-CONTAMINATION = Operation("contamination", "analyse", _audit, check=_check_benchmarks)
+CONTAMINATION = Operation("contamination", "analyse", _audit, fetch=_fetch_benchmarks, check=_check_benchmarks)
 TIMING = Operation("cost", "analyse", "lark.analysis.timing:measure", processes="one", check=_check_timing, asks_judge=True)
 
 OPERATIONS = (GRADIENTS, ESTIMATES, TEACHERS, JACOBIANS, KAPPA, CONTAMINATION, TIMING)

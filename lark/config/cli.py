@@ -30,7 +30,7 @@ FLAGS = VALUED | {"--help", "-h", "--hydra-help", "--version", "--resolve", "--r
 def as_hydra_reads(arguments: list[str]) -> list[str]:
     """Translate what users type into Hydra's syntax.
 
-    `budget=3` is short for `budget.size=3`.
+    `budget=3` is short for `budget.size=3`: Hydra reads no number as the name of an option, and any number is a budget.
     `force=grade` and `stages=select,train` are lists, which Hydra expects in brackets. `pool.fields` and `pool.mix` have no
     keys until they are added; options of a method are added too, so that the method itself reports those that it does not
     take. Paths may contain spaces and non-ASCII letters, which Hydra expects in quotes. Flags such as -m may be anywhere; Hydra
@@ -130,7 +130,7 @@ def _as_hydra_reads(argument: str) -> str:
     key, _, value = argument.partition("=")
     if key == "weighting.name":
         return f"weighting={value}"
-    if key == "budget":
+    if key == "budget" and (value.isdigit() or value not in options_of(key)):
         return "budget.size=" + value.replace("'", "")
     if key in ("force", "stages") and re.fullmatch(r"\w+(,\w+)*", value) and value != "null":
         return f"{key}=[{value}]"

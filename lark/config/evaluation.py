@@ -13,6 +13,22 @@ AVERAGE = "Avg"
 
 
 @dataclass
+class PublicFile:
+    """A file of a public dataset on the Hugging Face hub, which is read if a benchmark's own file is not here."""
+
+    instead_of: str = MISSING
+    """The benchmark's own file. The dataset is read if `path` names this file and it does not exist: any other path is meant."""
+    dataset: str = MISSING
+    """Id of the dataset."""
+    file: str = MISSING
+    """Path of the file in the dataset."""
+    revision: str | None = None
+    """Commit of the dataset. None: the newest."""
+    question_field: str | None = None
+    """Column of the question. None: as in the benchmark's own file."""
+
+
+@dataclass
 class Task:
     """One benchmark: where its problems are and how its answers are read."""
 
@@ -38,6 +54,8 @@ class Task:
     """Expected number of problems; any other number is an error. None: not checked."""
     limit: int | None = None
     """Use only this many problems, the first ones, for a quick test."""
+    public: PublicFile | None = None
+    """The public dataset that has the problems, for a benchmark whose file is not here."""
 
 
 @dataclass
@@ -80,6 +98,8 @@ class Benchmark:
 
     name: str = MISSING
     tasks: dict[str, Task] = field(default_factory=dict)
+    skip: list[str] = field(default_factory=list)
+    """Names of tasks that are left out, e.g. [gpqa_diamond]."""
     decoding: Decoding = field(default_factory=Decoding)
     grader: str = "paper"
     """The grader of the headline number: paper (string rules) or verify (mathematical equality). Both grades are stored."""
@@ -99,6 +119,17 @@ class Benchmark:
             _check_options(f"benchmark.tasks.{name}", task)
             for key, number in (("limit", task.limit), ("count", task.count)):
                 require(number is None or number >= 1, f"benchmark.tasks.{name}.{key}", number, "must be at least 1, or null")
+
+    def leave_out(self) -> None:
+        """Remove the tasks in `skip`, and empty it: workers rebuild the configuration from its values, without these tasks."""
+        for name in self.skip:
+            one_of("benchmark.skip", name, tuple(self.tasks))
+        left = {name: task for name, task in self.tasks.items() if name not in self.skip}
+        require(
+            not self.skip or len(left) > 0, "benchmark.skip", self.skip, "nothing would be left; keep at least one benchmark"
+        )
+        self.tasks = left
+        self.skip = []
 
 
 def _check_options(key: str, task: Task) -> None:

@@ -93,7 +93,7 @@ class Tracking:
     project: str = "lark"
     entity: str | None = None
     group: str | None = None
-    """W&B group. All trials of a sweep are in one group."""
+    """W&B group. All trials of a sweep are in one group. None: a sweep (`-m`) is named after what it sweeps over."""
 
     def __post_init__(self) -> None:
         one_of("tracking.mode", self.mode, ("offline", "online", "none"))

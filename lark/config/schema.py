@@ -25,6 +25,8 @@ from lark.names import file_name
 from lark.secrets import redact, secret_refused, settings_with_secrets
 
 STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
+FETCH = "fetch"
+"""A value of `stages` that only downloads the inputs of a run. A run without it downloads what it needs itself."""
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Config:
     scale: str = "demo"
     """Scale of an experiment: demo (minutes on this machine), paper, or another one that the experiment defines."""
     stages: list[str] = field(default_factory=lambda: list(STAGES))
-    """Stages to run. Earlier stages that they depend on run too, unless they are finished."""
+    """Stages to run. Earlier stages that they depend on run too, unless they are finished. [fetch]: download all inputs."""
     force: list[str] = field(default_factory=list)
     """Stages, operations or analyses whose artifacts are rebuilt even if they are finished."""
     dry_run: bool = False
@@ -67,7 +69,9 @@ class Config:
         require(self.outputs.strip() != "", "outputs", repr(self.outputs), "give a folder, e.g. outputs=outputs")
         require(len(self.stages) > 0, "stages", "[]", f"name at least one of {', '.join(STAGES)}")
         for stage in self.stages:
-            one_of("stages", stage, STAGES)
+            one_of("stages", stage, (FETCH, *STAGES))
+        alone = FETCH not in self.stages or len(self.stages) == 1
+        require(alone, "stages", self.stages, "fetch runs alone: run it first, then the other stages")
         one_of("whole_weights", self.whole_weights, ("uniform", "margins"))
         alone = self.experiment.name is None
         if not alone:
@@ -78,6 +82,11 @@ class Config:
     def weighting_name(self) -> str | None:
         """The effective weighting: the requested one, or the method's default. None: no training, whatever is requested."""
         return self.weighting if self.weighting != "auto" and self.method.weighting is not None else self.method.weighting
+
+    @property
+    def only_fetches(self) -> bool:
+        """Whether the run downloads its inputs and does nothing else."""
+        return self.stages == [FETCH]
 
     @property
     def wants_report(self) -> bool:
@@ -134,6 +143,7 @@ def load(composed: DictConfig, run_folder: Path | None = None) -> Config:
     assert isinstance(config, Config)
     for key in _unknown(OmegaConf.to_container(composed), config):
         raise LarkError(f"+{key}: there is no such key, so it would have no effect; `--cfg job` lists all keys.")
+    config.benchmark.leave_out()
     check_values(config)
     for key, what in settings_with_secrets(OmegaConf.to_container(composed)):
         _redact_files(run_folder)

@@ -1,4 +1,4 @@
-"""Load benchmarks: a local JSONL, Parquet or CSV file, a hub dataset, or the generated demo. A new one is one YAML file."""
+"""Load benchmarks: a JSONL, Parquet or CSV file, a dataset of the hub, or the generated demo. A new one is one YAML file."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from typing import Any
 from lark.config import Benchmark, Task
 from lark.config.checks import user_path
 from lark.errors import LarkError, first_line
-from lark.evaluation import prompts
+from lark.evaluation import prompts, public
 from lark.grading.answers import AnswerFormat, canonical_number, grade_paper
 from lark.reading.rows import Row, id_text, is_invisible, is_table, plain_text, rows
 
@@ -40,11 +40,20 @@ class Problem:
 
 
 def check(benchmark: Benchmark) -> None:
-    """Read every benchmark that is on this machine, so that errors in it are reported before training."""
+    """Read every benchmark that is a file, also of a public dataset, so that errors in it are reported before training."""
     for name, task in benchmark.tasks.items():
-        if is_here(name, task):
+        if public.is_public(name, task) or is_here(name, task):
             for note in doubtful(load(name, task), task):
                 log.warning("benchmark %s: %s", name, note)
+
+
+def fetch(benchmark: Benchmark) -> bool:
+    """Download the benchmarks that are read from public datasets and are not here yet. Returns whether there were any."""
+    missing = [(name, task) for name, task in benchmark.tasks.items() if not is_here(name, task)]
+    downloads = [(name, task) for name, task in missing if public.is_public(name, task)]
+    for name, task in downloads:
+        public.downloaded(name, task)
+    return len(downloads) > 0
 
 
 def doubtful(problems: Sequence[Problem], task: Task) -> Iterator[str]:
@@ -81,7 +90,9 @@ def load_if_here(name: str, task: Task) -> Sequence[Problem] | None:
 
 
 def is_here(name: str, task: Task) -> bool:
-    """Whether no hub is needed: the benchmark is a file, is generated, or is a local path that does not exist."""
+    """Whether nothing must be downloaded: the benchmark is a file, is generated, or is a local path that does not exist."""
+    if public.is_public(name, task):
+        return public.cached(task) is not None
     return not task.path or task.path == "demo" or _path(name, task).is_file() or _is_missing(name, task)
 
 
@@ -98,6 +109,8 @@ def _is_missing(name: str, task: Task) -> bool:
 
 def load(name: str, task: Task) -> Sequence[Problem]:
     """The problems of a benchmark, checked. A file is parsed only once, until it changes."""
+    if public.is_public(name, task):
+        task = public.downloaded(name, task)
     path = _path(name, task)
     stamp = (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
     if stamp is None and task.path != "demo":

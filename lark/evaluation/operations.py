@@ -26,6 +26,10 @@ def _gpus(config: Config) -> int:
     return config.engine.tensor_parallel
 
 
+def _fetch(config: Config) -> bool:
+    return benchmarks.fetch(config.benchmark)
+
+
 def _check_generate(config: Config, machine: Machine) -> None:
     check_engine(config.engine, machine, {"engine.tensor_parallel": _gpus(config)})
     benchmarks.check(config.benchmark)
@@ -74,7 +78,7 @@ def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settin
 
 GENERATE = Operation(
     "generate", "evaluate", "lark.evaluation.generate:generate", processes="sharing", gpus=_gpus,
-    collect=grade.collect, check=_check_generate, cost=_cost, remedies=_remedies,
+    collect=grade.collect, fetch=_fetch, check=_check_generate, cost=_cost, remedies=_remedies,
 )  # fmt: skip
 GRADE = Operation(
     "grade",

@@ -3,6 +3,7 @@
 import logging
 
 from lark.config import Config
+from lark.evaluation import benchmarks
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.noise import noisy, to_damage
@@ -31,11 +32,16 @@ def _pool(job: Job) -> Counts:
     return pools.write(trajectories, job.folder / pools.FILE, pool, tally)
 
 
+def _fetch(config: Config) -> bool:
+    """The benchmarks, if questions that are in them are removed. The pool itself is downloaded when it is read."""
+    return config.pool.decontaminate and benchmarks.fetch(config.benchmark)
+
+
 def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:
     if made or config.stages == [POOL.stage]:  # nothing else was asked for
         log.info(pool_summary(counts))
 
 
-POOL = Operation("pool", "pool", _pool, notice=_at_a_glance, row_seconds=1.5e-3, shard_rows=PART_BYTES // 20_000)
+POOL = Operation("pool", "pool", _pool, fetch=_fetch, notice=_at_a_glance, row_seconds=1.5e-3, shard_rows=PART_BYTES // 20_000)
 
 OPERATIONS = (POOL,)

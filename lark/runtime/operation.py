@@ -98,6 +98,8 @@ class Operation:
     """PYTORCH_ALLOC_CONF of its workers on GPUs, unless the user has set it. Empty: PyTorch's default."""
     collect: Callable[[Job, Counts], Counts] | None = None
     """Called in this process when all workers are done: merges their shards. Returns the counts, with its own added."""
+    fetch: Callable[[Config], bool] | None = None
+    """Called before the plan is final: downloads inputs whose content is part of fingerprints. Returns whether any were missing."""
     check: Callable[[Config, Machine], None] | None = None
     """Called before anything runs: checks packages, files and settings. Raises LarkError."""
     preview: Callable[[Config, Mapping[str, Path]], None] | None = None

@@ -22,7 +22,7 @@ from lark.runtime.integrity import verify
 from lark.runtime.launch import command, environment, run_worker
 from lark.runtime.machine import Machine, resolve
 from lark.runtime.operation import Counts, Job, Step
-from lark.runtime.plan import make_plan, wanted
+from lark.runtime.plan import fetched_plan, wanted
 from lark.runtime.record import Record
 from lark.runtime.store import CARD, Artifact, Checksums, Store, write_text
 from lark.runtime.tracking import Tracker
@@ -48,7 +48,7 @@ class Pipeline:
         self.config = config
         self.machine = check_machine(config)
         self.store = Store(config.outputs_path)
-        self.plan = make_plan(config, Checksums(config.outputs_path))
+        self.plan = fetched_plan(config, Checksums(config.outputs_path))
         self.steps = [step for step in wanted(self.plan, config.stages) if only is None or step.key == only]
         """The steps of the requested stages and those they depend on."""
         if not config.dry_run:

@@ -80,6 +80,15 @@ def make_plan(config: Config, checksums: Checksums, elsewhere: bool = False) -> 
     return _Plan(config, checksums, elsewhere).steps()
 
 
+def fetched_plan(config: Config, checksums: Checksums, elsewhere: bool = False) -> list[Step]:
+    """The same, for a run that starts now: the benchmarks that it needs are downloaded first, because a benchmark that is here is
+    identified by its problems, and one that is not by its source."""
+    plan = make_plan(config, checksums, elsewhere)
+    fetches = dict.fromkeys(step.operation.fetch for step in wanted(plan, config.stages))
+    missing = [fetch(config) for fetch in fetches if fetch is not None]
+    return make_plan(config, checksums, elsewhere) if any(missing) else plan
+
+
 def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
     """The steps of these stages, and those they depend on."""
     kept: list[Step] = []
@@ -429,7 +438,7 @@ def _questions(name: str, task: Task) -> dict[str, Any]:
     """Everything in a task that can change a student's answers: the problems and the system prompt."""
     problems = benchmarks.load_if_here(name, task)
     if problems is None:
-        return {key: value for key, value in asdict(task).items() if key not in ("label", "count")} | {"name": name}
+        return {key: value for key, value in asdict(task).items() if key not in ("label", "count", "public")} | {"name": name}
     return {"questions": _digest((p.id, p.question) for p in problems), "answer_format": task.answer_format}
 
 

@@ -1,9 +1,11 @@
 """Weights & Biases as a mirror of the local files (`metrics.jsonl`, `summary.json`), which are authoritative."""
 
 import contextlib
+import hashlib
 import importlib.util
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -16,6 +18,35 @@ from lark.reading.untrusted import parse_object
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 2.0
+
+
+LONGEST_GROUP = 128
+"""Characters of a group's name that W&B accepts."""
+SAME_SWEEP = ("tracking", "hardware", "outputs", "stages", "force", "dry_run", "hydra")
+"""Settings that do not make a sweep another one: they change no result."""
+
+
+def with_sweep_group(arguments: list[str]) -> list[str]:
+    """The command line, with a W&B group for a sweep (`-m`) that has none. Experiments name theirs in their file.
+
+    The name shows what is swept. A checksum of all settings tells sweeps apart without showing the others, such as paths. The
+    same command always gets the same name, so repeating a finished sweep adds no runs.
+    """
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    is_sweep = any(flag == "-m" or (len(flag) > 3 and "--multirun".startswith(flag)) for flag in flags)
+    settings = sorted(argument for argument in arguments if "=" in argument and not argument.startswith("-"))
+    keys = {setting.lstrip("+").partition("=")[0] for setting in settings}
+    if not is_sweep or keys & {"experiment", "tracking.group"}:
+        return arguments
+    relevant = [setting for setting in settings if re.split(r"[./=]", setting.lstrip("+"))[0] not in SAME_SWEEP]
+    checksum = hashlib.sha256("\n".join(relevant).encode()).hexdigest()[:6]
+    swept = [argument for argument in arguments if argument in relevant and SEVERAL.search(argument)]
+    shown = re.sub(r"[^\w.,=+ ()-]", "_", " ".join(swept))[: LONGEST_GROUP - len(checksum) - 1]
+    return [*arguments, f"tracking.group='{shown or 'sweep'} {checksum}'"]
+
+
+SEVERAL = re.compile(r"=(?![\[{'\"]).*[,(]|=['\"].*['\"],")
+"""A setting with several values: a list with commas, or a function such as range(1,4). Not a single value in brackets or quotes."""
 
 
 class Tracker:

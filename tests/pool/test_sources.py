@@ -2,14 +2,12 @@
 
 import bz2
 import gzip
-import http.server
 import json
 import lzma
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +30,7 @@ from lark.pool.summary import pool_summary
 from lark.reading.rows import rows as read_rows
 from lark.runtime.store import Checksums, checksum
 from tests.conftest import ROOT, composed
+from tests.hub import serving
 from tests.pool.rows import chat, layout_rows, openr1, write_jsonl
 
 TEACHERS = [f"teacher-{number}b" for number in range(11)]
@@ -380,61 +379,19 @@ except LarkError as error:
 """
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """The parts of the hub's API that a download of a dataset uses, for the files of one folder."""
-
-    folder: Path
-    commit = "0" * 40
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        names = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
-        place = self.path.split("?")[0]
-        if "/revision/" in place:
-            info = {"id": "Umean/RSR_data", "sha": self.commit, "siblings": [{"rfilename": name} for name in names]}
-            self.answer(json.dumps(info).encode())
-        elif "/tree/" in place:
-            tree = [{"type": "file", "path": name, "size": (self.folder / name).stat().st_size, "oid": name} for name in names]
-            self.answer(json.dumps(tree).encode())
-        elif "/resolve/" in place:
-            name = place.split("/resolve/")[1].split("/", 1)[1]
-            self.answer(
-                (self.folder / name).read_bytes(), {"ETag": f'"{name.replace("/", "-")}"', "X-Repo-Commit": self.commit}
-            )
-        else:
-            self.send_error(404)
-
-    def answer(self, content: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(200)
-        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 def test_the_published_pool_is_downloaded_once_and_then_read_offline(tmp_path: Path) -> None:
     """With the real client of the hub, and a server of ours in the hub's place."""
-    published(tmp_path / "data")
-    hub = type("OurHub", (Hub,), {"folder": tmp_path / "data"})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    env = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "hf"),
-           "PYTHONPATH": str(ROOT), "HF_HUB_DISABLE_XET": "1"}  # fmt: skip
+    published(tmp_path / "served" / "Umean" / "RSR_data")
+    env = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": str(ROOT)}
 
     def outcome(**more: str) -> str:
         run = [sys.executable, "-c", SERVED]
         return subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path, env=env | more).stdout.strip()
 
-    assert outcome() == "[66, 11, 2]"
+    with serving(tmp_path / "served") as served:
+        env |= served
+        assert outcome() == "[66, 11, 2]"
     assert not list((tmp_path / "hf").rglob("README.md")), "only the pool's files are downloaded"
-    server.shutdown()
-    server.server_close()
     assert outcome() == "[66, 11, 2]"
     missing = outcome(HF_HOME=str(tmp_path / "empty"))
     assert missing.startswith("pool.path=Umean/RSR_data: there is no such folder here, and the dataset cannot be downloaded (")

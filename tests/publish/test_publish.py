@@ -81,6 +81,12 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
+@pytest.fixture(autouse=True)
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests reach the hub of these tests, which is on this machine."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+
 @pytest.fixture
 def artifact(tmp_path: Path) -> Path:
     return made(tmp_path, "selection", {"train.jsonl": '{"messages": []}\n', "selection.parquet": "rows", "config.yaml": "{}"})

@@ -263,6 +263,13 @@ def test_benchmarks_are_parsed_once_in_a_plan(tmp_path: Path, monkeypatch: pytes
     assert len(parsed) == 1
 
 
+def test_methods_and_budgets_share_one_scoring_pass(tmp_path: Path) -> None:
+    swept = [(method, budget) for method in ("random", "rsr", "lark") for budget in (1, 3)]
+    plans = [steps(tmp_path, f"method={method}", f"budget={budget}", "stages=[select]") for method, budget in swept]
+    passes = {step.key for plan in plans for step in plan if step.operation == SCORE}
+    assert len(passes) == 1
+
+
 def test_the_demos_student_is_where_students_are_looked_up() -> None:
     assert (DEMO / "config.json").is_file()
 
