@@ -137,9 +137,7 @@ def _grids(axes: Axes, overview: Overview) -> None:
             share = float(colour(candidate["g_hat"]))
             _box(axes, left, y, CARD, height, **outline)
             _box(axes, right, y, CARD, height, **({"facecolor": HEAT(share)} | outline))
-            axes.text(
-                left + CARD / 2, middle, f"{candidate['n_tokens']:,} tokens", size=7, ha="center", va="center", color=SOFT
-            )
+            axes.text(left + CARD / 2, middle, f"{candidate['n_tokens']:,} tok", size=7, ha="center", va="center", color=SOFT)
             ink = "white" if share > 0.75 else INK
             axes.text(right + CARD / 2, middle, f"{candidate['g_hat']:.5f}", size=7.5, ha="center", va="center", color=ink)
     hidden = overview.candidates["teacher"].nunique() - len(teachers)

@@ -37,7 +37,9 @@ FEW = [
 def test_every_experiment_composes_at_every_scale(name: str, scale: str, tmp_path: Path) -> None:
     few = FEW if name != "cost" else ["method=local_naturalness"]
     sweep = compose_sweep(name, [f"scale={scale}", f"outputs={tmp_path}", *few])
-    assert len(sweep.trials) == (3 if (name, scale) in (("table1", "paper"), ("regime", "paper")) else 1)
+    students = 3 if (name, scale) in (("table1", "paper"), ("regime", "paper")) else 1
+    prompts = 2 if name == "case_study" else 1
+    assert len(sweep.trials) == students * prompts
     for trial in sweep.trials:
         assert trial.steps
         assert trial.config.tracking.group == f"{name}-{scale}"
@@ -145,7 +147,7 @@ def test_a_trial_whose_pool_is_missing_says_so(tmp_path: Path) -> None:
 
 def test_an_unknown_experiment_names_those_there_are() -> None:
     assert find("ablation-score") == "ablation_score"
-    with pytest.raises(LarkError, match="choose one of table1"):
+    with pytest.raises(LarkError, match="choose one of pipeline, table1"):
         find("table9")
 
 
