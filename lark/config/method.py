@@ -248,8 +248,8 @@ class Scoring:
     local_context: int = 4
     """Local Naturalness's m, preceding steps in the context (paper, App. C.2)."""
     local_steps: str = "sentences"
-    """Steps of Local Naturalness: sentences (paper, App. C.2), or paragraphs, as in the authors' script: parts between blank lines,
-    or between newlines if there is a single part."""
+    """Steps of Local Naturalness: sentences (paper, App. C.2), or paragraphs, as in the authors' script: parts
+    between blank lines, or between newlines if there is a single part."""
     tokens: bool | int = False
     """Also write every token's statistics, for any method (outputs/tokens/*/tokens-*.parquet): true for the whole pool, or a number
     of questions, the first of the pool. They are a separate artifact, written by the same pass, or by another pass over these

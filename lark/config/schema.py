@@ -41,8 +41,9 @@ class Config:
     share_weights: bool = False
     """Whether selected candidates of a question that are nearly identical share the weight of one, with any weighting."""
     whole_weights: str = "uniform"
-    """Weights of a question whose budget takes every candidate, so that there is no threshold score (decision 4). uniform: equal.
-    margins: the weighting's own, with a threshold of 1e-8 below the lowest score, as in the authors' code."""
+    """Weights of a question whose budget takes every candidate, so that there is no threshold score (decision 4).
+    uniform: equal. margins: the weighting's own, with a threshold of 1e-8 below the lowest score, as in the
+    authors' code."""
     budget: Budget = field(default_factory=Budget)
     scoring: Scoring = field(default_factory=Scoring)
     sketch: Sketch = field(default_factory=Sketch)

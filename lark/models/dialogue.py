@@ -90,7 +90,8 @@ def user_turn(question: str, instruction: str | None = INSTRUCTION) -> str:
 
 
 def opening(question: str, system: str | None, instruction: str | None = INSTRUCTION) -> list[dict[str, Any]]:
-    """The messages before a response. A system message that is the instruction is left out: it ends the user turn (decision 11)."""
+    """The messages before a response. A system message that is the instruction is left out, because the instruction
+    ends the user turn (decision 11)."""
     user = {"role": "user", "content": user_turn(question, instruction)}
     if not system or is_instruction(system, instruction):
         return [user]

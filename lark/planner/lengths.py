@@ -24,9 +24,9 @@ CHARACTERS = 3.2
 """Characters per token, in mathematical English with the students' tokenizers."""
 PAPER_QUESTIONS, PAPER_CANDIDATES = 5000, 33
 PAPER_MEDIAN, PAPER_SIGMA = 7500.0, 0.634
-"""Assumed for the paper's pool: log-normal with a median of 7,500 tokens and 1% longer than 32,768 (App. C.3: fewer than 1% are
-truncated). The mean is then 9,170 and the 95th percentile 21,280; for one of the 33 files (Qwen3-4B), 9,560 and 23,343 are
-reported."""
+"""Assumed for the paper's pool: log-normal with a median of 7,500 tokens and 1% longer than 32,768 (App. C.3:
+fewer than 1% are truncated). The mean is then 9,170 and the 95th percentile 21,280; for one of the 33 files
+(Qwen3-4B), 9,560 and 23,343 are reported."""
 DEMO_CANDIDATES = 33
 DEMO_PROMPT, DEMO_RESPONSE = 51.0, 67.0
 """Mean tokens of the demo's pool with its student's tokenizer."""

@@ -198,8 +198,8 @@ def _reading_hints(counts: Mapping[str, Any]) -> list[str]:
         )
     if "instruction_as_system" in counts:
         hints.append(
-            f"{counts['instruction_as_system']:,} trajectories have the instruction as their system message. It is left out where "
-            "the instruction ends the user turn (student.instruction), so that prompts contain it once."
+            f"{counts['instruction_as_system']:,} trajectories have the instruction as their system message. It is left "
+            "out where the instruction ends the user turn (student.instruction), so that prompts contain it once."
         )
     return hints
 

@@ -47,7 +47,8 @@ class Distribution:
 
 
 def top_residual(distribution: Distribution, targets: Tensor) -> Tensor:
-    """[T] ||π' - e_y||², fp32, where π' is the softmax over the K most likely tokens alone: 0 for y if it is not among them."""
+    """[T] ||π' - e_y||², fp32, where π' is the softmax over the K most likely tokens alone (0 for y if it is not one
+    of them)."""
     p = distribution.alternative_p.double()
     p = p / p.sum(1, keepdim=True)
     wrong = torch.where(distribution.alternatives == targets[:, None], 0, p)

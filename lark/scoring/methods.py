@@ -145,8 +145,9 @@ def lark(trajectories: pd.DataFrame) -> Floats:
 
 
 def lark_top50(trajectories: pd.DataFrame) -> Floats:
-    """g-hat_k with the residual over the 50 most likely tokens, whose probabilities are scaled to a sum of 1, as the authors' code
-    has it (docs/authors-code.md). The loss is exact. To measure what this approximation changes: `lark` is exact and costs less."""
+    """g-hat_k with the residual over the 50 most likely tokens, whose probabilities are scaled to a sum of 1, and the
+    exact loss. As in the authors' code (docs/authors-code.md), to measure what the approximation changes: `lark` is
+    exact and costs less."""
     rho_top50 = _column(trajectories, "top50_residual") / _column(trajectories, "nll")
     return learnability_score(loss(trajectories), rho_top50, trajectories["question_id"])
 

@@ -1,5 +1,5 @@
-"""Steps of a response, for Local Naturalness (paper, App. C.2): its sentences, or its paragraphs (`scoring.local_steps`). The paper
-writes of sentences and does not specify how it splits.
+"""Steps of a response, for Local Naturalness (paper, App. C.2): its sentences, or its paragraphs
+(`scoring.local_steps`). The paper writes of sentences and does not specify how it splits.
 
 Steps partition the text: `"".join(split_steps(text)) == text`. A sentence ends
 - after a newline outside formulas; the blank lines that follow belong to it too;
