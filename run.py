@@ -28,12 +28,12 @@ from omegaconf.errors import OmegaConfBaseException
 from lark import config
 from lark.config.cli import as_hydra_reads, outputs_typed, raised_by_hydra, sentence
 from lark.errors import LarkError
-from lark.runtime.entry import INTERRUPTED, explain, run_main
-from lark.runtime.machine import claim
-from lark.runtime.tracking import with_sweep_group
+from lark.work.entry import INTERRUPTED, explain, run_main
+from lark.work.machine import claim
+from lark.work.tracking import with_sweep_group
 
 if TYPE_CHECKING:
-    from lark.runtime.pipeline import Pipeline
+    from lark.pipeline.pipeline import Pipeline
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `__main__` below, which reports each in one sentence
 log = logging.getLogger("lark")
@@ -62,10 +62,10 @@ def main(composed: DictConfig) -> None:
 
 
 def _run(settings: config.Config, folder: Path) -> None:
-    from lark.report.run_summary import run_summary  # noqa: PLC0415  # not needed for --help and --cfg
-    from lark.runtime import slurm  # noqa: PLC0415
-    from lark.runtime.fetch import fetch  # noqa: PLC0415
-    from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
+    from lark.cluster import slurm  # noqa: PLC0415
+    from lark.output.run_summary import run_summary  # noqa: PLC0415  # not needed for --help and --cfg
+    from lark.pipeline.fetch import fetch  # noqa: PLC0415
+    from lark.pipeline.pipeline import Pipeline  # noqa: PLC0415
 
     if settings.only_fetches:
         fetch(settings)
@@ -81,7 +81,7 @@ def _run(settings: config.Config, folder: Path) -> None:
 
 def _check_typed(pipeline: "Pipeline") -> None:
     """Refuse settings on the command line that have no effect. A sweep only warns about them."""
-    from lark.runtime.unused import check_unused  # noqa: PLC0415
+    from lark.pipeline.unused import check_unused  # noqa: PLC0415
 
     typed, sweep = HydraConfig.get().overrides.task, HydraConfig.get().mode == RunMode.MULTIRUN
     check_unused(pipeline.config, pipeline.machine, pipeline.plan, typed, sweep)
@@ -89,10 +89,10 @@ def _check_typed(pipeline: "Pipeline") -> None:
 
 def _plan(settings: config.Config, folder: Path) -> None:
     """Handle `dry_run=true`: report what would run and its cost. The cost is reported even if the pool is missing."""
+    from lark.pipeline.pipeline import Pipeline  # noqa: PLC0415
+    from lark.pipeline.plan import make_plan, wanted  # noqa: PLC0415
     from lark.planner.report import report  # noqa: PLC0415
-    from lark.runtime.pipeline import Pipeline  # noqa: PLC0415
-    from lark.runtime.plan import make_plan, wanted  # noqa: PLC0415
-    from lark.runtime.store import Checksums  # noqa: PLC0415
+    from lark.store.store import Checksums  # noqa: PLC0415
 
     try:
         pipeline = Pipeline(settings, folder)

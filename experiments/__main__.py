@@ -30,7 +30,7 @@ from experiments.submission.under_way import refuse_unreadable
 from lark.config.cli import outputs_typed
 from lark.errors import LarkError, first_line
 from lark.printing import counted, log_to
-from lark.runtime.entry import run_main
+from lark.work.entry import run_main
 
 log = logging.getLogger("experiments")
 

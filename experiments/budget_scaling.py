@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from experiments.harness import accuracy
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
-from lark.report.style import LARK_COLOUR, MARKERS, OKABE_ITO, panels, plain_label
-from lark.report.tables import MISSING, Cell
+from lark.output.style import LARK_COLOUR, MARKERS, OKABE_ITO, panels, plain_label
+from lark.output.tables import MISSING, Cell
 
 
 def render(sweep: Sweep) -> Report:

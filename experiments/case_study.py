@@ -11,11 +11,11 @@ from experiments.harness.candidates import candidates, selection
 from experiments.harness.printed_scores import difference_summary, prompts_table, scores_by_prompt
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial, published_value
-from lark.cards.markdown import fenced
+from lark.output.markdown import fenced
+from lark.output.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
+from lark.output.tables import MISSING, Cell, markdown
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.report.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
-from lark.report.tables import MISSING, Cell, markdown
 from lark.scoring.methods import TOKENS
 from lark.scoring.tokens import read_pieces, read_trajectory
 

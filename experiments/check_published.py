@@ -6,9 +6,9 @@ from experiments.harness.candidates import candidates
 from experiments.harness.published_selection import TEXT, comparison, published_candidates, selection_file
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep
+from lark.output.tables import Cell
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.report.tables import Cell
 from lark.scoring.methods import METHODS
 
 TITLE = "Check. RSR's published selection and ours"

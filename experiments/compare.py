@@ -23,10 +23,10 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
+from lark.output.tables import MISSING, Cell
 from lark.planner.report import duration, size
 from lark.planner.throughput import throughput
-from lark.printing import counted
-from lark.report.tables import MISSING, Cell, text_table
+from lark.printing import counted, text_table
 from lark.selection.write import SELECTION
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
 from lark.analysis.contamination import CLOSEST, TABLE
 from lark.analysis.kinds import CONTAMINATION_TABLE
-from lark.report.tables import MISSING, Cell
-from lark.runtime.integrity import verify
+from lark.output.tables import MISSING, Cell
+from lark.store.integrity import verify
 
 TITLE = "Table 2. Train/eval contamination audit"
 COLUMNS = ("N", "exact", "J>=0.4", "J>=0.7", "J>=0.85")

@@ -7,8 +7,8 @@ from matplotlib.patches import Patch
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
 from lark.analysis.kinds import TIMINGS
-from lark.report.style import METHOD_COLOURS, panels
-from lark.report.tables import MISSING, Cell
+from lark.output.style import METHOD_COLOURS, panels
+from lark.output.tables import MISSING, Cell
 
 LABELS = {
     "grape": "GRAPE", "lark": "LARK", "llm_judge": "LLM-judged Quality", "rsr": "RSR", "local_naturalness": "Local Naturalness",

@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
 from lark.analysis.kinds import KAPPA_TABLE
-from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, powers_of_ten, styled
-from lark.report.tables import MISSING, Cell
+from lark.output.style import BLACK, BLUE, GREY, LARK_COLOUR, powers_of_ten, styled
+from lark.output.tables import MISSING, Cell
 
 TITLE = "Appendix A.3. The decay rate along training, and κ"
 EARLY = 0.1

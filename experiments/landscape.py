@@ -12,8 +12,8 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep
 from lark.analysis.landscape import Landscape, landscape, path_gains
 from lark.analysis.questions import Question
-from lark.report.style import BLACK, GREY, panels, plain_label, powers_of_ten, styled
-from lark.report.tables import Cell, markdown
+from lark.output.style import BLACK, GREY, panels, plain_label, powers_of_ten, styled
+from lark.output.tables import Cell, markdown
 
 TITLE = "Figure 3a. The landscape of Δρ and the path of LARK's selections"
 

@@ -11,10 +11,10 @@ from experiments.harness.candidates import candidates, selection
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
 from lark.config import Training
+from lark.output.style import METHOD_COLOURS, panels, plain_label
+from lark.output.tables import MISSING, Cell
 from lark.pool.trajectories import KEY
-from lark.report.style import METHOD_COLOURS, panels, plain_label
-from lark.report.tables import MISSING, Cell
-from lark.runtime.integrity import verify
+from lark.store.integrity import verify
 from lark.training.checkpoints import CHECKPOINT, CURVE
 
 WINDOW = 0.05

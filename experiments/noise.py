@@ -7,10 +7,10 @@ from experiments.harness import accuracy
 from experiments.harness.candidates import selection
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
+from lark.output.style import MARKERS, METHOD_COLOURS, panels, plain_label, styled
+from lark.output.tables import MISSING, Cell
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.report.style import MARKERS, METHOD_COLOURS, panels, plain_label, styled
-from lark.report.tables import MISSING, Cell
 
 TITLE = "Noise: which methods survive a damaged pool"
 WORDS = {

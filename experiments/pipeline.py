@@ -7,11 +7,11 @@ from experiments.harness.overview import Overview, overview_figure
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
 from lark.errors import LarkError
+from lark.output.tables import MISSING, Cell, markdown
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.reading.rows import jsonl_rows
-from lark.report.tables import MISSING, Cell, markdown
-from lark.runtime.integrity import verify
+from lark.store.integrity import verify
 from lark.training.checkpoints import CHECKPOINT, CURVE
 
 TITLE = "Figure 1. The pipeline, for one question"

@@ -25,11 +25,11 @@ from experiments.harness.verdict import kendall
 from lark.config import Config
 from lark.errors import LarkError
 from lark.models.students import weights_identity
-from lark.report.style import BLACK, MARKERS, METHOD_COLOURS, panels, plain_label, styled
-from lark.report.tables import MISSING, Cell
-from lark.runtime.launch import die_with_parent
-from lark.runtime.plan import make_plan
-from lark.runtime.store import Artifact, Checksums, Kind
+from lark.output.style import BLACK, MARKERS, METHOD_COLOURS, panels, plain_label, styled
+from lark.output.tables import MISSING, Cell
+from lark.pipeline.plan import make_plan
+from lark.store.store import Artifact, Checksums, Kind
+from lark.work.launch import die_with_parent
 
 log = logging.getLogger(__name__)
 TITLE = "Regime: the ranking of methods by strength, epochs and learning rate"

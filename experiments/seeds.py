@@ -12,8 +12,8 @@ from experiments.harness import accuracy, results
 from experiments.harness.paired import Comparison, compare
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep
-from lark.report.style import BLUE, GREY, METHOD_COLOURS, panels, plain_label, styled
-from lark.report.tables import MISSING, Cell
+from lark.output.style import BLUE, GREY, METHOD_COLOURS, panels, plain_label, styled
+from lark.output.tables import MISSING, Cell
 
 TITLE = "Training seeds: spread within and between methods"
 

@@ -14,8 +14,8 @@ from experiments.harness.sweep import Sweep, published
 from lark.analysis.kinds import ESTIMATES_TABLE
 from lark.analysis.questions import Question
 from lark.analysis.surrogate import Agreement, agreement
-from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, panels, powers_of_ten, styled
-from lark.report.tables import MISSING, Cell
+from lark.output.style import BLACK, BLUE, GREY, LARK_COLOUR, panels, powers_of_ten, styled
+from lark.output.tables import MISSING, Cell
 from lark.scoring.learnability import Floats
 
 LABELS = {

@@ -7,7 +7,7 @@ import pandas as pd
 from experiments.harness import accuracy
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, method_label, published, published_value
-from lark.report.tables import MISSING, Cell
+from lark.output.tables import MISSING, Cell
 from lark.selection.write import SELECTION, UNDECIDED
 
 LABELS = {

@@ -11,8 +11,8 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published_value
 from lark.analysis.grace import by_teacher
 from lark.analysis.kinds import TEACHERS_TABLE
-from lark.report.style import LARK_COLOUR, OKABE_ITO, label_points, panels, plain_label
-from lark.report.tables import Cell
+from lark.output.style import LARK_COLOUR, OKABE_ITO, label_points, panels, plain_label
+from lark.output.tables import Cell
 
 ENOUGH = 3
 """Minimum number of teachers for a correlation."""

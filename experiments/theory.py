@@ -9,9 +9,9 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep
 from lark.analysis import theory
 from lark.analysis.kinds import JACOBIANS_TABLE
+from lark.output.style import BLACK, BLUE, LARK_COLOUR, panels, styled
+from lark.output.tables import Cell
 from lark.printing import counted
-from lark.report.style import BLACK, BLUE, LARK_COLOUR, panels, styled
-from lark.report.tables import Cell
 
 TITLE = "Appendices A-B. Constants of the theory, and its inequalities in numbers"
 SYMBOLS = {

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from experiments.harness.candidates import candidates, selection
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published_value
+from lark.output.style import LARK_COLOUR, OKABE_ITO, panels
+from lark.output.tables import MISSING, Cell
 from lark.pool.trajectories import KEY
-from lark.report.style import LARK_COLOUR, OKABE_ITO, panels
-from lark.report.tables import MISSING, Cell
 
 STATISTICS = {"p_gold": "mean p(y_t)", "wrong_p2": "wrong-token concentration"}
 AXES = {

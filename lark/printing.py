@@ -6,10 +6,13 @@ cursor, change colours, or reverse the direction of a line.
 
 import logging
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 from lark.secrets import redact
 
+Row = Sequence[str]
+"""Cells of a table."""
 KEPT = frozenset("\n\t\u00a0")
 
 
@@ -32,6 +35,22 @@ def message(text: object) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 shard`, `2,000 shards`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def text_table(header: Row, rows: Sequence[Row], right: int = 1) -> str:
+    """A table for the terminal. Columns from index `right` on are right-aligned."""
+    header, rows = _printable(header), [_printable(row) for row in rows]
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(row: Row) -> str:
+        cells = [cell.ljust(w) if i < right else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join([line(header), line(["─" * w for w in widths]), *map(line, rows)])
+
+
+def _printable(row: Row) -> list[str]:
+    return [visible(cell, lines=False) for cell in row]
 
 
 class Formatter(logging.Formatter):

@@ -1,4 +1,4 @@
-"""Checks that pass, fail, crash, hang and disappear, for tests/test_gpu_check.py."""
+"""Checks that pass, fail, crash, hang and disappear, for tests/gpu_check/test_gpu_check.py."""
 
 import os
 import signal

@@ -17,11 +17,11 @@ from lark import config
 from lark.config import Config
 from lark.models.shapes import DEMO
 from lark.models.students import packaged_file
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Job
-from lark.runtime.pipeline import check_machine, check_steps
-from lark.runtime.plan import make_plan, wanted
-from lark.runtime.store import Checksums
+from lark.pipeline.pipeline import check_machine, check_steps
+from lark.pipeline.plan import make_plan, wanted
+from lark.store.store import Checksums
+from lark.work.machine import Machine
+from lark.work.operation import Job
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,9 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import lark.planner.report
-import lark.report.run_summary
-import lark.runtime.unused  # noqa: F401  # before the fork
 from tests.conftest import ROOT
 
 STACK = "Traceback (most recent call last)"

@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.harness.sweep import published
 from lark.config.cli import as_hydra_reads
-from lark.evaluation.prompts import NUMERIC
 from lark.models.chat import ChatFormat
 from lark.models.dialogue import INSTRUCTION, opening
 from lark.models.load import load_chat
+from lark.models.prompts import NUMERIC
 from lark.models.students import location
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally

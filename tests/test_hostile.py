@@ -22,8 +22,8 @@ from lark.errors import LarkError
 from lark.limits import time_limit
 from lark.names import LONGEST, file_name
 from lark.pool.read import box_answer, read
-from lark.runtime.entry import run_main
-from lark.runtime.store import Artifact, Checksums, Kind, Store, checksum, write_text
+from lark.store.store import Artifact, Checksums, Kind, Store, checksum, write_text
+from lark.work.entry import run_main
 from tests.conftest import ROOT, composed
 from tests.hostile import command, forked, small
 
@@ -403,7 +403,7 @@ def test_outputs_that_are_removed_midway_are_reported_as_that(tmp_path: Path) ->
     outputs = tmp_path / "outputs"
 
     def remove() -> None:
-        from lark.runtime import store
+        from lark.store import store
 
         write = store.write_text
 
@@ -425,7 +425,7 @@ def test_what_the_disk_refuses_is_a_sentence(number: int, tmp_path: Path, monkey
     def fails(path: Path, text: str) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr("lark.runtime.store.write_text", fails)
+    monkeypatch.setattr("lark.store.store.write_text", fails)
     with pytest.raises(LarkError, match=str(tmp_path)):
         make(tmp_path)
 
@@ -460,7 +460,7 @@ def test_memory_that_is_exhausted_while_reading_is_a_sentence(tmp_path: Path) ->
 
 def test_a_bug_leaves_a_report_and_the_other_trials_run(tmp_path: Path) -> None:
     def broken() -> None:
-        from lark.runtime import pipeline
+        from lark.pipeline import pipeline
 
         def fails(*_: object, **__: object) -> None:
             raise ZeroDivisionError("a bug with hf_abcdefghijklmnopqrstuv in it")

@@ -18,46 +18,42 @@ import pytest
 from tests.conftest import ROOT
 
 LAYERS = [
-    ["lark.errors", "lark.names", "lark.limits", "lark.secrets", "lark.printing", "lark.report.tables", "lark.report.style"],
-    ["lark.reading"],
-    ["lark.config"],
-    ["lark.runtime"],  # store, machine, operation, launch, worker, …: all but those named below
-    ["lark.models", "lark.grading"],
-    ["lark.demo.pool", "lark.demo.problems", "lark.demo.phrasing", "lark.demo.teachers", "lark.demo.exams"],
-    ["lark.pool"],
-    ["lark.generation"],
-    ["lark.scoring"],
-    ["lark.selection"],
-    ["lark.training"],
-    ["lark.cards", "lark.export"],
-    ["lark.evaluation"],
-    ["lark.demo", "lark.analysis"],
-    ["lark.planner"],
-    [
-        "lark.pool.operations", "lark.models.operations", "lark.scoring.operations", "lark.selection.operations",
-        "lark.training.operations", "lark.evaluation.operations", "lark.analysis.operations",
-    ],
-    ["lark.runtime.registry"],
-    ["lark.runtime.plan", "lark.runtime.unused", "lark.runtime.fetch"],
-    ["lark.runtime.pipeline"],
-    ["lark.report", "lark.publish", "lark.explorer", "lark.gpu_check", "lark.planner.__main__"],
+    ["errors", "names", "limits", "secrets", "printing"],
+    ["reading"],
+    ["config"],
+    ["store"],
+    ["work"],
+    ["cluster"],
+    ["models"],
+    ["grading"],
+    ["generation"],
+    ["demo"],
+    ["pool"],
+    ["scoring"],
+    ["selection"],
+    ["training"],
+    ["evaluation"],
+    ["analysis"],
+    ["planner"],
+    ["output"],
+    ["pipeline"],
+    ["export", "publish", "explorer", "gpu_check"],
     ["experiments"],
-]  # fmt: skip
-"""Lowest first. The longest prefix counts."""
+]
+"""Lowest first: modules and packages of lark, and the experiments."""
 PACKAGES = ("lark", "experiments")
 
 
 def layer(module: str) -> int | None:
-    """The number of a module's layer; None if no layer contains it. `lark` itself is below all: it has no code."""
+    """The number of a module's layer; None if no layer contains it. `lark` itself is below all: it has no code. The `__main__` of
+    a package of lark is a command, and in their layer."""
+    first, *rest = module.split(".")
     if module == "lark":
         return -1
-    found = {
-        len(prefix): number
-        for number, prefixes in enumerate(LAYERS)
-        for prefix in prefixes
-        if module == prefix or module.startswith(f"{prefix}.")
-    }
-    return found[max(found)] if found else None
+    name = rest[0] if first == "lark" else first
+    if first == "lark" and rest[-1] == "__main__":
+        name = "explorer"
+    return next((number for number, names in enumerate(LAYERS) if name in names), None)
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -89,7 +85,7 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def _targets(node: ast.Import | ast.ImportFrom, package: str, known: set[str]) -> Iterator[str]:
-    """The modules that a statement names: `from lark.runtime import plan, store` names two."""
+    """The modules that a statement names: `from lark.pipeline import plan, registry` names two."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
         return
@@ -118,7 +114,8 @@ def test_imports_point_downwards() -> None:
 
 def test_every_layer_exists() -> None:
     known = modules(ROOT)
-    assert [prefix for prefixes in LAYERS for prefix in prefixes if prefix not in known] == []
+    names = [name for layer in LAYERS for name in layer]
+    assert [name for name in names if f"lark.{name}" not in known and name not in known] == []
 
 
 @pytest.fixture
@@ -127,7 +124,7 @@ def tree(tmp_path: Path) -> Path:
     files = [
         "lark/models/chat.py",
         "lark/models/load.py",
-        "lark/runtime/plan.py",
+        "lark/pipeline/plan.py",
         "lark/scoring/methods.py",
         "experiments/harness/sweep.py",
     ]
@@ -146,8 +143,8 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "other"),
     [
-        ("from lark.runtime import plan", "lark.runtime.plan"),
-        ("from lark.runtime.plan import make_plan", "lark.runtime.plan"),
+        ("from lark.pipeline import plan", "lark.pipeline.plan"),
+        ("from lark.pipeline.plan import make_plan", "lark.pipeline.plan"),
         ("import lark.scoring.methods as methods", "lark.scoring.methods"),
         ("import lark.scoring", "lark.scoring"),
         ("from lark.scoring import anything", "lark.scoring"),
@@ -194,7 +191,7 @@ def test_no_package_hides_code_in_its_init() -> None:
         assert rest == [], f"{path} has code"
 
 
-SAME_WORD = {"gradients", "hub", "operations", "pool", "shards", "teachers", "worker"}
+SAME_WORD = {"gradients", "hub", "pool", "shards", "student", "teachers", "worker"}
 """Names of modules in several packages. They mean the same thing there, for another package."""
 
 
@@ -212,6 +209,6 @@ def _names_only(node: ast.stmt) -> bool:
 def test_planning_a_run_imports_no_torch() -> None:
     """run.py must answer in a second; the planner is a part of it."""
     heavy = "{'torch', 'transformers', 'scipy'}"
-    code = f"import sys, lark.runtime.pipeline, lark.report.run_summary; print({heavy} & set(sys.modules))"
+    code = f"import sys, lark.pipeline.pipeline, lark.output.run_summary; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "set()"

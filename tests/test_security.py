@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from lark.errors import LarkError
-from lark.printing import Formatter, visible
-from lark.report.style import panels, plain_label
-from lark.report.tables import Cell, csv_text, latex_table, markdown_table, text_table
+from lark.output.style import panels, plain_label
+from lark.output.tables import Cell, csv_text, latex_table, markdown_table
+from lark.printing import Formatter, text_table, visible
 from lark.secrets import Redactor, find, redact
 from tests.conftest import ROOT, composed
 from tests.hostile import command, small

@@ -4,7 +4,7 @@ Run as: python -m experiments.bench.cluster                        10 million tr
         python -m experiments.bench.cluster --quick                fewer trajectories and GPUs
         python -m experiments.bench.cluster --trajectories 1000000 --failures 0.02
 
-The simulation gives shards to workers with `lark.runtime.dispatch.Dispatch`, the queue that a Ray cluster uses. The shards of
+The simulation gives shards to workers with `lark.cluster.dispatch.Dispatch`, the queue that a Ray cluster uses. The shards of
 the scoring pass are cut by `lark.scoring.shards.cut` from drawn lengths, and each takes the time of its own FLOPs. Workers fail at
 random, lose the shard they are at, and are replaced. Training starts again from its last checkpoint when one of its GPUs fails.
 Writes cluster.png, cluster.pdf and cluster.csv to outputs/bench.
@@ -23,24 +23,23 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lark.cluster.dispatch import Dispatch
 from lark.config import Config
 from lark.models.shapes import shape_of
+from lark.output.style import GREY, MARKERS, OKABE_ITO, panels, save, styled
+from lark.pipeline.plan import make_plan, wanted
 from lark.planner.__main__ import COUNTS, LIMITS, composed, require_gpus
 from lark.planner.costs import forward_flops
 from lark.planner.division import Scale, parts
 from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.planner.report import duration
 from lark.planner.scale import DETECTION, REPLACEMENT, Part, expected, stops_falling
-from lark.printing import log_to
-from lark.report.style import GREY, MARKERS, OKABE_ITO, panels, save, styled
-from lark.report.tables import text_table
-from lark.runtime.dispatch import Dispatch
-from lark.runtime.entry import run_main
-from lark.runtime.operation import Step
-from lark.runtime.plan import make_plan, wanted
-from lark.runtime.sharding import Shard
-from lark.runtime.store import Checksums
+from lark.printing import log_to, text_table
 from lark.scoring.shards import cost, cut
+from lark.store.store import Checksums
+from lark.work.entry import run_main
+from lark.work.operation import Step
+from lark.work.sharding import Shard
 
 log = logging.getLogger(__name__)
 SETTINGS = ["student=qwen7b", "hardware=a100x8", "budget=1"]

@@ -35,13 +35,12 @@ from lark.models.chat import Encoded
 from lark.models.cpu_linear import pack_linears
 from lark.models.shapes import shape_of
 from lark.planner import costs
-from lark.printing import log_to
-from lark.report.tables import text_table
-from lark.runtime.entry import run_main
+from lark.printing import log_to, text_table
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher
 from lark.scoring.inputs import Inputs
 from lark.scoring.sketches import Sizes
+from lark.work.entry import run_main
 
 log = logging.getLogger("bench.gradients")
 BARE, OURS, GRAM, EXACT = "bare forward pass to logits", "ours, all statistics", "lark_gram", "lark_exact"

@@ -46,11 +46,10 @@ from lark.models.head import last_hidden_state, predicting
 from lark.models.load import load_chat, load_model
 from lark.models.padding import right_padded
 from lark.models.students import packaged_file
-from lark.printing import log_to
-from lark.report.tables import text_table
-from lark.runtime.entry import run_main
+from lark.printing import log_to, text_table
 from lark.scoring.forward import Student, batches, response_statistics
 from lark.scoring.statistics import token_statistics
+from lark.work.entry import run_main
 
 log = logging.getLogger("bench.mixed_lengths")
 FOLDER = Path("outputs/bench")

@@ -23,9 +23,9 @@ from lark.models.students import DEMO
 from lark.planner import costs
 from lark.planner import throughput as figures
 from lark.printing import log_to
-from lark.runtime.entry import run_main
 from lark.scoring.forward import Student, response_statistics
 from lark.training.loss import weighted_loss
+from lark.work.entry import run_main
 
 log = logging.getLogger(__name__)
 PROMPT = 80

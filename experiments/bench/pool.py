@@ -23,8 +23,8 @@ from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.read import read
 from lark.printing import log_to
-from lark.runtime.entry import run_main
-from lark.runtime.machine import usable_cores
+from lark.work.entry import run_main
+from lark.work.machine import usable_cores
 
 log = logging.getLogger(__name__)
 CHARACTERS = 20_000

@@ -40,14 +40,13 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from lark.models.head import Head, last_hidden_state
-from lark.printing import log_to
-from lark.report.tables import text_table
-from lark.runtime.entry import run_main
+from lark.printing import log_to, text_table
 from lark.scoring.methods import METHODS
 from lark.scoring.statistics import detailed_statistics, token_statistics
 from lark.scoring.tokens import ALTERNATIVES
 from lark.selection.character import character
 from lark.selection.rules import WEIGHTINGS, select
+from lark.work.entry import run_main
 
 log = logging.getLogger("bench.scoring")
 FOLDER = Path("outputs/bench")

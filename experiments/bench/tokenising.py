@@ -25,10 +25,9 @@ from transformers import AutoTokenizer
 from lark.demo.pool import trajectories
 from lark.models.chat import ChatFormat
 from lark.models.students import DEMO
-from lark.printing import log_to
-from lark.report.tables import text_table
-from lark.runtime.entry import run_main
-from lark.runtime.machine import usable_cores
+from lark.printing import log_to, text_table
+from lark.work.entry import run_main
+from lark.work.machine import usable_cores
 
 log = logging.getLogger("bench.tokenising")
 FOLDER = Path("outputs/bench")

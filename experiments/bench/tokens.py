@@ -32,7 +32,7 @@ from lark.config import Student as StudentConfig
 from lark.demo.pool import trajectories
 from lark.models.load import load_chat, load_model
 from lark.models.shapes import DEMO
-from lark.report.tables import text_table
+from lark.printing import text_table
 from lark.scoring import tokens
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics

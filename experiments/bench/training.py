@@ -30,9 +30,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from lark.models.attention import assert_packing_separates, separate_segments
 from lark.models.chat import Encoded
 from lark.printing import log_to
-from lark.runtime.entry import run_main
 from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch, collate_packed, collate_padded, pack, plan_batches, utilisation
+from lark.work.entry import run_main
 
 log = logging.getLogger("bench.training")
 FOLDER = Path("outputs/bench")

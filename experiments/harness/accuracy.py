@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial, published, values
 from lark.evaluation.metrics import BenchmarkMetrics, Spread, average
-from lark.report.run_summary import spread
-from lark.report.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
-from lark.report.tables import MISSING, Cell
+from lark.output.run_summary import spread
+from lark.output.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
+from lark.output.tables import MISSING, Cell
 
 AVERAGE = "avg"
 

@@ -4,7 +4,7 @@ import logging
 
 from experiments.harness.sweep import Trial
 from lark.names import file_name
-from lark.runtime.pipeline import Pipeline
+from lark.pipeline.pipeline import Pipeline
 
 
 def carry_out(trial: Trial, name: str) -> None:

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from experiments.harness import verdict
 from experiments.harness.game import Game
 from experiments.harness.paired import Comparison
-from lark.report.style import BLACK, BLUE, GREY, LARK_COLOUR, METHOD_COLOURS, label_points, panels, plain_label, styled
+from lark.output.style import BLACK, BLUE, GREY, LARK_COLOUR, METHOD_COLOURS, label_points, panels, plain_label, styled
 
 
 @styled

@@ -17,10 +17,10 @@ from experiments.harness.sweep import Sweep, Trial
 from lark.config import Benchmark, Config, HeldOut, Method, Task
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import is_here, load
+from lark.pipeline.plan import make_plan
 from lark.printing import counted
-from lark.runtime.plan import make_plan
-from lark.runtime.store import Artifact, Checksums
 from lark.selection.held_out import PROBLEMS, TRAJECTORIES, Split, held_out_artifact, source, write_held_out
+from lark.store.store import Artifact, Checksums
 
 log = logging.getLogger(__name__)
 

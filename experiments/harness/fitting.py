@@ -8,15 +8,15 @@ from experiments.harness.contest import TASK, Contest, Entrant
 from experiments.harness.halving import Design
 from lark.config import Config, Task
 from lark.errors import LarkError
+from lark.pipeline.plan import wanted
 from lark.planner.estimates import estimate
 from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.planner.report import duration
 from lark.planner.throughput import Throughput, throughput
 from lark.printing import counted
-from lark.runtime.operation import Step
-from lark.runtime.plan import wanted
 from lark.selection.held_out import LEAST, source
 from lark.training.checkpoints import CHECKPOINT
+from lark.work.operation import Step
 
 LEAST_QUESTIONS = 60
 STEP = 0.8

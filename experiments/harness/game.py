@@ -17,8 +17,8 @@ from experiments.harness.lanes import lanes
 from experiments.harness.paired import Floats
 from experiments.harness.sweep import Sweep, Trial
 from lark.reading.untrusted import read_object
-from lark.runtime.integrity import verify
-from lark.runtime.store import Artifact, Kind, write_text
+from lark.store.integrity import verify
+from lark.store.store import Artifact, Kind, write_text
 from lark.training.checkpoints import CHECKPOINT
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from experiments.harness.sweep import ROOT
 from lark.config import Config
 from lark.models.shapes import shape_of
 from lark.printing import counted
-from lark.runtime.launch import die_with_parent
-from lark.runtime.machine import CLAIMS, SHARE, claim, resolve, usable_cores
-from lark.runtime.warm import WARMTH
+from lark.work.launch import die_with_parent
+from lark.work.machine import CLAIMS, SHARE, claim, resolve, usable_cores
+from lark.work.warm import WARMTH
 
 log = logging.getLogger(__name__)
 

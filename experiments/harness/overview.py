@@ -15,7 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
-from lark.report.style import BLACK, GREY, LARK_COLOUR, plain_label, styled
+from lark.output.style import BLACK, GREY, LARK_COLOUR, plain_label, styled
 
 WIDTH, HEIGHT = 132.0, 53.0
 TOP, BOTTOM = 38.0, 2.0

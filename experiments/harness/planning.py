@@ -7,14 +7,13 @@ from functools import cache
 
 from experiments.harness.sweep import Sweep, Trial, published_value
 from lark.evaluation.grade import METRICS
+from lark.pipeline.registry import OPERATIONS
 from lark.planner.estimates import Estimate, estimate
 from lark.planner.report import size
-from lark.printing import counted
-from lark.report.tables import text_table
-from lark.runtime.operation import Step
-from lark.runtime.registry import OPERATIONS
-from lark.runtime.store import Artifact
+from lark.printing import counted, text_table
+from lark.store.store import Artifact
 from lark.training.checkpoints import CHECKPOINT
+from lark.work.operation import Step
 
 PAPER_HOURS = published_value("cost", "total_hours")
 """A100-hours of all the paper's training (App. C.3)."""

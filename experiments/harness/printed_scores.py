@@ -7,7 +7,7 @@ import pandas as pd
 from experiments.harness.candidates import candidates
 from experiments.harness.report import Table
 from experiments.harness.sweep import Sweep, published_value
-from lark.report.tables import MISSING, Cell
+from lark.output.tables import MISSING, Cell
 
 OURS, AUTHORS = "our prompt", "the pool's messages"
 """Our prompt has the instruction at the end of the user turn. The authors' code sends the pool's messages as they are, with its

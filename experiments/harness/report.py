@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 
 from experiments.harness.sweep import Sweep, Trial, available, dashed
 from lark.errors import LarkError
+from lark.output import style as figures
+from lark.output.tables import Cell, csv_text, latex_table, markdown_table
 from lark.pool.formats import source_files
 from lark.printing import counted
-from lark.report import style as figures
-from lark.report.tables import Cell, csv_text, latex_table, markdown_table
-from lark.runtime.store import write_text
-from lark.runtime.tracking import Tracker
+from lark.store.store import write_text
+from lark.work.tracking import Tracker
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from experiments.harness.paired import Floats
 from experiments.harness.sweep import Sweep, Trial
 from lark.evaluation.grade import GRADES, METRICS
 from lark.reading.rows import jsonl_rows
-from lark.runtime.integrity import verify
+from lark.store.integrity import verify
 from lark.training.checkpoints import CHECKPOINT, HELD_OUT
 from lark.training.training_set import shown
 

@@ -23,11 +23,11 @@ from lark.config.method import REVERSED
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
-from lark.report.run_summary import metrics_of
-from lark.runtime.integrity import verify
-from lark.runtime.operation import Step
-from lark.runtime.plan import fetched_plan, make_plan, wanted
-from lark.runtime.store import Artifact, Checksums, Kind, Store
+from lark.output.run_summary import metrics_of
+from lark.pipeline.plan import fetched_plan, make_plan, wanted
+from lark.store.integrity import verify
+from lark.store.store import Artifact, Checksums, Kind, Store
+from lark.work.operation import Step
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"

@@ -19,7 +19,7 @@ from experiments.submission.ray_place import RayPlace
 from experiments.submission.record import AGAIN, Planned, Submission, conducting, is_conductor
 from lark.errors import LarkError
 from lark.printing import log_to
-from lark.runtime.entry import run_main
+from lark.work.entry import run_main
 
 log = logging.getLogger("experiments")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.names import file_name
-from lark.runtime.operation import Step
+from lark.work.operation import Step
 
 
 @dataclass(frozen=True)

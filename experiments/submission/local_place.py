@@ -7,8 +7,8 @@ import time
 
 from experiments.harness.sweep import ROOT
 from experiments.submission.record import Planned, Submission
-from lark.runtime.machine import gpu_ids, usable_cores
-from lark.runtime.process import die_with_parent
+from lark.work.machine import gpu_ids, usable_cores
+from lark.work.process import die_with_parent
 
 
 def command(submission: Submission, name: str) -> list[str]:

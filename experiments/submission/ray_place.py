@@ -13,8 +13,8 @@ from typing import Any
 from experiments.harness.sweep import ROOT
 from experiments.submission.local_place import paths
 from experiments.submission.record import Planned, Submission
-from lark.runtime.cluster import connect, reach
-from lark.runtime.process import die_with_parent
+from lark.cluster.nodes import connect, reach
+from lark.work.process import die_with_parent
 
 RESTARTS = 5
 """How often a step is started again after its node was lost."""

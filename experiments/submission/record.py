@@ -29,8 +29,8 @@ from typing import Any
 from lark.config import Config, from_dict
 from lark.errors import LarkError
 from lark.reading.untrusted import parsed, read_object, readable_object
-from lark.runtime.manifest import read_manifest
-from lark.runtime.store import damage, write_text
+from lark.store.manifest import read_manifest
+from lark.store.store import damage, write_text
 
 SWEEPS = Path("runs") / "sweeps"
 GRAPH, CONDUCTOR, JOBS, AGAIN = "graph.json", "conductor.json", "jobs.json", "again"

@@ -11,9 +11,9 @@ from lark.models.shapes import shape_of
 from lark.planner.estimates import Estimate, planner_of
 from lark.planner.lengths import PoolLengths, lengths_of
 from lark.planner.throughput import throughput
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Step
-from lark.runtime.store import Store
+from lark.store.store import Store
+from lark.work.machine import Machine
+from lark.work.operation import Step
 
 EFFICIENCY = 0.7
 """A step gets more GPUs while at least this share of their time is used: start-up and loading take as long on many as on one."""

@@ -18,8 +18,8 @@ from experiments.submission.local_place import paths
 from experiments.submission.record import JOBS, Planned, Submission
 from experiments.submission.step_job import run_step
 from lark.errors import LarkError
-from lark.runtime.machine import pinned
-from lark.runtime.store import write_text
+from lark.store.store import write_text
+from lark.work.machine import pinned
 
 GENERAL = ("timeout_min", "mem_gb", "stderr_to_stdout")
 SLURM = (

@@ -13,8 +13,7 @@ from experiments.submission.record import Planned, Submission
 from experiments.submission.slurm_jobs import queued
 from lark.errors import LarkError
 from lark.planner.report import duration
-from lark.printing import counted
-from lark.report.tables import text_table
+from lark.printing import counted, text_table
 
 State = Literal["done", "running", "waiting", "failed"]
 STATES: tuple[State, ...] = ("done", "running", "waiting", "failed")

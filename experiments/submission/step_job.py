@@ -11,9 +11,9 @@ from pathlib import Path
 from experiments.submission.record import Planned, Submission, attempt
 from lark.config import Config
 from lark.errors import LarkError
+from lark.pipeline.pipeline import Pipeline
 from lark.printing import log_to
-from lark.runtime.entry import explain, run_main
-from lark.runtime.pipeline import Pipeline
+from lark.work.entry import explain, run_main
 
 
 def run_step(folder: Path, name: str) -> None:

@@ -16,11 +16,11 @@ from experiments.submission.local_place import paths
 from experiments.submission.record import AGAIN, CONDUCTOR, GRAPH, Planned, Submission, await_record, folder_of, write_graph
 from experiments.submission.resources import Shares
 from experiments.submission.under_way import active_jobs, refuse_second_place, refuse_unreadable
+from lark.cluster.nodes import Cluster, Node, address_of, machine_of, reach
 from lark.errors import LarkError
 from lark.printing import counted
-from lark.runtime.cluster import Cluster, Node, address_of, machine_of, reach
-from lark.runtime.locks import locked
-from lark.runtime.machine import Machine, gpu_ids, resolve, usable_cores
+from lark.store.locks import locked
+from lark.work.machine import Machine, gpu_ids, resolve, usable_cores
 
 log = logging.getLogger("experiments")
 

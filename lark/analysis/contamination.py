@@ -18,9 +18,9 @@ from lark.evaluation import benchmarks
 from lark.evaluation.benchmarks import Problem
 from lark.pool import trajectories as pools
 from lark.pool.read import question_texts
-from lark.runtime.operation import Job
-from lark.runtime.store import atomic
 from lark.scoring.learnability import Floats, Integers
+from lark.store.store import atomic
+from lark.work.operation import Job
 
 N = 8
 """Characters of a gram (paper, App. C.5)."""

@@ -1,6 +1,6 @@
 """What the analyses leave: kinds of artifacts and their files."""
 
-from lark.runtime.store import Kind
+from lark.store.store import Kind
 
 GRADIENTS_TABLE = Kind("analysis", 1, "gradients.parquet")
 ESTIMATES_TABLE = Kind("analysis", 1, "estimates.parquet")

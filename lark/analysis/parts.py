@@ -6,8 +6,8 @@ import pandas as pd
 import pyarrow as pa
 
 from lark.errors import LarkError
-from lark.runtime.part_files import intact, write_part
-from lark.runtime.store import atomic
+from lark.store.part_files import intact, write_part
+from lark.store.store import atomic
 
 
 def name(number: int) -> str:

@@ -17,12 +17,12 @@ from lark.analysis.grace import DIMENSION
 from lark.analysis.gradients import Gram
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.runtime.devices import start_torch
-from lark.runtime.operation import Job
 from lark.scoring.forward import Student, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.gradient_worker import Candidates, backward_sketcher, feature, forward_sketcher
 from lark.scoring.sketches import Fold
+from lark.work.devices import start_torch
+from lark.work.operation import Job
 
 log = logging.getLogger(__name__)
 

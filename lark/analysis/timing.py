@@ -30,14 +30,14 @@ from lark.models.shapes import shape_of
 from lark.models.students import location
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.runtime.devices import start_torch
-from lark.runtime.machine import memory_gib
-from lark.runtime.operation import Job
-from lark.runtime.store import atomic
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.local import LocalScorer, steps_of
 from lark.scoring.methods import LENGTHS_TABLE
 from lark.scoring.worker import summarise
+from lark.store.store import atomic
+from lark.work.devices import start_torch
+from lark.work.machine import memory_gib
+from lark.work.operation import Job
 
 log = logging.getLogger(__name__)
 TOP = 100

@@ -27,16 +27,16 @@ from lark.models.head import Head
 from lark.models.load import load_chat, load_model
 from lark.models.weights import displacement
 from lark.pool import trajectories as pools
-from lark.runtime.devices import start_torch
-from lark.runtime.integrity import verify
-from lark.runtime.operation import Counts, Job
-from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 from lark.scoring.gradient_worker import backward_sketcher
 from lark.scoring.statistics import token_statistics
 from lark.selection.write import TRAINING_SET
+from lark.store.integrity import verify
 from lark.training.checkpoints import CURVE
 from lark.training.curves import flow_times
 from lark.training.worker import read_examples
+from lark.work.devices import start_torch
+from lark.work.operation import Counts, Job
+from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 log = logging.getLogger(__name__)
 

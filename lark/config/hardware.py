@@ -31,7 +31,7 @@ class Hardware:
     threads: int = 0
     """CPU threads per process. 0: the cores are divided equally."""
     warm: bool = True
-    """Import the code of later steps while earlier ones run (lark/runtime/warm.py). False: each worker imports its own."""
+    """Import the code of later steps while earlier ones run (lark/work/warm.py). False: each worker imports its own."""
     score_tokens: int = 16384
     """Tokens in one scoring batch. A CPU runs it in several forward passes (lark/scoring/pass_sizes.py)."""
     train_tokens: int = 4096

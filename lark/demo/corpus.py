@@ -35,7 +35,7 @@ from lark.demo.phrasing import (
     value,
 )
 from lark.demo.problems import KINDS, LARGEST, LEVELS, Calculation, Problem, apply, draw, option
-from lark.evaluation import prompts
+from lark.models import prompts
 from lark.models.chat import ChatFormat
 
 SHARES = {"facts": 0.20, "options": 0.02, "textbook": 0.44, "direct": 0.28, "worked": 0.06}

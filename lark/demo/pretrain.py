@@ -29,7 +29,7 @@ from lark.demo.problems import KINDS, LEVELS, draw, seeded
 from lark.demo.tokenizer import CONTEXT, build
 from lark.models.chat import ChatFormat
 from lark.printing import log_to
-from lark.runtime.entry import run_main
+from lark.work.entry import run_main
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from typing import Any
 from lark.config import Benchmark, Task
 from lark.config.checks import user_path
 from lark.errors import LarkError, first_line
-from lark.evaluation import prompts, public
+from lark.evaluation import public
 from lark.grading.answers import AnswerFormat, canonical_number, grade_paper
+from lark.models import prompts
 from lark.reading.rows import Row, id_text, is_invisible, is_table, plain_text, rows
 
 log = logging.getLogger(__name__)

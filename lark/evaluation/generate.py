@@ -19,9 +19,9 @@ from lark.generation.engine import Engine, Request, Sampling
 from lark.generation.journal import Journal
 from lark.models.chat import ChatFormat
 from lark.models.load import load_chat
-from lark.runtime.operation import Job
-from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
-from lark.runtime.store import write_text
+from lark.store.store import write_text
+from lark.work.operation import Job
+from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 Task = tuple[str, Problem, int]
 """A benchmark, one of its problems, and the decoding seed it is sampled with."""

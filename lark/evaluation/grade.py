@@ -20,11 +20,11 @@ from lark.generation import journal
 from lark.grading.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
 from lark.grading.verify import Verifier
 from lark.reading.rows import jsonl_rows
-from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
-from lark.runtime.store import Kind, write_text
+from lark.store.store import Kind, write_text
+from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 if TYPE_CHECKING:
-    from lark.runtime.operation import Counts, Job
+    from lark.work.operation import Counts, Job
 
 log = logging.getLogger(__name__)
 

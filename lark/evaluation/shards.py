@@ -13,7 +13,7 @@ from typing import Any
 from lark.errors import LarkError
 from lark.generation import journal
 from lark.reading.rows import jsonl_rows
-from lark.runtime.store import Kind, checksum, write_text
+from lark.store.store import Kind, checksum, write_text
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from lark.errors import LarkError
 from lark.printing import log_to
-from lark.runtime.entry import run_main
-from lark.runtime.manifest import MANIFEST
+from lark.store.manifest import MANIFEST
+from lark.work.entry import run_main
 
 log = logging.getLogger(__name__)
 

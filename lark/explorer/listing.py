@@ -16,8 +16,8 @@ from lark.explorer.cache import Cache, stamp
 from lark.explorer.locks import holder, locked, locked_inodes
 from lark.explorer.problems import PageError, reading
 from lark.reading.untrusted import read_yaml, readable_object
-from lark.runtime.entry import REPORTS
-from lark.runtime.manifest import DAMAGED, MANIFEST
+from lark.store.manifest import DAMAGED, MANIFEST
+from lark.work.entry import REPORTS
 
 FOLDER = re.compile(r"(?P<name>.*)-(?P<fingerprint>[0-9a-f]{12})")
 NOT_KINDS = frozenset({"runs", "report", "bench", REPORTS})

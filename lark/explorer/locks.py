@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from lark.reading.untrusted import readable_object, regular
-from lark.runtime.locks import STALE
+from lark.store.locks import STALE
 
 LIST = Path("/proc/locks")
 

@@ -1,4 +1,4 @@
-"""Runs as their folders record them: `steps.jsonl` (lark/runtime/record.py), or, of an older version, the log."""
+"""Runs as their folders record them: `steps.jsonl` (lark/work/record.py), or, of an older version, the log."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 from lark.explorer.listing import FOLDER, Key
 from lark.explorer.progress import tail
-from lark.runtime.record import FILE
+from lark.work.record import FILE
 
 LOG = "lark.log"
 STEP = re.compile(r"INFO lark\.runtime\.pipeline: (?P<step>\S.*?)\s+(?P<took>[\d.]+ s|reused)\s+(?P<where>\S.*)$")

@@ -16,8 +16,8 @@ from lark.explorer.pool_table import Codes, PoolTable
 from lark.explorer.problems import PageError, reading
 from lark.explorer.views import View
 from lark.pool.trajectories import KEY
-from lark.runtime.store import Kind
 from lark.scoring.methods import SOURCES
+from lark.store.store import Kind
 
 SHARD = re.compile(r"shard-(\d{8})-(\d{8})\.parquet")
 

@@ -21,12 +21,12 @@ from lark.export.examples import Overview, overview, read_examples
 from lark.export.repetition import MOST, repetitions
 from lark.export.targets import TARGETS, Target, thinking_as_text
 from lark.printing import log_to
-from lark.runtime.disk import disk_errors
-from lark.runtime.entry import run_main
-from lark.runtime.integrity import verify
-from lark.runtime.manifest import read_manifest
-from lark.runtime.store import atomic
 from lark.selection.write import TRAINING_SET
+from lark.store.disk import disk_errors
+from lark.store.integrity import verify
+from lark.store.manifest import read_manifest
+from lark.store.store import atomic
+from lark.work.entry import run_main
 
 log = logging.getLogger(__name__)
 

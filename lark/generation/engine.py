@@ -1,7 +1,6 @@
 """The interface of generation engines. hf works everywhere, vllm is the fast one, and sglang is its fallback."""
 
 import contextlib
-import importlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lark import config
 from lark.errors import LarkError
-from lark.runtime.machine import Machine, pinned
+from lark.work.machine import Machine, pinned
+from lark.work.operation import imported
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -153,8 +153,7 @@ def start(
         from lark.models.weights import check_complete  # noqa: PLC0415  # imports transformers
 
         check_complete(model, student.revision, f"{student.setting}.path={model}")
-    module, name = kind.start.split(":")
-    started: Engine = getattr(importlib.import_module(module), name)(engine, student, model, tokenizer, device)
+    started: Engine = imported(kind.start)(engine, student, model, tokenizer, device)
     return started
 
 

@@ -20,7 +20,7 @@ from lark.generation.engine import Generation, Request, Sampling, decode, docume
 from lark.generation.hf_attention import blocks_of, read_in_blocks
 from lark.generation.hf_cache import join, new_cache, right_aligned
 from lark.models.load import load_model
-from lark.runtime.devices import use_device
+from lark.work.devices import use_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,9 +12,9 @@ from lark.errors import LarkError
 from lark.gpu_check.check import Place, within
 from lark.models.head import Head
 from lark.models.varlen import Segments, packed_attention, why_not_kernel
-from lark.runtime.devices import unusable, use_device
 from lark.scoring.statistics import detailed_statistics, token_statistics
 from lark.training.loss import weighted_loss
+from lark.work.devices import unusable, use_device
 
 REPETITIONS = 10
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lark.errors import LarkError
-from lark.runtime.launch import environment
-from lark.runtime.machine import Machine, usable_cores
+from lark.work.launch import environment
+from lark.work.machine import Machine, usable_cores
 
 ON_CPU = {"TRITON_INTERPRET": "1"}
 """Makes Triton run kernels on the CPU, in its interpreter."""

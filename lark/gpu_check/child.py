@@ -3,7 +3,6 @@
 Run as: python -m lark.gpu_check.child package.module:function cuda|cpu <processes> <folder>
 """
 
-import importlib
 import json
 import sys
 import traceback
@@ -12,7 +11,8 @@ from pathlib import Path
 from lark.errors import LarkError, first_line
 from lark.gpu_check.check import Place
 from lark.printing import log_to
-from lark.runtime.launch import die_with_parent
+from lark.work.launch import die_with_parent
+from lark.work.operation import imported
 
 RESULT = "result.json"
 
@@ -22,9 +22,8 @@ def main(target: str, device: str, processes: str, folder: str) -> int:
     die_with_parent()
     log_to()
     place = Place(device, int(processes), Path(folder))
-    module, function = target.split(":")
     try:
-        result = {"measured": getattr(importlib.import_module(module), function)(place)}
+        result = {"measured": imported(target)(place)}
     except Exception as error:  # the failures of kernels and compilers have no common type
         traceback.print_exc()
         expected = isinstance(error, LarkError)

@@ -24,12 +24,12 @@ from lark.gpu_check.check import Place, within
 from lark.models.chat import Encoded
 from lark.models.head import PLAIN
 from lark.models.varlen import VARLEN
-from lark.runtime.devices import use_device
-from lark.runtime.launch import ROOT, die_with_parent
 from lark.training.kernels import apply_liger
 from lark.training.packing import collate_packed
 from lark.training.trainer import return_weighted_loss
 from lark.training.zero import connect, deepspeed_config
+from lark.work.devices import use_device
+from lark.work.launch import ROOT, die_with_parent
 
 WEIGHTS = (0.2, 1.7, 0.9, 3.1, 1.0, 0.4, 2.2, 0.05)
 RATE = 1024.0

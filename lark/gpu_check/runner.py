@@ -16,8 +16,8 @@ from typing import IO, Literal
 
 from lark.gpu_check.check import Check, Place
 from lark.gpu_check.child import RESULT
-from lark.report.tables import text_table
-from lark.runtime.launch import ROOT, die_with_parent
+from lark.printing import text_table
+from lark.work.launch import ROOT, die_with_parent
 
 WIDEST = 240
 """Characters of an error in the table."""

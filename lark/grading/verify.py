@@ -1,7 +1,7 @@
 """The `verify` grader: does everything in the box agree with the gold answer, as mathematics?
 
 Choices are compared by letter (`lark.grading.choices`). Everything else is read into its structure and compared with sympy
-(`lark.grading.equality`), which may hang or crash on a model's output, so each comparison runs in a worker process that dies
+(`lark.grading.strict.equality`), which may hang or crash on a model's output, so each comparison runs in a worker process that dies
 when its time is up. docs/grading.md lists the rules. We do not use the processes of a pool library (pebble): its time limits
 are wall-clock time, which depends on the machine's load, and its processes inherit their hash seed, on which sympy's results
 depend, from the caller. Example:
@@ -26,7 +26,7 @@ from pathlib import Path
 from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, canonical_number
 from lark.grading.choices import choice_letter
-from lark.runtime.machine import pinned
+from lark.work.machine import pinned
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "lark.grading.verify_process"],
+            [sys.executable, "-m", "lark.grading.strict.verify_process"],
             cwd=_ROOT,
             # sympy orders some objects by their hash: with a fixed seed a comparison always takes the same path
             env={**os.environ, "PYTHONHASHSEED": "0"},
@@ -201,7 +201,7 @@ class Verifier:
         if not worker.is_ready:
             raise LarkError(
                 f"A process of the verify grader ended with code {code} before it was ready. "
-                "Run `python -m lark.grading.verify_process` from the repository to see why."
+                "Run `python -m lark.grading.strict.verify_process` from the repository to see why."
             )
         if (task := worker.task) is None:
             return

@@ -14,7 +14,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lark.models.chat import ChatFormat
-from lark.runtime.operation import Job
+from lark.work.operation import Job
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from lark.config.student import INSTRUCTION
 from lark.errors import LarkError
 from lark.models.chat import template_file
 from lark.models.shapes import DEMO, shape_of
-from lark.runtime.machine import Machine, pinned
-from lark.runtime.store import Checksums, Kind
+from lark.store.store import Checksums, Kind
+from lark.work.machine import Machine, pinned
 
 TOKENIZER_FILES = re.compile(
     r"tokenizer[\w.-]*\.json|special_tokens_map\.json|added_tokens\.json|chat_template\.json|tekken\.json|normalizer\.json"
@@ -62,7 +62,7 @@ def location(student: Student) -> str:
     if student.path == "demo":
         return str(DEMO)
     if student.path in PACKAGED:
-        return student.path  # lark/runtime/plan.py replaces it by the converted folder
+        return student.path  # lark/pipeline/plan.py replaces it by the converted folder
     folder, setting = Path(student.path).expanduser(), f"{student.setting}.path"
     if folder.is_dir():
         if not (folder / "config.json").is_file():

@@ -20,16 +20,15 @@ from omegaconf.errors import OmegaConfBaseException
 from lark import config as conf
 from lark.config.cli import CONF, as_hydra_reads, outputs_typed, sentence
 from lark.errors import LarkError
+from lark.pipeline.plan import make_plan, wanted
 from lark.planner.division import Scale, disk_gib, parts
 from lark.planner.report import duration, size
 from lark.planner.scale import Expected, Part, expected, stops_falling
-from lark.printing import counted, log_to
-from lark.report.tables import text_table
-from lark.runtime.entry import run_main
-from lark.runtime.machine import resolve
-from lark.runtime.operation import Step
-from lark.runtime.plan import make_plan, wanted
-from lark.runtime.store import Checksums
+from lark.printing import counted, log_to, text_table
+from lark.store.store import Checksums
+from lark.work.entry import run_main
+from lark.work.machine import resolve
+from lark.work.operation import Step
 
 log = logging.getLogger("lark")
 

@@ -9,8 +9,8 @@ from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner,
 from lark.planner.lengths import CHARACTERS, PoolLengths, pool_lengths
 from lark.planner.scale import Part
 from lark.planner.throughput import throughput
-from lark.runtime.machine import PLANNED, Machine, resolve
-from lark.runtime.operation import Step
+from lark.work.machine import PLANNED, Machine, resolve
+from lark.work.operation import Step
 
 CORES = 8
 """Cores per GPU, unless hardware.threads is set. Nodes with 8 GPUs usually have 96 or more."""

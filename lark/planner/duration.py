@@ -11,8 +11,8 @@ from lark.planner.estimates import Estimate, estimate
 from lark.planner.lengths import PoolLengths, pool_lengths, shortest
 from lark.planner.throughput import Throughput, device_memory
 from lark.pool.formats import source_files
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Step
+from lark.work.machine import Machine
+from lark.work.operation import Step
 
 FASTEST = {"cpu": 0.2, "cuda": 2500.0}
 """TFLOP/s of a CPU thread and of a GPU that no machine exceeds: with them, an estimate is a lower bound."""

@@ -14,8 +14,8 @@ from lark.planner import remedies
 from lark.planner.costs import GIB
 from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.planner.throughput import EFFICIENCY, Throughput, throughput
-from lark.runtime.machine import usable_cores
-from lark.runtime.operation import Settings, Step
+from lark.work.machine import usable_cores
+from lark.work.operation import Settings, Step
 
 START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
 """Time to import torch and transformers and to start processes."""

@@ -13,10 +13,10 @@ from lark.config import Config
 from lark.errors import DamagedError, LarkError
 from lark.pool.formats import source_files
 from lark.pool.read import read
-from lark.runtime.integrity import verify
-from lark.runtime.operation import Step
-from lark.runtime.store import Store
 from lark.scoring.methods import LENGTHS_TABLE
+from lark.store.integrity import verify
+from lark.store.store import Store
+from lark.work.operation import Step
 
 READ_BYTES = 200_000_000
 """A local pool of up to this size is read for its plan."""

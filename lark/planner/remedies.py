@@ -13,8 +13,8 @@ from typing import Any
 from lark.config import Config, Student
 from lark.generation.engine import ENGINES
 from lark.models.shapes import shape_of
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Settings
+from lark.work.machine import Machine
+from lark.work.operation import Settings
 
 CONTEXTS = (32768, 16384, 8192, 4096, 2048)
 MEANING = {

@@ -14,9 +14,9 @@ from lark.planner.duration import check_time, too_long
 from lark.planner.estimates import Estimate, estimate, is_papers, planner_of
 from lark.planner.lengths import PoolLengths, pool_lengths, shortest
 from lark.planner.throughput import Throughput, device_memory, throughput
-from lark.report.tables import text_table
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Step
+from lark.printing import text_table
+from lark.work.machine import Machine
+from lark.work.operation import Step
 
 log = logging.getLogger(__name__)
 

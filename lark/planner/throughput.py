@@ -10,7 +10,7 @@ import numpy as np
 
 from lark.config import Config
 from lark.models.shapes import Shape
-from lark.runtime.machine import Machine, job_nodes, memory_gib, query_gpus, resolve, usable_cores
+from lark.work.machine import Machine, job_nodes, memory_gib, query_gpus, resolve, usable_cores
 
 EFFICIENCY = {
     ("cuda", "forward"): 0.45, ("cuda", "training"): 0.45, ("cuda", "decoding"): 0.7,

@@ -16,7 +16,7 @@ from lark.pool.cleaning import Tally
 from lark.pool.partition import Group
 from lark.pool.summary import Summary
 from lark.reading.untrusted import read_object, readable_object
-from lark.runtime.store import atomic, write_text
+from lark.store.store import atomic, write_text
 
 NUMBERS = ("incomplete", "cut", "special", "wrong")
 SETS = ("lost", "right_questions", "wrong_questions", "empty")

@@ -11,7 +11,7 @@ from lark.pool import layouts
 from lark.pool.formats import find
 from lark.pool.hub import is_remote
 from lark.pool.mixing import naming
-from lark.runtime.store import Checksums
+from lark.store.store import Checksums
 
 
 def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False) -> dict[str, Any]:

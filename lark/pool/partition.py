@@ -27,8 +27,8 @@ from lark.pool.layouts import check
 from lark.pool.read import Known, Numbering, another_text, check_missing, check_named, from_rows, second_time
 from lark.pool.summary import Summary
 from lark.pool.trajectory import Trajectory
-from lark.runtime.machine import usable_cores
-from lark.runtime.process import die_with_parent
+from lark.work.machine import usable_cores
+from lark.work.process import die_with_parent
 
 PART_BYTES = 64_000_000
 """Size of the source files of a part. A pool that is smaller is in one file."""

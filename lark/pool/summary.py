@@ -14,7 +14,7 @@ from lark.pool.duplicates import NearDuplicates
 from lark.pool.files import some
 from lark.pool.hashing import hash64
 from lark.pool.trajectory import Trajectory, is_compared, verdict
-from lark.report.tables import text_table
+from lark.printing import text_table
 
 SOURCES = ("the answer in the last \\boxed{}", "the pool's own verdict", "a majority vote of the candidates (not gold answers)")
 """Where verdicts come from."""

@@ -18,7 +18,7 @@ from lark.errors import LarkError
 from lark.pool.cleaning import Tally, left_out
 from lark.pool.summary import Summary
 from lark.pool.trajectory import Trajectory
-from lark.runtime.store import Kind, atomic
+from lark.store.store import Kind, atomic
 
 POOL = Kind("pool", 4, "trajectories.parquet")
 FILE = POOL.file

@@ -9,10 +9,10 @@ from typing import Any
 from lark.pool.group_reports import has_report, paths, read_report, write_report
 from lark.pool.partition import Group, groups, merged, part_of, read_all, read_group
 from lark.reading.untrusted import readable_object
-from lark.runtime.launch import run_worker
-from lark.runtime.operation import Job
-from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
-from lark.runtime.store import write_text
+from lark.store.store import write_text
+from lark.work.launch import run_worker
+from lark.work.operation import Job
+from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 STARTS = "starts.json"
 """What the numbers of each group start with, for the processes that read them."""

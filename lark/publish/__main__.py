@@ -12,11 +12,10 @@ from collections.abc import Sequence
 
 from lark.config.checks import user_path
 from lark.errors import LarkError
-from lark.printing import log_to
+from lark.printing import log_to, text_table
 from lark.publish import hub
 from lark.publish.bundle import Bundle, bundle, find_artifact
-from lark.report.tables import text_table
-from lark.runtime.entry import run_main
+from lark.work.entry import run_main
 
 log = logging.getLogger(__name__)
 

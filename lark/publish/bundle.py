@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lark.cards.cards import dataset_card, model_card
-from lark.cards.markdown import metadata, with_licence
 from lark.config.checks import user_path
 from lark.errors import LarkError
-from lark.runtime.integrity import verify
-from lark.runtime.manifest import MANIFEST, Manifest, read_manifest
-from lark.runtime.store import CARD, damage, write_text
+from lark.output.cards import dataset_card, model_card
+from lark.output.markdown import metadata, with_licence
 from lark.selection.write import SELECTION
+from lark.store.integrity import verify
+from lark.store.manifest import MANIFEST, Manifest, read_manifest
+from lark.store.store import CARD, damage, write_text
 from lark.training.checkpoints import CHECKPOINT
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory, verdict
-from lark.runtime.operation import Job
-from lark.runtime.store import atomic
 from lark.scoring.methods import CORRECTNESS_TABLE
+from lark.store.store import atomic
+from lark.work.operation import Job
 
 SCHEMA = pa.schema([*((name, pa.string()) for name in KEY), ("correct", pa.float64())])
 NAMES = [field.name for field in fields(Trajectory)]

@@ -24,10 +24,6 @@ from lark.models.recompute import recompute_activations
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory
-from lark.runtime.devices import start_torch
-from lark.runtime.operation import Job
-from lark.runtime.sharding import Work, in_shards
-from lark.runtime.store import atomic
 from lark.scoring import influence as influences
 from lark.scoring.forward import Student, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher, Sketcher, TrajectoryGradient
@@ -37,6 +33,10 @@ from lark.scoring.methods import EXACT_TABLE, FEATURES_TABLE, GRAM_TABLE, INFLUE
 from lark.scoring.shards import SKETCH_BYTES, Shards
 from lark.scoring.sketches import Fold, Sizes
 from lark.scoring.worker import Advance, Content, Rows, id_table, naming, pass_over
+from lark.store.store import atomic
+from lark.work.devices import start_torch
+from lark.work.operation import Job
+from lark.work.sharding import Work, in_shards
 
 
 @in_shards

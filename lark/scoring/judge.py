@@ -22,10 +22,10 @@ from lark.errors import LarkError
 from lark.generation.journal import read
 from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
-from lark.runtime.operation import Counts, Job
-from lark.runtime.store import atomic
 from lark.scoring import judge_prompts as prompts
 from lark.scoring.methods import JUDGE_TABLE
+from lark.store.store import atomic
+from lark.work.operation import Counts, Job
 
 log = logging.getLogger(__name__)
 

@@ -22,10 +22,10 @@ from lark.models.literal import Literal
 from lark.models.rendering import control_tokens, render
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.runtime.operation import Job
-from lark.runtime.sharding import Do, Progress, Shard, Work, batched, in_shards
 from lark.scoring import judge
 from lark.scoring.shards import named, read_rows
+from lark.work.operation import Job
+from lark.work.sharding import Do, Progress, Shard, Work, batched, in_shards
 
 log = logging.getLogger(__name__)
 

@@ -32,9 +32,9 @@ import numpy as np
 import pandas as pd
 
 from lark.errors import LarkError
-from lark.runtime.store import Kind
 from lark.scoring.learnability import Floats, Labels, encode, group_sum, learnability_score
 from lark.scoring.options import converted
+from lark.store.store import Kind
 
 LENGTHS_TABLE = Kind("lengths", 2, "lengths.parquet")
 SCORES_TABLE = Kind("scores", 1, "scores.parquet")

@@ -21,8 +21,6 @@ import pyarrow.parquet as pq
 
 from lark.errors import LarkError
 from lark.pool.trajectories import KEY, RowGroup, complete, parts, row_group_places
-from lark.runtime.operation import Counts, Job
-from lark.runtime.part_files import intact, write_part
 from lark.scoring import tokens
 from lark.scoring.methods import (
     ENTROPY_TABLE,
@@ -37,6 +35,8 @@ from lark.scoring.methods import (
     UNPROMPTED_TABLE,
 )
 from lark.scoring.pass_sizes import CPU_TOKENS
+from lark.store.part_files import intact, write_part
+from lark.work.operation import Counts, Job
 
 ROWS = {**dict.fromkeys(KEY, pa.string()), "n_tokens": pa.int64()}
 """Columns that all results have in common with the lengths. Files of other origin have other types of text."""

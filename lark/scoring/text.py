@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
-from lark.runtime.operation import Job
-from lark.runtime.store import atomic
 from lark.scoring.methods import TEXT_TABLE
+from lark.store.store import atomic
+from lark.work.operation import Job
 
 KEYWORDS = {
     "self_verification": ("check", "verify"),

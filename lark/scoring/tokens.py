@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from lark.errors import LarkError, first_line
 from lark.reading.untrusted import regular
-from lark.runtime.part_files import ORIGIN, artifact, seal
-from lark.runtime.store import atomic
+from lark.store.part_files import ORIGIN, artifact, seal
+from lark.store.store import atomic
 
 ALTERNATIVES = 5
 """K, the most likely tokens that are kept at each position."""

@@ -2,7 +2,7 @@
 without their prompts and `local` over blocks.
 
 The passes differ only in what they do with a shard's rows. Shards that an earlier run finished are skipped, and each is written
-when it is complete (lark/runtime/sharding.py). The pipeline merges them (lark/scoring/shards.py).
+when it is complete (lark/work/sharding.py). The pipeline merges them (lark/scoring/shards.py).
 
 The scoring pass has up to four outputs: the scores, the entropies and the residuals over the 50 most likely tokens if the method
 needs them, and the statistics of each token if `scoring.tokens` is set. It computes what the missing ones need, on the rows that
@@ -27,10 +27,6 @@ from lark.models.load import load_chat, load_tokenizer
 from lark.models.pieces import vocabulary_pieces
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.runtime.devices import start_torch
-from lark.runtime.operation import Job
-from lark.runtime.part_files import intact, write_part
-from lark.runtime.sharding import Do, Progress, Shard, Work, in_shards
 from lark.scoring import shards
 from lark.scoring.distribution import top_residual
 from lark.scoring.forward import Student, batches, response_statistics
@@ -47,6 +43,10 @@ from lark.scoring.methods import (
 from lark.scoring.shards import Shards
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_pieces, write_shard
+from lark.store.part_files import intact, write_part
+from lark.work.devices import start_torch
+from lark.work.operation import Job
+from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from lark.pool.identity import pool_identity
 from lark.pool.read import read
 from lark.pool.trajectory import Trajectory, verdict
 from lark.reading.untrusted import read_object
-from lark.runtime.store import Artifact, Checksums, Kind, write_text
+from lark.store.store import Artifact, Checksums, Kind, write_text
 
 HELD_OUT = Kind("held_out", 1)
 PROBLEMS, TRAJECTORIES, SPLIT = "problems.jsonl", "trajectories.jsonl", "split.json"

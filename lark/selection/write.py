@@ -16,14 +16,14 @@ from lark.models.dialogue import dialogue_of, response_text
 from lark.pool import trajectories as pools
 from lark.pool.duplicates import similar_pairs, sketch
 from lark.pool.trajectories import KEY
-from lark.runtime.operation import Counts, Job
-from lark.runtime.store import Kind, atomic
 from lark.scoring import external_scores as external
 from lark.scoring.external_scores import scores_file
 from lark.scoring.methods import METHODS, SOURCES, find_method, shortest, token_length
 from lark.selection.allocation import Across
 from lark.selection.character import character, nearly_length, sentence
 from lark.selection.rules import Selection, check_dropped, select, share_weights
+from lark.store.store import Kind, atomic
+from lark.work.operation import Counts, Job
 
 log = logging.getLogger(__name__)
 

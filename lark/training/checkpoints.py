@@ -11,7 +11,7 @@ from typing import Any
 
 from lark.errors import LarkError
 from lark.reading.untrusted import read_object, readable_object
-from lark.runtime.store import Kind, checksum, remove, write_text
+from lark.store.store import Kind, checksum, remove, write_text
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from lark.errors import LarkError
 from lark.reading.untrusted import parse_object
-from lark.runtime.store import write_text
+from lark.store.store import write_text
 from lark.training.batches import GlobalBatch
 from lark.training.checkpoints import HELD_OUT
 from lark.training.training_set import shown

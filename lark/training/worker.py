@@ -21,11 +21,8 @@ from lark.models.chat import ChatFormat, Encoded
 from lark.models.head import LogitRule, logit_rule
 from lark.models.load import load_chat, load_model
 from lark.reading.untrusted import readable_object
-from lark.runtime.devices import start_torch
-from lark.runtime.operation import Job
-from lark.runtime.sharding import together
-from lark.runtime.store import write_text
 from lark.selection.write import TRAINING_SET
+from lark.store.store import write_text
 from lark.training.batches import Example, GlobalBatches
 from lark.training.checkpoints import CURVE, Layout, changed, newest_checkpoint, remove_unusable
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
@@ -37,6 +34,9 @@ from lark.training.sequence import SequenceParallel
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
 from lark.training.training_set import Key, read_rows, read_token_weights
 from lark.training.zero import connect, half_weights, zero_stage
+from lark.work.devices import start_torch
+from lark.work.operation import Job
+from lark.work.sharding import together
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from lark.analysis import contamination
 from lark.config import Benchmark, Task
 from lark.evaluation.benchmarks import Problem
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Job
-from lark.runtime.pipeline import Pipeline
+from lark.pipeline.pipeline import Pipeline
+from lark.work.machine import Machine
+from lark.work.operation import Job
 from tests.conftest import composed
 
 

@@ -12,9 +12,9 @@ from lark.config import Pool, Scoring
 from lark.models.chat import Encoded
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Job
 from lark.scoring.forward import Student
+from lark.work.machine import Machine
+from lark.work.operation import Job
 from tests.conftest import composed
 
 

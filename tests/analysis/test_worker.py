@@ -16,15 +16,15 @@ from lark.errors import LarkError
 from lark.models.dialogue import opening
 from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
+from lark.pipeline.plan import make_plan
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
-from lark.runtime.machine import resolve
-from lark.runtime.operation import Job
-from lark.runtime.plan import make_plan
-from lark.runtime.store import Checksums
 from lark.scoring.forward import Student, response_statistics
 from lark.scoring.methods import METHODS
 from lark.scoring.worker import summarise
+from lark.store.store import Checksums
+from lark.work.machine import resolve
+from lark.work.operation import Job
 from tests.conftest import composed, run_program
 
 QUESTION = "What is 3 + 4?"

@@ -19,9 +19,9 @@ from lark.config import Benchmark, Config, Task
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import check, doubtful, load
 from lark.grading.answers import AnswerFormat, grade_paper
-from lark.runtime.pipeline import Pipeline
-from lark.runtime.plan import make_plan
-from lark.runtime.store import Checksums
+from lark.pipeline.pipeline import Pipeline
+from lark.pipeline.plan import make_plan
+from lark.store.store import Checksums
 from tests.conftest import composed
 
 FILES = {"aime24": ("aime24.jsonl", 30), "amc": ("amc83.jsonl", 83), "math500": ("math500.jsonl", 500)}

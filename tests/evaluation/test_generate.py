@@ -16,13 +16,13 @@ from lark.errors import LarkError
 from lark.evaluation import shards
 from lark.evaluation.benchmarks import load
 from lark.evaluation.generate import generate
-from lark.evaluation.operations import GENERATE
 from lark.generation.journal import CHECK, Journal, checksum
 from lark.generation.journal import read as read_journal
 from lark.models.students import DEMO
-from lark.runtime.launch import environment, read_job, write_job
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Job
+from lark.pipeline.operations.evaluate import GENERATE
+from lark.work.launch import environment, read_job, write_job
+from lark.work.machine import Machine
+from lark.work.operation import Job
 from tests.conftest import ROOT, composed
 
 SETTINGS = composed(
@@ -60,7 +60,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_killed_while_generating_it_ends_with_the_same_answers_and_repeats_none(tmp_path: Path, undisturbed: str) -> None:
     path = job_file(tmp_path / "run")
     shard = path.parent / shards.shard("00000")
-    process = subprocess.Popen([sys.executable, "-m", "lark.runtime.worker", str(path)], cwd=ROOT, env=environment(MACHINE))
+    process = subprocess.Popen([sys.executable, "-m", "lark.work.worker", str(path)], cwd=ROOT, env=environment(MACHINE))
     deadline = time.time() + 300
     while (not shard.exists() or shard.read_bytes().count(b"\n") < 3) and process.poll() is None and time.time() < deadline:
         time.sleep(0.005)

@@ -16,12 +16,12 @@ from lark.config import Task
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import fetch, load
 from lark.models.shapes import ARCHITECTURES, DEMO
-from lark.runtime.plan import fetched_plan, make_plan
-from lark.runtime.store import Checksums
+from lark.pipeline.plan import fetched_plan, make_plan
+from lark.store.store import Checksums
 from tests.conftest import ROOT, composed
 from tests.hub import in_cache, serving
 from tests.pool.test_sources import published
-from tests.runtime.test_devices import SMI
+from tests.work.test_devices import SMI
 
 SENTENCE = ["method=lark", "budget=3", "student=qwen7b"]
 TASKS = ["aime24", "amc", "gpqa_diamond", "math500"]

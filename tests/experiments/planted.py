@@ -8,8 +8,8 @@ import numpy as np
 
 from experiments.harness.sweep import Sweep, Trial
 from lark.pool.hashing import hash64
-from lark.runtime.operation import Step
-from lark.runtime.store import Artifact
+from lark.store.store import Artifact
+from lark.work.operation import Step
 
 Ability = Callable[[Trial], float]
 """The chance that a run's answers are right, in logits, before the problem's difficulty."""

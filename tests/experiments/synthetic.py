@@ -16,11 +16,11 @@ from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.pool import trajectories as pools
 from lark.pool.noise import noisy, to_damage
 from lark.pool.read import read
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Job, Step
-from lark.runtime.store import Artifact
 from lark.scoring.tokens import TrajectoryTokens, write_pieces, write_shard
 from lark.selection import write as selecting
+from lark.store.store import Artifact
+from lark.work.machine import Machine
+from lark.work.operation import Job, Step
 
 KEY = ["question_id", "candidate_id"]
 Wanted = Callable[[Trial, Step], bool]

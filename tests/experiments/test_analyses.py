@@ -13,7 +13,7 @@ from experiments.harness import report
 from experiments.harness.sweep import Sweep, compose_sweep
 from lark.analysis.contamination import CLOSEST, TABLE, summary
 from lark.analysis.kinds import CONTAMINATION_TABLE, ESTIMATES_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE
-from lark.runtime.store import Kind
+from lark.store.store import Kind
 from tests.analysis.questions import made_up
 from tests.experiments.test_rendering import check_latex
 

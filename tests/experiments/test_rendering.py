@@ -23,12 +23,12 @@ from experiments.harness.sweep import Sweep, Trial, available, compose_sweep, da
 from lark.config import Pool, Training
 from lark.config.student import INSTRUCTION
 from lark.errors import LarkError
-from lark.evaluation.operations import GRADE
+from lark.output.tables import Cell, latex_table
+from lark.pipeline.operations.evaluate import GRADE
 from lark.pool.noise import to_damage
 from lark.pool.trajectory import Trajectory
-from lark.report.tables import Cell, latex_table
-from lark.runtime.operation import Step
-from lark.runtime.store import Store
+from lark.store.store import Store
+from lark.work.operation import Step
 from tests.experiments import synthetic
 from tests.experiments.synthetic import COSTS, accuracy_of, fill
 

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from experiments.harness import lanes
-from lark.runtime.machine import usable_cores
-from lark.runtime.warm import WARMTH
+from lark.work.machine import usable_cores
+from lark.work.warm import WARMTH
 from tests.conftest import ROOT
 
 COMMAND = [

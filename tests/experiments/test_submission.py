@@ -37,11 +37,11 @@ from experiments.submission.record import (
 from experiments.submission.slurm_jobs import parameters
 from experiments.submission.status import describe
 from experiments.submission.submit import _check_room, plan_steps
+from lark.cluster.nodes import Node
 from lark.errors import LarkError
-from lark.runtime.cluster import Node
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Operation, Step
-from lark.runtime.store import Artifact, Kind
+from lark.store.store import Artifact, Kind
+from lark.work.machine import Machine
+from lark.work.operation import Operation, Step
 from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_conductor, wait_until
 
 KIND = Kind("thing")

@@ -12,7 +12,7 @@ from experiments.harness.planning import describe, planned
 from experiments.harness.report import unfinished
 from experiments.harness.sweep import CONF, Sweep, available, compose_sweep, dashed, find, method_label, published
 from lark.errors import LarkError
-from lark.training.operations import TRAIN
+from lark.pipeline.operations.train import TRAIN
 from tests.conftest import ROOT
 
 SCALES = [

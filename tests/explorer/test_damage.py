@@ -15,7 +15,7 @@ import pytest
 from lark.explorer.api import respond
 from lark.explorer.context import Context
 from lark.explorer.server import encode
-from lark.runtime.store import Artifact, Kind, Store
+from lark.store.store import Artifact, Kind, Store
 from tests.explorer import synthetic
 from tests.explorer.synthetic import LENGTHS, POOL, SCORES, artifact, trajectory
 
@@ -47,7 +47,7 @@ def make(root: Path) -> Path:
     (run / ".hydra").mkdir(parents=True)
     made = [f"pool/pool-{POOL}"]
     record(root, START, {"event": "step", "step": "pool", "seconds": 1, "made": made, "reused": []}, {"event": "end"})
-    (run / "lark.log").write_text(f"2026-01-01 00:00:00,000 INFO lark.runtime.pipeline: pool    1.0 s     pool/pool-{POOL}\n")
+    (run / "lark.log").write_text(f"2026-01-01 00:00:00,000 INFO lark.pipeline.pipeline: pool    1.0 s     pool/pool-{POOL}\n")
     (run / "summary.json").write_text('{"results": [{"method": "LARK"}]}')
     (run / ".hydra" / "overrides.yaml").write_text("- method=lark\n")
     return root
@@ -274,7 +274,7 @@ def test_runs_that_share_a_folder_are_kept_apart(tmp_path: Path) -> None:
 def test_runs_of_an_older_version_are_read_from_their_log(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "demo" / "lark-B3"
     run.mkdir(parents=True)
-    line = "2026-01-0{} 00:00:00,000 INFO lark.runtime.pipeline: {:<9}{:<9} {}\n"
+    line = "2026-01-0{} 00:00:00,000 INFO lark.pipeline.pipeline: {:<9}{:<9} {}\n"
     first = [line.format(1, "pool", "1.0 s", f"pool/pool-{POOL}"), line.format(1, "grade", "9.0 s", "4 artifacts of metrics")]
     (run / "lark.log").write_text("".join([*first, line.format(2, "pool", "reused", f"pool/pool-{POOL}")]))
     (run / "summary.json").write_text('{"results": [{"method": "LARK"}]}')

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lark.errors import DamagedError
-from lark.runtime import locks
-from lark.runtime import pipeline as pipelines
-from lark.runtime.integrity import verify
-from lark.runtime.manifest import MANIFEST
-from lark.runtime.store import CARD
+from lark.pipeline import pipeline as pipelines
+from lark.store import locks
+from lark.store.integrity import verify
+from lark.store.manifest import MANIFEST
+from lark.store.store import CARD
 from tests.conftest import work_here
 from tests.fuzz.case import DIFFERENT, Case, Result, judged
 from tests.fuzz.kills import SETTINGS, data

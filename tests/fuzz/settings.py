@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from lark.config import Config
 from lark.config.cli import CONF, options_of
-from lark.runtime import pipeline as pipelines
+from lark.pipeline import pipeline as pipelines
 from tests.conftest import SMALL, work_here
 from tests.fuzz.case import DIFFERENT, Case, Result, judged
 from tests.fuzz.mutations import HOSTILE, change_bytes

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 from lark.models.shapes import DEMO
-from lark.runtime import pipeline as pipelines
+from lark.pipeline import pipeline as pipelines
 from tests.conftest import work_here
 from tests.fuzz.case import Case, Result, judged
 from tests.fuzz.kills import data

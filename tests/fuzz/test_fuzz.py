@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lark.runtime.store import write_text
+from lark.store.store import write_text
 from tests.fuzz import runs, tables
 from tests.fuzz.__main__ import KINDS, fuzz, import_workers
 from tests.fuzz.case import CRASH, DIFFERENT, HANG, REFUSED, SAME, SILENT, STACK_TRACE, Case

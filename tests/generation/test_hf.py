@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen2Config
 
 from lark.evaluation.benchmarks import load
-from lark.evaluation.prompts import NUMERIC
 from lark.generation import hf_attention
 from lark.generation.engine import Engine, Generation, Request, Sampling, answers, documents
 from lark.generation.hf import HFEngine, next_token
 from lark.generation.hf_attention import blocks_of, read_in_blocks
 from lark.generation.hf_cache import new_cache
 from lark.models.load import load_chat
+from lark.models.prompts import NUMERIC
 from lark.models.students import DEMO
 from lark.scoring.judge import schema
 from tests.conftest import composed

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from lark.generation.vllm import _environment, is_cpu_build
-from lark.runtime.launch import environment
-from lark.runtime.machine import Machine
 from lark.scoring import judge
+from lark.work.launch import environment
+from lark.work.machine import Machine
 from tests.conftest import ROOT, composed
 
 SCRIPT = """
@@ -29,7 +29,7 @@ from lark.generation.engine import Request, Sampling, answers, start
 from lark.evaluation.benchmarks import load
 from lark.scoring.judge import schema
 from lark.scoring.judge_worker import Asker, load_tokenizer
-from lark.evaluation.prompts import NUMERIC
+from lark.models.prompts import NUMERIC
 from lark.models.load import load_chat
 from lark.models.students import DEMO
 from tests.conftest import composed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lark.grading.answers import AnswerFormat, extract_boxed_list, grade_paper
 from lark.grading.choices import choice_letter
-from lark.grading.equality import compare
+from lark.grading.strict.equality import compare
 from lark.grading.verify import Pair, Verifier
 from tests.grading.corpus import corpus
 

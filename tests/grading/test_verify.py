@@ -328,7 +328,7 @@ def test_equal_answers_are_compared_once(verifier: Verifier) -> None:
 
 
 def test_grading_loads_no_torch() -> None:
-    modules = "lark.grading.verify_process, lark.runtime.worker, lark.evaluation.grade"
+    modules = "lark.grading.strict.verify_process, lark.work.worker, lark.evaluation.grade"
     check = f"import sys, {modules}; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

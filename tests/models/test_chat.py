@@ -12,10 +12,10 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 
 from lark.config import Judge
 from lark.errors import LarkError
-from lark.evaluation.prompts import CHOICE, FREE_FORM, NUMERIC
 from lark.models.chat import ChatFormat, ChatOptions
 from lark.models.dialogue import INSTRUCTION, dialogue_of, user_turn
 from lark.models.load import load_chat
+from lark.models.prompts import CHOICE, FREE_FORM, NUMERIC
 from lark.models.students import DEMO
 from lark.scoring.judge_worker import Asker, load_tokenizer
 from lark.scoring.local import steps_of

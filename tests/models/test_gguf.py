@@ -12,8 +12,8 @@ from lark.errors import LarkError
 from lark.models.chat import ChatFormat
 from lark.models.shapes import Shape, shape_of
 from lark.models.students import packaged_file, weights_identity
-from lark.runtime.plan import make_plan
-from lark.runtime.store import Artifact, Checksums
+from lark.pipeline.plan import make_plan
+from lark.store.store import Artifact, Checksums
 from tests.conftest import composed
 
 OPTIONS = ["student=smollm2", "engine=hf"]

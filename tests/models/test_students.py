@@ -8,7 +8,7 @@ import pytest
 
 from lark.errors import LarkError
 from lark.models.students import DEMO, tokenizer_identity, weights_identity
-from lark.runtime.store import Checksums
+from lark.store.store import Checksums
 from tests.conftest import composed
 
 TOKENIZER = [

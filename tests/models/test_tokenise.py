@@ -16,8 +16,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from lark.models import tokenise as tokenising
 from lark.models.students import DEMO
 from lark.models.tokenise import tokenise, uses_backend
-from lark.runtime.launch import environment
-from lark.runtime.machine import Machine
+from lark.work.launch import environment
+from lark.work.machine import Machine
 from tests.conftest import ROOT
 
 TEXTS = ["", "3 + 4 = 7.\n\\boxed{7}", "  two  spaces ", "naïve café 数学 🙂", "<|im_end|> <s> </s> <|eot_id|>", "x" * 5000]

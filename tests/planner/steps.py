@@ -4,10 +4,10 @@ import tempfile
 from pathlib import Path
 
 from lark.config import Config
+from lark.pipeline.plan import make_plan, wanted
 from lark.planner.estimates import Estimate, estimate
-from lark.runtime.operation import Step
-from lark.runtime.plan import make_plan, wanted
-from lark.runtime.store import Checksums
+from lark.store.store import Checksums
+from lark.work.operation import Step
 
 
 def steps_of(config: Config) -> list[Step]:

@@ -7,8 +7,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.analysis.gradients import Anchor, passes
-from lark.analysis.operations import gradient_passes
 from lark.models.shapes import Shape, shape_of
+from lark.pipeline.operations.analyse import gradient_passes
 from lark.planner.costs import GIB, forward_flops
 from lark.planner.estimates import Estimate
 from lark.planner.lengths import pool_lengths

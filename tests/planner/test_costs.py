@@ -14,13 +14,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lark.config import Lora
 from lark.models.shapes import ARCHITECTURES, Shape, shape_of
+from lark.pipeline.operations.train import training_setup
 from lark.planner import costs
 from lark.planner.costs import TrainingSetup
 from lark.planner.lengths import PoolLengths
-from lark.runtime.machine import Machine
 from lark.training.lora import add_adapters
-from lark.training.operations import training_setup
 from lark.training.worker import _weights_dtype
+from lark.work.machine import Machine
 from tests.conftest import composed
 
 CONFIG = LlamaConfig(

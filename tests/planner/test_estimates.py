@@ -20,18 +20,18 @@ from lark.errors import LarkError
 from lark.models.chat import ChatFormat
 from lark.models.shapes import shape_of
 from lark.models.students import DEMO
+from lark.pipeline.operations import train as operations
+from lark.pipeline.pipeline import Pipeline
+from lark.pipeline.plan import make_plan, wanted
 from lark.planner import report
 from lark.planner.estimates import RESERVED_GIB, Estimate, estimate
 from lark.planner.lengths import assumed, pool_lengths
 from lark.planner.remedies import applied
 from lark.planner.throughput import Throughput, core_tflops, efficiency, throughput
 from lark.pool.read import read
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Step
-from lark.runtime.pipeline import Pipeline
-from lark.runtime.plan import make_plan, wanted
-from lark.runtime.store import Checksums
-from lark.training import operations
+from lark.store.store import Checksums
+from lark.work.machine import Machine
+from lark.work.operation import Step
 from tests.conftest import composed
 from tests.planner.steps import estimated, keys_of, steps_of
 

@@ -15,15 +15,15 @@ from lark.config import Mixed, Pool
 from lark.config.cli import as_hydra_reads
 from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, grade_paper
+from lark.pipeline.operations.pool import POOL
+from lark.pipeline.plan import make_plan
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import MARKS, SPECIAL, Tally, Votes, special_token
 from lark.pool.duplicates import BINS, similar_pairs, sketch
-from lark.pool.operations import POOL
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.pool.trajectory import Trajectory
-from lark.runtime.plan import make_plan
-from lark.runtime.store import Checksums
+from lark.store.store import Checksums
 from tests.conftest import composed, job_of
 from tests.pool.rows import chat, write_jsonl
 

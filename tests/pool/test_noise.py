@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from lark.config import Pool
 from lark.errors import LarkError
+from lark.pipeline.operations.pool import POOL
 from lark.pool.identity import pool_identity
 from lark.pool.noise import noisy, shuffled, to_damage, truncated, with_response, wrong
-from lark.pool.operations import POOL
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.pool.trajectory import Trajectory, verdict
-from lark.runtime.store import Checksums
+from lark.store.store import Checksums
 from tests.conftest import composed, job_of
 
 DEMO = Pool(name="demo", format="demo", questions=60)

@@ -28,7 +28,7 @@ from lark.pool.partition import write_parts
 from lark.pool.read import read
 from lark.pool.summary import pool_summary
 from lark.reading.rows import rows as read_rows
-from lark.runtime.store import Checksums, checksum
+from lark.store.store import Checksums, checksum
 from tests.conftest import ROOT, composed
 from tests.hub import serving
 from tests.pool.rows import chat, layout_rows, openr1, write_jsonl

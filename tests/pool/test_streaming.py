@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-import lark.runtime.pipeline  # also in memory in run.py
+import lark.pipeline.pipeline  # also in memory in run.py
 from lark.pool import trajectories as pools
 from lark.pool.read import read
 from lark.selection import write as selecting

@@ -15,6 +15,7 @@ from lark.config import Pool
 from lark.errors import LarkError
 from lark.grading.answers import extract_boxed
 from lark.models.dialogue import INSTRUCTION
+from lark.pipeline.plan import make_plan
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.read import box_answer, read
@@ -23,8 +24,7 @@ from lark.pool.summary import pool_summary
 from lark.pool.trajectory import Trajectory
 from lark.reading.rows import json_array
 from lark.reading.untrusted import BOM
-from lark.runtime.plan import make_plan
-from lark.runtime.store import Checksums
+from lark.store.store import Checksums
 from tests.conftest import composed
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from lark.cards.markdown import metadata
 from lark.errors import LarkError
+from lark.output.markdown import metadata
 from lark.publish.__main__ import main
-from lark.runtime.store import CARD, MANIFEST, checksums
+from lark.store.store import CARD, MANIFEST, checksums
 
 TOKEN = "hf_" + "secret" * 5
 

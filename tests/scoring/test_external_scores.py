@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from lark.errors import LarkError
+from lark.pipeline import pipeline
+from lark.pipeline.pipeline import Pipeline
 from lark.pool import trajectories as pools
 from lark.pool.read import read
-from lark.runtime import pipeline
-from lark.runtime.pipeline import Pipeline
-from lark.runtime.store import Store
 from lark.scoring import external_scores as external
 from lark.selection.write import SELECTION, write_selection
+from lark.store.store import Store
 from tests.conftest import composed, job_of
 
 HEADER = "question_id,candidate_id,score\n"

@@ -15,11 +15,11 @@ from lark.demo.pool import trajectories
 from lark.errors import LarkError
 from lark.models.load import load_chat, load_model
 from lark.models.shapes import DEMO
+from lark.pipeline import pipeline
+from lark.pipeline.pipeline import Pipeline
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory, verdict
-from lark.runtime import pipeline
-from lark.runtime.pipeline import Pipeline
 from lark.scoring import gradient_worker, shards, worker
 from lark.scoring.influence import correct_or_all, directions, sample
 from lark.scoring.learnability import exact_score

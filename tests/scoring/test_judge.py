@@ -18,11 +18,11 @@ from lark.generation.engine import Generation, Request, Sampling
 from lark.generation.journal import CHECK, Journal, read
 from lark.models.students import DEMO
 from lark.pool import trajectories as pools
-from lark.runtime.operation import Job
 from lark.scoring import judge, judge_worker
 from lark.scoring import judge_prompts as prompts
 from lark.scoring.judge_worker import Asker, judge_pool, load_tokenizer
 from lark.scoring.methods import JUDGE_TABLE
+from lark.work.operation import Job
 from tests.conftest import ROOT, composed, job_of
 
 BRIEF = Judge(path="demo", style="brief", dtype="float32", max_length=512, max_new_tokens=24)

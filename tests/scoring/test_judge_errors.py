@@ -9,16 +9,16 @@ import pytest
 from lark.config import Judge, Student
 from lark.config.cli import as_hydra_reads
 from lark.errors import LarkError
-from lark.models.operations import CONVERT
+from lark.pipeline.operations.score import JUDGE
+from lark.pipeline.operations.student import CONVERT
+from lark.pipeline.pipeline import check_steps
+from lark.pipeline.plan import make_plan
 from lark.planner.estimates import RESERVED_GIB, Estimate, estimate
 from lark.planner.lengths import shortest
 from lark.planner.throughput import Throughput
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Step
-from lark.runtime.pipeline import check_steps
-from lark.runtime.plan import make_plan
-from lark.runtime.store import Checksums
-from lark.scoring.operations import JUDGE
+from lark.store.store import Checksums
+from lark.work.machine import Machine
+from lark.work.operation import Step
 from tests.conftest import ALONE, composed
 from tests.planner.steps import steps_of
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lark.errors import LarkError
-from lark.runtime.plan import make_plan
-from lark.runtime.store import Checksums
+from lark.pipeline.plan import make_plan
 from lark.scoring import methods
 from lark.scoring.methods import Floats, Method
 from lark.scoring.options import MisfitError, fit
+from lark.store.store import Checksums
 from tests.conftest import composed
 
 

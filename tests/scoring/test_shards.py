@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lark.errors import LarkError
-from lark.runtime.part_files import write_part
-from lark.runtime.sharding import Shard, deal
 from lark.scoring import shards
 from lark.scoring.pass_sizes import CPU_TOKENS
 from lark.scoring.shards import LEAST_SHARDS, Shards, cost, cut
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_shard
+from lark.store.part_files import write_part
+from lark.work.sharding import Shard, deal
 
 COSTS = st.lists(st.integers(1, 30_000), min_size=1, max_size=300).map(lambda n: cost(np.array(n)))
 

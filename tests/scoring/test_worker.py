@@ -20,13 +20,14 @@ from lark.demo.pool import trajectories
 from lark.models.chat import Encoded
 from lark.models.load import load_chat, load_model
 from lark.models.shapes import DEMO
+from lark.pipeline import pipeline
+from lark.pipeline.operations.score import SCORE
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
 from lark.pool.trajectories import KEY
-from lark.runtime import launch, pipeline
 from lark.scoring import shards, worker
-from lark.scoring.operations import SCORE
 from lark.scoring.tokens import places, read_pieces, read_trajectories, read_trajectory
+from lark.work import launch
 from tests.conftest import ALONE, composed, job_of, work_here
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from lark.config import Config
 from lark.errors import LarkError
+from lark.pipeline import pipeline
+from lark.pipeline.pipeline import Pipeline
 from lark.pool import trajectories as pools
 from lark.pool.read import read
-from lark.runtime import pipeline
-from lark.runtime.pipeline import Pipeline
 from lark.selection.write import check_choice, find_teacher, write_selection
 from tests.conftest import composed, job_of, work_here
 

@@ -24,11 +24,11 @@ from transformers.trainer_utils import SaveStrategy
 
 from lark.errors import LarkError
 from lark.models.attention import separate_segments
-from lark.runtime.devices import leave_group
-from lark.runtime.worker import leave
 from lark.training import zero as zero_module
 from lark.training.sequence import SequenceParallel
 from lark.training.worker import Run, prepare, train
+from lark.work.devices import leave_group
+from lark.work.worker import leave
 from tests.training.tiny import CrashAt, make_job
 from tests.training.waiting import group_timeout
 

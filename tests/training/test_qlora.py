@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from lark.errors import LarkError
 from lark.models.shapes import Shape
+from lark.pipeline.operations import train as operations
 from lark.planner import costs
 from lark.planner.costs import TrainingSetup
-from lark.runtime.machine import Machine
-from lark.training import operations
 from lark.training.lora import PREFIX
 from lark.training.worker import Run, prepare, train
+from lark.work.machine import Machine
 from tests.conftest import composed
 from tests.training.probe import RATE, SGD, fresh
 from tests.training.tiny import losses, make_job, relative_error, write_student, write_training_set

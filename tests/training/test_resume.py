@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from lark.errors import LarkError
-from lark.runtime import launch
-from lark.runtime.operation import Job
+from lark.pipeline.operations.train import TRAIN
 from lark.training import curves as curves_module
 from lark.training import trainer as trainer_module
 from lark.training.checkpoints import (
@@ -32,8 +31,9 @@ from lark.training.checkpoints import (
     stamps,
 )
 from lark.training.export import Exporter
-from lark.training.operations import TRAIN
 from lark.training.worker import CURVE, DONE, finished, prepare, train
+from lark.work import launch
+from lark.work.operation import Job
 from tests.training.tiny import CrashAt, direct_loss, make_job, write_student, write_training_set
 
 STEPS = 20

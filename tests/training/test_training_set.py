@@ -9,7 +9,7 @@ import pytest
 
 from lark.errors import LarkError
 from lark.models.dialogue import Dialogue
-from lark.runtime.pipeline import Pipeline
+from lark.pipeline.pipeline import Pipeline
 from lark.training.training_set import Row, read_rows, read_token_weights
 from tests.conftest import composed
 

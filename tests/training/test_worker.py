@@ -29,19 +29,19 @@ from lark.errors import LarkError
 from lark.models.chat import ChatFormat
 from lark.models.load import generation_stops
 from lark.models.students import DEMO
-from lark.runtime.machine import Machine
-from lark.runtime.pipeline import check_machine, check_steps
-from lark.runtime.plan import make_plan, wanted
-from lark.runtime.store import Checksums
+from lark.pipeline.operations.train import TRAIN
+from lark.pipeline.pipeline import check_machine, check_steps
+from lark.pipeline.plan import make_plan, wanted
+from lark.store.store import Checksums
 from lark.training import trainer as trainer_module
 from lark.training.checkpoints import damage
 from lark.training.curves import flow_times, keep_steps, read_curve, snapshot_steps
 from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, merged, transposed_layers
-from lark.training.operations import TRAIN
 from lark.training.trainer import arguments, save_steps, trains_nothing
 from lark.training.worker import prepare, read_examples, train, with_token_weights
 from lark.training.zero import deepspeed_config, zero_stage
+from lark.work.machine import Machine
 from tests.conftest import composed
 from tests.training.tiny import POISON, direct_loss, make_job, write_student, write_training_set
 

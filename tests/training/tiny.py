@@ -29,10 +29,10 @@ from lark.config import Config
 from lark.models.chat import ChatFormat
 from lark.models.dialogue import opening
 from lark.models.students import DEMO
-from lark.runtime.machine import Machine
-from lark.runtime.operation import Job
 from lark.training.checkpoints import CHECKPOINT
 from lark.training.worker import read_examples
+from lark.work.machine import Machine
+from lark.work.operation import Job
 from tests.conftest import ROOT
 
 WEIGHTS = [0.2, 1.7, 0.9, 3.1, 1.0, 0.4, 2.2, 0.05]

@@ -15,7 +15,7 @@ from lark.explorer.progress import tail
 from lark.explorer.run_records import LOG, Done, RunRecord, read_runs
 from lark.explorer.values import moment
 from lark.reading.untrusted import read_yaml, regular
-from lark.runtime.record import FILE
+from lark.work.record import FILE
 
 MOST = 1000
 SHOWN_RUNS = 20

@@ -4,7 +4,7 @@ import { s } from "../dom.js";
 import { number } from "../format.js";
 
 export const OKABE_ITO = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", "#888888"];
-// The same colours as in figures (lark/report/style.py).
+// The same colours as in figures (lark/output/style.py).
 const METHODS = {
   lark: "#D55E00", rsr: "#0072B2", local_naturalness: "#009E73", grape: "#E69F00", llm_judge: "#CC79A7", rule_quality: "#56B4E9",
   token_length: "#8a8a8a", random: "#6f6a8a",

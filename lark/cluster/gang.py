@@ -1,0 +1,121 @@
+"""Training on a Ray cluster, through Ray Train: the same function in every process, as torchrun calls it on one machine.
+
+Ray Train places the processes, connects them (PyTorch's process group) and starts all of them again if one is lost. They resume
+from the newest complete checkpoint in the job's folder, which is on the shared disk. With hardware.elastic they continue with as
+many processes as are left. The global batch does not depend on their number, so only rounding does.
+"""
+
+import json
+import logging
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lark.cluster.relay import Relay
+from lark.cluster.watch import GangWatch
+from lark.errors import LarkError
+from lark.printing import log_to
+from lark.store.store import write_text
+from lark.work.entry import prepare
+from lark.work.failures import Failure, RemoteError, failure_of
+from lark.work.heartbeat import REMOTE, start_remote
+from lark.work.launch import JOB, read_job
+from lark.work.operation import Counts, Job, imported
+from lark.work.process import ROOT, for_actor
+
+log = logging.getLogger(__name__)
+
+RESTARTS = 20
+"""How often the processes are started again after losses."""
+TIMEOUT_SECONDS = 1800
+FAILED, FINISHED = ".gang-error.json", ".gang-result.json"
+
+
+def run_together(ray: Any, job: Job, target: str) -> Counts:
+    """Run the job's function in processes on the cluster; return its result."""
+    from ray import train  # noqa: PLC0415  # an optional package
+    from ray.train import torch  # noqa: PLC0415
+
+    machine = job.machine
+    for stale in (FAILED, FINISHED):
+        (job.folder / stale).unlink(missing_ok=True)
+    gpu = machine.device == "cuda"
+    resources = {"CPU": float(machine.threads), **({"GPU": 1.0} if gpu else {})}
+    workers = (least(job), machine.world) if job.config.hardware.elastic else machine.world
+    trainer = torch.TorchTrainer(
+        _process,
+        train_loop_config={"folder": str(job.folder)},
+        torch_config=torch.TorchConfig(backend="nccl" if gpu else "gloo", timeout_s=TIMEOUT_SECONDS),
+        scaling_config=train.ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker=resources),
+        run_config=train.RunConfig(
+            name="ray", storage_path=str(job.folder / ".ray"), failure_config=train.FailureConfig(max_failures=RESTARTS)
+        ),
+    )
+    try:
+        with GangWatch(ray, job, least(job) if job.config.hardware.elastic else machine.world):
+            trainer.fit()
+    except Exception as error:  # Ray Train's own types differ between its versions
+        if (described := _read(job.folder / FAILED)) is not None:
+            raise RemoteError(Failure(**described)) from error
+        raise
+    finally:
+        shutil.rmtree(job.folder / ".ray", ignore_errors=True)
+        described, counts = (_read(job.folder / file) for file in (FAILED, FINISHED))
+        for file in (FAILED, FINISHED):
+            (job.folder / file).unlink(missing_ok=True)
+    if counts is None and described is not None:
+        raise RemoteError(Failure(**described))
+    if counts is None:
+        raise LarkError(f"{job.folder}: the processes on the cluster have ended without a result. Run the same command again.")
+    return counts
+
+
+def least(job: Job) -> int:
+    """The fewest processes that training may continue with."""
+    return max(1, job.config.hardware.sequence_parallel)
+
+
+def _process(config: dict[str, str]) -> None:
+    """One process of the gang. Ray Train has set the process group and the variables that torchrun would set."""
+    from ray import train  # noqa: PLC0415
+
+    folder = Path(config["folder"])
+    prepare()
+    log_to(level=logging.WARNING)
+    job, target = read_job(folder / JOB)
+    os.environ.update(for_actor(job.machine, job.allocator, job.on_cpu))
+    sys.path[:0] = [str(ROOT)] * (str(ROOT) not in sys.path)
+    context = train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(context.get_local_rank())}
+    if _is_final(_read(folder / FAILED)):  # it would occur again: the run ends with this error
+        return
+    # Training runs in a thread, so the main thread always waits; PyTorch's own limit ends an exchange that hangs.
+    start_remote(folder, str(rank), job.config.hardware.silence, busy=lambda: False)
+    if rank == 0:
+        for file in folder.glob(f"{REMOTE}*"):  # of an earlier start with more processes
+            if int(file.name.removeprefix(REMOTE)) >= world:
+                file.unlink(missing_ok=True)
+        logging.getLogger().addHandler(Relay(folder))
+        logging.getLogger("lark").setLevel(logging.INFO)
+        log.info("training runs in %d process%s", world, "" if world == 1 else "es")
+    try:
+        counts = imported(target)(replace(job, rank=rank, world=world))
+    except Exception as error:
+        if not _is_final(_read(folder / FAILED)):  # when one process fails, the others fail because they lose it
+            write_text(folder / FAILED, json.dumps(failure_of(error, folder).to_dict()))
+        raise
+    if rank == 0:
+        write_text(folder / FINISHED, json.dumps(dict(counts), default=str))
+
+
+def _is_final(failure: dict[str, Any] | None) -> bool:
+    """Whether an error would occur again, unlike the loss of a process."""
+    return failure is not None and (failure["expected"] or failure["memory"] is not None)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None

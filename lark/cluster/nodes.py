@@ -1,0 +1,268 @@
+"""A Ray cluster: reach one that exists, or start one on this machine. Only hardware=ray and SLURM jobs of several nodes use it.
+
+The run itself does not import Ray. A process of its own (lark/cluster/session.py) connects to the cluster and prints what it
+consists of; for a local cluster, it starts Ray and ends it when the run ends. Each step's worker connects separately
+(lark/cluster/crew.py).
+
+Ray executes code that it receives, so its ports must not be open to others: authentication by a token is on, the dashboard is
+off, and a local cluster listens on loopback only. Nothing is read from the network except through Ray.
+"""
+
+import atexit
+import contextlib
+import importlib.util
+import logging
+import os
+import secrets
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lark.config import Hardware
+from lark.config.checks import cluster_address
+from lark.errors import LarkError, first_line
+from lark.reading.untrusted import parse_object
+from lark.work.machine import Machine, pinned
+from lark.work.process import ROOT, die_with_parent
+
+log = logging.getLogger(__name__)
+
+MODE, TOKEN, ADDRESS = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"
+LOOPBACK = "127.0.0.1"
+STORE_BYTES = 100 * 2**20
+"""Ray's object store. Shards are files; only their names pass through Ray."""
+PATIENCE_SECONDS = 180
+"""How long the start of a cluster, or the connection to one, may take."""
+ANSWER_SECONDS = 10
+"""How long a TCP connection to a cluster may take."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    # How long Ray Train waits for the room that it has asked for before it counts the nodes again. While it waits for a node that
+    # was lost, training does not continue on those that are left.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """What Ray may use of a machine."""
+
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray cluster at one time; nodes may join and leave."""
+
+    address: str
+    nodes: tuple[Node, ...]
+    own: bool = False
+    """Whether the run itself has started it. No other node can join it then."""
+
+
+LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Lets Ray use a loopback address. Otherwise it replaces the address by the machine's own, at which a local cluster does not
+listen."""
+
+
+def settings() -> dict[str, str]:
+    """Environment variables of processes that use Ray: authentication is on, unless the user has turned it off."""
+    return {name: os.environ.get(name, value) for name, value in {**QUIET, MODE: "token"}.items()}
+
+
+def address_of(hardware: Hardware) -> str | None:
+    """host:port of the cluster that the settings or the environment name. None: one that the run starts itself."""
+    if hardware.address is not None:
+        return hardware.address
+    named = os.environ.get(ADDRESS) or None
+    if named is not None:
+        cluster_address(ADDRESS, named)
+    return named
+
+
+def require_ray() -> None:
+    if importlib.util.find_spec("ray") is None:
+        raise LarkError(f"hardware=ray needs Ray, which is not installed: pip install {pinned('ray')}.")
+
+
+REACHED: dict[str | None, Cluster] = {}
+"""By address. This process has one local cluster at most, because it has one token."""
+
+
+def reach(address: str | None, outputs: Path) -> Cluster:
+    """Connect to a cluster. None: start one on this machine, which ends with this process and has its folder in `outputs`."""
+    require_ray()
+    if address not in REACHED:
+        if address is None:
+            os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
+            log.info("cluster   starting Ray on this machine")
+        else:
+            log.info("cluster   connecting to Ray at %s", address)
+        arguments = ["local", str(outputs.absolute())] if address is None else [address]
+        REACHED[address] = _reached(address, arguments)
+    return REACHED[address]
+
+
+def _require_answer(address: str) -> None:
+    """Refuse an address at which nothing listens. Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        raise LarkError(
+            f"{_setting(address)}: nothing answers there ({error.strerror or error}). Check the address, and that the cluster is "
+            "running and can be reached from this machine (docs/cluster.md)."
+        ) from error
+
+
+def _reached(address: str | None, arguments: Sequence[str]) -> Cluster:
+    if address is not None:
+        _require_answer(address)
+    env = {**os.environ, **settings()}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lark.cluster.session", *arguments], env=env, cwd=ROOT, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
+    )  # fmt: skip
+    atexit.register(_end, process)
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_SECONDS)
+    line = process.stdout.readline() if ready else ""
+    said: dict[str, Any] = parse_object(line.encode(), "Ray") if line.strip() else {"error": "it does not answer"}
+    if "error" in said:
+        _end(process)
+        raise LarkError(_refusal(address, str(said["error"])))
+    return Cluster(said["address"], tuple(Node(**node) for node in said["nodes"]), own=address is None)
+
+
+def _refusal(address: str | None, why: str) -> str:
+    if address is None:
+        return f"Ray cannot be started on this machine ({why}). Use hardware=auto, which needs no Ray."
+    return (
+        f"{_setting(address)}: the Ray cluster cannot be reached ({why.partition('. ')[0]}). Something answers at this address, so "
+        f"the token may be wrong or missing: the cluster's token must be in {TOKEN} or ~/.ray/auth_token. Run this on a node of "
+        "the cluster (docs/cluster.md)."
+    )
+
+
+def _setting(address: str) -> str:
+    """The setting that an address comes from."""
+    return f"{ADDRESS if os.environ.get(ADDRESS) == address else 'hardware.address'}={address}"
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End a local cluster. Its processes end with the one that started them."""
+    with contextlib.suppress(OSError):
+        assert process.stdin is not None
+        process.stdin.close()
+    for end in (process.terminate, process.kill):
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            end()
+    process.wait()
+
+
+def machine_of(cluster: Cluster, device: str, processes: int, threads: int, workers: int) -> Machine:
+    """The cluster as a machine, for plans and checks: its nodes, and the processes of the smallest of them.
+
+    `processes` per node, `threads` per process and `workers` in total, each 0: as many as the cluster has.
+    """
+    if device == "auto":
+        device = "cuda" if any(node.gpus for node in cluster.nodes) else "cpu"
+    nodes = [node for node in cluster.nodes if (node.gpus if device == "cuda" else node.cpus)]
+    if not nodes:
+        raise LarkError(f"hardware.device={device}: no node of the Ray cluster at {cluster.address} has one.")
+    cpus = min(node.cpus for node in nodes)
+    if device == "cpu":
+        threads = threads or max(1, cpus // (processes or 1))
+        processes = processes or max(1, cpus // threads)
+    else:
+        processes = processes or min(node.gpus for node in nodes)
+        threads = threads or max(1, cpus // processes)
+    machine = Machine(device, processes, len(nodes), threads, cluster.address, workers)
+    if cluster.own:
+        _require_room(nodes, machine)
+    return machine
+
+
+def _require_room(nodes: list[Node], machine: Machine) -> None:
+    """Refuse more processes than a cluster that does not grow has room for: training would wait for nodes forever."""
+    there = room(nodes, machine.threads, 1 if machine.device == "cuda" else 0)
+    if machine.world > there:
+        key, value = ("workers", machine.workers) if machine.workers else ("processes", machine.processes)
+        each = f"{machine.threads} CPU{'s' if machine.threads > 1 else ''}" + (" and a GPU" if machine.device == "cuda" else "")
+        raise LarkError(
+            f"hardware.{key}={value}: this run's own Ray cluster has room for {there} of {machine.world} processes, with {each} "
+            "each, and no node can join it. Use fewer processes or a smaller hardware.threads, or give the hardware.address of a "
+            "larger cluster."
+        )
+
+
+def connect(address: str) -> Any:
+    """Connect this process to a cluster; return the module `ray`. The connection lasts until the process ends."""
+    os.environ.update(settings())
+    import ray  # noqa: PLC0415  # an optional package
+
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
+    except Exception as error:  # of several types, and RuntimeError if the token is refused
+        raise LarkError(_refusal(address, first_line(error))) from error
+    # Its threads abort the process if one of them is busy then. The cluster ends what a process has started when that ends.
+    atexit.unregister(ray.shutdown)
+    with contextlib.suppress(AttributeError):  # not part of Ray's interface
+        _shorten(ray)
+    return ray
+
+
+def _shorten(ray: Any) -> None:
+    """Reduce Ray's messages about lost nodes to their first lines: the rest is hundreds of lines of its internal state."""
+    worker: Any = ray._private.worker
+    shown = worker.print_to_stdstream
+
+    def first_lines(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        lines = [str(line).partition("\n")[0] for line in data.get("lines", [])]
+        shown({**data, "lines": lines}, *arguments, **options)
+
+    worker.print_to_stdstream = first_lines
+
+
+def alive(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
+    """The nodes of `ray.nodes()` that can work."""
+    found = [node["Resources"] for node in nodes if node["Alive"]]
+    return [Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0))) for resources in found]
+
+
+def room(nodes: list[Node], cpus: int, gpus: int) -> int:
+    """How many processes the nodes have room for, given what each needs."""
+    return sum(min(node.cpus // cpus, node.gpus // gpus if gpus else node.cpus) for node in nodes)
+
+
+def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cluster:
+    """Wait until a cluster answers and has this many nodes."""
+    deadline = time.monotonic() + patience
+    while True:
+        late = time.monotonic() > deadline
+        try:
+            cluster = _reached(address, [address])
+        except LarkError:
+            if late:
+                raise
+        else:
+            if len(cluster.nodes) >= nodes:
+                return cluster
+            if late:
+                raise LarkError(
+                    f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after {patience:.0f} s."
+                )
+        time.sleep(2)

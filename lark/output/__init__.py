@@ -1,0 +1,1 @@
+"""Tables, the style of figures, the summary of a run, and cards."""

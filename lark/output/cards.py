@@ -1,0 +1,244 @@
+"""Dataset and model cards, made from what an artifact has on disk: its config.yaml, its manifest, and those of its inputs.
+
+Cards are not part of an artifact: they are in no fingerprint and no checksum, so they can be edited. An artifact without one
+(from an older version) gets it from `python -m lark.publish`.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from lark.output.markdown import fenced, front_matter, table
+from lark.store.manifest import MANIFEST
+
+LICENCE = "fill in, e.g. apache-2.0: an identifier of https://huggingface.co/docs/hub/repositories-licenses"
+SIZES = [(10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M")]
+TEACHERS_SHOWN = 50
+FIELDS = [
+    ("messages", "the conversation in chat format; the last message is the selected response"),
+    ("weight", "the weight of the trajectory's mean loss in training; the mean over the file is 1"),
+    ("question_id, candidate_id", "identify the trajectory in the pool"),
+]
+RIGHTS = (
+    "The questions come from the pool and the responses from the teachers named here. Their licences and terms of use apply to "
+    "this {what}. Fill in `license` in the metadata above before you publish it."
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an artifact's folder says about it. Files that are missing or cannot be read count as empty."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    counts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path, counts: Mapping[str, Any] | None = None) -> "Facts":
+        manifest = _read(folder / MANIFEST)
+        return cls(folder, _read(folder / "config.yaml"), manifest, counts or _mapping(manifest.get("counts")))
+
+    @property
+    def depends(self) -> Mapping[str, Any]:
+        return _mapping(self.config.get("depends"))
+
+    @property
+    def fingerprint(self) -> str:
+        return self.folder.name.rpartition("-")[2]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name.rpartition("-")[0]
+
+    def input(self, name: str) -> "Facts":
+        where = _mapping(self.manifest.get("inputs")).get(name)
+        return Facts.of(self.folder.parent.parent / str(where)) if where else Facts(Path("unknown-unknown"), {}, {})
+
+
+def dataset_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
+    """The card of a selection. `counts`: of its manifest, if that is not finished yet."""
+    facts = Facts.of(folder, counts)
+    rows = int(facts.counts.get("trajectories", 0))
+    head = {
+        "pretty_name": f"{facts.name} ({facts.fingerprint})",
+        "task_categories": ["text-generation"],
+        "tags": ["lark", "distillation", "reasoning", "trajectory-selection"],
+        "size_categories": [next((name for limit, name in SIZES if rows < limit), "n>10M")],
+        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": "train.jsonl"}]}],
+    }
+    parts = [
+        front_matter(head, {"license": LICENCE, "language": "fill in, e.g. [en]"}),
+        "# A weighted training set for distillation",
+        "Teacher trajectories that were selected for a student model, with a weight for each. Made with an implementation of LARK "
+        "(Learnability-Grounded Trajectory Selection for Efficient Reasoning Distillation) and the methods it is compared with.",
+        "## Selection",
+        _selection_table(facts),
+        "## Contents",
+        table(["count", ""], [(name.replace("_", " "), _shown(value)) for name, value in facts.counts.items()]),
+        *_teachers(facts.folder),
+        "## Fields of train.jsonl",
+        table(["field", "meaning"], FIELDS),
+        "`selection.parquet` has the rank, score, weight and threshold of each trajectory.",
+        *_provenance(facts, [*_settings(facts), "stages=[select]"]),
+        "## Licence",
+        RIGHTS.format(what="dataset"),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def model_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
+    """The card of a trained student."""
+    facts = Facts.of(folder, counts)
+    selection = facts.input("selection")
+    weights = _mapping(facts.depends.get("student")).get("weights")
+    base = weights.rpartition("@")[0] if isinstance(weights, str) else None
+    head = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["lark", "distillation", "reasoning"],
+        **({"base_model": base} if base else {}),
+    }
+    missing = {"license": LICENCE, **({} if base else {"base_model": "fill in the hub id of the student before training"})}
+    training = _mapping(facts.depends.get("training"))
+    parts = [
+        front_matter(head, missing),
+        "# A student fine-tuned on selected trajectories",
+        "A language model that was fine-tuned on a weighted selection of teacher trajectories. Add its evaluation results here.",
+        "## Training data",
+        _selection_table(selection),
+        *_teachers(selection.folder),
+        "## Training",
+        table(["setting", "value"], [(key, _shown(value)) for key, value in training.items()]),
+        table(["count", ""], [(name.replace("_", " "), _shown(value)) for name, value in facts.counts.items()]),
+        *_provenance(facts, [*_settings(selection), *_typed("training", training), "stages=[train]"]),
+        "## Licence",
+        RIGHTS.format(what="model") + " The licence of the base model applies too.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _selection_table(facts: Facts) -> str:
+    depends, pool = facts.depends, facts.input("pool")
+    options = {key: value for key, value in depends.items() if key not in ("method", "weighting", "budget")}
+    rows = [
+        ("method", depends.get("method", "unknown")),
+        ("weighting", depends.get("weighting", "unknown")),
+        ("budget", _budget(depends.get("budget"))),
+        *((key, _shown(value)) for key, value in options.items()),
+        ("student", _student(facts, pool)),
+        ("student's context", f"{facts.input('lengths').depends.get('max_length', 'unknown')} tokens"),
+        ("pool", pool.depends.get("name", "unknown")),
+        ("fingerprint", facts.fingerprint),
+    ]
+    return table(["", ""], rows)
+
+
+def _budget(budget: Any) -> str:
+    if isinstance(budget, int):
+        return f"{budget} per question"
+    values = _mapping(budget)
+    names = {"total": "trajectories in total", "tokens": "response tokens in total", "size": "at most per question"}
+    return ", ".join(f"{value:,} {names.get(key, key)}" for key, value in values.items()) or "unknown"
+
+
+def _student(facts: Facts, pool: Facts) -> str:
+    return facts.input("lengths").name.removesuffix(f"-{pool.depends.get('name', '')}")
+
+
+def _settings(facts: Facts) -> list[str]:
+    """Settings of run.py that make the selection again, given its pool and its student."""
+    depends, pool = facts.depends, facts.input("pool")
+    budget = depends.get("budget")
+    sizes = {"size": budget} if isinstance(budget, int) else _mapping(budget)
+    known = {"method", "weighting", "budget", "scores", "higher_is_better"}
+    options = {key: value for key, value in depends.items() if key not in known}
+    layout = str(pool.depends.get("format", "rows"))
+    group = layout if layout in ("demo", "rsr", "hub") else "files"
+    left_out = {"name", "path", "verdicts", *(["format"] if group == layout else [])}
+    kept = {key: value for key, value in pool.depends.items() if key not in left_out}
+    return [
+        f"student={_student(facts, pool)}",
+        *_typed("student", {"max_length": facts.input("lengths").depends.get("max_length")}),
+        f"pool={group}",
+        *_typed("pool", kept),
+        f"method={depends.get('method')}",
+        f"weighting={depends.get('weighting')}",
+        *(f"budget.{key}={value}" for key, value in sizes.items()),
+        *(f"{_key(name)}={_said(value)}" for name, value in options.items()),
+    ]
+
+
+def _key(name: str) -> str:
+    """The setting behind a part of a selection's fingerprint."""
+    settings = {"teacher": "method.teacher", "reverse": "method.reverse"}
+    settings |= {name: name for name in ("share_weights", "whole_weights")}
+    return settings.get(name, f"method.options.{name}")
+
+
+def _said(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _typed(group: str, values: Mapping[str, Any]) -> list[str]:
+    """Plain values as settings of run.py: `training.bf16=false`. Nested ones are left out."""
+    plain = {
+        key: value for key, value in values.items() if value is not None and not isinstance(value, Mapping) and value != []
+    }
+    return [
+        f"{group}.{key}={json.dumps(v) if isinstance(v, list | bool) else v}".replace(", ", ",") for key, v in plain.items()
+    ]
+
+
+def _provenance(facts: Facts, settings: Sequence[str]) -> list[str]:
+    pool = (facts if "pool" in _mapping(facts.manifest.get("inputs")) else facts.input("selection")).input("pool")
+    made = {
+        "fingerprint": facts.fingerprint,
+        "inputs": dict(_mapping(facts.config.get("inputs"))),
+        "code": facts.manifest.get("git"),
+        "packages": dict(_mapping(facts.manifest.get("versions"))),
+        "pool": dict(pool.depends),
+    }
+    return [
+        "## Reproduce",
+        "This command makes it again, with `pool.path` and `student.path` added if they are your own files. It gives the same "
+        "fingerprint if the files and all settings are the same.",
+        fenced("python run.py " + " ".join(shlex.quote(setting) for setting in settings), "bash"),
+        "Versions, and the settings and checksums of the pool:",
+        fenced(yaml.safe_dump(made, sort_keys=False, allow_unicode=True), "yaml"),
+    ]
+
+
+def _teachers(selection: Path) -> list[str]:
+    try:
+        teachers = pd.read_parquet(selection / "selection.parquet", columns=["teacher"])["teacher"]
+    except (OSError, ValueError):
+        return []
+    counted = sorted(teachers.value_counts().items(), key=lambda item: (-item[1], str(item[0])))
+    more = [f"And {len(counted) - TEACHERS_SHOWN} more teachers."] if len(counted) > TEACHERS_SHOWN else []
+    return [table(["teacher", "trajectories"], counted[:TEACHERS_SHOWN]), *more]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | Mapping) else str(value)
+    return f"{value:,}"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """A YAML or JSON file (JSON is YAML)."""
+    try:
+        loaded = path.read_text(encoding="utf-8")
+        return _mapping(json.loads(loaded) if path.suffix == ".json" else yaml.safe_load(loaded))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}

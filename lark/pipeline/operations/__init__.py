@@ -1,0 +1,1 @@
+"""The operations of each stage, with their checks, costs and remedies."""

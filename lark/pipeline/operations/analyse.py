@@ -1,0 +1,225 @@
+"""The operations of the stage `analyse`: the measurements that `analysis.name` selects. Their cost is computed in their own
+precision (`analysis.dtype`), from the student's shape and the pool's lengths."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+
+from lark.analysis import parts
+from lark.analysis.kinds import ESTIMATES_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TEACHERS_TABLE
+from lark.config import Config
+from lark.errors import LarkError
+from lark.evaluation import benchmarks
+from lark.models.shapes import Shape
+from lark.models.students import check_context
+from lark.planner import costs, remedies
+from lark.planner.costs import GIB, SketchShape, TrainingSetup
+from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, precision_bytes
+from lark.work.machine import Machine
+from lark.work.operation import EXPANDABLE, Counts, Job, Operation, Settings, Step
+
+RATE = {("cuda", "float32"): 1 / 16, ("cuda", "bfloat16"): 1.0, ("cpu", "float32"): 1.0, ("cpu", "bfloat16"): 0.3}
+"""Share of the planner's peak rate, by precision: an A100 reaches 19.5 of its 312 TFLOP/s in float32. On CPU float32 is the
+peak, and products in bfloat16 take three to four times as long if the processor has no instructions for them."""
+POWER_STEPS = 8
+"""Steps of power iteration until it converges: 4 to 16, on the demo's student."""
+POWER_PASSES = 5
+"""Cost of one of its steps in forward passes: a backward pass is two, a forward-mode pass three (W x, dW x and W dx)."""
+
+
+def _merge(file: str, each: str) -> Callable[[Job, Counts], Counts]:
+    """Merge the shards of all processes into one table. `each`: the count that is the number of shards."""
+
+    def collect(job: Job, counts: Counts) -> Counts:
+        return {**counts, **parts.merge(job.folder, file, int(counts[each]))}
+
+    return collect
+
+
+def _audit(job: Job) -> Counts:
+    from lark.analysis import contamination  # noqa: PLC0415  # imports scipy, which no other run needs
+
+    return contamination.write_audit(job)
+
+
+def _fetch_benchmarks(config: Config) -> bool:
+    return benchmarks.fetch(config.benchmark)
+
+
+def _check_benchmarks(config: Config, machine: Machine) -> None:
+    benchmarks.check(config.benchmark)
+
+
+def _check_scratch(config: Config, machine: Machine) -> None:
+    scratch = config.hardware.gradient_scratch
+    if scratch and not config.dry_run and not Path(scratch).expanduser().is_dir():
+        raise LarkError(f"hardware.gradient_scratch={scratch}: there is no such folder.")
+
+
+def _check_timing(config: Config, machine: Machine) -> None:
+    check_context(config.method.judge.model)
+
+
+def gradient_numbers(shape: Shape) -> int:
+    """Numbers in one trajectory's gradient; a tied head's use is kept separate from the embedding's."""
+    return shape.parameters + (shape.head if shape.tied else 0)
+
+
+def gradient_passes(config: Config, shape: Shape, candidates: int) -> int:
+    """Passes over a trajectory until every block of its gradient has been in memory."""
+    whole = precision_bytes(config.analysis.dtype) * gradient_numbers(shape) * candidates
+    return ceil(whole / (config.hardware.gradient_gib * GIB))
+
+
+def _gradients_cost(planner: Planner, step: Step) -> Estimate:
+    """Every pass is a forward pass and the gradients of activations; those of the weights are computed once in total."""
+    if planner.config.analysis.quick:
+        return _sketched_cost(planner, step, forward=False)
+    hardware, lengths, K = planner.config.hardware, planner.lengths, planner.lengths.candidates
+    questions = min(planner.config.analysis.questions, lengths.questions)
+    passes = gradient_passes(planner.config, planner.shape, K)
+    forward = costs.forward_flops(planner.shape, lengths.total, lengths.response)
+    each = forward.backbone * (passes * (2 + _recomputes(planner)) + 1) + forward.head * (2 * passes + 1)
+    element = precision_bytes(planner.config.analysis.dtype)
+    whole = element * gradient_numbers(planner.shape)
+    block = min(hardware.gradient_gib * GIB, whole * K)
+    held = whole if passes == 1 else min(whole, block / K + element * planner.shape.head)
+    memory = held + (0.0 if hardware.gradient_scratch else block)
+    work = f"{questions * K:,} trajectories x {passes} pass{'' if passes == 1 else 'es'}"
+    flops = each * lengths.repeat * questions / lengths.questions
+    made = _made(planner, step, work, flops, questions, 0.0, memory + _activations(planner, _longest(planner)))
+    if not hardware.gradient_scratch:
+        return made
+    seconds = made.seconds + 2 * whole * K * questions / LOAD_BYTES  # written and read; all processes share one disk
+    return replace(made, seconds=seconds, device_hours=seconds * planner.hardware.machine.world / 3600)
+
+
+def _sketched_cost(planner: Planner, step: Step, forward: bool) -> Estimate:
+    """Sketches of exact gradients, and with `forward` also those of a forward pass, for a sample of questions."""
+    asked, lengths, shape = planner.config.analysis, planner.lengths, planner.shape
+    questions = min(asked.questions, lengths.questions)
+    sketch = planner.config.sketch
+    exact, gram = (SketchShape.of(shape, size, sketch.words, sketch.states) for size in (sketch.exact, sketch.gram))
+    each = costs.exact_flops(shape, lengths.total, lengths.response, exact, bool(_recomputes(planner)))
+    each += costs.gram_flops(shape, lengths.total, lengths.response, gram) if forward else 0.0
+    flops = each * lengths.repeat * questions / lengths.questions
+    tokens = max(planner.config.hardware.train_tokens, _longest(planner))
+    work = f"{questions * lengths.candidates:,} trajectories, sketched"
+    kept = 4.0 * exact.numbers(shape) * lengths.candidates
+    return _made(planner, step, work, flops, questions, 0.0, _activations(planner, tokens) + kept)
+
+
+def _estimates_cost(planner: Planner, step: Step) -> Estimate:
+    return _sketched_cost(planner, step, forward=True)
+
+
+def _teachers_cost(planner: Planner, step: Step) -> Estimate:
+    return _sketched_cost(planner, step, forward=False)
+
+
+def _jacobians_cost(planner: Planner, step: Step) -> Estimate:
+    """A direction in the parameters, as large as the parameters, is pulled back and pushed forward."""
+    asked, lengths = planner.config.analysis, planner.lengths
+    questions = min(asked.jacobians, asked.questions, lengths.questions)
+    steps = min(POWER_STEPS, asked.iterations)
+    forward = costs.forward_flops(planner.shape, lengths.total, lengths.response)
+    flops = forward.backbone * (1 + POWER_PASSES * steps) * lengths.repeat * questions / lengths.questions
+    work = f"{questions * lengths.candidates:,} trajectories x {steps} steps"
+    direction = precision_bytes(asked.dtype) * planner.shape.parameters
+    return _made(planner, step, work, flops, questions, direction, _activations(planner, _longest(planner)))
+
+
+def _kappa_cost(planner: Planner, step: Step) -> Estimate:
+    """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
+    lengths, shape = planner.lengths, planner.shape
+    training = planner.config.training
+    snapshots = max(1, training.snapshots + training.early_snapshots)  # the plan refuses a run without snapshots
+    chosen = planner.selected
+    forward = costs.forward_flops(shape, lengths.total, lengths.response)
+    each = forward.training(bool(_recomputes(planner)), frozen=False) * chosen / len(lengths.total)
+    tokens = max(planner.config.hardware.train_tokens, _longest(planner))
+    work = f"{chosen:,} trajectories x {snapshots} snapshots"
+    sums = 4.0 * shape.parameters
+    memory = _activations(planner, tokens) + precision_bytes(planner.config.analysis.dtype) * shape.head
+    return _made(planner, step, work, each * snapshots, snapshots, sums, memory, loads=snapshots)
+
+
+def _made(
+    planner: Planner, step: Step, work: str, flops: float, parts: int, certain: float, assumed: float, loads: int = 1
+) -> Estimate:
+    """`parts` are dealt to the processes and not split; `certain` and `assumed` are bytes in addition to the weights."""
+    machine, dtype = planner.hardware.machine, planner.config.analysis.dtype
+    weights = precision_bytes(dtype) * planner.shape.parameters
+    computing = flops / (planner.hardware.rate("training", planner.shape, devices=1) * RATE[machine.device, dtype])
+    loading = ceil(loads / machine.world) * weights / LOAD_BYTES
+    seconds = computing * ceil(parts / machine.world) / parts + loading + START_SECONDS[machine.device]
+    known = (weights + certain) / GIB
+    return planner.made(step, work, flops, seconds, known + assumed / GIB, known)
+
+
+def _recomputes(planner: Planner) -> int:
+    """How many times activations are recomputed: once on a GPU."""
+    return int(planner.hardware.machine.device == "cuda")
+
+
+def _longest(planner: Planner) -> int:
+    return int(np.max(planner.lengths.total))
+
+
+def _activations(planner: Planner, tokens: int) -> float:
+    bf16 = planner.config.analysis.dtype == "bfloat16"
+    return costs.activation_bytes(planner.shape, TrainingSetup(1, 0, tokens, bool(_recomputes(planner)), bf16))
+
+
+def _gradients_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    """Less room for gradients, which costs passes; then settings that cost precision or text."""
+    room: list[Settings] = [{}]
+    if not config.hardware.gradient_scratch:
+        room += [{"hardware.gradient_gib": config.hardware.gradient_gib / 2**n} for n in range(1, 6)]
+    return remedies.combined(*_precision_or_text(config, longest), room)
+
+
+def _jacobians_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    return remedies.combined(*_precision_or_text(config, longest))
+
+
+def _kappa_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    """Smaller batches first."""
+    tokens = config.hardware.train_tokens
+    batches: list[Settings] = [{}, *([{"hardware.train_tokens": longest}] if tokens > longest else [])]
+    return remedies.combined(*_precision_or_text(config, longest, "hardware.train_tokens", tokens), batches)
+
+
+def _precision_or_text(config: Config, longest: int, batch: str = "", tokens: int = 0) -> list[list[Settings]]:
+    shorter = remedies.shorter(min(longest, config.student.max_length), batch, tokens)
+    return [[{}, *shorter], remedies.half("analysis.dtype", config.analysis.dtype)]
+
+
+GRADIENTS = Operation(
+    "gradients", "analyse", "lark.analysis.worker:gradients", allocator=EXPANDABLE,
+    collect=_merge(GRADIENTS_TABLE.file, "questions"), check=_check_scratch,
+    cost=_gradients_cost, remedies=_gradients_remedies,
+)  # fmt: skip
+ESTIMATES = Operation(
+    "estimates", "analyse", "lark.analysis.worker:estimates", allocator=EXPANDABLE,
+    collect=_merge(ESTIMATES_TABLE.file, "questions"), cost=_estimates_cost, remedies=_kappa_remedies, sketches=True,
+)  # fmt: skip
+TEACHERS = Operation(
+    "teacher_gradients", "analyse", "lark.analysis.worker:teacher_gradients", allocator=EXPANDABLE,
+    collect=_merge(TEACHERS_TABLE.file, "questions"), cost=_teachers_cost, remedies=_kappa_remedies, sketches=True,
+)  # fmt: skip
+JACOBIANS = Operation(
+    "jacobians", "analyse", "lark.analysis.worker:jacobians", allocator=EXPANDABLE,
+    collect=_merge(JACOBIANS_TABLE.file, "questions"), cost=_jacobians_cost, remedies=_jacobians_remedies,
+)  # fmt: skip
+KAPPA = Operation(
+    "kappa", "analyse", "lark.analysis.worker:kappa", allocator=EXPANDABLE, collect=_merge(KAPPA_TABLE.file, "snapshots"),
+    cost=_kappa_cost, remedies=_kappa_remedies,
+)  # fmt: skip
+CONTAMINATION = Operation("contamination", "analyse", _audit, fetch=_fetch_benchmarks, check=_check_benchmarks)
+TIMING = Operation("cost", "analyse", "lark.analysis.timing:measure", processes="one", check=_check_timing, asks_judge=True)
+
+OPERATIONS = (GRADIENTS, ESTIMATES, TEACHERS, JACOBIANS, KAPPA, CONTAMINATION, TIMING)

@@ -1,0 +1,93 @@
+"""The operations that evaluate a student. Generating and grading are separate, so that fixing a grader or a gold answer costs
+no GPU time."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from lark.config import Config, Task
+from lark.errors import LarkError
+from lark.evaluation import benchmarks, grade
+from lark.generation.engine import check_engine
+from lark.planner import costs, remedies
+from lark.planner.costs import GIB
+from lark.planner.estimates import Estimate, Planner, precision_bytes
+from lark.work.machine import Machine, pinned
+from lark.work.operation import Operation, Settings, Step
+
+ANSWER_TOKENS = 8000
+"""Assumed length of an answer if the limit is higher: long reasoning, as in the paper."""
+PAPER_BENCHMARK_MINUTES = 15
+"""Per student and benchmark, on 8 A100 (App. C.3)."""
+
+
+def _gpus(config: Config) -> int:
+    return config.engine.tensor_parallel
+
+
+def _fetch(config: Config) -> bool:
+    return benchmarks.fetch(config.benchmark)
+
+
+def _check_generate(config: Config, machine: Machine) -> None:
+    check_engine(config.engine, machine, {"engine.tensor_parallel": _gpus(config)})
+    benchmarks.check(config.benchmark)
+
+
+def _check_grade(config: Config, machine: Machine) -> None:
+    if machine.lacks("math_verify"):
+        raise LarkError(f"Grading also uses math-verify, which is not installed: pip install {pinned('math-verify')}.")
+
+
+def _cost(planner: Planner, step: Step) -> Estimate:
+    """Cost of generation for all benchmarks. Grading takes seconds."""
+    config, decoding, engine = planner.config, planner.config.benchmark.decoding, planner.config.engine
+    problems = sum(problem_count(name, task) for name, task in config.benchmark.tasks.items())
+    answers = problems * decoding.samples * len(decoding.seeds)
+    longest = min(decoding.max_new_tokens, config.student.max_length)
+    tokens = answers * min(longest, ANSWER_TOKENS)
+    element = precision_bytes(config.student.dtype)
+    weights = planner.shape.parameters * element / engine.tensor_parallel
+    kv = costs.kv_bytes_per_token(planner.shape, element) / engine.tensor_parallel
+    needed = (weights + kv * config.student.max_length) / GIB
+    flops = costs.forward_flops(planner.shape, np.array([1.0]), np.array([1.0])).forward * tokens
+    length = min(longest, ANSWER_TOKENS)
+    seconds = planner.generation_seconds(engine, planner.shape, tokens, weights, kv, length, flops)
+    minutes = PAPER_BENCHMARK_MINUTES * len(config.benchmark.tasks)
+    paper = f"~{minutes} min" if planner.is_papers and step.model == "trained" else ""
+    work = f"{step.model}: {answers:,} answers, up to {tokens:,} tokens"
+    made = planner.made(step, work, flops, seconds, needed, weights / GIB, paper)
+    return replace(made, shards=problems * len(decoding.seeds))
+
+
+def problem_count(name: str, task: Task) -> int:
+    """Problems of a benchmark: those it has, where it can be read here, or those it should have."""
+    problems = benchmarks.load_if_here(name, task)
+    if problems is not None:
+        return len(problems)
+    known = task.count or 100
+    return known if task.limit is None else min(known, task.limit)
+
+
+def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
+    shared = remedies.shared_model(config, machine, config.student, "engine.tensor_parallel", _gpus(config))
+    half, shorter = remedies.half("student.dtype", config.student.dtype), remedies.shorter(config.student.max_length)
+    return remedies.combined([{}, *shorter], half, shared)
+
+
+GENERATE = Operation(
+    "generate", "evaluate", "lark.evaluation.generate:generate", processes="sharing", gpus=_gpus,
+    collect=grade.collect, fetch=_fetch, check=_check_generate, cost=_cost, remedies=_remedies,
+)  # fmt: skip
+GRADE = Operation(
+    "grade",
+    "evaluate",
+    "lark.evaluation.grade:grade_all",
+    processes="one",
+    on_cpu=True,
+    collect=grade.collect_grades,
+    check=_check_grade,
+)
+
+OPERATIONS = (GENERATE, GRADE)

@@ -1,0 +1,47 @@
+"""The operation that reads, checks and normalises a pool."""
+
+import logging
+
+from lark.config import Config
+from lark.evaluation import benchmarks
+from lark.pool import trajectories as pools
+from lark.pool.cleaning import Tally
+from lark.pool.noise import noisy, to_damage
+from lark.pool.partition import PART_BYTES, groups, write_parts
+from lark.pool.read import read
+from lark.pool.summary import pool_summary
+from lark.pool.worker import write_parts_on_cluster
+from lark.work.operation import Counts, Job, Operation
+
+log = logging.getLogger(__name__)
+
+
+def _pool(job: Job) -> Counts:
+    pool, tally = job.config.pool, Tally()
+    split = groups(pool)
+    if len(split) > 1:
+        return write_parts_on_cluster(job, split) if job.machine.cluster else write_parts(pool, split, job.folder)
+    if pool.decontaminate:
+        from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
+
+        tally.contaminated = contaminated(pool, job.config.benchmark)
+    trajectories = read(pool, tally, tally.contaminated)
+    if pool.noise_share:
+        hit = to_damage(read(pool, without=tally.contaminated), pool)
+        tally.damaged, trajectories = len(hit), noisy(trajectories, pool, hit)
+    return pools.write(trajectories, job.folder / pools.FILE, pool, tally)
+
+
+def _fetch(config: Config) -> bool:
+    """The benchmarks, if questions that are in them are removed. The pool itself is downloaded when it is read."""
+    return config.pool.decontaminate and benchmarks.fetch(config.benchmark)
+
+
+def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:
+    if made or config.stages == [POOL.stage]:  # nothing else was asked for
+        log.info(pool_summary(counts))
+
+
+POOL = Operation("pool", "pool", _pool, fetch=_fetch, notice=_at_a_glance, row_seconds=1.5e-3, shard_rows=PART_BYTES // 20_000)
+
+OPERATIONS = (POOL,)

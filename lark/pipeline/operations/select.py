@@ -1,0 +1,19 @@
+"""The operation that chooses and weights trajectories."""
+
+from lark.config import Config
+from lark.output.cards import dataset_card
+from lark.selection import write
+from lark.work.machine import Machine
+from lark.work.operation import Operation
+
+
+def _check(config: Config, machine: Machine) -> None:
+    write.check_scores_file(config)
+
+
+SELECT = Operation(
+    "select", "select", write.write_selection, check=_check, preview=write.check_choice, notice=write.report_character,
+    card=dataset_card, row_seconds=6e-5,
+)  # fmt: skip
+
+OPERATIONS = (SELECT,)

@@ -1,1 +1,0 @@
-"""Carrying out runs: operations, the plan, the pipeline, workers and the artifact store."""

@@ -1,0 +1,95 @@
+"""What every command shares: errors are sentences, files are not writable for everyone, and a bug leaves a report.
+
+Each entry point (`run.py`, `python -m lark.export`, …) calls its main function with `run_main`.
+"""
+
+import contextlib
+import logging
+import os
+import platform
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import yaml
+
+from lark.errors import LarkError, first_line, is_out_of_memory
+from lark.printing import message
+from lark.store.disk import disk_error
+
+REPORTS = "crashes"
+"""Folder below the outputs."""
+INTERRUPTED = "interrupted: run the same command again to resume."
+
+
+def run_main(main: Callable[[], int | str | None], outputs: Path = Path("outputs")) -> NoReturn:
+    """Call a main function and exit with what it returns: an exit code, or error messages. Every error is one sentence."""
+    prepare()
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        sys.exit("error: The current folder no longer exists. Change to another one.")
+    try:
+        said = main()
+    except BrokenPipeError:  # the output was piped to a program that has ended, such as `head`
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        said = INTERRUPTED
+    except Exception as error:
+        said = f"error: {explain(error, outputs)}"
+    sys.exit(message(said) if isinstance(said, str) else said)
+
+
+def prepare() -> None:
+    """Settings of the process: nobody else may write its files, and what the terminal cannot show is escaped."""
+    os.umask(os.umask(0o022) | 0o002)
+    logging.raiseExceptions = False  # a log that cannot be written, on a full disk, must not print a stack trace for each line
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def explain(error: Exception, outputs: Path) -> str:
+    """A sentence for any error. For an unexpected one, its stack trace is saved in a file that the sentence names."""
+    if isinstance(error, LarkError):
+        return str(error)
+    if (said := disk_error(error, outputs)) is not None:
+        return said
+    if isinstance(error, yaml.YAMLError | UnicodeDecodeError):
+        why = " ".join(str(error).split())
+        return f"A file cannot be read ({why}). Correct it: it must be text in UTF-8, and configuration files must be YAML."
+    if is_out_of_memory(error):
+        return (
+            "This process ran out of memory. Close other programs, use a machine with more memory, or use less data at once: split "
+            "long lines and large files, or set pool.questions."
+        )
+    where = _save_report(error, outputs)
+    return (
+        f"{type(error).__name__}: {first_line(error)}. This is an error in LARK, not in your input. Please report it with the file "
+        f"{where}, which has the details. Finished work is kept, and the same command resumes."
+    )
+
+
+def _save_report(error: Exception, outputs: Path) -> str:
+    """Write the stack trace to a file; return its path."""
+    text = "".join(traceback.format_exception(error))
+    head = f"{time.strftime('%Y-%m-%dT%H:%M:%S')}, Python {platform.python_version()}, {platform.platform()}\n"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    for where in (lambda: outputs / REPORTS, lambda: Path(tempfile.gettempdir())):
+        try:
+            folder = where()
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / (name if folder.name == REPORTS else f"lark-{name}")
+            with path.open("x", encoding="utf-8", errors="backslashreplace") as handle:
+                handle.write(message(f"{head}{' '.join(sys.argv)}\n\n{text}"))
+        except OSError:
+            continue
+        return str(path)
+    sys.stderr.write(message(text))  # nowhere to write
+    return "(not saved: no folder can be written; the text above)"

@@ -1,0 +1,185 @@
+"""Start workers: a plain process, or torchrun if there are several.
+
+A worker reads its job from a file and writes its result to the artifact's folder. Its output is shown and saved in
+`log.txt`. If it fails, the user sees the worker's own error, not the launcher's.
+"""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from lark.config import from_dict
+from lark.errors import LarkError, WorkerMemoryError
+from lark.reading.untrusted import readable_object
+from lark.secrets import Redactor
+from lark.store.disk import no_space, removed
+from lark.store.store import write_text
+from lark.work.heartbeat import Watch
+from lark.work.machine import Machine
+from lark.work.operation import Job
+from lark.work.process import ROOT, die_with_parent, environment
+
+JOB, RESULT, ERROR, LOG = "job.json", ".result.json", ".error.json", "log.txt"
+GRACE_SECONDS = 15
+DISK_FULL, NOT_WRITTEN = 28, 30
+"""Exit codes of a worker that could not write its error because the disk is full, or for another reason."""
+
+
+class Process(Protocol):
+    """A started worker: a `subprocess.Popen`, or one with the same interface. `pid` is also the id of its process group."""
+
+    pid: int
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Start = Callable[[list[str], dict[str, str]], Process]
+"""Starts a command with an environment."""
+
+
+def start_process(arguments: list[str], env: dict[str, str]) -> Process:
+    return subprocess.Popen(
+        arguments, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
+    )  # fmt: skip
+
+
+def run_worker(job: Job, target: str, processes: int | None = None, start: Start = start_process) -> dict[str, Any]:
+    """Run a job in workers, which call the function `target` ("package.module:function"); return its result.
+
+    `processes`: None: as many as the machine has.
+    """
+    folder, machine = job.folder, job.machine
+    for stale in (RESULT, ERROR):
+        (folder / stale).unlink(missing_ok=True)
+    write_job(job, target)
+    watch = Watch(folder, job.config.hardware.silence)
+    env = environment(machine, processes, job.gpus, job.allocator)
+    count = 1 if machine.cluster else processes or machine.processes
+    code = _run(command(folder, machine, processes), folder, env, watch, start, count)
+    if code != 0 or not (folder / RESULT).exists():
+        raise _failure(job.operation, folder, code)
+    result = dict(json.loads((folder / RESULT).read_text(encoding="utf-8")))
+    (folder / RESULT).unlink()
+    return result
+
+
+def write_job(job: Job, target: str) -> Path:
+    """Write the job for workers, as `job.json` in its folder; return the file's path."""
+    path = job.folder / JOB
+    write_text(path, json.dumps({**asdict(job), "run": target}, indent=2, default=str))
+    return path
+
+
+def read_job(path: Path) -> tuple[Job, str]:
+    """Read a job, with the rank of this process, and the function that runs it."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    job = Job(
+        operation=values["operation"],
+        folder=Path(values["folder"]),
+        outputs={label: Path(folder) for label, folder in values["outputs"].items()},
+        inputs={name: Path(folder) for name, folder in values["inputs"].items()},
+        weights=values["weights"],
+        config=from_dict(values["config"]),
+        machine=Machine(**values["machine"]),
+        gpus=values["gpus"],
+        on_cpu=values["on_cpu"],
+        allocator=values["allocator"],
+        rank=int(os.environ.get("RANK", "0")),
+        world=int(os.environ.get("WORLD_SIZE", "1")),
+    )
+    return job, values["run"]
+
+
+def command(folder: Path, machine: Machine, processes: int | None = None) -> list[str]:
+    """The command line of a worker, as `dry_run=true` shows it."""
+    worker = ["-m", "lark.work.worker", str(folder / JOB)]
+    count = processes or machine.processes
+    if count == 1 or machine.cluster:  # on a cluster, the worker starts the processes that do the work (lark/cluster/crew.py)
+        return [sys.executable, *worker]
+    return [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={count}", "--standalone", *worker]
+
+
+def _run(
+    arguments: list[str],
+    folder: Path,
+    env: dict[str, str],
+    watch: Watch | None = None,
+    start: Start = start_process,
+    processes: int = 1,
+) -> int:
+    """Run a command, copy its output to the terminal and the log, and end its children when interrupted; return its exit code.
+
+    `watch`: also end it if one of its `processes` shows no sign of life.
+    """
+    process, output = start(arguments, env), Redactor()
+    assert process.stdout is not None
+    if watch is not None:
+        watch.expect(process.pid, processes)
+    try:
+        with (folder / LOG).open("ab") as log_file, selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while True:
+                ready = selector.select(None if watch is None else watch.interval)
+                if watch is not None:
+                    watch.check()
+                if not ready:
+                    continue
+                chunk = os.read(process.stdout.fileno(), 65536)
+                shown = output.feed(chunk)
+                log_file.write(shown)
+                log_file.flush()
+                # After a worker has written its error, all further output is torchrun's report of the failure.
+                if not (folder / ERROR).exists():
+                    sys.stderr.buffer.write(shown)
+                    sys.stderr.buffer.flush()
+                if not chunk:
+                    break
+        return process.wait()
+    finally:
+        _end(process)
+        if watch is not None:
+            watch.close()
+
+
+def _end(process: Process) -> None:
+    """End the worker and everything it started: first with SIGTERM, then with SIGKILL."""
+    for sig in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sig)
+        except ProcessLookupError:
+            return
+        if process.poll() is None:
+            try:
+                process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def _failure(operation: str, folder: Path, code: int) -> LarkError:
+    """The error of a failed worker: its own, if it left one."""
+    log = f"Its log: {folder / LOG}"
+    if (error := readable_object(folder / ERROR)) is not None:
+        if error["memory"] is not None:
+            requested = f" (it tried to allocate another {error['memory']})" if error["memory"] else ""
+            return WorkerMemoryError(f"The {operation} worker ran out of memory{requested}. {log}")
+        return LarkError(error["message"] if error["expected"] else f"The {operation} worker failed: {error['message']}\n{log}")
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return WorkerMemoryError(f"The {operation} worker was killed, most likely because it ran out of memory. {log}")
+    said = {
+        DISK_FULL: no_space(folder),
+        NOT_WRITTEN: f"{folder}: the {operation} worker cannot write here. Check the folder's permissions and the disk.",
+    }
+    if not folder.is_dir():
+        return LarkError(removed(folder))
+    return LarkError(said.get(code, f"The {operation} worker exited with code {code} without a message. {log}"))

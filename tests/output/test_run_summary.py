@@ -1,0 +1,116 @@
+"""The summary at the end of a run: the headline with its grader, and the details behind it."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from lark.config import Config, Task
+from lark.evaluation.grade import METRICS
+from lark.evaluation.metrics import GradedSample, benchmark_metrics
+from lark.output import run_summary as summary
+from lark.output.run_summary import details_table, headline, levels_table, run_summary
+from lark.pipeline.pipeline import Outcome, Pipeline
+from lark.pipeline.plan import make_plan
+from lark.store.store import Artifact, Checksums, Store
+from lark.work.operation import Step
+from tests.conftest import composed
+
+
+def evaluated(folder: Path, *overrides: str, path: str | None = None) -> tuple[Config, Store, list[Step]]:
+    """A base model that solves all of four problems (levels 1 and 2) under verify, and half of them under paper."""
+    config = composed("method=base", "tracking=none", "benchmark=demo_words", f"outputs={folder}", *overrides)
+    if path is not None:
+        (folder / path).write_text(json.dumps({"problem": "?", "answer": "5"}) + "\n")
+        config.benchmark.tasks = {"mine": Task(label="Mine", path=str(folder / path), answer_format="numeric")}
+    store, plan = Store(config.outputs_path), make_plan(config, Checksums(config.outputs_path))
+    (graded,) = (step for step in plan if step.artifacts[0].kind == METRICS)
+
+    def write(folders: list[Path]) -> list[dict[str, int]]:
+        metrics = {
+            grader: benchmark_metrics(
+                GradedSample(f"p{p}", seed, 0, p in right, False, grader == "verify" or p > 0, 1 + p // 2)
+                for p in range(4)
+                for seed in config.benchmark.decoding.seeds
+            ).to_dict()
+            for grader, right in (("paper", (0, 1)), ("verify", (0, 1, 2, 3)))
+        }
+        (folders[0] / "metrics.json").write_text(json.dumps(metrics))
+        return [{}]
+
+    for artifact in (*_inputs(graded), *graded.artifacts):
+        store.ensure([artifact], write)
+    return config, store, plan
+
+
+def _inputs(step: Step) -> list[Artifact]:
+    return [source for artifact in step.artifacts for source in artifact.inputs.values()]
+
+
+@pytest.mark.parametrize(("grader", "share", "interval", "unboxed"), [
+    ("paper", "50.00±0.00", "0.0 to 100.0", "25.0"), ("verify", "100.00±0.00", "100.0 to 100.0", "0.0"),
+])  # fmt: skip
+def test_the_details_are_of_the_headlines_grader(grader: str, share: str, interval: str, unboxed: str, tmp_path: Path) -> None:
+    config, store, plan = evaluated(tmp_path, f"benchmark.grader={grader}")
+    header, (row,) = details_table(config, store, [step for step in plan if step.artifacts[0].kind == METRICS])
+    cells = dict(zip(header, row, strict=True))
+    assert f"({grader} grader)" in headline(config)
+    assert (cells[f"Acc@5 ({grader})"], cells["95% interval"], cells["without box"]) == (share, interval, unboxed)
+
+
+def test_answers_that_cannot_be_read_explain_an_empty_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, *_ = evaluated(tmp_path, "benchmark.grader=paper")
+    monkeypatch.setattr(summary, "MANY", 20)  # a quarter of them have no box
+    run_summary(Pipeline(config, tmp_path))
+    assert "which count as wrong: Base model 25%." in caplog.text and "pool.answer_pattern" in caplog.text
+    caplog.clear()
+    monkeypatch.undo()
+    run_summary(Pipeline(config, tmp_path))
+    assert "count as wrong" not in caplog.text
+
+
+def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
+    assert "standard deviation over 3 decoding seeds" in headline(composed())
+    config, store, plan = evaluated(tmp_path, "benchmark.decoding.seeds=[4]")
+    assert headline(config) == "Acc@5 in percent (paper grader), decoding seed 4"
+    _, (row,) = details_table(config, store, [step for step in plan if step.artifacts[0].kind == METRICS])
+    assert not any("±" in cell for cell in row)
+
+
+def test_base_and_trained_evaluation_have_times_of_their_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are the same operations; the second once replaced the first in the summary."""
+    run = Pipeline(composed("tracking=none", f"outputs={tmp_path}"), tmp_path)
+    run.outcomes = [Outcome(step, step.artifacts, 1.0 + i) for i, step in enumerate(run.steps)]
+    with caplog.at_level(logging.INFO):
+        run_summary(run)
+    seconds = json.loads((tmp_path / "summary.json").read_text())["seconds"]
+    assert len(seconds) == len(run.steps)
+    assert {"generate", "generate (base model)", "grade", "grade (base model)"} <= set(seconds)
+    assert "generate (base model)" in caplog.text
+    assert f"Summary: {tmp_path / 'summary.json'}" in caplog.text  # nothing was graded, so there is no summary.md
+    assert "generate (base model): " in run.describe() and "\ngenerate: " in run.describe()
+
+
+def test_a_plan_lists_the_workers_of_the_steps_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Pipeline(composed("tracking=none", f"outputs={tmp_path}"), tmp_path)
+    finished = {step.key for step in run.steps if step.title != "train"}
+    monkeypatch.setattr(run, "finished", lambda: finished)
+    assert [line.split(":")[0] for line in run.describe().partition("Workers:\n")[2].splitlines()] == ["train"]
+    monkeypatch.setattr(run, "finished", lambda: {step.key for step in run.steps})
+    assert "Workers" not in run.describe()
+
+
+@pytest.mark.parametrize(("path", "shown"), [("mine.jsonl", True), (None, False)])
+def test_levels_are_on_the_console_unless_they_are_the_demos(
+    path: str | None, shown: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, store, plan = evaluated(tmp_path, path=path)
+    header, (row,) = levels_table(config, store, [step for step in plan if step.artifacts[0].kind == METRICS])
+    assert (header[-2:], row[-2:]) == (["level 1", "level 2"], ["100.00±0.00", "0.00±0.00"])
+    with caplog.at_level(logging.INFO):
+        run_summary(Pipeline(config, tmp_path))
+    assert ("Acc@5 by level (paper grader)" in caplog.text) is shown
+    assert "level 2" in (tmp_path / "summary.md").read_text()
