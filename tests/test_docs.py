@@ -232,7 +232,7 @@ def test_the_prompts_of_the_page_are_those_of_qwens_tokenizer(shared_data: Path)
 def test_the_papers_printed_numbers_agree_with_each_other() -> None:
     """Ratios that the paper prints beside the numbers that they come from."""
     value = published("figures").set_index(["experiment", "quantity"])["value"]
-    assert round(value["case_study", "g_1"] / value["case_study", "rank_25"], 2) == value["case_study", "teacher_spread"]
+    assert round(value["case_study", "g_1"] / value["case_study", "g_25"], 2) == value["case_study", "spread_phi4-reason-plus"]
     assert round(100 * (3 * value["case_study", "q_1"] - 1)) == value["case_study", "over_uniform_1"]
     assert round(100 * 3 * value["case_study", "q_3"]) == value["case_study", "of_uniform_3"]
     increase = value["token_level", "wrong_p2_selected"] / value["token_level", "wrong_p2_all"] - 1

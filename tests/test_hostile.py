@@ -465,7 +465,7 @@ def test_a_bug_leaves_a_report_and_the_other_trials_run(tmp_path: Path) -> None:
         def fails(*_: object, **__: object) -> None:
             raise ZeroDivisionError("a bug with hf_abcdefghijklmnopqrstuv in it")
 
-        pipeline.make_plan = fails
+        pipeline.fetched_plan = fails
 
     ended = command(*small(tmp_path, "-m", "budget=1,2"), prepare=broken)
     assert ended.sentence.startswith("error: ZeroDivisionError")

@@ -26,6 +26,8 @@ class PublicFile:
     """Commit of the dataset. None: the newest."""
     question_field: str | None = None
     """Column of the question. None: as in the benchmark's own file."""
+    gated: bool = False
+    """Whether its conditions must be accepted on the hub."""
 
 
 @dataclass

@@ -149,7 +149,7 @@ class Pool(Source):
             plain_name("pool.mix", name)
             self.mix[name] = source = _mixed(name, self.mix[name])
             one_of(f"pool.mix.{name}.format", source.format, FORMATS)
-            require(0 < source.share < float("inf"), f"pool.mix.{name}.share", source.share, "must be more than 0")
+            require(0 < source.share < float("inf"), f"pool.mix.{name}.share", source.share, "must be more than 0 and finite")
             if not source.path:
                 raise LarkError(f"pool.mix.{name} needs a path: add pool.mix.{name}.path=<file, folder or dataset id>.")
 

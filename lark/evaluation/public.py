@@ -64,9 +64,14 @@ def _gated(name: str, source: PublicFile) -> LarkError:
 
 def _unreachable(name: str, source: PublicFile, error: Exception) -> LarkError:
     revision = f" --revision {source.revision}" if source.revision else ""
+    gated = (
+        " The dataset is gated: accept its conditions on its page and log in with `hf auth login` first."
+        if source.gated
+        else ""
+    )
     return LarkError(
         f"benchmark {name}: there is no file {source.instead_of}, and its public dataset {source.dataset} cannot be downloaded "
         f"({type(error).__name__}: {first_line(error)}). On a machine with a network, the same command with stages=[fetch] "
         f"downloads all inputs, and `hf download {source.dataset} {source.file} --repo-type dataset{revision}` only this one; copy "
-        f"the hub's cache (HF_HOME) to this machine. benchmark.skip=[{name}] continues without it."
+        f"the hub's cache (HF_HOME) to this machine.{gated} benchmark.skip=[{name}] continues without it."
     )

@@ -98,6 +98,11 @@ def _check(target: Path) -> None:
         found = others(target)
     except OSError as error:
         raise LarkError(f"--to {target}: the folder cannot be read ({error.strerror}). Give another one.") from error
+    if found and _is_older(target):
+        raise LarkError(
+            f"--to {target}: this export is of an earlier version, which kept no list of its files, so it is not replaced. Give a "
+            "new folder, or remove this one."
+        )
     if found:
         raise LarkError(
             f"--to {target}: this folder has other files, or files that were changed since they were exported: {_named(found)}. "
@@ -132,6 +137,11 @@ def _checksums(folder: Path) -> dict[str, str]:
     if not isinstance(files, dict) or PAGE not in files:
         return {}
     return files
+
+
+def _is_older(folder: Path) -> bool:
+    """Whether the folder is an export of a version that counted its questions but did not list its files."""
+    return (folder / PAGE).is_file() and list(readable_object(folder / MARK) or {}) == ["questions"]
 
 
 def _checksum(path: Path) -> str:

@@ -78,7 +78,7 @@ def _pool(name: str, source: Source) -> Input:
         return Input(name, source.path or "lark/demo", None)
     if source.format != "rsr":
         return Input(name, str(source.path), lambda: _refuse_streamed(source))
-    return Input(name, f"{source.path}@{source.revision or 'main'}", lambda: hub.snapshot(source))
+    return Input(name, f"{source.path}@{source.revision or 'main'}", lambda: _download_pool(source))
 
 
 def _benchmark(name: str, task: Task) -> Input:
@@ -96,6 +96,7 @@ def _download_model(model: Student) -> None:
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
     try:
+        _require_hub(model.path, model.revision, "model")
         folder = snapshot_download(model.path, revision=model.revision, allow_patterns=[*WEIGHTS, *OTHER_FILES])
         if not list(Path(folder).glob(WEIGHTS[0])):
             snapshot_download(model.path, revision=model.revision, allow_patterns=OLDER_WEIGHTS)
@@ -105,6 +106,25 @@ def _download_model(model: Student) -> None:
             "it is gated, accept its conditions on its page on the Hugging Face hub and log in with `hf auth login`. Otherwise "
             "check the name and the network, and run the command again; it resumes."
         ) from error
+
+
+def _download_pool(source: Source) -> None:
+    assert source.path is not None
+    try:
+        _require_hub(source.path, source.revision, "dataset")
+    except Exception as error:  # network, authorisation
+        raise LarkError(
+            f"pool.path={source.path}: the dataset cannot be downloaded ({type(error).__name__}: {first_line(error)}). Check the "
+            "name and the network, and run the command again; it resumes."
+        ) from error
+    hub.snapshot(source)
+
+
+def _require_hub(path: str, revision: str | None, kind: str) -> None:
+    """Ask the hub for a repository. Without an answer, `snapshot_download` would be content with a part of it in the cache."""
+    from huggingface_hub import HfApi  # noqa: PLC0415
+
+    HfApi().repo_info(path, revision=revision or "main", repo_type=kind)
 
 
 def _refuse_streamed(source: Source) -> None:

@@ -265,7 +265,7 @@ class _Plan:
             part["reverse"] = True
         if self.config.share_weights:
             part["share_weights"] = True
-        if self.config.whole_weights != "uniform":
+        if self.config.whole_weights != "uniform" and weighting != "uniform":
             part["whole_weights"] = self.config.whole_weights
         if method.teacher is not None:
             part["teacher"] = method.teacher

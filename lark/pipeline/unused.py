@@ -52,6 +52,11 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
     ):  # fmt: skip
         if key in typed and config.weighting_name is None:
             yield f"{key}={value} has no effect: method={method.name} selects nothing. Remove it, or choose another method."
+    if "whole_weights" in typed and config.weighting_name == "uniform":
+        yield (
+            f"whole_weights={config.whole_weights} has no effect: the weights of method={method.name} are uniform. Remove it, or "
+            "add weighting=chi2."
+        )
     if "method.seed" in typed and "seed" not in method.options:
         yield f"method.seed={method.seed} has no effect: method={method.name} takes no seed. Remove it."
     elif "method.seed" in typed and method.options["seed"] != method.seed:

@@ -132,7 +132,7 @@ def _generations(columns: Columns) -> Iterator[Draft]:
     lists = {name: _aligned(columns, name, len(generations)) for name in LISTS}
     for i, generation in enumerate(generations):
         place = f"{where}, generation {i + 1}"
-        _refuse_samples(generation, place)
+        _refuse_other_generations(generation, place)
         message = generation if isinstance(generation, dict) else {"content": generation}
         exchange = normalised([{"role": "user", "content": question}, {"role": "assistant", **message}], place, "generations")
         said = {name: truth(lists[name][i], str(columns.stored(name)), place) for name in (*VERDICTS, "complete")}
@@ -150,12 +150,17 @@ def _generations(columns: Columns) -> Iterator[Draft]:
         )
 
 
-def _refuse_samples(generation: Any, where: str) -> None:
-    """Refuse texts in the place of one. Joined, they would be a response that no teacher wrote; text parts are objects."""
+def _refuse_other_generations(generation: Any, where: str) -> None:
+    """Refuse objects without a text, and several texts in the place of one: joined, no teacher wrote them."""
     if isinstance(generation, list) and not all(isinstance(part, dict) for part in generation):
         raise LarkError(
             f"{where}: it is a list of texts, not a text. Write `generations` as one list of all samples of the question, and "
             "name their teachers in `teacher`, a list of the same length."
+        )
+    if isinstance(generation, dict) and not {"content", "value", "tool_calls"} & set(generation):
+        raise LarkError(
+            f"{where}: it is an object with {', '.join(map(str, generation)) or 'nothing in it'}, not a text. Write the text, or a "
+            "message with `content`."
         )
 
 

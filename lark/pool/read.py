@@ -184,16 +184,17 @@ def from_rows(
             if incomplete and pool.incomplete == "drop":
                 continue
             if empty and not (pool.special_tokens == "drop" and special_token(trajectory)):  # the filter drops those
-                raise _empty_response(row.where)
+                raise _empty_response(row.where, trajectory)
             yield row.where, trajectory
         missing -= {name for name in missing if pool.fields[name] in row.values}
         tally.row(layout.name, [*columns.unused(), *unread], columns.lost())
 
 
-def _empty_response(where: str) -> LarkError:
+def _empty_response(where: str, trajectory: Trajectory) -> LarkError:
+    reason = " (text like a control token does not count)" if special_token(trajectory) else ""
     return LarkError(
-        f"{where}: the response is empty (text like a control token does not count). Remove the trajectory, give its text, or drop "
-        "such trajectories with pool.incomplete=drop."
+        f"{where}: the response is empty{reason}. Remove the trajectory, give its text, or drop such trajectories with "
+        "pool.incomplete=drop."
     )
 
 

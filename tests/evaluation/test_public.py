@@ -236,6 +236,24 @@ def test_one_command_fetches_all_inputs_for_a_machine_without_a_network(tmp_path
     assert json.loads(pool.read_text())["counts"]["trajectories"] == 99
 
 
+@pytest.mark.parametrize("missing", ["student.path=Qwen/Qwen2.5-7B", "pool.path=Umean/RSR_data"])
+def test_a_part_of_an_input_in_the_cache_does_not_count_as_fetched(missing: str, tmp_path: Path) -> None:
+    """Without an answer of the hub, its client would be content with the part."""
+    home = tmp_path / "hf"
+    for kind, name in (("models", "Qwen--Qwen2.5-7B"), ("datasets", "Umean--RSR_data")):
+        snapshot = home / "hub" / f"{kind}--{name}" / "snapshots" / "a"
+        snapshot.mkdir(parents=True)
+        (snapshot / "config.json").write_text("{}")
+        (snapshot.parents[1] / "refs").mkdir()
+        (snapshot.parents[1] / "refs" / "main").write_text("a")
+    run = ["student=qwen7b", "hardware=cpu", "stages=[fetch]"]
+    run += ["student.path=" + str(DEMO)] if missing.startswith("pool") else []
+    unreachable = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    code, output = program(tmp_path / "work", *run, HF_HOME=str(home), **unreachable)
+    assert code == 1
+    assert f"error: {missing}: the {'model' if 'student' in missing else 'dataset'} cannot be downloaded" in output
+
+
 def test_fetching_is_not_mixed_with_other_stages() -> None:
     with pytest.raises(LarkError, match="fetch runs alone"):
         composed("stages=[fetch,pool]")

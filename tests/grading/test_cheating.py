@@ -175,8 +175,9 @@ WRAPPERS = st.sampled_from([
     lambda a: rf"\boxed{{{a}}}", lambda a: f"${a}$", lambda a: a.replace(r"\frac", r"\dfrac"), lambda a: a.replace(" ", r"\,"),
 ])  # fmt: skip
 HEDGES = st.sampled_from([
-    r" \text{ or so}", r" \text{ maybe}", r" \text{ is wrong}", "?", r" \text{ or } 8", ", 8", " = 8123", r" \text{ not really}",
-    r" \to 8", " or maybe not", r" \ne 8", r"\text{, I guess}", " 8 9",
+    r" \text{ or so}", r" \text{ maybe}", r" \text{ is wrong}", "?", r" \text{ or } 8123", ", 8123", " = 8123",
+    r" \text{ not really}",
+    r" \to 8123", " or maybe not", r" \ne 8123", r"\text{, I guess}", " 8 9",
 ])  # fmt: skip
 
 

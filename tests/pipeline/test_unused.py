@@ -53,6 +53,10 @@ UNUSED = [
     (["method=base", "budget.tokens=2k"], "budget.tokens=2k has no effect: method=base selects nothing."),
     (["scoring.local_context=2"], "scoring.local_context=2 has no effect: method=lark does not use it."),
     (["scoring.local_steps=paragraphs"], "scoring.local_steps=paragraphs has no effect: method=lark does not use it."),
+    (
+        ["method=grape", "whole_weights=margins"],
+        "whole_weights=margins has no effect: the weights of method=grape are uniform.",
+    ),
     (["method=base", "whole_weights=margins"], "whole_weights=margins has no effect: method=base selects nothing."),
     (["method=random", "scoring.rank_clip=5"], "scoring.rank_clip=5 has no effect: method=random does not use it."),
     (["analysis.questions=5"], "analysis.questions has no effect: no measurement is chosen. Add analysis.name=gradients|"),

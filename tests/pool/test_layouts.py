@@ -344,6 +344,7 @@ def test_results_without_an_id_or_with_that_of_their_call_are_accepted(
          "generation 1: `is_reasoning_complete` must be true or false, not 'complete'"),
         ({"problem": "A?", "generations": [["x", "z"], ["y"]]}, "generation 1: .*a list of texts.*one list of all samples"),
         ({"problem": "A?", "generations": '["x", ["y"]]'}, "generation 2: .*a list of texts"),
+        ({"problem": "A?", "generations": [{"text": "x"}]}, "generation 1: it is an object with text, not a text. Write the text"),
         ({"problem": "A?", "generations": ["x"], "is_reasoning_complete": True}, "`is_reasoning_complete` must be a list, not a"),
         ({"conversations": [{"from": "human", "value": "A?"}, {"from": "tool", "value": "1"}, {"from": "gpt", "value": "x"}]},
          "message 2: a tool result without a call"),
