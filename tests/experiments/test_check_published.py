@@ -1,4 +1,4 @@
-"""RSR's published selection: which file is read, how trajectories are found in the pool, and what is said if there is none."""
+"""RSR's published selection: the choice of its file, matching its trajectories, and the errors if a file is missing."""
 
 import json
 from pathlib import Path
