@@ -16,8 +16,8 @@ try:
     import hydra
 except ModuleNotFoundError:
     sys.exit(
-        "error: the packages that LARK needs are not installed in this Python. Run `make setup` to install them into .venv, "
-        "then `source .venv/bin/activate`; for GPUs, see environment.yml."
+        "error: the packages that LARK needs are not installed in this Python. Run `make setup` to install"
+        " them into .venv, then `source .venv/bin/activate`; for GPUs, see environment.yml."
     )
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -35,7 +35,9 @@ from lark.work.tracking import with_sweep_group
 if TYPE_CHECKING:
     from lark.pipeline.pipeline import Pipeline
 
-os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `__main__` below, which reports each in one sentence
+os.environ.setdefault(
+    "HYDRA_FULL_ERROR", "1"
+)  # errors reach `__main__` below, which reports each in one sentence
 log = logging.getLogger("lark")
 PROCESS = os.getpid()
 failures: list[str] = []
@@ -54,7 +56,9 @@ def main(composed: DictConfig) -> None:
         _run(settings, folder)
     except Exception as error:
         said = explain(error, outputs)
-        if os.getpid() != PROCESS:  # a cluster job in another process: submitit returns the error to the parent
+        if (
+            os.getpid() != PROCESS
+        ):  # a cluster job in another process: submitit returns the error to the parent
             raise LarkError(said) from error
         failures.append(f"error: {said}")
         if hydra_config.mode == RunMode.MULTIRUN:
@@ -88,7 +92,9 @@ def _check_typed(pipeline: "Pipeline") -> None:
 
 
 def _plan(settings: config.Config, folder: Path) -> None:
-    """Handle `dry_run=true`: report what would run and its cost. The cost is reported even if the pool is missing."""
+    """Handle `dry_run=true`: report what would run and its cost. The cost is reported even if the pool is
+    missing.
+    """
     from lark.pipeline.pipeline import Pipeline  # noqa: PLC0415
     from lark.pipeline.plan import make_plan, wanted  # noqa: PLC0415
     from lark.planner.report import report  # noqa: PLC0415
@@ -110,8 +116,11 @@ def _plan(settings: config.Config, folder: Path) -> None:
 
 def command_line() -> str | None:
     """Run what was typed; return the errors of all trials, or None."""
-    # Jobs started by Hydra's submitit launcher must import this `lark`, not the parser package of the same name.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    # Jobs started by Hydra's submitit launcher must import this `lark`, not the parser package of the same
+    # name.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+    )
     config.register()
     try:
         sys.argv[1:] = with_sweep_group(as_hydra_reads(sys.argv[1:]))
@@ -122,7 +131,10 @@ def command_line() -> str | None:
         # Of Hydra itself, which creates the run's folder and its log before it calls `main`.
         cause = failure if isinstance(failure, OSError) else failure.__cause__
         if raised_by_hydra(failure) and not isinstance(cause, OSError):
-            failures.append(f"error: {sentence(failure) or 'Hydra cannot use the value of a setting that starts with hydra.'}")
+            failures.append(
+                "error:"
+                f" {sentence(failure) or 'Hydra cannot use the value of a setting that starts with hydra.'}"
+            )
             return "\n".join(failures)
         if not isinstance(cause, OSError) or cause.filename is None:
             raise
@@ -132,7 +144,8 @@ def command_line() -> str | None:
         if "srun" not in str(error):
             raise
         failures.append(
-            "error: hardware=slurm with -m submits jobs, but there is no srun here: run it on the cluster's login node."
+            "error: hardware=slurm with -m submits jobs, but there is no srun here: run it on the cluster's"
+            " login node."
         )
     except KeyboardInterrupt:
         failures.append(INTERRUPTED)

@@ -1,5 +1,5 @@
-"""Every table and figure of the paper, and experiments beyond it (`BEYOND` in harness/sweep.py, docs/compare.md): a sweep in
-conf/experiment/<name>.yaml, a page of Python here, and `make <name>`.
+"""Every table and figure of the paper, and experiments beyond it (`BEYOND` in harness/sweep.py,
+docs/compare.md): a sweep in conf/experiment/<name>.yaml, a page of Python here, and `make <name>`.
 
     make table1                          run the sweep (finished trials are reused), then write outputs/report/table1.*
     make table1 SCALE=paper              the same at the paper's scale
@@ -22,8 +22,9 @@ To add one, called `loss-reduction` on the command line and loss_reduction in fi
 3. A line `loss-reduction: ## ...` in the Makefile, which `make help` shows. If it has a place among the paper's tables and
    figures, its name in ORDER of harness/sweep.py; otherwise it comes last.
 
-An experiment whose trials depend on each other's results, or that are not a product of values, also has `conduct(sweep)`, which
-runs them and returns errors, and `describe(sweep)`, its plan: see compare.py and regime.py.
+An experiment whose trials depend on each other's results, or that are not a product of values, also has
+`conduct(sweep)`, which runs them and returns errors, and `describe(sweep)`, its plan: see compare.py and
+regime.py.
 
 The harness does the rest: files, captions, index.md, W&B, plans, failures.
 """

@@ -45,7 +45,11 @@ def main(arguments: Sequence[str]) -> str | None:
         return status(list(arguments[1:]))
     if len(arguments) < 2 or arguments[0] not in commands:
         return __doc__.strip().split("\n\n")[1]
-    names = [name for name in available() if name not in BEYOND] if arguments[1] == "all" else [find(arguments[1])]
+    names = (
+        [name for name in available() if name not in BEYOND]
+        if arguments[1] == "all"
+        else [find(arguments[1])]
+    )
     problems = []
     for name in names:
         try:
@@ -69,12 +73,22 @@ def run(name: str, arguments: list[str]) -> list[str]:
         _write(sweep)
         return errors
     number = lanes.lanes(trial.config for trial in sweep.trials)
-    log.info("%s at scale %s: %s%s", sweep.title, sweep.scale, counted(len(sweep.trials), "trial"), lanes.described(number))
+    log.info(
+        "%s at scale %s: %s%s",
+        sweep.title,
+        sweep.scale,
+        counted(len(sweep.trials), "trial"),
+        lanes.described(number),
+    )
     code = lanes.run([sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments], number)
     _write(sweep)
-    failed = [f"{sweep.title}: trial {' '.join(trial.overrides)}: {why}" for trial, why in reports.unfinished(sweep)]
+    failed = [
+        f"{sweep.title}: trial {' '.join(trial.overrides)}: {why}" for trial, why in reports.unfinished(sweep)
+    ]
     if code < 0 or (code and not failed):
-        failed.append(f"{sweep.title}: the sweep exited with code {code}; run the same command again to resume.")
+        failed.append(
+            f"{sweep.title}: the sweep exited with code {code}; run the same command again to resume."
+        )
     return failed
 
 
@@ -84,7 +98,8 @@ def submit(name: str, arguments: list[str]) -> list[str]:
     draw(sweep)
     if hasattr(_module(sweep), "conduct"):
         raise LarkError(
-            f"{sweep.title} chooses its trials by the results of others and cannot be submitted: use `python -m experiments run`."
+            f"{sweep.title} chooses its trials by the results of others and cannot be submitted: use `python"
+            " -m experiments run`."
         )
     submission = submit_sweep(sweep)
     log.info("python -m experiments status %s outputs=%s", sweep.title, submission.outputs)
@@ -97,9 +112,14 @@ def status(arguments: list[str]) -> str | None:
     name = find(words.pop(0)) if words and words[0] != "timeline" else None
     if words not in ([], ["timeline"]):
         return f"{' '.join(words)}: expected `status [experiment] [timeline] [outputs=<folder>]`."
-    folders = submitted(Path(os.path.realpath(outputs_typed(arguments))), None if name is None else dashed(name))
+    folders = submitted(
+        Path(os.path.realpath(outputs_typed(arguments))), None if name is None else dashed(name)
+    )
     if not folders:
-        return f"No sweep{'' if name is None else f' of {dashed(name)}'} has been submitted to {outputs_typed(arguments)}."
+        return (
+            f"No sweep{'' if name is None else f' of {dashed(name)}'} has been submitted to"
+            f" {outputs_typed(arguments)}."
+        )
     problems = []
     for folder in folders:
         try:
@@ -113,7 +133,9 @@ def status(arguments: list[str]) -> str | None:
 
 
 def _submission(folder: Path) -> Submission:
-    """A submitted sweep. If its graph is damaged, the error names what is under way and must end before it is submitted again."""
+    """A submitted sweep. If its graph is damaged, the error names what is under way and must end before it
+    is submitted again.
+    """
     try:
         return Submission(folder)
     except LarkError:
@@ -122,7 +144,9 @@ def _submission(folder: Path) -> Submission:
 
 
 def plan(name: str, arguments: list[str]) -> list[str]:
-    """Show what the sweep would do and cost; at the paper's scale on the paper's machine, unless hardware=... is given."""
+    """Show what the sweep would do and cost; at the paper's scale on the paper's machine, unless
+    hardware=... is given.
+    """
     if "scale=paper" in arguments and not any(argument.startswith("hardware=") for argument in arguments):
         arguments = [*arguments, "hardware=a100x8"]
     sweep = compose_sweep(name, arguments)
@@ -159,8 +183,9 @@ def draw(sweep: Sweep) -> Report:
         log.debug("%s", sweep.title, exc_info=True)
         typed = " ".join(sweep.overrides) or "its default settings"
         raise LarkError(
-            f"{sweep.title} cannot be drawn with {typed} ({type(error).__name__}: {first_line(error)}). It draws the sweep of "
-            f"conf/experiment/{sweep.name}.yaml: change single values, and do not sweep over anything else."
+            f"{sweep.title} cannot be drawn with {typed} ({type(error).__name__}: {first_line(error)}). It"
+            f" draws the sweep of conf/experiment/{sweep.name}.yaml: change single values, and do not sweep"
+            " over anything else."
         ) from error
     return report
 

@@ -12,12 +12,14 @@ LABELS = {
 def render(sweep: Sweep) -> Report:
     data = accuracy.with_paper(accuracy.frame(sweep), sweep, only={"weighting": "chi2"})
     data = data.assign(weights=data["weighting"].map(LABELS))
-    return accuracy.ablation(data, sweep, "weights", "Weighting", LABELS["chi2"], "Figure 2b. Weighting ablation", _caption)
+    return accuracy.ablation(
+        data, sweep, "weights", "Weighting", LABELS["chi2"], "Figure 2b. Weighting ablation", _caption
+    )
 
 
 def _caption(samples: int, budget: int) -> str:
     return (
-        f"Acc@{samples} (percent) of students trained on the top {budget} by ĝ with each weighting; error bars are the "
-        "standard deviation over decoding seeds. In the paper, χ² weights are the best throughout, most clearly on AIME and "
-        "MATH-500. KL is not in the paper's figure."
+        f"Acc@{samples} (percent) of students trained on the top {budget} by ĝ with each weighting; error"
+        " bars are the standard deviation over decoding seeds. In the paper, χ² weights are the best"
+        " throughout, most clearly on AIME and MATH-500. KL is not in the paper's figure."
     )

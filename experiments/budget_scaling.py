@@ -35,9 +35,10 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title="Appendix D.2. Budget scaling",
         caption=(
-            f"Acc@{samples} (percent) of LARK at each budget B; error bars are the standard deviation over decoding seeds. The "
-            "paper finds a large step from B=1 to 3 and small, uneven gains beyond: 49.4, 65.1, (not printed), 68.7 and 66.3 "
-            "for B = 1, 3, 5, 10 and 20 on AMC, after training on 500 questions."
+            f"Acc@{samples} (percent) of LARK at each budget B; error bars are the standard deviation over"
+            " decoding seeds. The paper finds a large step from B=1 to 3 and small, uneven gains beyond:"
+            " 49.4, 65.1, (not printed), 68.7 and 66.3 for B = 1, 3, 5, 10 and 20 on AMC, after training on"
+            " 500 questions."
         ),
         data=data,
         tables=[Table(header, rows)],
@@ -59,13 +60,22 @@ def _figure(data: pd.DataFrame, printed: dict[int, float], samples: int) -> Figu
         part = data[data["label"] == label]
         last = number == len(labels) - 1
         axes.errorbar(
-            part["budget"], part["mean"].astype(float), yerr=part["std"].astype(float), label=plain_label(label), capsize=2,
-            marker=MARKERS[number], markersize=4, color=LARK_COLOUR if last else OKABE_ITO[number],
-            linewidth=2 if last else 1, alpha=1 if last else 0.7,
-        )  # fmt: skip
+            part["budget"],
+            part["mean"].astype(float),
+            yerr=part["std"].astype(float),
+            label=plain_label(label),
+            capsize=2,
+            marker=MARKERS[number],
+            markersize=4,
+            color=LARK_COLOUR if last else OKABE_ITO[number],
+            linewidth=2 if last else 1,
+            alpha=1 if last else 0.7,
+        )
     if printed:
         # Unconnected: the paper gives no number at B = 5, only that it is lower than at 3.
-        axes.plot(list(printed), list(printed.values()), "*", color="#000000", markersize=9, label="the paper (AMC)")
+        axes.plot(
+            list(printed), list(printed.values()), "*", color="#000000", markersize=9, label="the paper (AMC)"
+        )
     axes.set_xscale("log")
     budgets = sorted(int(budget) for budget in data["budget"].unique())
     axes.set_xticks(budgets, [str(budget) for budget in budgets], minor=False)

@@ -1,4 +1,6 @@
-"""App. D.3: one question, from its candidates' scores to the weights of the selection, and the tokens of the first choice."""
+"""App. D.3: one question, from its candidates' scores to the weights of the selection, and the tokens of
+the first choice.
+"""
 
 import numpy as np
 import pandas as pd
@@ -20,7 +22,9 @@ from lark.scoring.methods import TOKENS
 from lark.scoring.tokens import read_pieces, read_trajectory
 
 SHOWN_TOKENS = 60
-"""More tokens cannot be labelled. Of a longer response, the consecutive tokens with the largest sum of residuals are shown."""
+"""More tokens cannot be labelled. Of a longer response, the consecutive tokens with the largest sum of
+residuals are shown.
+"""
 PAPER_BUDGET = 3
 """Number of trajectories that the paper's example selects."""
 
@@ -30,12 +34,12 @@ def render(sweep: Sweep) -> Report:
     table, chosen = candidates(sweep, trial), selection(sweep, trial)
     title = "Appendix D.3. One question, from scores to weights"
     caption = (
-        "(a) ĝ of every candidate of one question, grouped by teacher; selected candidates are outlined; the dashed line is "
-        "the threshold, the score of rank B+1. (b) The first choice token by token: its residual ‖π − e_y‖² and its "
-        "surprisal −log p(y) under the untrained student (for a long response, the "
-        f"{SHOWN_TOKENS} consecutive tokens with the largest sum of residuals). "
-        "In the paper's question 839, two rollouts of one teacher are selected "
-        "while its third ranks 25th: LARK selects trajectories, not teachers. The weights there are 0.478, 0.387 and 0.136."
+        "(a) ĝ of every candidate of one question, grouped by teacher; selected candidates are outlined; the"
+        " dashed line is the threshold, the score of rank B+1. (b) The first choice token by token: its"
+        " residual ‖π − e_y‖² and its surprisal −log p(y) under the untrained student (for a long response,"
+        f" the {SHOWN_TOKENS} consecutive tokens with the largest sum of residuals). In the paper's question"
+        " 839, two rollouts of one teacher are selected while its third ranks 25th: LARK selects"
+        " trajectories, not teachers. The weights there are 0.478, 0.387 and 0.136."
     )
     if table is None or chosen is None:
         empty = pd.DataFrame(columns=[*KEY, "teacher", "g_hat", "weight"])
@@ -56,7 +60,9 @@ def render(sweep: Sweep) -> Report:
 
 
 def first_choice_tokens(sweep: Sweep, trial: Trial, chosen: pd.DataFrame) -> pd.DataFrame | None:
-    """The statistics of each token of the trajectory of rank 1, with its text; None if they do not exist yet."""
+    """The statistics of each token of the trajectory of rank 1, with its text; None if they do not exist
+    yet.
+    """
     folder = sweep.folder(trial, TOKENS)
     if folder is None:
         return None
@@ -87,13 +93,24 @@ def _weights(sweep: Sweep, table: pd.DataFrame, chosen: pd.DataFrame) -> Table:
         differences = [(row["score"], printed["g"], "{:+.5f}"), (row["weight"], printed["q"], "{:+.3f}")]
         rows.append(
             [
-                Cell(str(row["rank"])), Cell(row["candidate_id"]), Cell(f"{stats['n_tokens']}"), Cell(f"{stats['loss']:.3f}"),
-                Cell(f"{stats['rho']:.3f}"), Cell(f"{row['score']:.5f}"), Cell(f"{row['score'] - row['threshold']:.5f}"),
-                Cell(f"{row['weight']:.3f}"), Cell(f"{1 / len(chosen):.3f}"),
-                _cell(printed["g"], "{:.5f}"), _cell(printed["q"], "{:.3f}"),
-                *(_cell(None if p is None else own - p, form) for own, p, form in differences if sweep.like_the_paper),
+                Cell(str(row["rank"])),
+                Cell(row["candidate_id"]),
+                Cell(f"{stats['n_tokens']}"),
+                Cell(f"{stats['loss']:.3f}"),
+                Cell(f"{stats['rho']:.3f}"),
+                Cell(f"{row['score']:.5f}"),
+                Cell(f"{row['score'] - row['threshold']:.5f}"),
+                Cell(f"{row['weight']:.3f}"),
+                Cell(f"{1 / len(chosen):.3f}"),
+                _cell(printed["g"], "{:.5f}"),
+                _cell(printed["q"], "{:.3f}"),
+                *(
+                    _cell(None if p is None else own - p, form)
+                    for own, p, form in differences
+                    if sweep.like_the_paper
+                ),
             ]
-        )  # fmt: skip
+        )
     header = [
         "rank",
         "candidate",
@@ -114,7 +131,11 @@ def _weights(sweep: Sweep, table: pd.DataFrame, chosen: pd.DataFrame) -> Table:
 def _hardest(tokens: pd.DataFrame) -> Table:
     top = tokens.nlargest(8, "residual")
     rows = [
-        [Cell(str(r["position"])), Cell(f'"{r["text"]}"'), *(Cell(f"{r[c]:.3f}") for c in ("p_gold", "residual", "surprisal"))]
+        [
+            Cell(str(r["position"])),
+            Cell(f'"{r["text"]}"'),
+            *(Cell(f"{r[c]:.3f}") for c in ("p_gold", "residual", "surprisal")),
+        ]
         for r in top.to_dict("records")
     ]
     share = top["residual"].sum() / tokens["residual"].sum()
@@ -129,20 +150,29 @@ def _hardest(tokens: pd.DataFrame) -> Table:
 def _notes(sweep: Sweep, trial: Trial, table: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
     pool = sweep.folder(trial, pools.POOL)
     assert pool is not None
-    rows = pools.frame(pool / pools.FILE, [*KEY, "question", "response", "answer"]).astype(dict.fromkeys(KEY, str))
+    rows = pools.frame(pool / pools.FILE, [*KEY, "question", "response", "answer"]).astype(
+        dict.fromkeys(KEY, str)
+    )
     first = chosen[chosen["rank"] == 1].iloc[0]
     text = rows[rows["candidate_id"] == str(first["candidate_id"])].iloc[0]
     best = table.sort_values("g_hat", ascending=False)
-    threshold, tau = published_value("case_study", f"g_{PAPER_BUDGET + 1}"), published_value("case_study", "tau")
+    threshold, tau = (
+        published_value("case_study", f"g_{PAPER_BUDGET + 1}"),
+        published_value("case_study", "tau"),
+    )
     ours = f"; ours minus these: {first['threshold'] - threshold:+.5f} and {first['tau'] - tau:+.3g}"
     differences = ours if sweep.like_the_paper else ""
     loss_rank = int(table["loss"].rank().loc[best.index[0]])
     return [
-        f"Question {markdown(text['question_id'])} (answer {markdown(str(text['answer']))}):\n\n" + fenced(text["question"]),
+        f"Question {markdown(text['question_id'])} (answer {markdown(str(text['answer']))}):\n\n"
+        + fenced(text["question"]),
         f"The first choice, {markdown(first['candidate_id'])}:\n\n" + fenced(text["response"]),
-        f"{len(table)} candidates of {table['teacher'].nunique()} teachers; the threshold is ĝ = {first['threshold']:.5f} and "
-        f"τ*(B) = {first['tau']:.3g} (the paper's question: {threshold:.5f} and {tau:.3g}{differences}). The first choice's loss "
-        f"is the {ordinal(loss_rank)} lowest of {len(table)}.",
+        (
+            f"{len(table)} candidates of {table['teacher'].nunique()} teachers; the threshold is ĝ ="
+            f" {first['threshold']:.5f} and τ*(B) = {first['tau']:.3g} (the paper's question: {threshold:.5f}"
+            f" and {tau:.3g}{differences}). The first choice's loss is the {ordinal(loss_rank)} lowest of"
+            f" {len(table)}."
+        ),
     ]
 
 
@@ -159,8 +189,13 @@ def _figure(table: pd.DataFrame, chosen: pd.DataFrame, tokens: pd.DataFrame | No
     shades = [OKABE_ITO[teachers.index(teacher) % 2 * 4] for teacher in table["teacher"]]
     taken = table["rank"].notna()
     left.bar(
-        table.index, table["g_hat"], color=shades, linewidth=np.where(taken, 2.0, 0.0), edgecolor=LARK_COLOUR, width=0.8,
-    )  # fmt: skip
+        table.index,
+        table["g_hat"],
+        color=shades,
+        linewidth=np.where(taken, 2.0, 0.0),
+        edgecolor=LARK_COLOUR,
+        width=0.8,
+    )
     left.axhline(
         float(chosen["threshold"].iloc[0]),
         linestyle="--",
@@ -170,7 +205,9 @@ def _figure(table: pd.DataFrame, chosen: pd.DataFrame, tokens: pd.DataFrame | No
     )
     for at in table.index[taken]:
         where = (at, table["g_hat"][at])
-        left.annotate(f" q = {table['weight'][at]:.2f}", where, ha="center", va="bottom", fontsize=7, rotation=90)
+        left.annotate(
+            f" q = {table['weight'][at]:.2f}", where, ha="center", va="bottom", fontsize=7, rotation=90
+        )
     middle = [float(np.mean(table.index[table["teacher"] == teacher])) for teacher in teachers]
     left.set_xticks(middle, list(map(plain_label, teachers)), rotation=45, ha="right")
     left.set_xlabel("Teacher (one bar per rollout)")
@@ -200,7 +237,9 @@ def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarCo
     shown = window(tokens)
     if len(shown) < len(tokens):
         first, last = int(shown["position"].iloc[0]) + 1, int(shown["position"].iloc[-1]) + 1
-        axes.set_title(f"(b) the first choice: tokens {first} to {last} of {len(tokens)}, where residuals are largest")
+        axes.set_title(
+            f"(b) the first choice: tokens {first} to {last} of {len(tokens)}, where residuals are largest"
+        )
     bars = axes.bar(shown["position"], shown["residual"], color=OKABE_ITO[0], label="residual (left axis)")
     other = axes.twinx()
     (line,) = other.plot(

@@ -19,8 +19,9 @@ def render(sweep: Sweep) -> Report:
     (trial,) = sweep.trials
     file = selection_file(trial.config, sweep.scale)  # before anything is scored: it may be missing
     caption = (
-        f"For each question of the pool that {file.name} contains, the trajectory that RSR's authors selected for this student, "
-        "and the one of `method=rsr budget=1`. Published trajectories have no ids; they are found in the pool by their text."
+        f"For each question of the pool that {file.name} contains, the trajectory that RSR's authors selected"
+        " for this student, and the one of `method=rsr budget=1`. Published trajectories have no ids; they"
+        " are found in the pool by their text."
     )
     scored = candidates(sweep, trial)
     pool = sweep.folder(trial, pools.POOL)
@@ -50,13 +51,15 @@ def _ranks(data: pd.DataFrame) -> Table:
 def _notes(data: pd.DataFrame) -> list[str]:
     different = data[data["rank"] > 1]
     notes = [
-        "Three things differ from RSR's code even if both are right: the prompt (theirs: the pool's system message, no "
-        "instruction in the user turn; `student.instruction=null` gives this one), the end-of-turn token (ours is scored, theirs "
-        "is not), and rounding in bfloat16."
+        "Three things differ from RSR's code even if both are right: the prompt (theirs: the pool's system"
+        " message, no instruction in the user turn; `student.instruction=null` gives this one), the"
+        " end-of-turn token (ours is scored, theirs is not), and rounding in bfloat16."
     ]
     if len(different):
         gap = (different["their_score"] / different["our_score"] - 1).median()
-        notes.append(f"Where the two differ, the published trajectory's RSR is {gap:.2%} above our choice's (median).")
+        notes.append(
+            f"Where the two differ, the published trajectory's RSR is {gap:.2%} above our choice's (median)."
+        )
     return notes
 
 

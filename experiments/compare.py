@@ -1,8 +1,10 @@
-"""`make compare`: which selection method should this student be trained with? A tournament on a part of the pool.
+"""`make compare`: which selection method should this student be trained with? A tournament on a part of the
+pool.
 
     python -m experiments run compare pool=files pool.path=my_pool.jsonl student=own student.path=my/student …
 
-The sweep's trials are the entrants: methods, budgets, or anything else that is swept over. docs/compare.md explains the design.
+The sweep's trials are the entrants: methods, budgets, or anything else that is swept over. docs/compare.md
+explains the design.
 """
 
 import logging
@@ -59,14 +61,20 @@ def conduct(sweep: Sweep) -> list[str]:
         return None
 
     def side_by_side(runs: list[Run]) -> None:
-        """Make the runs of a round in lanes. `perform` then finds them; what a lane could not make, it makes again, or says why."""
+        """Make the runs of a round in lanes. `perform` then finds them; what a lane could not make, it
+        makes again, or says why.
+        """
         left = [run for run in runs if score_of(contest, run[2]) is None]
         if at_once == 1 or len(left) < 2:
             return
         lanes.fork([partial(perform, *run) for run in left], at_once)
-        shown.update((entrant.name, seed) for entrant, seed, trial in left if score_of(contest, trial) is not None)
+        shown.update(
+            (entrant.name, seed) for entrant, seed, trial in left if score_of(contest, trial) is not None
+        )
 
-    game.play(perform, lambda number, judged: log.info("%s", verdict.told(game, number, judged)), side_by_side)
+    game.play(
+        perform, lambda number, judged: log.info("%s", verdict.told(game, number, judged)), side_by_side
+    )
     log.info("\n%s\n", verdict.sentence(game))
     if command := verdict.next_command(game):
         log.info("The full run with %s:\n  %s\n", game.rounds[-1].leader, command)
@@ -74,7 +82,10 @@ def conduct(sweep: Sweep) -> list[str]:
 
 
 def _shown(sweep: Sweep, trial: Trial) -> str:
-    found, loss = results.accuracies(sweep, trial) if _evaluates(trial) else None, results.losses(sweep, trial)
+    found, loss = (
+        results.accuracies(sweep, trial) if _evaluates(trial) else None,
+        results.losses(sweep, trial),
+    )
     k = trial.config.benchmark.decoding.samples
     parts = [f"Acc@{k} {100 * found.mean():.1f}%"] if found is not None else []
     parts += [f"held-out loss {loss.mean():.3f}"] if loss is not None else []
@@ -87,13 +98,17 @@ def _evaluates(trial: Trial) -> bool:
 
 def announcement(decided: Schedule) -> str:
     """What is about to happen, and what was trimmed."""
-    time_ = "" if decided.hours is None else f", at most {duration(decided.hours * 3600)} by the planner's estimate"
+    time_ = (
+        ""
+        if decided.hours is None
+        else f", at most {duration(decided.hours * 3600)} by the planner's estimate"
+    )
     sizes = " → ".join(map(str, decided.design.entrants(len(decided.entrants))))
     rounds = counted(len(decided.seeds), "round")
     said = (
-        f"Comparing {', '.join(decided.entrants)}: {rounds} with at most {sizes} entrants and "
-        f"{' → '.join(map(str, decided.seeds))} training {'seed' if decided.seeds == (1,) else 'seeds'} each, "
-        f"{counted(decided.runs, 'training run')}{time_}."
+        f"Comparing {', '.join(decided.entrants)}: {rounds} with at most {sizes} entrants and"
+        f" {' → '.join(map(str, decided.seeds))} training {'seed' if decided.seeds == (1,) else 'seeds'}"
+        f" each, {counted(decided.runs, 'training run')}{time_}."
     )
     return said + (f" To fit compare.budget_hours: {'; '.join(decided.trimmed)}." if decided.trimmed else "")
 
@@ -101,7 +116,9 @@ def announcement(decided: Schedule) -> str:
 def _on(contest: Contest) -> str:
     use = "which are the benchmark" if contest.graded else "whose loss is measured"
     split = contest.split
-    return f"Training on {len(split.training)} questions of the pool; {len(split.held_out)} are held out, {use}."
+    return (
+        f"Training on {len(split.training)} questions of the pool; {len(split.held_out)} are held out, {use}."
+    )
 
 
 def describe(sweep: Sweep) -> str:
@@ -111,7 +128,10 @@ def describe(sweep: Sweep) -> str:
     if decided.hours is None:
         return announcement(decided)
     found = costs(contest, decided.questions, whole_pool(contest), throughput(contest.config))
-    rows = [[name, duration(sum(found.shared[name].values())), duration(found.run[name])] for name in decided.entrants]
+    rows = [
+        [name, duration(sum(found.shared[name].values())), duration(found.run[name])]
+        for name in decided.entrants
+    ]
     table = text_table(["entrant", "once (scoring, base model)", "each run (training, evaluation)"], rows)
     disk = f"On disk: {size(found.disk_gib * decided.runs)} of trained students."
     return f"{announcement(decided)}\n\n{table}\n\nEntrants share what they do once. {disk}"
@@ -143,17 +163,20 @@ def render(sweep: Sweep) -> Report:
 
 
 CAPTION = (
-    "Each entrant is trained with several seeds on the same questions and measured on the same problems. Intervals are over "
-    "problems and training seeds. A difference is called real if chance would produce any such difference among all entrants in at "
-    "most 5% of comparisons; other differences are ties as far as this comparison can tell. It says which method suits this "
-    "student, this pool and this recipe, at this size; not which is best elsewhere."
+    "Each entrant is trained with several seeds on the same questions and measured on the same problems."
+    " Intervals are over problems and training seeds. A difference is called real if chance would produce any"
+    " such difference among all entrants in at most 5% of comparisons; other differences are ties as far as"
+    " this comparison can tell. It says which method suits this student, this pool and this recipe, at this"
+    " size; not which is best elsewhere."
 )
 
 
 def _scope(sweep: Sweep) -> str:
     config = sweep.trials[0].config
     if config.student.name == "demo":
-        return "These are the demo's numbers (a 1M-parameter student on generated arithmetic), not the paper's."
+        return (
+            "These are the demo's numbers (a 1M-parameter student on generated arithmetic), not the paper's."
+        )
     return f"Student: {config.student.name}. Pool: {config.pool.name}."
 
 
@@ -164,15 +187,17 @@ def _notes(game: Game, found: Comparison | None) -> list[str]:
     near = contest.near_duplicates(split)
     if near:
         notes.append(
-            f"{len(near)} of the {len(split.training)} training questions are nearly the same as a problem of the benchmark "
-            f"(similarity at least {contest.config.pool.similarity}); pool.decontaminate=true leaves them out."
+            f"{len(near)} of the {len(split.training)} training questions are nearly the same as a problem of"
+            f" the benchmark (similarity at least {contest.config.pool.similarity}); pool.decontaminate=true"
+            " leaves them out."
         )
     if found is not None and found.seed_deviation is not None:
         scale = verdict.Scale.of(contest.config.compare.criterion)
         spread = f"±{abs(scale.factor) * found.seed_deviation:.{scale.digits}f} {scale.unit}"
         spread = spread if found.seed_deviation else "less than single answers do: too little to measure"
         notes.append(
-            f"Training with another seed changes an entrant's mean by {spread} (standard deviation, pooled over entrants)."
+            f"Training with another seed changes an entrant's mean by {spread} (standard deviation, pooled"
+            " over entrants)."
         )
     notes += [f"{name} failed: {error}" for name, error in game.failed.items()]
     return notes
@@ -187,7 +212,10 @@ def _same_selections(game: Game) -> list[str]:
             _, _, digest = game.contest.sweep.store.manifest(selection).files.get("train.jsonl", (0, 0, name))
             groups.setdefault(digest, []).append(name)
     same = [" and ".join(names) for names in groups.values() if len(names) > 1]
-    return [f"{names} selected the same texts with the same weights, so they differ only by chance." for names in same]
+    return [
+        f"{names} selected the same texts with the same weights, so they differ only by chance."
+        for names in same
+    ]
 
 
 def _base(game: Game) -> float | None:
@@ -201,8 +229,19 @@ def _base(game: Game) -> float | None:
 
 
 def _table(game: Game, found: Comparison | None, agreed: verdict.Agreement | None) -> Table:
-    scale, criterion = verdict.Scale.of(game.contest.config.compare.criterion), game.contest.config.compare.criterion
-    header = ["rank", "entrant", "seeds", verdict.criterion_words(game), "minus the leader", "95% interval", "verdict"]
+    scale, criterion = (
+        verdict.Scale.of(game.contest.config.compare.criterion),
+        game.contest.config.compare.criterion,
+    )
+    header = [
+        "rank",
+        "entrant",
+        "seeds",
+        verdict.criterion_words(game),
+        "minus the leader",
+        "95% interval",
+        "verdict",
+    ]
     header += ["held-out loss"] if agreed else []
     rows = []
     order = [found.names[k] for k in found.order] if found else list(game.scores)
@@ -217,16 +256,30 @@ def _table(game: Game, found: Comparison | None, agreed: verdict.Agreement | Non
                 Cell(scale.difference(found.difference[k, lead])),
                 Cell(scale.interval(found.low[k, lead], found.high[k, lead])),
             ]
-        row = [Cell(str(rank)), Cell(name), Cell(str(len(game.scores[name]))), Cell(mean, name == leader), *gap]
+        row = [
+            Cell(str(rank)),
+            Cell(name),
+            Cell(str(len(game.scores[name]))),
+            Cell(mean, name == leader),
+            *gap,
+        ]
         row.append(Cell(verdict.status(game, name)))
         rows.append([*row, *([Cell(f"{agreed.losses[name]:.3f}")] if agreed else [])])
     for name in game.failed.keys() - game.scores.keys():
         rows.append(
-            [MISSING, Cell(name), *[MISSING] * (len(header) - 3 - bool(agreed)), Cell("failed"), *[MISSING] * bool(agreed)]
+            [
+                MISSING,
+                Cell(name),
+                *[MISSING] * (len(header) - 3 - bool(agreed)),
+                Cell("failed"),
+                *[MISSING] * bool(agreed),
+            ]
         )
     base = _base(game) if criterion != "loss" else None
     if base is not None:
-        rows.append([MISSING, Cell("Base model"), MISSING, Cell(scale.value(base)), *[MISSING] * (len(header) - 4)])
+        rows.append(
+            [MISSING, Cell("Base model"), MISSING, Cell(scale.value(base)), *[MISSING] * (len(header) - 4)]
+        )
     return Table(header, rows, labels=2)
 
 
@@ -235,10 +288,17 @@ def _pairs(game: Game, found: Comparison) -> Table:
     rows = []
     for place, i in enumerate(found.order):
         for j in found.order[place + 1 :]:
-            difference, interval = scale.difference(found.difference[i, j]), scale.interval(found.low[i, j], found.high[i, j])
+            difference, interval = (
+                scale.difference(found.difference[i, j]),
+                scale.interval(found.low[i, j], found.high[i, j]),
+            )
             word = "real" if real[i][j] or real[j][i] else "not clear"
-            rows.append([Cell(found.names[i]), Cell(found.names[j]), Cell(difference), Cell(interval), Cell(word)])
-    return Table(["entrant", "minus", "difference", "95% interval", "difference is"], rows, "All pairs.", labels=2)
+            rows.append(
+                [Cell(found.names[i]), Cell(found.names[j]), Cell(difference), Cell(interval), Cell(word)]
+            )
+    return Table(
+        ["entrant", "minus", "difference", "95% interval", "difference is"], rows, "All pairs.", labels=2
+    )
 
 
 def _data(game: Game, found: Comparison | None) -> pd.DataFrame:
@@ -255,9 +315,16 @@ def _data(game: Game, found: Comparison | None) -> pd.DataFrame:
     if found is not None:
         real = verdict.real_pairs(game, found)
         rows += [
-            {"row": "pair", "entrant": found.names[i], "minus": found.names[j], "difference": found.difference[i, j],
-             "low": found.low[i, j], "high": found.high[i, j], "real": real[i][j] or real[j][i]}
+            {
+                "row": "pair",
+                "entrant": found.names[i],
+                "minus": found.names[j],
+                "difference": found.difference[i, j],
+                "low": found.low[i, j],
+                "high": found.high[i, j],
+                "real": real[i][j] or real[j][i],
+            }
             for place, i in enumerate(found.order)
             for j in found.order[place + 1 :]
-        ]  # fmt: skip
+        ]
     return pd.DataFrame(rows)

@@ -28,10 +28,10 @@ def render(sweep: Sweep) -> Report:
     theirs = replace(_table(paper, "The paper's Table 2, for its own pool."), ours=False)
     pool, benchmark = (sweep.trials[0].config.pool.name, sweep.trials[0].config.benchmark.name)
     caption = (
-        f"Benchmark problems ({benchmark}) whose highest character 8-gram Jaccard similarity with a question of the pool "
-        f"({pool}) is 1 after normalisation (exact), or at least 0.4, 0.7, 0.85; an exact match counts in every column. The "
-        "paper finds no exact match among 811 problems, 31 at 0.4, 8 at 0.7 and 1 at 0.85, all in MATH "
-        "levels 2 to 5, and none of them is a leak."
+        f"Benchmark problems ({benchmark}) whose highest character 8-gram Jaccard similarity with a question"
+        f" of the pool ({pool}) is 1 after normalisation (exact), or at least 0.4, 0.7, 0.85; an exact match"
+        " counts in every column. The paper finds no exact match among 811 problems, 31 at 0.4, 8 at 0.7 and"
+        " 1 at 0.85, all in MATH levels 2 to 5, and none of them is a leak."
     )
     folder = sweep.folder(sweep.trials[0], CONTAMINATION_TABLE)
     if folder is None:
@@ -40,10 +40,15 @@ def render(sweep: Sweep) -> Report:
     ours, closest = (pd.read_parquet(folder / name) for name in (TABLE, CLOSEST))
     ours["benchmark"] = ours["benchmark"].replace(NAMES)
     pairs = [
-        [Cell(f"{row['similarity']:.3f}"), Cell(f"{row['benchmark']} {row['problem_id']}"), Cell(_excerpt(row["problem"])),
-         Cell(row["question_id"]), Cell(_excerpt(row["question"]))]
+        [
+            Cell(f"{row['similarity']:.3f}"),
+            Cell(f"{row['benchmark']} {row['problem_id']}"),
+            Cell(_excerpt(row["problem"])),
+            Cell(row["question_id"]),
+            Cell(_excerpt(row["question"])),
+        ]
         for row in closest.head(PAIRS).to_dict("records")
-    ]  # fmt: skip
+    ]
     tables = [
         _table(ours, ""),
         theirs,
@@ -56,16 +61,23 @@ def render(sweep: Sweep) -> Report:
     ]
     if sweep.like_the_paper:
         joined = ours.merge(paper, on="benchmark", suffixes=("", "_paper"))
-        difference = joined[["benchmark"]].assign(**{name: joined[name] - joined[f"{name}_paper"] for name in COLUMNS})
+        difference = joined[["benchmark"]].assign(
+            **{name: joined[name] - joined[f"{name}_paper"] for name in COLUMNS}
+        )
         tables.insert(2, _table(difference, "Ours minus the paper's."))
     data = pd.concat([ours.assign(table="counts"), closest.assign(table="closest")], ignore_index=True)
     return Report(TITLE, caption, data, tables)
 
 
 def _table(counts: pd.DataFrame, caption: str) -> Table:
-    rows = [[Cell(row["benchmark"]), *(Cell(str(row[name])) for name in COLUMNS)] for row in counts.to_dict("records")]
+    rows = [
+        [Cell(row["benchmark"]), *(Cell(str(row[name])) for name in COLUMNS)]
+        for row in counts.to_dict("records")
+    ]
     return Table(
-        ["Benchmark", "N", "Exact", "J ≥ 0.4", "J ≥ 0.7", "J ≥ 0.85"], rows or [[Cell("Total"), *[MISSING] * 5]], caption
+        ["Benchmark", "N", "Exact", "J ≥ 0.4", "J ≥ 0.7", "J ≥ 0.85"],
+        rows or [[Cell("Total"), *[MISSING] * 5]],
+        caption,
     )
 
 

@@ -11,15 +11,24 @@ from lark.output.style import METHOD_COLOURS, panels
 from lark.output.tables import MISSING, Cell
 
 LABELS = {
-    "grape": "GRAPE", "lark": "LARK", "llm_judge": "LLM-judged Quality", "rsr": "RSR", "local_naturalness": "Local Naturalness",
-    "statistics": "Ours: GRAPE, LARK and RSR in one pass", "local_blocks": "Ours: Local Naturalness in blocks",
-}  # fmt: skip
+    "grape": "GRAPE",
+    "lark": "LARK",
+    "llm_judge": "LLM-judged Quality",
+    "rsr": "RSR",
+    "local_naturalness": "Local Naturalness",
+    "statistics": "Ours: GRAPE, LARK and RSR in one pass",
+    "local_blocks": "Ours: Local Naturalness in blocks",
+}
 
 
 def render(sweep: Sweep) -> Report:
     (trial,) = sweep.trials
     folder = sweep.folder(trial, TIMINGS)
-    paper = published("figures").query("experiment == 'cost' and unit == 's/sample'").set_index("quantity")["value"]
+    paper = (
+        published("figures")
+        .query("experiment == 'cost' and unit == 's/sample'")
+        .set_index("quantity")["value"]
+    )
     ours = pd.Series(dtype=float) if folder is None else seconds(pd.read_parquet(folder / "cost.parquet"))
     data = pd.DataFrame({"method": list(LABELS), "label": list(LABELS.values())})
     data = data.assign(seconds=data["method"].map(ours), paper_seconds=data["method"].map(paper))
@@ -30,8 +39,9 @@ def render(sweep: Sweep) -> Report:
     header += ["difference of ratios"] if sweep.like_the_paper else []
     counts = {} if folder is None else sweep.store.manifest(trial.artifact(TIMINGS)).counts  # type: ignore[arg-type]
     where = (
-        f"Measured on {counts['device']}, {counts['trajectories']} trajectories of {counts['mean_tokens']:,.0f} response tokens "
-        "on average, all methods in one process, in rotating order; the median over rounds of each trajectory, averaged. "
+        f"Measured on {counts['device']}, {counts['trajectories']} trajectories of"
+        f" {counts['mean_tokens']:,.0f} response tokens on average, all methods in one process, in rotating"
+        " order; the median over rounds of each trajectory, averaged. "
         if counts
         else ""
     )
@@ -53,12 +63,11 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title="Appendix D.1. What scoring costs",
         caption=(
-            "Wall-clock time to score one trajectory with each method alone, and its ratio to the fastest of the paper's "
-            f"methods. {where}Baselines are timed as they are usually "
-            f"implemented, with all logits in memory; Local Naturalness as m+1 passes; {judge}. The paper "
-            "finds LARK within 3% of GRAPE, and "
-            "the LLM judge 1.6, RSR 2.7 and Local Naturalness 4.0 times as slow. Seconds depend on the machine and the "
-            "student; only the ratios can be compared."
+            "Wall-clock time to score one trajectory with each method alone, and its ratio to the fastest of"
+            f" the paper's methods. {where}Baselines are timed as they are usually implemented, with all"
+            f" logits in memory; Local Naturalness as m+1 passes; {judge}. The paper finds LARK within 3% of"
+            " GRAPE, and the LLM judge 1.6, RSR 2.7 and Local Naturalness 4.0 times as slow. Seconds depend"
+            " on the machine and the student; only the ratios can be compared."
         ),
         data=data,
         tables=[Table(header, rows)],
@@ -84,9 +93,14 @@ def _figure(data: pd.DataFrame) -> Figure:
         color=[METHOD_COLOURS.get(method, "#444444") for method in data["method"]],
     )  # fmt: skip
     axes.barh(
-        [at + 0.19 for at in place], data["paper_ratio"], 0.36, label="the paper (8 A100)", color="white", edgecolor="#444444",
+        [at + 0.19 for at in place],
+        data["paper_ratio"],
+        0.36,
+        label="the paper (8 A100)",
+        color="white",
+        edgecolor="#444444",
         hatch="///",
-    )  # fmt: skip
+    )
     for at, row in zip(place, data.to_dict("records"), strict=True):
         for shift, ratio, text in (
             (-0.19, row["ratio"], f"{row['seconds'] * 1000:.1f} ms ({row['ratio']:.2f}×)"),

@@ -1,4 +1,5 @@
-"""App. A.3: the decay rate ρ_t of the training set during training, for each budget, and its minimum relative to the start.
+"""App. A.3: the decay rate ρ_t of the training set during training, for each budget, and its minimum
+relative to the start.
 
 Beside it, how far the weights move (Assumption A.1) and how the loss falls compared with Proposition 1.
 """
@@ -31,24 +32,42 @@ def render(sweep: Sweep) -> Report:
         low, high = (printed["b1"] if budget == 1 else printed[f"larger_{end}"] for end in ("low", "high"))
         said = Cell(f"{low:g}" if low == high else f"{low:g} to {high:g}")
         if folder is None:
-            rows.append([Cell(str(budget)), MISSING, MISSING, MISSING, said, *([MISSING] if sweep.like_the_paper else [])])
+            rows.append(
+                [
+                    Cell(str(budget)),
+                    MISSING,
+                    MISSING,
+                    MISSING,
+                    said,
+                    *([MISSING] if sweep.like_the_paper else []),
+                ]
+            )
             continue
         run = with_theory(pd.read_parquet(folder / KAPPA_TABLE.file)).assign(budget=budget)
         lowest = run.iloc[int(run["ratio"].to_numpy().argmin())]
         peak = float(run["ratio"].max())
         off = float(lowest["ratio"]) - min(max(float(lowest["ratio"]), low), high)  # from the paper's range
-        runs[budget] = run.assign(paper_low=low, paper_high=high, difference=off if sweep.like_the_paper else None)
+        runs[budget] = run.assign(
+            paper_low=low, paper_high=high, difference=off if sweep.like_the_paper else None
+        )
         rows.append(
-            [Cell(str(budget)), Cell(f"{lowest['ratio']:.3g}"), Cell(str(int(lowest["step"]))), Cell(f"{peak:.3g}"), said,
-             *([Cell(f"{off:+.3g}".replace("-", "−"))] if sweep.like_the_paper else [])]
-        )  # fmt: skip
+            [
+                Cell(str(budget)),
+                Cell(f"{lowest['ratio']:.3g}"),
+                Cell(str(int(lowest["step"]))),
+                Cell(f"{peak:.3g}"),
+                said,
+                *([Cell(f"{off:+.3g}".replace("-", "−"))] if sweep.like_the_paper else []),
+            ]
+        )
     caption = (
-        "Top: ρ_t = ‖∇L_total(θ_t)‖² / L_total(θ_t) of the whole weighted training set at snapshots of the training run (left "
-        "axis) and ρ_t/ρ_0 (right axis), whose minimum is κ̂; the first tenth of training is shaded. Middle: how far the weights "
-        "have moved, the radius R of Assumption A.1. Bottom: how much log L has fallen; what the decay identity of Sec. 3.2 gives "
-        "for gradient flow over the same learning rates, ∫ρ ds; and Proposition 1's lower bound of it, κ̂ρ_0 s. The paper finds "
-        "κ̂ = 0.279 at B = 1 and 0.012 to 0.015 for B ≥ 3 on Qwen-2.5-7B, all above zero, with a spike in the first tenth of "
-        "training for B ≥ 3."
+        "Top: ρ_t = ‖∇L_total(θ_t)‖² / L_total(θ_t) of the whole weighted training set at snapshots of the"
+        " training run (left axis) and ρ_t/ρ_0 (right axis), whose minimum is κ̂; the first tenth of training"
+        " is shaded. Middle: how far the weights have moved, the radius R of Assumption A.1. Bottom: how much"
+        " log L has fallen; what the decay identity of Sec. 3.2 gives for gradient flow over the same"
+        " learning rates, ∫ρ ds; and Proposition 1's lower bound of it, κ̂ρ_0 s. The paper finds κ̂ = 0.279"
+        " at B = 1 and 0.012 to 0.015 for B ≥ 3 on Qwen-2.5-7B, all above zero, with a spike in the first"
+        " tenth of training for B ≥ 3."
     )
     difference = ["difference"] if sweep.like_the_paper else []
     table = Table(["Budget B", "κ̂ = min ρ_t/ρ_0", "at step", "max ρ_t/ρ_0", "paper's κ̂", *difference], rows)
@@ -60,7 +79,8 @@ def render(sweep: Sweep) -> Report:
 def with_theory(run: pd.DataFrame) -> pd.DataFrame:
     """Adds ρ_t/ρ_0, how much log L has fallen, and what the decay identity and Proposition 1 say about it.
 
-    `time` is the s of gradient flow, the sum of learning rates; the integral of ρ over it follows the trapezoid rule.
+    `time` is the s of gradient flow, the sum of learning rates; the integral of ρ over it follows the
+    trapezoid rule.
     """
     run = run.sort_values("step", ignore_index=True)
     rate = run["rate"]
@@ -81,15 +101,30 @@ def _theory(runs: Mapping[int, pd.DataFrame]) -> Table:
         after = run[run["time"] > 0]
         holds = int((after["fallen"] >= after["bound"]).sum())
         radius = float(run["distance"].max())
-        rows.append([
-            Cell(str(budget)), Cell(f"{radius:.3g}"), Cell(f"{radius / last['start_norm']:.2%}"), Cell(f"{last['time']:.3g}"),
-            Cell(f"{last['fallen']:.3g}"), Cell(f"{last['identity']:.3g}"), Cell(f"{last['bound']:.3g}"),
-            Cell(f"{holds} of {len(after)}"), Cell(str(_early(run))),
-        ])  # fmt: skip
+        rows.append(
+            [
+                Cell(str(budget)),
+                Cell(f"{radius:.3g}"),
+                Cell(f"{radius / last['start_norm']:.2%}"),
+                Cell(f"{last['time']:.3g}"),
+                Cell(f"{last['fallen']:.3g}"),
+                Cell(f"{last['identity']:.3g}"),
+                Cell(f"{last['bound']:.3g}"),
+                Cell(f"{holds} of {len(after)}"),
+                Cell(str(_early(run))),
+            ]
+        )
     header = [
-        "Budget B", "R = max ‖θ_t − θ_0‖", "R/‖θ_0‖", "T = Σ η", "log L_0/L_T", "∫ρ ds", "κ̂ρ_0 T", "snapshots where Prop. 1 holds",
+        "Budget B",
+        "R = max ‖θ_t − θ_0‖",
+        "R/‖θ_0‖",
+        "T = Σ η",
+        "log L_0/L_T",
+        "∫ρ ds",
+        "κ̂ρ_0 T",
+        "snapshots where Prop. 1 holds",
         "snapshots in the first tenth",
-    ]  # fmt: skip
+    ]
     return Table(header, rows or [[MISSING] * len(header)], "Training compared with the theory.")
 
 
@@ -100,17 +135,29 @@ def _early(run: pd.DataFrame) -> int:
 
 def _notes(runs: Mapping[int, pd.DataFrame]) -> list[str]:
     notes = [
-        "ρ_t is measured at snapshots (training.snapshots, and training.early_snapshots in the first tenth): a minimum between "
-        "two of them is missed, so κ̂ is an upper estimate. The paper records every step.",
-        "The decay identity and Proposition 1 are statements about gradient flow. Their time s is taken to be the sum of learning "
-        "rates, which it is for small steps of plain gradient descent. Training uses AdamW on batches: it divides each "
-        "coordinate by the running size of its gradient, so it moves further in the same time, and the identity is not "
-        "expected to be an equality. For gradient flow itself it is a test (tests/analysis/test_gradients.py).",
-        "‖θ_t − θ_0‖ is measured on the saved snapshots. A student of bfloat16 is saved in bfloat16, which loses moves below half "
-        "a unit of a weight's last digit: early distances are too small (in a simulation, 14% remain of moves of 1e-6, 46% of "
-        "1e-5).",
+        (
+            "ρ_t is measured at snapshots (training.snapshots, and training.early_snapshots in the first"
+            " tenth): a minimum between two of them is missed, so κ̂ is an upper estimate. The paper records"
+            " every step."
+        ),
+        (
+            "The decay identity and Proposition 1 are statements about gradient flow. Their time s is taken"
+            " to be the sum of learning rates, which it is for small steps of plain gradient descent."
+            " Training uses AdamW on batches: it divides each coordinate by the running size of its gradient,"
+            " so it moves further in the same time, and the identity is not expected to be an equality. For"
+            " gradient flow itself it is a test (tests/analysis/test_gradients.py)."
+        ),
+        (
+            "‖θ_t − θ_0‖ is measured on the saved snapshots. A student of bfloat16 is saved in bfloat16,"
+            " which loses moves below half a unit of a weight's last digit: early distances are too small (in"
+            " a simulation, 14% remain of moves of 1e-6, 46% of 1e-5)."
+        ),
     ]
-    factors = [run["fallen"].iloc[-1] / run["identity"].iloc[-1] for run in runs.values() if run["identity"].iloc[-1] > 0]
+    factors = [
+        run["fallen"].iloc[-1] / run["identity"].iloc[-1]
+        for run in runs.values()
+        if run["identity"].iloc[-1] > 0
+    ]
     if factors:
         notes.append(f"Here log L falls {min(factors):.3g} to {max(factors):.3g} times as much as ∫ρ ds.")
     return notes
@@ -118,8 +165,9 @@ def _notes(runs: Mapping[int, pd.DataFrame]) -> list[str]:
 
 @styled
 def kappa_figure(runs: Mapping[int, pd.DataFrame]) -> Figure:
-    """App. A.3, one column per budget. Rows: ρ_t, with ρ_t/ρ_0 on the right axis; the distance from the start; the decay of the
-    loss. runs: as `with_theory` returns them."""
+    """App. A.3, one column per budget. Rows: ρ_t, with ρ_t/ρ_0 on the right axis; the distance from the
+    start; the decay of the loss. runs: as `with_theory` returns them.
+    """
     figure = Figure(figsize=(3.1 * len(runs), 7.6), layout="constrained")
     grid = figure.subplots(3, len(runs), squeeze=False, sharex="col")
     for column, (budget, run) in zip(grid.T, sorted(runs.items()), strict=True):
@@ -183,7 +231,9 @@ def _decay_panel(axes: Axes, run: pd.DataFrame, first: bool) -> None:
     )
     for name, line, colour, label in curves:
         positive = shown[name].where(shown[name] > 0)
-        axes.plot(shown["step"], positive, linestyle=line, color=colour, marker=".", markersize=4, label=label)
+        axes.plot(
+            shown["step"], positive, linestyle=line, color=colour, marker=".", markersize=4, label=label
+        )
     axes.set_yscale("log")
     axes.set_xlabel("training step t")
     if first:

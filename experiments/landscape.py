@@ -26,7 +26,10 @@ PLANE = 3
 def render(sweep: Sweep) -> Report:
     questions = questions_of(sweep)
     if questions is None:
-        caption = "Δρ(q) = ρ(q) − ρ(p) over the weights q of one question's trajectories, and LARK's selections q̂(B) in it."
+        caption = (
+            "Δρ(q) = ρ(q) − ρ(p) over the weights q of one question's trajectories, and LARK's selections"
+            " q̂(B) in it."
+        )
         return Report(TITLE, f"{caption} {PAPER}", pd.DataFrame(), found=False)
     gains = pd.concat([path_gains(question) for question in questions], ignore_index=True)
     scene = landscape(representative(questions, gains))
@@ -34,16 +37,18 @@ def render(sweep: Sweep) -> Report:
     by_budget = gains.assign(positive=gains["gain"] >= 0).groupby("budget")["positive"].mean()
     always = gains.groupby("question_id")["gain"].min().ge(0).mean()
     caption = (
-        f"Δρ(q) = ρ(q) − ρ(p) from exact gradients of question {markdown(scene.question_id)}, on the plane of the first two "
-        "principal components of q̂(B) − p; each point shows the weights closest to uniform that project there. Purple is above "
-        f"zero, orange below. {facts['budgets_with_gain']:.0f} of the {facts['budgets']:.0f} selections q̂(B) raise ρ (lowest "
-        f"{facts['lowest_gain_on_path']:+.3g}, highest {facts['largest_gain_on_path']:+.3g}; ρ(p) = {facts['prior_rate']:.3g}; the "
-        f"best single trajectory {facts['largest_possible_gain']:+.3g}); "
-        f"{facts['random_share_with_gain']:.0%} of random weights do. {PAPER}"
+        f"Δρ(q) = ρ(q) − ρ(p) from exact gradients of question {markdown(scene.question_id)}, on the plane of"
+        " the first two principal components of q̂(B) − p; each point shows the weights closest to uniform"
+        f" that project there. Purple is above zero, orange below. {facts['budgets_with_gain']:.0f} of the"
+        f" {facts['budgets']:.0f} selections q̂(B) raise ρ (lowest {facts['lowest_gain_on_path']:+.3g},"
+        f" highest {facts['largest_gain_on_path']:+.3g}; ρ(p) = {facts['prior_rate']:.3g}; the best single"
+        f" trajectory {facts['largest_possible_gain']:+.3g}); {facts['random_share_with_gain']:.0%} of random"
+        f" weights do. {PAPER}"
     )
     notes = [
-        f"The question is the median one of {sizes(questions)} by its mean Δρ/ρ(p) over budgets, not chosen by eye. On "
-        f"{always:.0%} of the questions every q̂(B) raises ρ; the table shows the share of questions where it does, by budget."
+        f"The question is the median one of {sizes(questions)} by its mean Δρ/ρ(p) over budgets, not chosen"
+        f" by eye. On {always:.0%} of the questions every q̂(B) raises ρ; the table shows the share of"
+        " questions where it does, by budget."
     ]
     shown = [budget for budget in (1, 2, 3, 5, 10, 20, 32) if budget in by_budget.index]
     table = Table(
@@ -55,8 +60,12 @@ def render(sweep: Sweep) -> Report:
 
 
 def representative(questions: list[Question], gains: pd.DataFrame) -> Question:
-    """The median question by its mean relative gain along the path, among those that span a plane, if there are any."""
-    wide = {question.question_id for question in questions if question.K >= PLANE} or set(gains["question_id"])
+    """The median question by its mean relative gain along the path, among those that span a plane, if there
+    are any.
+    """
+    wide = {question.question_id for question in questions if question.K >= PLANE} or set(
+        gains["question_id"]
+    )
     gains = gains[gains["question_id"].isin(wide)]
     means = gains.groupby("question_id")["relative_gain"].mean().sort_values(kind="stable")
     name = means.index[(len(means) - 1) // 2]
@@ -70,20 +79,39 @@ def landscape_figure(scene: Landscape) -> Figure:
     top = float(np.nanmax(np.abs([np.nanmax(np.abs(scene.gain)), scene.path["gain"].abs().max()])))
     linear = max(scene.prior_rate / 10, top * 1e-3)
     norm = SymLogNorm(linthresh=linear, vmin=-top, vmax=top)
-    mesh = axes.pcolormesh(scene.grid_x, scene.grid_y, scene.gain, cmap="PuOr", norm=norm, shading="nearest", rasterized=True)
+    mesh = axes.pcolormesh(
+        scene.grid_x, scene.grid_y, scene.gain, cmap="PuOr", norm=norm, shading="nearest", rasterized=True
+    )
     axes.contour(scene.grid_x, scene.grid_y, scene.gain, levels=[0], colors=[BLACK], linewidths=0.8)
-    axes.plot(scene.vertices["x"], scene.vertices["y"], "x", color=GREY, markersize=4, label="one trajectory alone")
+    axes.plot(
+        scene.vertices["x"], scene.vertices["y"], "x", color=GREY, markersize=4, label="one trajectory alone"
+    )
     outline = [withStroke(linewidth=2.6, foreground="white")]  # black is invisible on dark purple
     axes.plot(scene.path["x"], scene.path["y"], color=BLACK, linewidth=0.9, path_effects=outline)
     axes.scatter(
-        scene.path["x"], scene.path["y"], c=scene.path["gain"], cmap="PuOr", norm=norm, edgecolors=BLACK, linewidths=0.8, s=28,
-        zorder=3, path_effects=outline, label=f"q̂(B), B = 1..{len(scene.path)}, in its own colour",
-    )  # fmt: skip
+        scene.path["x"],
+        scene.path["y"],
+        c=scene.path["gain"],
+        cmap="PuOr",
+        norm=norm,
+        edgecolors=BLACK,
+        linewidths=0.8,
+        s=28,
+        zorder=3,
+        path_effects=outline,
+        label=f"q̂(B), B = 1..{len(scene.path)}, in its own colour",
+    )
     axes.plot(0, 0, "*", color=BLACK, markersize=10, zorder=4, label="uniform weights p")
     for budget, offset in ((1, (6, 6)), (len(scene.path), (8, -14))):
         point = scene.path.set_index("budget").loc[budget]
-        axes.annotate(f"B={budget}", (point["x"], point["y"]), textcoords="offset points", xytext=offset, fontsize=8,
-                      path_effects=outline)  # fmt: skip
+        axes.annotate(
+            f"B={budget}",
+            (point["x"], point["y"]),
+            textcoords="offset points",
+            xytext=offset,
+            fontsize=8,
+            path_effects=outline,
+        )
     handles, labels = axes.get_legend_handles_labels()
     handles.append(Line2D([], [], color=BLACK, linewidth=0.8))
     axes.legend(handles, [*labels, "Δρ = 0"], loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
@@ -92,7 +120,12 @@ def landscape_figure(scene: Landscape) -> Figure:
     axes.set_aspect("equal", adjustable="datalim")
     axes.grid(visible=False)
     ticks = powers_of_ten(linear, top)
-    bar = figure.colorbar(mesh, ax=axes, label="Δρ(q) = ρ(q) − ρ(p) (symlog)", ticks=[*-ticks[::-1], 0, *ticks], format="{x:g}")
+    bar = figure.colorbar(
+        mesh, ax=axes, label="Δρ(q) = ρ(q) − ρ(p) (symlog)", ticks=[*-ticks[::-1], 0, *ticks], format="{x:g}"
+    )
     bar.ax.minorticks_off()
-    axes.set_title(f"Question {plain_label(scene.question_id)}; the plane holds {scene.explained:.0%} of the path's variance")
+    axes.set_title(
+        f"Question {plain_label(scene.question_id)}; the plane holds {scene.explained:.0%} of the path's"
+        " variance"
+    )
     return figure

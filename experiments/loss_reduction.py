@@ -31,18 +31,22 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title="Figure 3b. SFT loss reduction",
         caption=(
-            f"ΔL_t = L_t − L_0 in nats per token during SFT at B={sweep.trials[0].config.budget.per_question}, each method on its "
-            "own selection, with its own weights. The "
-            "loss of each step's batch is compared with that of the same trajectories under the untrained student, and the "
-            f"differences are averaged over the trajectories of the last {WINDOW:.0%} of the steps; L_0 in the table is that "
-            "of the whole selection. (With training.held_out.path=selection, L_t is also that of the whole selection, and the "
-            "models are trained again.) The paper finds that LARK's loss falls the most throughout, from early on."
+            "ΔL_t = L_t − L_0 in nats per token during SFT at"
+            f" B={sweep.trials[0].config.budget.per_question}, each method on its own selection, with its own"
+            " weights. The loss of each step's batch is compared with that of the same trajectories under"
+            " the untrained student, and the differences are averaged over the trajectories of the last"
+            f" {WINDOW:.0%} of the steps; L_0 in the table is that of the whole selection. (With"
+            " training.held_out.path=selection, L_t is also that of the whole selection, and the models are"
+            " trained again.) The paper finds that LARK's loss falls the most throughout, from early on."
         ),
         data=data,
         tables=[Table(["Method", "L_0", *(f"ΔL at {share:.0%}" for share in POINTS)], rows)],
         figure=_figure(sweep, curves),
         found=not data.empty,
-        notes=["A method that selects what the student finds hard starts higher and has further to fall; compare L_0 too."],
+        notes=[
+            "A method that selects what the student finds hard starts higher and has further to fall; compare"
+            " L_0 too."
+        ],
     )
 
 
@@ -70,19 +74,26 @@ def curve(sweep: Sweep, trial: Trial, losses: pd.DataFrame | None) -> pd.DataFra
     verify(folder, CURVE)
     table = read_curve(folder / CURVE, batches_at_start(chosen, losses, trial.config.training))
     share = table["step"] / table["step"].max()
-    return table.assign(method=trial.config.method.key, share=share, initial_loss=initial_loss(chosen, losses))[columns]
+    return table.assign(
+        method=trial.config.method.key, share=share, initial_loss=initial_loss(chosen, losses)
+    )[columns]
 
 
 def batches_at_start(chosen: pd.DataFrame, losses: pd.DataFrame, training: Training) -> pd.DataFrame:
-    """The loss of each step's batch under the untrained student, sum_i w_i l_i / |batch|, and the size of the batch.
+    """The loss of each step's batch under the untrained student, sum_i w_i l_i / |batch|, and the size of
+    the batch.
 
     Batches are a seeded shuffle of the selection in the order of its ids, so they need not be recorded.
     """
     from lark.training.packing import global_batches  # noqa: PLC0415  # imports torch
 
-    rows = chosen.astype(dict.fromkeys(KEY, str)).merge(losses.astype(dict.fromkeys(KEY, str)), on=KEY, validate="1:1")
+    rows = chosen.astype(dict.fromkeys(KEY, str)).merge(
+        losses.astype(dict.fromkeys(KEY, str)), on=KEY, validate="1:1"
+    )
     rows = rows.sort_values(KEY, ignore_index=True)
-    weights = rows["weight"] * rows.groupby("question_id")["weight"].transform("size")  # w = B_n q, as in train.jsonl
+    weights = rows["weight"] * rows.groupby("question_id")["weight"].transform(
+        "size"
+    )  # w = B_n q, as in train.jsonl
     terms = (weights * rows["loss"]).to_numpy(dtype=float)
     members = [
         list(batch)
@@ -94,20 +105,25 @@ def batches_at_start(chosen: pd.DataFrame, losses: pd.DataFrame, training: Train
 
 
 def read_curve(path: Path, at_start: pd.DataFrame) -> pd.DataFrame:
-    """Step and reduction, from 0 at step 0: of the fixed set if it was tracked, else of each batch relative to its own start.
+    """Step and reduction, from 0 at step 0: of the fixed set if it was tracked, else of each batch relative
+    to its own start.
 
     The reductions of batches are averaged over WINDOW of the steps, and each trajectory counts once.
     """
     lines = pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()])
     if "held_out_loss" in lines and lines["held_out_loss"].notna().any():
         fixed = lines.dropna(subset=["held_out_loss"]).sort_values("step")
-        return pd.DataFrame({"step": fixed["step"], "reduction": fixed["held_out_loss"] - fixed["held_out_loss"].iloc[0]})
+        return pd.DataFrame(
+            {"step": fixed["step"], "reduction": fixed["held_out_loss"] - fixed["held_out_loss"].iloc[0]}
+        )
     steps = lines.dropna(subset=["loss"]).merge(at_start, on="step", validate="1:1")
     window = max(1, round(WINDOW * len(steps)))
     fallen = ((steps["loss"] - steps["start"]) * steps["size"]).rolling(window, min_periods=1).sum()
     reduction = fallen / steps["size"].rolling(window, min_periods=1).sum()
     start = pd.DataFrame({"step": [0], "reduction": [0.0]})
-    return pd.concat([start, pd.DataFrame({"step": steps["step"], "reduction": reduction})], ignore_index=True)
+    return pd.concat(
+        [start, pd.DataFrame({"step": steps["step"], "reduction": reduction})], ignore_index=True
+    )
 
 
 def _row(trial: Trial, part: pd.DataFrame) -> list[Cell]:
@@ -128,7 +144,13 @@ def _figure(sweep: Sweep, curves: list[pd.DataFrame]) -> Figure:
         if not part.empty:
             name = trial.config.method.key
             colour, ours = METHOD_COLOURS.get(name, "#000000"), name == "lark"
-            style = "-" if ours else ("--", "-.", ":")[list(METHOD_COLOURS).index(name) % 3] if name in METHOD_COLOURS else "-"
+            style = (
+                "-"
+                if ours
+                else (
+                    ("--", "-.", ":")[list(METHOD_COLOURS).index(name) % 3] if name in METHOD_COLOURS else "-"
+                )
+            )
             axes.plot(
                 part["step"], part["reduction"], color=colour, linestyle=style, linewidth=2.2 if ours else 1.3,
                 label=plain_label(trial.config.method.title),

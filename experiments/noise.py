@@ -1,4 +1,6 @@
-"""`make noise`: accuracy after training on a selection from a damaged pool, and how much of the damage each method selects."""
+"""`make noise`: accuracy after training on a selection from a damaged pool, and how much of the damage each
+method selects.
+"""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -21,18 +23,22 @@ WORDS = {
 
 def render(sweep: Sweep) -> Report:
     data = collect(sweep)
-    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.per_question
+    samples, budget = (
+        sweep.trials[0].config.benchmark.decoding.samples,
+        sweep.trials[0].config.budget.per_question,
+    )
     found = bool(data["accuracy"].notna().any())
     return Report(
         title=TITLE,
         caption=(
-            f"Acc@{samples} (percent, average of the benchmarks) of students trained at B={budget} on selections from pools with "
-            "damaged candidates. Damaged: the share of the pool's candidates whose text differs from the pool without damage. "
-            "Wrong answers: a digit of the final answer or the letter of a choice is changed, or a digit is appended; the "
-            "reasoning is not changed. The paper's pool has only correct candidates, which it names as a limitation. One training "
-            "run and one decoding seed per point: differences of a few points are within the spread of training seeds (make "
-            "seeds). None of these methods looks at answers. pool.correct_only=true drops wrong answers that a pool comes with; "
-            "this damage is done afterwards."
+            f"Acc@{samples} (percent, average of the benchmarks) of students trained at B={budget} on"
+            " selections from pools with damaged candidates. Damaged: the share of the pool's candidates"
+            " whose text differs from the pool without damage. Wrong answers: a digit of the final answer or"
+            " the letter of a choice is changed, or a digit is appended; the reasoning is not changed. The"
+            " paper's pool has only correct candidates, which it names as a limitation. One training run and"
+            " one decoding seed per point: differences of a few points are within the spread of training"
+            " seeds (make seeds). None of these methods looks at answers. pool.correct_only=true drops wrong"
+            " answers that a pool comes with; this damage is done afterwards."
         ),
         data=data,
         tables=[_accuracies(data), _chosen(data)],
@@ -43,12 +49,18 @@ def render(sweep: Sweep) -> Report:
 
 
 def collect(sweep: Sweep) -> pd.DataFrame:
-    """One row per kind of damage, share and method. `share`: as requested; `damaged`: of the pool's candidates, as measured."""
+    """One row per kind of damage, share and method. `share`: as requested; `damaged`: of the pool's
+    candidates, as measured.
+    """
     rows = []
     clean = _clean_texts(sweep)
     for trial in sweep.trials:
         config, texts = trial.config, _texts(sweep, trial, clean)
-        averages = [row["mean"] for row in accuracy.rows(trial, sweep.metrics(trial)) if row["benchmark"] == accuracy.AVERAGE]
+        averages = [
+            row["mean"]
+            for row in accuracy.rows(trial, sweep.metrics(trial))
+            if row["benchmark"] == accuracy.AVERAGE
+        ]
         rows.append(
             {"noise": config.pool.noise, "share": config.pool.noise_share, "method": config.method.key,
              "label": config.method.title, "accuracy": averages[0],
@@ -111,12 +123,17 @@ def _percent(part: pd.DataFrame) -> Cell:
 
 
 def _accuracies(data: pd.DataFrame) -> Table:
-    return Table(_header(data), _rows(data, "accuracy", "{:.1f}"), "Accuracy by share of damaged candidates.", labels=2)
+    return Table(
+        _header(data), _rows(data, "accuracy", "{:.1f}"), "Accuracy by share of damaged candidates.", labels=2
+    )
 
 
 def _chosen(data: pd.DataFrame) -> Table:
     percent = data.assign(selected=100 * data["selected"])
-    caption = "Damaged share of the selection's weight (percent). Less than the pool's share: the method avoids the damage."
+    caption = (
+        "Damaged share of the selection's weight (percent). Less than the pool's share: the method avoids the"
+        " damage."
+    )
     return Table(_header(data), _rows(percent, "selected", "{:.0f}"), caption, labels=2)
 
 
@@ -145,13 +162,19 @@ def _figure(data: pd.DataFrame, samples: int) -> Figure:
     figure, axes = panels(len(kinds), width=3.0, height=3.2)
     for axis, kind in zip(axes, kinds, strict=True):
         for number, method in enumerate(data["method"].unique()):
-            part = data[(data["noise"] == kind) & (data["method"] == method)].dropna(subset=["accuracy", "damaged"])
+            part = data[(data["noise"] == kind) & (data["method"] == method)].dropna(
+                subset=["accuracy", "damaged"]
+            )
             part = part.sort_values("share")
             colour = METHOD_COLOURS.get(method, "#000000")
             axis.plot(
-                100 * part["damaged"], part["accuracy"], color=colour, marker=MARKERS[number % len(MARKERS)], markersize=4,
+                100 * part["damaged"],
+                part["accuracy"],
+                color=colour,
+                marker=MARKERS[number % len(MARKERS)],
+                markersize=4,
                 label=plain_label(str(data.loc[data["method"] == method, "label"].iloc[0])),
-            )  # fmt: skip
+            )
         axis.set_title(WORDS[kind])
         axis.set_xlabel("damaged candidates (%)")
         axis.set_xticks([100 * share for share in sorted(data["share"].unique())])
@@ -159,5 +182,7 @@ def _figure(data: pd.DataFrame, samples: int) -> Figure:
     for axis in axes:
         axis.set_ylim(low, high)
     axes[0].set_ylabel(f"Acc@{samples} (%)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=data["method"].nunique())
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=data["method"].nunique()
+    )
     return figure

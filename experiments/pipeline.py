@@ -1,4 +1,6 @@
-"""Figure 1: the pipeline, drawn from one question of a real run: candidates, scores, ranking, weights, training, evaluation."""
+"""Figure 1: the pipeline, drawn from one question of a real run: candidates, scores, ranking, weights,
+training, evaluation.
+"""
 
 import pandas as pd
 
@@ -22,30 +24,39 @@ def render(sweep: Sweep) -> Report:
     (trial,) = sweep.trials
     question = str(trial.config.experiment.scales[sweep.scale]["question"])
     caption = (
-        "For each question, several teachers' trajectories form a pool of candidates. The student scores each of them with one "
-        "forward pass (ĝ), they are ranked, the top B are selected, and their weights q follow from how far their scores are "
-        "above that of rank B + 1. The student is then trained on the weighted trajectories of all questions and evaluated. "
-        f"Every number is of this run; the question is {markdown(question)}. Indices count after sorting."
+        "For each question, several teachers' trajectories form a pool of candidates. The student scores"
+        " each of them with one forward pass (ĝ), they are ranked, the top B are selected, and their weights"
+        " q follow from how far their scores are above that of rank B + 1. The student is then trained on"
+        " the weighted trajectories of all questions and evaluated. Every number is of this run; the"
+        f" question is {markdown(question)}. Indices count after sorting."
     )
     overview = overview_of(sweep, trial, question)
     if overview is None:
         return Report(TITLE, caption, pd.DataFrame(columns=COLUMNS), found=False)
     rows = []
     for candidate in overview.selected.to_dict("records"):
-        rows.append([
-            Cell(f"{candidate['rank']:.0f}"), Cell(str(candidate["candidate_id"])), Cell(f"{candidate['g_hat']:.5f}"),
-            Cell(f"{candidate['weight']:.3f}"),
-        ])  # fmt: skip
+        rows.append(
+            [
+                Cell(f"{candidate['rank']:.0f}"),
+                Cell(str(candidate["candidate_id"])),
+                Cell(f"{candidate['g_hat']:.5f}"),
+                Cell(f"{candidate['weight']:.3f}"),
+            ]
+        )
     table = Table(["rank", "candidate", "ĝ", "weight"], rows)
     data = overview.candidates.sort_values("g_hat", ascending=False)[COLUMNS]
-    return Report(TITLE, caption, data, [table, _results(overview)], overview_figure(overview), _notes(overview))
+    return Report(
+        TITLE, caption, data, [table, _results(overview)], overview_figure(overview), _notes(overview)
+    )
 
 
 def _results(overview: Overview) -> Table:
     rows = []
     for benchmark, before, after in overview.accuracies:
         rows.append([Cell(benchmark), Cell(f"{before:.2f}"), Cell(f"{after:.2f}")])
-    return Table(["benchmark", "base model", "trained student"], rows or [[MISSING] * 3], "Accuracy (Acc@k, %).")
+    return Table(
+        ["benchmark", "base model", "trained student"], rows or [[MISSING] * 3], "Accuracy (Acc@k, %)."
+    )
 
 
 def _notes(overview: Overview) -> list[str]:
@@ -53,7 +64,8 @@ def _notes(overview: Overview) -> list[str]:
         return []
     first, last = overview.losses[0], overview.losses[-1]
     return [
-        f"The loss of a batch is {first:.3f} at the first of {len(overview.losses)} training steps and {last:.3f} at the last."
+        f"The loss of a batch is {first:.3f} at the first of {len(overview.losses)} training steps and"
+        f" {last:.3f} at the last."
     ]
 
 
@@ -104,6 +116,6 @@ def _accuracies(sweep: Sweep, trial: Trial) -> list[tuple[str, float, float]]:
 def _require_question(sweep: Sweep, question: str, chosen: pd.DataFrame) -> None:
     if chosen.empty:
         raise LarkError(
-            f"experiment.scales.{sweep.scale}.question={question}: no trajectory of this question is selected. Give the id of "
-            "a question of the pool."
+            f"experiment.scales.{sweep.scale}.question={question}: no trajectory of this question is"
+            " selected. Give the id of a question of the pool."
         )

@@ -1,7 +1,9 @@
-"""`make regime`: how the ranking of methods changes with the student's strength, the epochs and the learning rate.
+"""`make regime`: how the ranking of methods changes with the student's strength, the epochs and the
+learning rate.
 
-The sweep's trials are the recipe itself. The other settings change one thing at a time: the student is an earlier checkpoint
-of the demo student's pretraining (or another student of the sweep), or the recipe has other epochs or another learning rate.
+The sweep's trials are the recipe itself. The other settings change one thing at a time: the student is an
+earlier checkpoint of the demo student's pretraining (or another student of the sweep), or the recipe has
+other epochs or another learning rate.
 """
 
 import logging
@@ -56,7 +58,9 @@ def pretrained(sweep: Sweep) -> Artifact:
     """The earlier checkpoints that the scale names. The bundled student's weights stand for its recipe."""
     student = sweep.trials[0].config.student
     identity = weights_identity(student, Checksums(sweep.store.root))
-    return Artifact(PRETRAINED, "demo", {"student": identity, "steps": sorted(settings_of(sweep)["pretraining"])})
+    return Artifact(
+        PRETRAINED, "demo", {"student": identity, "steps": sorted(settings_of(sweep)["pretraining"])}
+    )
 
 
 def expanded(sweep: Sweep) -> list[tuple[Setting, Trial]]:
@@ -70,15 +74,29 @@ def expanded(sweep: Sweep) -> list[tuple[Setting, Trial]]:
         if config.student.name != students[-1]:
             continue  # other students only show strength
         for steps, folder in _checkpoints(sweep).items():
-            weaker = replace(config, student=replace(config.student, name=f"demo-step-{steps}", path=str(folder)))
+            weaker = replace(
+                config, student=replace(config.student, name=f"demo-step-{steps}", path=str(folder))
+            )
             named = replace(weaker, training=replace(config.training, name="regime"))
-            found.append((Setting("strength", f"{steps:,} steps", steps), _trial(named, f"student.path={folder}", trial)))
+            found.append(
+                (
+                    Setting("strength", f"{steps:,} steps", steps),
+                    _trial(named, f"student.path={folder}", trial),
+                )
+            )
         for epochs in sorted({*scale["epochs"], config.training.epochs}):
             changed = replace(config, training=replace(config.training, epochs=epochs))
-            found.append((Setting("epochs", str(epochs), epochs), _trial(changed, f"training.epochs={epochs}", trial)))
+            found.append(
+                (Setting("epochs", str(epochs), epochs), _trial(changed, f"training.epochs={epochs}", trial))
+            )
         for rate in sorted({*map(float, scale["rates"]), config.training.learning_rate}):
             changed = replace(config, training=replace(config.training, learning_rate=rate))
-            found.append((Setting("rate", f"{rate:g}", rate), _trial(changed, f"training.learning_rate={rate:g}", trial)))
+            found.append(
+                (
+                    Setting("rate", f"{rate:g}", rate),
+                    _trial(changed, f"training.learning_rate={rate:g}", trial),
+                )
+            )
     return found
 
 
@@ -97,21 +115,41 @@ def _checkpoints(sweep: Sweep) -> dict[int, Path]:
 
 
 def _trial(config: Config, change: str, trial: Trial) -> Trial:
-    return Trial((*trial.overrides, change), config, tuple(make_plan(config, Checksums(config.outputs_path), elsewhere=True)))
+    return Trial(
+        (*trial.overrides, change),
+        config,
+        tuple(make_plan(config, Checksums(config.outputs_path), elsewhere=True)),
+    )
 
 
 def conduct(sweep: Sweep) -> list[str]:
-    """Pretrain earlier checkpoints, unless that is done, and run all trials. Return the errors of those that failed."""
+    """Pretrain earlier checkpoints, unless that is done, and run all trials. Return the errors of those
+    that failed.
+    """
     if settings_of(sweep)["pretraining"]:
-        sweep.store.ensure((pretrained(sweep),), lambda folders: [_pretrain(sweep, folder) for folder in folders])
+        sweep.store.ensure(
+            (pretrained(sweep),), lambda folders: [_pretrain(sweep, folder) for folder in folders]
+        )
     trials = expanded(sweep)
-    left = list({trial.steps[-1].key: (setting, trial) for setting, trial in trials if _average(sweep, trial) is None}.values())
+    left = list(
+        {
+            trial.steps[-1].key: (setting, trial)
+            for setting, trial in trials
+            if _average(sweep, trial) is None
+        }.values()
+    )
     log.info("%d trials, %d of them finished or the same as others", len(trials), len(trials) - len(left))
     if (number := lanes.lanes(trial.config for _, trial in left)) > 1:
         lanes.fork([partial(_perform, sweep, *one) for one in left], number)
-        left = [(setting, trial) for setting, trial in left if _average(sweep, trial) is None]  # a lane may have been stopped
+        left = [
+            (setting, trial) for setting, trial in left if _average(sweep, trial) is None
+        ]  # a lane may have been stopped
     failed = ((setting, trial, _perform(sweep, setting, trial)) for setting, trial in left)
-    return [f"{sweep.title}: {_named(setting, trial)}: {error}" for setting, trial, error in failed if error is not None]
+    return [
+        f"{sweep.title}: {_named(setting, trial)}: {error}"
+        for setting, trial, error in failed
+        if error is not None
+    ]
 
 
 def _perform(sweep: Sweep, setting: Setting, trial: Trial) -> str | None:
@@ -133,7 +171,8 @@ def describe(sweep: Sweep) -> str:
     whole = replace(sweep, trials=tuple(trial for _, trial in expanded(sweep)))
     missing = settings_of(sweep)["pretraining"] if not _checkpoints(sweep) else []
     note = (
-        f"\n\nNot in this plan: pretraining up to step {missing[-1]}, and the trials of {len(missing)} checkpoints."
+        f"\n\nNot in this plan: pretraining up to step {missing[-1]}, and the trials of {len(missing)}"
+        " checkpoints."
         if missing
         else ""
     )
@@ -146,7 +185,9 @@ def _pretrain(sweep: Sweep, folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "lark.demo.pretrain", "--folder", str(folder), "--snapshots", *steps]
     code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
     if code:
-        raise LarkError(f"Pretraining the demo's student failed (exit code {code}); the messages above say why.")
+        raise LarkError(
+            f"Pretraining the demo's student failed (exit code {code}); the messages above say why."
+        )
     return {"steps": len(steps)}
 
 
@@ -164,20 +205,31 @@ def _average(sweep: Sweep, trial: Trial, trained: bool = True) -> float | None:
 def render(sweep: Sweep) -> Report:
     data = pd.DataFrame(
         [
-            {"axis": setting.axis, "setting": setting.label, "order": setting.order, "method": trial.config.method.key,
-             "label": trial.config.method.title, "accuracy": _average(sweep, trial), "base": _average(sweep, trial, trained=False)}
+            {
+                "axis": setting.axis,
+                "setting": setting.label,
+                "order": setting.order,
+                "method": trial.config.method.key,
+                "label": trial.config.method.title,
+                "accuracy": _average(sweep, trial),
+                "base": _average(sweep, trial, trained=False),
+            }
             for setting, trial in expanded(sweep)
         ]
-    ).astype({"accuracy": float, "base": float})  # fmt: skip
+    ).astype({"accuracy": float, "base": float})
     data = data.sort_values(["axis", "order"], key=_axis_order, kind="stable", ignore_index=True)
-    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.per_question
+    samples, budget = (
+        sweep.trials[0].config.benchmark.decoding.samples,
+        sweep.trials[0].config.budget.per_question,
+    )
     found = bool(data["accuracy"].notna().any())
     return Report(
         title=TITLE,
         caption=(
-            f"Acc@{samples} (percent, average of the benchmarks) at B={budget}; one thing changes at a time, the rest is the "
-            "recipe. One training run and one decoding seed per point, so differences of a few points between methods are within "
-            "the spread of training seeds (make seeds). Strength: checkpoints of the student's pretraining, or other students."
+            f"Acc@{samples} (percent, average of the benchmarks) at B={budget}; one thing changes at a time,"
+            " the rest is the recipe. One training run and one decoding seed per point, so differences of a"
+            " few points between methods are within the spread of training seeds (make seeds). Strength:"
+            " checkpoints of the student's pretraining, or other students."
         ),
         data=data,
         tables=[_table(data)],
@@ -198,7 +250,9 @@ def _table(data: pd.DataFrame) -> Table:
         values = dict(zip(part["label"], part["accuracy"], strict=True))
         best = max((value for value in values.values() if not pd.isna(value)), default=None)
         cells = [_cell(values.get(label), best) for label in labels]
-        rows.append([Cell(AXES[str(axis)]), Cell(str(part["setting"].iloc[0])), _cell(part["base"].iloc[0]), *cells])
+        rows.append(
+            [Cell(AXES[str(axis)]), Cell(str(part["setting"].iloc[0])), _cell(part["base"].iloc[0]), *cells]
+        )
     return Table(["Changed", "Setting", "Base model", *labels], rows, labels=2)
 
 
@@ -210,9 +264,15 @@ def rank_agreement(data: pd.DataFrame) -> dict[str, float]:
     """Kendall's τ between the methods' order at the two ends of each axis."""
     found = {}
     for axis in data["axis"].unique():
-        wide = data[data["axis"] == axis].pivot_table(index="order", columns="method", values="accuracy").sort_index()
+        wide = (
+            data[data["axis"] == axis]
+            .pivot_table(index="order", columns="method", values="accuracy")
+            .sort_index()
+        )
         if len(wide) > 1 and wide.iloc[[0, -1]].notna().all(axis=None):
-            found[str(axis)] = kendall(wide.iloc[0].to_numpy(dtype=float), wide.iloc[-1].to_numpy(dtype=float))
+            found[str(axis)] = kendall(
+                wide.iloc[0].to_numpy(dtype=float), wide.iloc[-1].to_numpy(dtype=float)
+            )
     return found
 
 
@@ -222,7 +282,9 @@ def _notes(data: pd.DataFrame) -> list[str]:
     first = [f"{AXES[str(axis)]} {part['setting'].iloc[0]}: {_first(part)}" for (axis, _), part in settings]
     notes = [f"First in each setting, with its lead in points over the next: {'; '.join(first)}."]
     if said:
-        notes.append(f"Agreement of the rankings at the two ends of each axis (Kendall's τ): {', '.join(said)}.")
+        notes.append(
+            f"Agreement of the rankings at the two ends of each axis (Kendall's τ): {', '.join(said)}."
+        )
     return notes
 
 
@@ -242,10 +304,13 @@ def _figure(data: pd.DataFrame, samples: int) -> Figure:
         for number, method in enumerate(data["method"].unique()):
             own = part[part["method"] == method].dropna(subset=["accuracy"])
             panel.plot(
-                [places[order] for order in own["order"]], own["accuracy"], color=METHOD_COLOURS.get(method, "#009E73"),
-                marker=MARKERS[number % len(MARKERS)], markersize=4,
+                [places[order] for order in own["order"]],
+                own["accuracy"],
+                color=METHOD_COLOURS.get(method, "#009E73"),
+                marker=MARKERS[number % len(MARKERS)],
+                markersize=4,
                 label=plain_label(str(data.loc[data["method"] == method, "label"].iloc[0])),
-            )  # fmt: skip
+            )
         base = part.drop_duplicates("order").dropna(subset=["base"])
         panel.plot(
             [places[order] for order in base["order"]],
@@ -263,5 +328,7 @@ def _figure(data: pd.DataFrame, samples: int) -> Figure:
     for panel in axes:
         panel.set_ylim(low, high)
     axes[0].set_ylabel(f"Acc@{samples} (%)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=1 + data["method"].nunique())
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=1 + data["method"].nunique()
+    )
     return figure

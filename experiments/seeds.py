@@ -1,4 +1,6 @@
-"""`make seeds`: the spread over training seeds, and how much of the differences between methods it explains."""
+"""`make seeds`: the spread over training seeds, and how much of the differences between methods it
+explains.
+"""
 
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -29,12 +31,16 @@ class Spread:
 
     @property
     def explained(self) -> float:
-        """Share of the runs' variance that is due to the training seed (and the sampled answers), not to the method."""
+        """Share of the runs' variance that is due to the training seed (and the sampled answers), not to
+        the method.
+        """
         total = self.between + self.within
         return self.within / total if total else float("nan")
 
     def wrong_order(self, difference: float) -> float:
-        """Chance that one run of each of two methods orders them wrongly, if their means differ by this much."""
+        """Chance that one run of each of two methods orders them wrongly, if their means differ by this
+        much.
+        """
         return NormalDist().cdf(-abs(difference) / np.sqrt(2 * self.within)) if self.within else 0.0
 
 
@@ -56,14 +62,18 @@ def render(sweep: Sweep) -> Report:
     runs = {label: 100 * np.array([table.mean() for table in each]) for label, each in tables.items()}
     found = spread(runs)
     compared = compare({label: np.stack(each) for label, each in tables.items()}) if len(tables) > 1 else None
-    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.per_question
+    samples, budget = (
+        sweep.trials[0].config.benchmark.decoding.samples,
+        sweep.trials[0].config.budget.per_question,
+    )
     return Report(
         title=TITLE,
         caption=(
-            f"Acc@{samples} (percent, average of the benchmarks) at B={budget} of students that differ only in the training seed, "
-            "which decides the order of trajectories. One decoding seed, so runs of a method also differ by their sampled answers. "
-            "The selection is the same in all runs of a method, also for Random: its spread over other random selections is not "
-            "part of this. The paper has one training run per cell and names this as a limitation."
+            f"Acc@{samples} (percent, average of the benchmarks) at B={budget} of students that differ only"
+            " in the training seed, which decides the order of trajectories. One decoding seed, so runs of a"
+            " method also differ by their sampled answers. The selection is the same in all runs of a"
+            " method, also for Random: its spread over other random selections is not part of this. The"
+            " paper has one training run per cell and names this as a limitation."
         ),
         data=data,
         tables=[_table(sweep, runs, found), *([_pairs(compared, found)] if compared and found else [])],
@@ -96,7 +106,15 @@ def _table(sweep: Sweep, runs: dict[str, NDArray[np.float64]], found: Spread | N
             continue
         deviation = Cell(f"{values.std(ddof=1):.1f}") if len(values) > 1 else MISSING
         ends = Cell(f"{values.min():.1f} to {values.max():.1f}")
-        rows.append([Cell(label), Cell(str(len(values))), Cell(f"{values.mean():.1f}", values.mean() == best), deviation, ends])
+        rows.append(
+            [
+                Cell(label),
+                Cell(str(len(values))),
+                Cell(f"{values.mean():.1f}", values.mean() == best),
+                deviation,
+                ends,
+            ]
+        )
     return Table(["Method", "training seeds", "mean", "standard deviation", "range"], rows)
 
 
@@ -107,28 +125,36 @@ def _pairs(compared: Comparison, found: Spread) -> Table:
             difference = 100 * compared.difference[i, j]
             low, high = 100 * compared.low[i, j], 100 * compared.high[i, j]
             rows.append(
-                [Cell(compared.names[i]), Cell(compared.names[j]), Cell(f"{difference:+.1f}"),
-                 Cell(f"{low:+.1f} to {high:+.1f}".replace("-", "−")), Cell("yes" if compared.real[i, j] else "no"),
-                 Cell(f"{100 * found.wrong_order(difference):.0f}%")]
-            )  # fmt: skip
+                [
+                    Cell(compared.names[i]),
+                    Cell(compared.names[j]),
+                    Cell(f"{difference:+.1f}"),
+                    Cell(f"{low:+.1f} to {high:+.1f}".replace("-", "−")),
+                    Cell("yes" if compared.real[i, j] else "no"),
+                    Cell(f"{100 * found.wrong_order(difference):.0f}%"),
+                ]
+            )
     caption = (
-        "All pairs, with intervals over problems and training seeds, and how often one run of each would order them wrongly."
+        "All pairs, with intervals over problems and training seeds, and how often one run of each would"
+        " order them wrongly."
     )
-    return Table(["Method", "minus", "difference", "95% interval", "real", "wrong order"], rows, caption, labels=2)
+    return Table(
+        ["Method", "minus", "difference", "95% interval", "real", "wrong order"], rows, caption, labels=2
+    )
 
 
 def _notes(found: Spread | None, compared: Comparison | None) -> list[str]:
     if found is None:
         return []
     notes = [
-        f"Of the variance of single runs, {100 * found.explained:.0f}% is within methods (another seed, other sampled answers) and "
-        f"{100 * (1 - found.explained):.0f}% between them: standard deviations of {np.sqrt(found.within):.1f} and "
-        f"{np.sqrt(found.between):.1f} points."
+        f"Of the variance of single runs, {100 * found.explained:.0f}% is within methods (another seed, other"
+        f" sampled answers) and {100 * (1 - found.explained):.0f}% between them: standard deviations of"
+        f" {np.sqrt(found.within):.1f} and {np.sqrt(found.between):.1f} points."
     ]
     if compared is not None and compared.seed_deviation is not None:
         notes.append(
-            f"The part of the former that other answers to the same problems do not explain, the training seed itself, has a "
-            f"standard deviation of {100 * compared.seed_deviation:.1f} points."
+            "The part of the former that other answers to the same problems do not explain, the training"
+            f" seed itself, has a standard deviation of {100 * compared.seed_deviation:.1f} points."
         )
     return notes
 
@@ -152,7 +178,9 @@ def _figure(sweep: Sweep, runs: dict[str, NDArray[np.float64]], found: Spread | 
         right.set_yticks([1, 0], ["between\nmethods", "within\nmethods"])
         right.set_ylim(-0.6, 1.6)
         for place, share in zip((1, 0), shares, strict=True):
-            right.annotate(f"{100 * share:.0f}%", (100 * share, place), (4, -3), textcoords="offset points", fontsize=8)
+            right.annotate(
+                f"{100 * share:.0f}%", (100 * share, place), (4, -3), textcoords="offset points", fontsize=8
+            )
         right.set_xlim(0, 112)
         right.set_xlabel("share of the variance of single runs (%)")
     return figure

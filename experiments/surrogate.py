@@ -1,5 +1,6 @@
-"""App. B.8: how well the forward-pass surrogate ĝ agrees with the exact g*, next to the paper's numbers and to scores from sketched
-gradients."""
+"""App. B.8: how well the forward-pass surrogate ĝ agrees with the exact g*, next to the paper's numbers and
+to scores from sketched gradients.
+"""
 
 from collections.abc import Mapping
 
@@ -19,16 +20,22 @@ from lark.output.tables import MISSING, Cell
 from lark.scoring.learnability import Floats
 
 LABELS = {
-    "pearson": "pooled Pearson r (rescaled)", "spearman": "pooled Spearman ρ (rescaled)",
-    "pearson_within": "Pearson r within a question, mean", "spearman_within": "Spearman ρ within a question, mean",
-    "recall@1": "Recall@1", "recall@3": "Recall@3", "recall@10": "Recall@10",
+    "pearson": "pooled Pearson r (rescaled)",
+    "spearman": "pooled Spearman ρ (rescaled)",
+    "pearson_within": "Pearson r within a question, mean",
+    "spearman_within": "Spearman ρ within a question, mean",
+    "recall@1": "Recall@1",
+    "recall@3": "Recall@3",
+    "recall@10": "Recall@10",
     "attained@3": "share of the attainable g* in the top three",
-    "error_mean": "relative RMS error, mean (rescaled)", "error_median": "relative RMS error, median (rescaled)",
-    "error_raw_mean": "relative RMS error, mean (raw)", "error_raw_median": "relative RMS error, median (raw)",
+    "error_mean": "relative RMS error, mean (rescaled)",
+    "error_median": "relative RMS error, median (rescaled)",
+    "error_raw_mean": "relative RMS error, mean (raw)",
+    "error_raw_median": "relative RMS error, median (raw)",
     "mean_cosine": "mean cosine of two trajectories' gradients",
     "pearson_proxy": "Pearson r of ĝ with the diagonal score, mean",
     "pearson_diagonal": "Pearson r of the diagonal score with g*, mean",
-}  # fmt: skip
+}
 PAPER = {
     "pearson_r": "pearson", "recall_1": "recall@1", "recall_3": "recall@3", "recall_larger": "recall@10",
     "rms_mean": "error_mean", "rms_median": "error_median",
@@ -41,8 +48,8 @@ OF_THE_GRADIENTS = ("mean_cosine", "pearson_proxy", "pearson_diagonal")
 """Numbers that do not depend on the score, or are about ĝ's approximations."""
 
 READING = (
-    "The paper finds r = 0.748, ρ = 0.566, Recall@3 ≈ 0.56 and a mean error of 0.574 on Qwen-2.5-7B, and reads them as strong "
-    "aggregate alignment."
+    "The paper finds r = 0.748, ρ = 0.566, Recall@3 ≈ 0.56 and a mean error of 0.574 on Qwen-2.5-7B, and"
+    " reads them as strong aggregate alignment."
 )
 
 
@@ -61,30 +68,39 @@ def render(sweep: Sweep) -> Report:
     sketched = {name: agreement(questions, scores) for name, scores in others.items()}
     theirs = {name: made.summary() for name, made in sketched.items()}
     caption = (
-        f"(a) Exact g* and ĝ, shifted and stretched within each question to the mean and spread of g*, for {sizes(questions)}. "
-        "(b) Recall@B of the top B, mean over questions (of ĝ with the standard deviation), and the random baseline B/K. "
-        f"(c) Relative p-weighted RMS error of each question. {READING} The columns lark_gram and lark_exact are scores from "
-        "sketched gradients (`method=lark_gram`, `method=lark_exact`). They estimate g* better; that does not make them better "
-        "selectors."
+        "(a) Exact g* and ĝ, shifted and stretched within each question to the mean and spread of g*, for"
+        f" {sizes(questions)}. (b) Recall@B of the top B, mean over questions (of ĝ with the standard"
+        " deviation), and the random baseline B/K. (c) Relative p-weighted RMS error of each question."
+        f" {READING} The columns lark_gram and lark_exact are scores from sketched gradients"
+        " (`method=lark_gram`, `method=lark_exact`). They estimate g* better; that does not make them better"
+        " selectors."
     )
     notes = [
-        "The paper does not state whether its error is that of the raw or of the rescaled ĝ: (c) shows the rescaled one, which "
-        "fits its numbers; raw ĝ and g* have different units. The rescaling itself aligns questions with each other, so the "
-        "correlations within questions are shown next to the pooled ones. The last two rows show which approximation reduces "
-        "the agreement: ρ̂ for ρ* (ĝ with the diagonal score), or orthogonal gradients (the diagonal score with g*).",
+        (
+            "The paper does not state whether its error is that of the raw or of the rescaled ĝ: (c) shows"
+            " the rescaled one, which fits its numbers; raw ĝ and g* have different units. The rescaling"
+            " itself aligns questions with each other, so the correlations within questions are shown next to"
+            " the pooled ones. The last two rows show which approximation reduces the agreement: ρ̂ for ρ* (ĝ"
+            " with the diagonal score), or orthogonal gradients (the diagonal score with g*)."
+        ),
     ]
     summary = pd.DataFrame({"metric": list(ours), "value": list(ours.values())})
     summary = summary.assign(paper=summary["metric"].map(paper))
     summary = summary.assign(difference=summary["value"] - summary["paper"] if sweep.like_the_paper else None)
     more = [
-        pd.DataFrame({"table": "summary", "score": name, "metric": list(values), "value": list(values.values())})
+        pd.DataFrame(
+            {"table": "summary", "score": name, "metric": list(values), "value": list(values.values())}
+        )
         for name, values in theirs.items()
     ]
     data = pd.concat(
         [
             summary.assign(table="summary", score="g_hat"),
             *more,
-            *(made.recalls.assign(table="recall", score=name) for name, made in {"g_hat": found, **sketched}.items()),
+            *(
+                made.recalls.assign(table="recall", score=name)
+                for name, made in {"g_hat": found, **sketched}.items()
+            ),
             found.questions.assign(table="question"),
             found.pairs.assign(table="trajectory"),
         ],
@@ -95,27 +111,37 @@ def render(sweep: Sweep) -> Report:
 
 
 def other_scores(sweep: Sweep, questions: list[Question]) -> dict[str, list[Floats]]:
-    """The scores from sketched gradients of each question's candidates, by column; without those that are not finished, or that
-    this student cannot have."""
+    """The scores from sketched gradients of each question's candidates, by column; without those that are
+    not finished, or that this student cannot have.
+    """
     folder = sweep.folder(sweep.trials[0], ESTIMATES_TABLE)
     if folder is None:
         return {}
     table = pd.read_parquet(folder / ESTIMATES_TABLE.file).set_index(["question_id", "candidate_id"])
-    keys = [[(question.question_id, candidate) for candidate in question.table["candidate_id"]] for question in questions]
+    keys = [
+        [(question.question_id, candidate) for candidate in question.table["candidate_id"]]
+        for question in questions
+    ]
     found = {name: [table[name].reindex(key).to_numpy(dtype=np.float64) for key in keys] for name in OTHERS}
     return {name: scores for name, scores in found.items() if all(np.isfinite(part).all() for part in scores)}
 
 
 def _rows(
-    ours: Mapping[str, float | None], theirs: Mapping[str, Mapping[str, float]], paper: pd.Series, sweep: Sweep
+    ours: Mapping[str, float | None],
+    theirs: Mapping[str, Mapping[str, float]],
+    paper: pd.Series,
+    sweep: Sweep,
 ) -> list[list[Cell]]:
-    """One row per number, with those of the sketched scores and the paper's next to it, and the difference to the paper's if they
-    can be compared."""
+    """One row per number, with those of the sketched scores and the paper's next to it, and the difference
+    to the paper's if they can be compared.
+    """
     rows = []
     for name, value in ours.items():
         printed = paper.get(name)
         difference = None if value is None or printed is None else value - printed
-        others = [_cell(None if name in OF_THE_GRADIENTS else theirs.get(score, {}).get(name)) for score in OTHERS]
+        others = [
+            _cell(None if name in OF_THE_GRADIENTS else theirs.get(score, {}).get(name)) for score in OTHERS
+        ]
         last = [_cell(difference)] if sweep.like_the_paper else []
         rows.append([Cell(LABELS[name]), _cell(value), *others, _cell(printed), *last])
     return rows
@@ -127,13 +153,23 @@ def _cell(value: float | None) -> Cell:
 
 @styled
 def surrogate_figure(agreement: Agreement, others: Mapping[str, Agreement]) -> Figure:
-    """App. B.8: (a) g-hat against g*, (b) Recall@B, also of other scores, (c) relative RMS error per question."""
+    """App. B.8: (a) g-hat against g*, (b) Recall@B, also of other scores, (c) relative RMS error per
+    question.
+    """
     figure, (scatter, recall, histogram) = panels(3, width=3.8, height=3.5)
     pairs = agreement.pairs
     values = pairs[["g_star", "g_hat_rescaled"]].to_numpy()
     linear = float(np.quantile(np.abs(values), 0.5))
     scatter.axline((0, 0), slope=1, color=BLACK, linewidth=0.8, linestyle="--", label="ĝ = g*")
-    scatter.scatter(pairs["g_star"], pairs["g_hat_rescaled"], s=9, alpha=0.45, color=BLUE, linewidths=0, label="one trajectory")
+    scatter.scatter(
+        pairs["g_star"],
+        pairs["g_hat_rescaled"],
+        s=9,
+        alpha=0.45,
+        color=BLUE,
+        linewidths=0,
+        label="one trajectory",
+    )
     scatter.set_xscale("symlog", linthresh=linear)
     scatter.set_yscale("symlog", linthresh=linear)
     scatter.set_xlabel("exact g* (change of ρ per unit of weight, symlog)")
@@ -148,11 +184,19 @@ def surrogate_figure(agreement: Agreement, others: Mapping[str, Agreement]) -> F
 
     recalls = agreement.recalls
     recall.errorbar(
-        recalls["budget"], recalls["recall"], yerr=recalls["std"], color=LARK_COLOUR, marker="o", markersize=4, capsize=2,
+        recalls["budget"],
+        recalls["recall"],
+        yerr=recalls["std"],
+        color=LARK_COLOUR,
+        marker="o",
+        markersize=4,
+        capsize=2,
         label="ĝ (mean ± std over questions)",
-    )  # fmt: skip
+    )
     for (name, other), colour in zip(others.items(), (BLUE, BLACK), strict=False):
-        recall.plot(other.recalls["budget"], other.recalls["recall"], color=colour, marker=".", label=OTHERS[name])
+        recall.plot(
+            other.recalls["budget"], other.recalls["recall"], color=colour, marker=".", label=OTHERS[name]
+        )
     recall.plot(recalls["budget"], recalls["random"], color=GREY, linestyle="--", label="random, B/K")
     recall.set_ylim(-0.02, 1.05)
     recall.set_xlabel("budget B (trajectories)")

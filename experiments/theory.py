@@ -1,4 +1,6 @@
-"""Appendices A and B: the constants of the theory for a student and a pool, and each inequality evaluated in numbers."""
+"""Appendices A and B: the constants of the theory for a student and a pool, and each inequality evaluated
+in numbers.
+"""
 
 import numpy as np
 import pandas as pd
@@ -15,13 +17,31 @@ from lark.printing import counted
 
 TITLE = "Appendices A-B. Constants of the theory, and its inequalities in numbers"
 SYMBOLS = {
-    "c_minus": "C₋", "c_plus": "C₊", "jacobian": "Λ (lower estimate)", "head_norm": "‖W_out‖", "zeta_minus": "ζ₋",
-    "eps_head": "ε_head, shortest trajectory", "e_plus": "E₊", "c1": "C₁", "c2": "C₂", "delta_rho": "Δ_ρ",
-    "proxy_term": "α₁ʳᵐˢ, proxy term", "gram_term": "α₁ʳᵐˢ, off-diagonal term", "aggregate_term": "α₁ʳᵐˢ, aggregate term",
-    "alpha1_rms": "α₁ʳᵐˢ", "alpha1": "α₁", "alpha2": "α₂", "hessian_bound": "bound on M", "p_minus": "p₋",
-    "one_minus_p_plus": "1 − p₊", "nu_plus": "ν₊", "kappa_factor": "ν₋/ν₊, factor of κ",
-    "lambda_minus": "λ₋ (at the anchor)", "lambda_plus": "λ₊", "kappa_explicit": "λ₋ν₋/(λ₊ν₊), κ if ε = 0",
-}  # fmt: skip
+    "c_minus": "C₋",
+    "c_plus": "C₊",
+    "jacobian": "Λ (lower estimate)",
+    "head_norm": "‖W_out‖",
+    "zeta_minus": "ζ₋",
+    "eps_head": "ε_head, shortest trajectory",
+    "e_plus": "E₊",
+    "c1": "C₁",
+    "c2": "C₂",
+    "delta_rho": "Δ_ρ",
+    "proxy_term": "α₁ʳᵐˢ, proxy term",
+    "gram_term": "α₁ʳᵐˢ, off-diagonal term",
+    "aggregate_term": "α₁ʳᵐˢ, aggregate term",
+    "alpha1_rms": "α₁ʳᵐˢ",
+    "alpha1": "α₁",
+    "alpha2": "α₂",
+    "hessian_bound": "bound on M",
+    "p_minus": "p₋",
+    "one_minus_p_plus": "1 − p₊",
+    "nu_plus": "ν₊",
+    "kappa_factor": "ν₋/ν₊, factor of κ",
+    "lambda_minus": "λ₋ (at the anchor)",
+    "lambda_plus": "λ₊",
+    "kappa_explicit": "λ₋ν₋/(λ₊ν₊), κ if ε = 0",
+}
 
 PAPER = "The paper proves them and gives no numbers; it calls the constants loose worst cases."
 
@@ -39,27 +59,40 @@ def render(sweep: Sweep) -> Report:
             norms = mine.loc[question.table["candidate_id"], "jacobian"].to_numpy(dtype=np.float64)
             known[question.question_id] = theory.constants(question, norms, float(mine["head_norm"].iloc[0]))
             readings = [False, True] if question.tied else [False]
-            checks += [theory.inequalities(question, known[question.question_id], tied=tied) for tied in readings]
+            checks += [
+                theory.inequalities(question, known[question.question_id], tied=tied) for tied in readings
+            ]
     table = theory.constants_table(list(known), list(known.values()))
     checked = pd.concat(checks, ignore_index=True)
-    values = [[Cell(symbol), *(Cell(f"{value:.3g}") for value in table[name])] for name, symbol in SYMBOLS.items()]
+    values = [
+        [Cell(symbol), *(Cell(f"{value:.3g}") for value in table[name])] for name, symbol in SYMBOLS.items()
+    ]
     violated = int((~checked["holds"]).sum())
     caption = (
-        f"Constants of App. A-B for {counted(len(known), 'question')}, and {checked['inequality'].nunique()} inequalities, "
-        "each where it is tightest (over trajectories, or over vertices, the path of q̂(B) and samples of the simplex). "
-        f"{'All hold.' if not violated else f'{violated} of {len(checked)} are violated.'} {PAPER}"
+        f"Constants of App. A-B for {counted(len(known), 'question')}, and {checked['inequality'].nunique()}"
+        " inequalities, each where it is tightest (over trajectories, or over vertices, the path of q̂(B)"
+        " and samples of the simplex)."
+        f" {'All hold.' if not violated else f'{violated} of {len(checked)} are violated.'} {PAPER}"
     )
     open_ended = jacobians["change"].gt(0.01).mean()
     notes = [
-        "The paper's proofs treat the LM head separately from the other parameters. If it is tied to the embedding, its two "
-        "uses are treated as separate parameters, and the inequalities are also evaluated on the tied parameters, for which "
-        "they are not proved. Λ is found by power iteration and is therefore a lower estimate; for "
-        f"{open_ended:.0%} of the trajectories it still changed by more than 1% in the last step.",
-        "In the explicit κ = (1 − ε)λ₋ν₋/(λ₊ν₊), λ₊ is exact, and λ₋ and p₋, p₊ are those of the untrained student, while the "
-        "paper takes the worst case that training may reach. ε, the NTK's change during training, is not estimated: it needs "
-        "the Jacobians of trained students. So κ here is an upper estimate; `make kappa` measures it during training.",
+        (
+            "The paper's proofs treat the LM head separately from the other parameters. If it is tied to the"
+            " embedding, its two uses are treated as separate parameters, and the inequalities are also"
+            " evaluated on the tied parameters, for which they are not proved. Λ is found by power iteration"
+            f" and is therefore a lower estimate; for {open_ended:.0%} of the trajectories it still changed"
+            " by more than 1% in the last step."
+        ),
+        (
+            "In the explicit κ = (1 − ε)λ₋ν₋/(λ₊ν₊), λ₊ is exact, and λ₋ and p₋, p₊ are those of the"
+            " untrained student, while the paper takes the worst case that training may reach. ε, the NTK's"
+            " change during training, is not estimated: it needs the Jacobians of trained students. So κ here"
+            " is an upper estimate; `make kappa` measures it during training."
+        ),
     ]
-    worst = checked.sort_values("margin").groupby(["parameters", "inequality"], sort=False).first().reset_index()
+    worst = (
+        checked.sort_values("margin").groupby(["parameters", "inequality"], sort=False).first().reset_index()
+    )
     order = {name: number for number, name in enumerate(dict.fromkeys(checked["inequality"]))}
     worst = worst.sort_values(
         ["parameters", "inequality"], key=lambda c: c.map(order).fillna(0) if c.name == "inequality" else c
@@ -86,7 +119,9 @@ def render(sweep: Sweep) -> Report:
 
 @styled
 def theory_figure(checks: pd.DataFrame) -> Figure:
-    """App. A-B: the ratio of the right side of each inequality to its left side, where it is tightest, for each question."""
+    """App. A-B: the ratio of the right side of each inequality to its left side, where it is tightest, for
+    each question.
+    """
     names = list(dict.fromkeys(checks["inequality"]))
     figure, (axes,) = panels(1, width=7.0, height=0.26 * len(names) + 1.4)
     styles = {

@@ -28,18 +28,29 @@ def render(sweep: Sweep) -> Report:
         groups = {"all": table, "selected": table.merge(chosen[chosen["rank"] == 1][KEY], on=KEY)}
     data = summarise(groups, sweep)
     rows = [
-        [Cell(STATISTICS[row["statistic"]]), Cell(GROUPS[row["group"]]), *(_number(row[c]) for c in ("mean", "std", "paper")),
-         *([_number(row["difference"])] if sweep.like_the_paper else [])]
+        [
+            Cell(STATISTICS[row["statistic"]]),
+            Cell(GROUPS[row["group"]]),
+            *(_number(row[c]) for c in ("mean", "std", "paper")),
+            *([_number(row["difference"])] if sweep.like_the_paper else []),
+        ]
         for row in data.to_dict("records")
-    ]  # fmt: skip
-    header = ["Statistic", "Trajectories", "mean", "std", "the paper's mean", *(["difference"] if sweep.like_the_paper else [])]
+    ]
+    header = [
+        "Statistic",
+        "Trajectories",
+        "mean",
+        "std",
+        "the paper's mean",
+        *(["difference"] if sweep.like_the_paper else []),
+    ]
     return Report(
         title="Figure 4. Confidently wrong, in a structured way?",
         caption=(
-            "Two statistics of each trajectory under the untrained student: the mean probability of its tokens, and how "
-            "concentrated the remaining mass is on few wrong tokens. In the paper, LARK's top 1 has a lower p(y_t) than "
-            "all candidates (0.282 against 0.449) and a higher concentration (0.107 against 0.085): the student is wrong "
-            f"there, but on near misses. {_finding(data)}"
+            "Two statistics of each trajectory under the untrained student: the mean probability of its"
+            " tokens, and how concentrated the remaining mass is on few wrong tokens. In the paper, LARK's"
+            " top 1 has a lower p(y_t) than all candidates (0.282 against 0.449) and a higher concentration"
+            f" (0.107 against 0.085): the student is wrong there, but on near misses. {_finding(data)}"
         ),
         data=data,
         tables=[Table(header, rows, labels=2)],
@@ -71,7 +82,9 @@ def _finding(data: pd.DataFrame) -> str:
     if means.isna().any():
         return ""
     words = ["lower" if means[s, "selected"] < means[s, "all"] else "higher" for s in STATISTICS]
-    return f"Here p(y_t) is {words[0]} and the concentration {words[1]} in LARK's top 1 than in all candidates."
+    return (
+        f"Here p(y_t) is {words[0]} and the concentration {words[1]} in LARK's top 1 than in all candidates."
+    )
 
 
 def _number(value: float | None) -> Cell:
@@ -81,7 +94,9 @@ def _number(value: float | None) -> Cell:
 def _figure(groups: dict[str, pd.DataFrame]) -> Figure:
     figure, axes = panels(2, width=4.4)
     for place, (statistic, label) in zip(axes, AXES.items(), strict=True):
-        _histogram(place, {name: table[statistic].dropna().to_numpy(dtype=float) for name, table in groups.items()})
+        _histogram(
+            place, {name: table[statistic].dropna().to_numpy(dtype=float) for name, table in groups.items()}
+        )
         place.set_xlabel(label)
         place.set_ylabel("Density of trajectories")
     handles, labels = axes[0].get_legend_handles_labels()
@@ -96,4 +111,9 @@ def _histogram(axes: Axes, values: dict[str, np.ndarray]) -> None:
     bins = np.linspace(everything.min(), everything.max(), 41).tolist()
     for (name, sample), colour in zip(values.items(), (OKABE_ITO[0], LARK_COLOUR), strict=True):
         axes.hist(sample, bins=bins, density=True, alpha=0.45, color=colour, label=GROUPS[name])
-        axes.axvline(sample.mean(), color=colour, linestyle="--" if name == "all" else "-", label=f"mean, {GROUPS[name]}")
+        axes.axvline(
+            sample.mean(),
+            color=colour,
+            linestyle="--" if name == "all" else "-",
+            label=f"mean, {GROUPS[name]}",
+        )

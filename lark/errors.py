@@ -5,7 +5,9 @@ from pathlib import Path
 
 
 class LarkError(Exception):
-    """An error for the user: what is wrong, where, and what to do. Shown without a stack trace; exit code 1."""
+    """An error for the user: what is wrong, where, and what to do. Shown without a stack trace; exit code
+    1.
+    """
 
 
 class WorkerMemoryError(LarkError):
@@ -13,7 +15,9 @@ class WorkerMemoryError(LarkError):
 
 
 class DamagedError(LarkError):
-    """A finished artifact's files are not those that were made. It is marked as damaged, so the next run rebuilds it."""
+    """A finished artifact's files are not those that were made. It is marked as damaged, so the next run
+    rebuilds it.
+    """
 
     def __init__(self, message: str, folder: Path) -> None:
         super().__init__(f"{message} Run the command that made it again to rebuild it.")
@@ -21,7 +25,9 @@ class DamagedError(LarkError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error, with the next one if it ends in a colon; the error's type if it is empty."""
+    """The first line of another library's error, with the next one if it ends in a colon; the error's type
+    if it is empty.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -33,8 +39,12 @@ NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory, on the host or on a GPU, was exhausted. PyTorch's own types are not compared: not every process has it."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(part in str(error) for part in NO_MEMORY))
+    """Whether memory, on the host or on a GPU, was exhausted. PyTorch's own types are not compared: not
+    every process has it.
+    """
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(part in str(error) for part in NO_MEMORY)
+    )
 
 
 def requested_memory(error: BaseException) -> str:

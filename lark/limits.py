@@ -17,8 +17,9 @@ PAGE = resource.getpagesize()
 def time_limit(seconds: float, said: str) -> Iterator[None]:
     """Raise LarkError(said) if the body takes longer.
 
-    Regular expressions and templates check for signals while they run. Only the main thread can be interrupted this way, and only
-    one limit can be in force: other threads, and bodies within another limit, are not limited.
+    Regular expressions and templates check for signals while they run. Only the main thread can be
+    interrupted this way, and only one limit can be in force: other threads, and bodies within another
+    limit, are not limited.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
@@ -38,7 +39,9 @@ def time_limit(seconds: float, said: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory_limit(more: int) -> Iterator[None]:
-    """Let the process allocate at most `more` bytes in the body; beyond that, MemoryError is raised. Only on Linux."""
+    """Let the process allocate at most `more` bytes in the body; beyond that, MemoryError is raised. Only
+    on Linux.
+    """
     if sys.platform != "linux":
         yield
         return
@@ -54,7 +57,9 @@ def memory_limit(more: int) -> Iterator[None]:
 
 
 def _mapped_pages() -> int:
-    """Pages in the address space of this process. Called for every conversation, so it avoids the overhead of file objects."""
+    """Pages in the address space of this process. Called for every conversation, so it avoids the overhead
+    of file objects.
+    """
     handle = os.open("/proc/self/statm", os.O_RDONLY)
     try:
         return int(os.read(handle, 32).split(maxsplit=1)[0])

@@ -1,7 +1,7 @@
 """What is printed or logged: control characters are shown as escapes, and credentials are redacted.
 
-Names of teachers, ids of questions and paths come from files that other people wrote. Printed as they are, they could move the
-cursor, change colours, or reverse the direction of a line.
+Names of teachers, ids of questions and paths come from files that other people wrote. Printed as they are,
+they could move the cursor, change colours, or reverse the direction of a line.
 """
 
 import logging
@@ -17,7 +17,9 @@ KEPT = frozenset("\n\t\u00a0")
 
 
 def visible(text: str, lines: bool = True) -> str:
-    """The text with control, bidirectional and invisible characters as escapes (`\\x1b`). `lines`: line breaks are kept."""
+    """The text with control, bidirectional and invisible characters as escapes (`\\x1b`). `lines`: line
+    breaks are kept.
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or (lines and c in KEPT) else _escaped(c) for c in text)
@@ -43,7 +45,10 @@ def text_table(header: Row, rows: Sequence[Row], right: int = 1) -> str:
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row: Row) -> str:
-        cells = [cell.ljust(w) if i < right else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            cell.ljust(w) if i < right else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
         return "  ".join(cells).rstrip()
 
     return "\n".join([line(header), line(["─" * w for w in widths]), *map(line, rows)])

@@ -1,7 +1,7 @@
 """Tokens, keys and passwords: recognise them, so that they never reach a file, a log or a tracker.
 
-Settings are written to manifests, job files and trackers, so a setting that contains a credential is refused. Messages of other
-libraries are redacted before they are shown or stored.
+Settings are written to manifests, job files and trackers, so a setting that contains a credential is
+refused. Messages of other libraries are redacted before they are shown or stored.
 """
 
 import os
@@ -45,7 +45,9 @@ def redact_bytes(data: bytes) -> bytes:
 
 
 class Redactor:
-    """`redact` for output that arrives in pieces. The last word of a piece is held back, because its end may be in the next one."""
+    """`redact` for output that arrives in pieces. The last word of a piece is held back, because its end
+    may be in the next one.
+    """
 
     LONGEST = 1 << 16
     """Bytes of a word that are held back. A longer one is not a credential."""
@@ -84,8 +86,9 @@ def settings_with_secrets(value: Any, key: str = "") -> Iterator[tuple[str, str]
 
 def secret_refused(key: str, what: str) -> str:
     return (
-        f"{key}: the setting contains {what}. Settings are saved with the results, so remove it; libraries read credentials from "
-        "environment variables such as HF_TOKEN and WANDB_API_KEY, or from their own login (`hf auth login`, `wandb login`)."
+        f"{key}: the setting contains {what}. Settings are saved with the results, so remove it; libraries"
+        " read credentials from environment variables such as HF_TOKEN and WANDB_API_KEY, or from their own"
+        " login (`hf auth login`, `wandb login`)."
     )
 
 
@@ -96,12 +99,18 @@ def _environment() -> tuple[tuple[str, str], ...]:
 @lru_cache(8)
 def _known(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
     """Values of variables that hold credentials, the longest first. Paths of files are not credentials."""
-    found = {value.strip(): name for name, value in variables if len(value.strip()) >= SHORTEST and not _is_path(name, value)}
+    found = {
+        value.strip(): name
+        for name, value in variables
+        if len(value.strip()) >= SHORTEST and not _is_path(name, value)
+    }
     return sorted(found.items(), key=lambda pair: -len(pair[0]))
 
 
 def _is_path(name: str, value: str) -> bool:
-    """Whether a variable names a file. A key may start with a slash too: those of Amazon are random characters of base64."""
+    """Whether a variable names a file. A key may start with a slash too: those of Amazon are random
+    characters of base64.
+    """
     named = name.upper().endswith(("_PATH", "_FILE", "_DIR"))
     return named or (value.startswith(("/", "~", ".")) and _exists(value))
 

@@ -1,7 +1,9 @@
-"""The lists of packages for GPUs, resolved by pip from metadata alone: nothing is installed, and no GPU is needed.
+"""The lists of packages for GPUs, resolved by pip from metadata alone: nothing is installed, and no GPU is
+needed.
 
-Run as: make check-environment. Not part of `make test`, because it needs a package index and several minutes. It resolves for
-the platform it runs on, Linux on x86-64. deepspeed and antlr4-python3-runtime have no wheels: pip builds their metadata.
+Run as: make check-environment. Not part of `make test`, because it needs a package index and several
+minutes. It resolves for the platform it runs on, Linux on x86-64. deepspeed and antlr4-python3-runtime have
+no wheels: pip builds their metadata.
 """
 
 import json
@@ -25,8 +27,24 @@ LIMIT_SECONDS = 1800
 @pytest.fixture(scope="module", autouse=True)
 def index() -> None:
     """Skips these tests where pip cannot reach a package index."""
-    probe = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--retries", "0", "--dest"]
-    probe += [os.devnull + "-unused", "--timeout", "15", "packaging==0"]  # a version that does not exist: nothing is downloaded
+    probe = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--no-cache-dir",
+        "--retries",
+        "0",
+        "--dest",
+    ]
+    probe += [
+        os.devnull + "-unused",
+        "--timeout",
+        "15",
+        "packaging==0",
+    ]  # a version that does not exist: nothing is downloaded
     answer = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=120).stderr
     if "from versions: none" in answer or "from versions" not in answer:
         pytest.skip("pip cannot reach a package index")
@@ -38,7 +56,9 @@ def resolved(report: Path, *arguments: str) -> dict[str, str]:
         [*RESOLVE, "--report", str(report), *arguments],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS,
     )  # fmt: skip
-    assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if not line.startswith("WARNING"))
+    assert done.returncode == 0, "\n".join(
+        line for line in done.stderr.splitlines() if not line.startswith("WARNING")
+    )
     packages = [package["metadata"] for package in json.loads(report.read_text())["install"]]
     return {canonical(package["name"]): package["version"] for package in packages}
 

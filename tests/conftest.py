@@ -1,4 +1,6 @@
-"""Shared by all tests: the location of the repository, real data if it is present next to it, and ways to run the program."""
+"""Shared by all tests: the location of the repository, real data if it is present next to it, and ways to
+run the program.
+"""
 
 import fcntl
 import importlib
@@ -25,9 +27,13 @@ from lark.work.operation import Job
 
 ROOT = Path(__file__).parent.parent
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test uses a network; those with a hub of their own (tests/hub.py) say so
+os.environ.setdefault(
+    "HF_HUB_OFFLINE", "1"
+)  # no test uses a network; those with a hub of their own (tests/hub.py) say so
 
-settings.register_profile("shared-cores", deadline=None)  # an example may take long while other processes use the cores
+settings.register_profile(
+    "shared-cores", deadline=None
+)  # an example may take long while other processes use the cores
 settings.load_profile("shared-cores")
 
 SMALL = [
@@ -49,7 +55,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Benchmarks, tokenizers and a real pool, kept outside the repository. Tests that need them are skipped without them."""
+    """Benchmarks, tokenizers and a real pool, kept outside the repository. Tests that need them are skipped
+    without them.
+    """
     path = ROOT.parent / "shared" / "data"
     if not path.is_dir():
         pytest.skip("no ../shared/data next to the repository")
@@ -73,7 +81,9 @@ def gguf_file() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real pretrained student as `student=smollm2` makes it: converted once, even if tests run in several processes."""
+    """A real pretrained student as `student=smollm2` makes it: converted once, even if tests run in several
+    processes.
+    """
     from lark.models.gguf import dequantise
 
     own = tmp_path_factory.getbasetemp()
@@ -91,9 +101,13 @@ def start_program(*arguments: str, outputs: Path, **options: object) -> subproce
     """Start run.py in a separate process, as a user does."""
     return subprocess.Popen(
         [sys.executable, str(ROOT / "run.py"), f"outputs={outputs}", *arguments],
-        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "200"},
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "COLUMNS": "200"},
         **options,  # type: ignore[call-overload]
-    )  # fmt: skip
+    )
 
 
 def run_program(*arguments: str, outputs: Path) -> tuple[int, str]:

@@ -1,4 +1,6 @@
-"""Run a command of the program in a fork of the test's process, which has imported it already: a second per case."""
+"""Run a command of the program in a fork of the test's process, which has imported it already: a second per
+case.
+"""
 
 import os
 import runpy
@@ -42,7 +44,10 @@ class Ended:
 
 
 def command(
-    *arguments: str, seconds: float = 60, module: str | None = None, prepare: Callable[[], object] = lambda: None
+    *arguments: str,
+    seconds: float = 60,
+    module: str | None = None,
+    prepare: Callable[[], object] = lambda: None,
 ) -> Ended:
     """Run `run.py`, or `python -m module`, with these arguments. `prepare` is called in its process first."""
     ended = forked(lambda: program(arguments, module, prepare), seconds)
@@ -50,7 +55,9 @@ def command(
     return ended
 
 
-def program(arguments: tuple[str, ...], module: str | None = None, prepare: Callable[[], object] = lambda: None) -> None:
+def program(
+    arguments: tuple[str, ...], module: str | None = None, prepare: Callable[[], object] = lambda: None
+) -> None:
     """Be the program. Call it in a fork: it changes the process, and exits."""
     os.chdir(ROOT)
     prepare()
@@ -62,7 +69,9 @@ def program(arguments: tuple[str, ...], module: str | None = None, prepare: Call
 
 
 def forked(work: Callable[[], object], seconds: float) -> Ended:
-    """Call a function in a fork of this process, as a session of its own. What it raises becomes an exit code and output."""
+    """Call a function in a fork of this process, as a session of its own. What it raises becomes an exit
+    code and output.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

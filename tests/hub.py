@@ -1,4 +1,6 @@
-"""A Hugging Face hub on this machine: a server for the requests of a download, and the layout of the hub's cache."""
+"""A Hugging Face hub on this machine: a server for the requests of a download, and the layout of the hub's
+cache.
+"""
 
 import contextlib
 import http.server
@@ -14,7 +16,9 @@ COMMIT = "0" * 40
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """The parts of the hub's API that a download uses, for repositories in the folders <root>/<owner>/<name>."""
+    """The parts of the hub's API that a download uses, for repositories in the folders
+    <root>/<owner>/<name>.
+    """
 
     root: Path
     gated: tuple[str, ...] = ()
@@ -24,7 +28,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         place = self.path.split("?")[0]
-        match = re.fullmatch(r"/(?:api/)?(?:datasets/|models/)?([^/]+/[^/]+)/(revision|tree|resolve)/([^/]+)/?(.*)", place)
+        match = re.fullmatch(
+            r"/(?:api/)?(?:datasets/|models/)?([^/]+/[^/]+)/(revision|tree|resolve)/([^/]+)/?(.*)", place
+        )
         if match is None or not (self.root / match[1]).is_dir():
             return self.answer(b"", {"X-Error-Code": "RepoNotFound"}, status=404)
         if match[1] in self.gated:
@@ -35,7 +41,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
             info = {"id": match[1], "sha": commit, "siblings": [{"rfilename": name} for name in names]}
             return self.answer(json.dumps(info).encode())
         if match[2] == "tree":
-            tree = [{"type": "file", "path": name, "size": (folder / name).stat().st_size, "oid": name} for name in names]
+            tree = [
+                {"type": "file", "path": name, "size": (folder / name).stat().st_size, "oid": name}
+                for name in names
+            ]
             return self.answer(json.dumps(tree).encode())
         if match[4] not in names:
             return self.answer(b"", {"X-Error-Code": "EntryNotFound"}, status=404)
@@ -56,12 +65,18 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(root: Path, *gated: str) -> Iterator[dict[str, str]]:
-    """Serve the repositories below a folder. Yields the environment of a process that uses this server as its hub."""
+    """Serve the repositories below a folder. Yields the environment of a process that uses this server as
+    its hub.
+    """
     handler = type("OurHub", (Hub,), {"root": root, "gated": gated})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+        yield {
+            "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_XET": "1",
+        }
     finally:
         server.shutdown()
         server.server_close()

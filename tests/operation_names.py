@@ -1,9 +1,10 @@
-"""Count the places where code decides by the name of an operation, a stage or an analysis instead of asking the operation.
+"""Count the places where code decides by the name of an operation, a stage or an analysis instead of asking
+the operation.
 
 Run as: python -m tests.operation_names [folder]
 
-The names come from the tree that is counted: its declared operations, and its lists of stages and analyses. What counts, in
-lark/ and experiments/ (not in lark/demo and experiments/bench):
+The names come from the tree that is counted: its declared operations, and its lists of stages and analyses.
+What counts, in lark/ and experiments/ (not in lark/demo and experiments/bench):
 
 - declaration: `Operation("score", …)`; in trees without that class, `Step("score", …)`
 - comparison: ==, !=, in, is or `case` of something that may hold a name (`SUBJECTS`) with a name; or of anything with an
@@ -11,8 +12,8 @@ lark/ and experiments/ (not in lark/demo and experiments/bench):
 - table: a dict, tuple, list or set at least half of which are names, or that extends such a table (`("student", *STAGES)`)
 - lookup: access to such a table by a name, `SOURCES["text"]`, or a call of a function that does it, `kind_of("text")`
 
-Names of columns (`row["score"]`), of a step's inputs and outputs (`job.inputs["pool"]`) and of configuration keys do not
-count, nor does passing an operation or a kind to a function.
+Names of columns (`row["score"]`), of a step's inputs and outputs (`job.inputs["pool"]`) and of
+configuration keys do not count, nor does passing an operation or a kind to a function.
 """
 
 import ast
@@ -25,11 +26,39 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LISTS = frozenset({"STAGES", "ANALYSES", "TASKS", "FORCEABLE"})
 """Module-level lists of names. Projects without operation objects list their operations in the last two."""
-SUBJECTS = frozenset({
-    "task", "tasks", "stage", "stages", "operation", "operations", "step", "steps", "kind", "kinds", "name", "names", "title",
-    "key", "purpose", "force", "forced", "needs", "needed", "asked", "which", "source", "sources", "output", "outputs", "analysis",
-})  # fmt: skip
-"""Variables and attributes that may hold such a name. `thinking == "text"` and `role == "judge"` are something else."""
+SUBJECTS = frozenset(
+    {
+        "task",
+        "tasks",
+        "stage",
+        "stages",
+        "operation",
+        "operations",
+        "step",
+        "steps",
+        "kind",
+        "kinds",
+        "name",
+        "names",
+        "title",
+        "key",
+        "purpose",
+        "force",
+        "forced",
+        "needs",
+        "needed",
+        "asked",
+        "which",
+        "source",
+        "sources",
+        "output",
+        "outputs",
+        "analysis",
+    }
+)
+"""Variables and attributes that may hold such a name. `thinking == "text"` and `role == "judge"` are
+something else.
+"""
 DECLARE = frozenset({"Operation", "Step"})
 DISPLAYS = (ast.Tuple, ast.List, ast.Set)
 
@@ -65,7 +94,9 @@ def trees(folder: Path) -> dict[str, ast.Module]:
 
 
 def vocabulary(modules: dict[str, ast.Module]) -> Vocabulary:
-    """The names of a tree's operations, stages and analyses, and the variables and functions that lead to them."""
+    """The names of a tree's operations, stages and analyses, and the variables and functions that lead to
+    them.
+    """
     words, assigned = Vocabulary(), [pair for tree in modules.values() for pair in _assigned(tree)]
     for name, value in assigned:
         if name in LISTS:
@@ -77,7 +108,9 @@ def vocabulary(modules: dict[str, ast.Module]) -> Vocabulary:
     words.objects |= {name for name, value in assigned if _is_name(value, words)}
     words.tables = {name for name, _ in assigned if name in LISTS}
     words.tables |= {name for name, value in assigned if _is_table(value, words)}
-    functions = [node for tree in modules.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = [
+        node for tree in modules.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+    ]
     words.lookups = {function.name for function in functions if _looks_up(function, words)}
     return words
 
@@ -89,11 +122,17 @@ def places(folder: Path) -> list[Place]:
     found = set()
     for file, tree in modules.items():
         nodes = [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.Match)]
-        compared = {id(side) for node in nodes if isinstance(node, ast.Compare) for side in [node.left, *node.comparators]}
+        compared = {
+            id(side)
+            for node in nodes
+            if isinstance(node, ast.Compare)
+            for side in [node.left, *node.comparators]
+        }
         found |= {
             Place(file, node.lineno, what)
             for node in nodes
-            if (what := _sort(node, words)) and not (what == "table" and id(node) in compared)  # the comparison counts
+            if (what := _sort(node, words))
+            and not (what == "table" and id(node) in compared)  # the comparison counts
         }
     return sorted(found)
 
@@ -130,7 +169,9 @@ def _is_compared(node: ast.expr, operator: ast.cmpop | None, words: Vocabulary) 
 
 
 def _is_table(node: ast.expr, words: Vocabulary) -> bool:
-    """A display with two names or more, at least half of its strings; a known table in it counts as several."""
+    """A display with two names or more, at least half of its strings; a known table in it counts as
+    several.
+    """
     if isinstance(node, ast.Dict):
         items = [key for key in node.keys if key is not None]
         items = [part for key in items for part in (key.elts if isinstance(key, ast.Tuple) else [key])]
@@ -139,7 +180,10 @@ def _is_table(node: ast.expr, words: Vocabulary) -> bool:
     else:
         return False
     extended = any(isinstance(item, ast.Starred) and _identifier(item.value) in LISTS for item in items)
-    names, strings = sum(_is_name(item, words) for item in items), sum(bool(list(_strings(item))) for item in items)
+    names, strings = (
+        sum(_is_name(item, words) for item in items),
+        sum(bool(list(_strings(item))) for item in items),
+    )
     return (names >= 2 and 2 * names >= strings) or (extended and names >= 1)
 
 
@@ -158,8 +202,18 @@ def _looks_up(function: ast.FunctionDef, words: Vocabulary) -> bool:
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Module-level variables and their values."""
     for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        target = (
+            node.targets[0]
+            if isinstance(node, ast.Assign)
+            else node.target
+            if isinstance(node, ast.AnnAssign)
+            else None
+        )
+        if (
+            isinstance(target, ast.Name)
+            and isinstance(node, ast.Assign | ast.AnnAssign)
+            and node.value is not None
+        ):
             yield target.id, node.value
 
 
@@ -186,5 +240,7 @@ def _called(node: ast.Call) -> str:
 
 if __name__ == "__main__":
     found = places(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
-    sorts = ", ".join(f"{what} {number}" for what, number in sorted(Counter(place.what for place in found).items()))
+    sorts = ", ".join(
+        f"{what} {number}" for what, number in sorted(Counter(place.what for place in found).items())
+    )
     sys.stdout.write("\n".join([*map(str, found), f"{len(found)} places: {sorts}"]) + "\n")

@@ -1,4 +1,6 @@
-"""README.md, CONTRIBUTING.md and docs/: commands compose, files and functions exist, links resolve, examples are what is read."""
+"""README.md, CONTRIBUTING.md and docs/: commands compose, files and functions exist, links resolve,
+examples are what is read.
+"""
 
 import ast
 import json
@@ -74,7 +76,9 @@ def test_every_function_in_the_maths_exists() -> None:
 
 def test_every_file_that_is_named_exists() -> None:
     for page in PAGES:
-        for name in re.findall(r"`((?:lark|conf|tests|experiments|docs)/[\w./-]*)`", page.read_text(encoding="utf-8")):
+        for name in re.findall(
+            r"`((?:lark|conf|tests|experiments|docs)/[\w./-]*)`", page.read_text(encoding="utf-8")
+        ):
             assert (ROOT / name).exists() or "surprise_per_rank" in name, f"{page.name}: {name}"
 
 
@@ -118,7 +122,9 @@ def test_the_readme_and_the_layers_have_every_package() -> None:
     packages = {path.parent.name for path in (ROOT / "lark").glob("*/__init__.py")}
     tree = re.search(r"^lark/\n((?:  .*\n)+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
     assert tree is not None
-    assert set(re.findall(r"(\w+)/(?=[, ])", "\n".join(line[:21] for line in tree[1].splitlines()))) == packages
+    assert (
+        set(re.findall(r"(\w+)/(?=[, ])", "\n".join(line[:21] for line in tree[1].splitlines()))) == packages
+    )
     layers = set(re.findall(r"`lark/(\w+)/", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
     assert packages <= layers
 
@@ -127,7 +133,9 @@ def test_the_page_of_versions_has_every_kind_whose_version_was_raised() -> None:
     declared = {
         (name, version or "1", path.relative_to(ROOT).as_posix())
         for path in (ROOT / "lark").rglob("*.py")
-        for name, version in re.findall(r"\bKind\(\"(\w+)\"(?:, (?:version=)?(\d+))?", path.read_text(encoding="utf-8"))
+        for name, version in re.findall(
+            r"\bKind\(\"(\w+)\"(?:, (?:version=)?(\d+))?", path.read_text(encoding="utf-8")
+        )
     }
     page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
     raised_kinds = {(name, version, file) for name, version, file in declared if int(version) > 1}
@@ -139,9 +147,13 @@ def test_the_page_of_versions_has_every_kind_whose_version_was_raised() -> None:
 
 @pytest.mark.parametrize("method", ["random", "rsr", "lark"])
 def test_the_readme_quotes_the_papers_table(method: str) -> None:
-    (row,) = re.findall(rf"^\| \W*{method}\b.*$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.I)
+    (row,) = re.findall(
+        rf"^\| \W*{method}\b.*$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.I
+    )
     paper = (
-        published("table1").query("student == 'qwen7b' and budget == 3 and method == @method").set_index("benchmark")["mean"]
+        published("table1")
+        .query("student == 'qwen7b' and budget == 3 and method == @method")
+        .set_index("benchmark")["mean"]
     )
     columns = ["aime24", "amc", "gpqa_diamond", "math500", "avg"]
     assert [float(value) for value in re.findall(r"\d+\.\d+", row)] == paper[columns].tolist()
@@ -166,7 +178,9 @@ def test_the_example_of_a_method_is_one_with_an_option() -> None:
 def test_the_example_of_a_pool_is_one_that_is_read(tmp_path: Path) -> None:
     (example,) = blocks("own-pool.md", "json")
     (tmp_path / "pool.jsonl").write_text(example, encoding="utf-8")
-    (trajectory,) = read(composed("pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "pool.correct_only=true").pool)
+    (trajectory,) = read(
+        composed("pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "pool.correct_only=true").pool
+    )
     assert (trajectory.question_id, trajectory.teacher, trajectory.answer) == ("q17", "qwq-32b", "5")
 
 
@@ -205,15 +219,22 @@ def test_the_training_set_is_what_llama_factory_reads(train_jsonl: Path) -> None
     for row in [*rows, example]:
         assert set(row) == {"messages", "weight", "question_id", "candidate_id"}
         messages = row[info["columns"]["messages"]]
-        assert [set(message) for message in messages] == [{tags["role_tag"], tags["content_tag"]}] * len(messages)
-        assert [message[tags["role_tag"]] for message in messages[-2:]] == [tags["user_tag"], tags["assistant_tag"]]
+        assert [set(message) for message in messages] == [{tags["role_tag"], tags["content_tag"]}] * len(
+            messages
+        )
+        assert [message[tags["role_tag"]] for message in messages[-2:]] == [
+            tags["user_tag"],
+            tags["assistant_tag"],
+        ]
         assert isinstance(row["weight"], float)
     assert sum(row["weight"] for row in rows) == pytest.approx(len(rows))
     assert example["messages"][:-1] == opening("What is 2+3?", None)
 
 
 def test_the_prompts_of_the_page_are_those_of_qwens_tokenizer(shared_data: Path) -> None:
-    """Ours in scoring, training and evaluation; the authors' from the messages that their code gives to the template."""
+    """Ours in scoring, training and evaluation; the authors' from the messages that their code gives to the
+    template.
+    """
     tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "qwen2_5")
     chat, question = ChatFormat(tokenizer), "What is $3 + 4$?"
 
@@ -232,7 +253,10 @@ def test_the_prompts_of_the_page_are_those_of_qwens_tokenizer(shared_data: Path)
 def test_the_papers_printed_numbers_agree_with_each_other() -> None:
     """Ratios that the paper prints beside the numbers that they come from."""
     value = published("figures").set_index(["experiment", "quantity"])["value"]
-    assert round(value["case_study", "g_1"] / value["case_study", "g_25"], 2) == value["case_study", "spread_phi4-reason-plus"]
+    assert (
+        round(value["case_study", "g_1"] / value["case_study", "g_25"], 2)
+        == value["case_study", "spread_phi4-reason-plus"]
+    )
     assert round(100 * (3 * value["case_study", "q_1"] - 1)) == value["case_study", "over_uniform_1"]
     assert round(100 * 3 * value["case_study", "q_3"]) == value["case_study", "of_uniform_3"]
     increase = value["token_level", "wrong_p2_selected"] / value["token_level", "wrong_p2_all"] - 1
@@ -240,29 +264,48 @@ def test_the_papers_printed_numbers_agree_with_each_other() -> None:
 
 
 def test_the_pages_trl_trainer_has_our_objective(train_jsonl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's own lines, run with the real TRL: one step of gradient descent on 3 micro-batches is our gradient."""
+    """The page's own lines, run with the real TRL: one step of gradient descent on 3 micro-batches is our
+    gradient.
+    """
     rows = [json.loads(line) for line in train_jsonl.read_text(encoding="utf-8").splitlines()]
-    weighted = [{**row, "weight": weight} for row, weight in zip(rows, (2.5, 0.0, 0.5, 1.0, 1.75, 0.25), strict=True)]
+    weighted = [
+        {**row, "weight": weight} for row, weight in zip(rows, (2.5, 0.0, 0.5, 1.0, 1.75, 0.25), strict=True)
+    ]
     train_jsonl.write_text("\n".join(map(json.dumps, weighted)), encoding="utf-8")
     student, rate = str(location(composed().student)), 1e-3
     one_step = {
-        "gradient_accumulation_steps": 3, "per_device_train_batch_size": 2, "max_steps": 1, "optim": "sgd", "learning_rate": rate,
-        "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "output_dir": str(train_jsonl.parent), "save_strategy": "no",
-        "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": [], "disable_tqdm": True,
-    }  # fmt: skip
+        "gradient_accumulation_steps": 3,
+        "per_device_train_batch_size": 2,
+        "max_steps": 1,
+        "optim": "sgd",
+        "learning_rate": rate,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "output_dir": str(train_jsonl.parent),
+        "save_strategy": "no",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": [],
+        "disable_tqdm": True,
+    }
     config = trl.SFTConfig
     monkeypatch.setattr(trl, "SFTConfig", lambda **options: config(**{**options, **one_step}))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(train_jsonl.parent))
     (recipe,) = blocks("train-jsonl.md", "python")
     found: dict[str, Any] = {}
-    exec(recipe.replace('"train.jsonl"', repr(str(train_jsonl))).replace('"my/student"', repr(student)), found)
+    exec(
+        recipe.replace('"train.jsonl"', repr(str(train_jsonl))).replace('"my/student"', repr(student)), found
+    )
 
     model = AutoModelForCausalLM.from_pretrained(student)
     chat = load_chat(student, composed().student)
     examples = read_examples(train_jsonl, chat, 512)
     for example in examples:
         ids = torch.tensor([example.encoded.ids])
-        chances = model(input_ids=ids, use_cache=False).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])
+        chances = (
+            model(input_ids=ids, use_cache=False).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])
+        )
         (-example.weight * chances[example.encoded.prompt_length - 1 :].mean() / len(examples)).backward()
     trained = dict(found["trainer"].model.named_parameters())
     steps = {name: (p.detach() - trained[name].detach()) / rate for name, p in model.named_parameters()}

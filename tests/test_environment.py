@@ -1,4 +1,5 @@
-"""One set of versions: pyproject.toml, environment.yml, environment-sglang.yml, the constraints and the Dockerfile agree.
+"""One set of versions: pyproject.toml, environment.yml, environment-sglang.yml, the constraints and the
+Dockerfile agree.
 
 Only files are compared. `make check-environment` resolves the lists against a package index.
 """
@@ -59,15 +60,23 @@ def test_the_gpu_stack_has_the_versions_of_the_cpu_stack() -> None:
 
 
 def test_sglangs_environment_differs_only_in_what_sglang_requires() -> None:
-    main, own = (dict(line.split("==") for line in environment(f"environment{end}.yml")) for end in ("", "-sglang"))
+    main, own = (
+        dict(line.split("==") for line in environment(f"environment{end}.yml")) for end in ("", "-sglang")
+    )
     assert set(own) - set(main) == {"sglang"} and set(main) - set(own) == {"vllm"}
-    assert {name for name in own if name in main and own[name] != main[name]} == {"torch", "triton", "huggingface-hub"}
+    assert {name for name in own if name in main and own[name] != main[name]} == {
+        "torch",
+        "triton",
+        "huggingface-hub",
+    }
 
 
 @pytest.mark.parametrize("file", ["environment.yml", "environment-sglang.yml"])
 def test_conda_environments_have_a_compiler_and_name_the_driver(file: str) -> None:
     text = (ROOT / file).read_text(encoding="utf-8")
-    assert {"c-compiler", "cxx-compiler"} <= {entry for entry in yaml.safe_load(text)["dependencies"] if isinstance(entry, str)}
+    assert {"c-compiler", "cxx-compiler"} <= {
+        entry for entry in yaml.safe_load(text)["dependencies"] if isinstance(entry, str)
+    }
     assert "driver" in text and "580" in text
 
 
@@ -113,15 +122,24 @@ def test_the_makefile_chooses_the_engine_by_the_driver(tmp_path: Path) -> None:
     smi.write_text('#!/bin/sh\n[ "$GPUS" = none ] || echo "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)"\n')
     smi.chmod(0o755)
     with_gpus, without = made("setup", path=f"{tmp_path}:/usr/bin:/bin"), made("setup", "ENGINE=cpu")
-    assert "-c constraints-gpu.txt --group test --group engine-gpu" in with_gpus and "uninstall" not in with_gpus
+    assert (
+        "-c constraints-gpu.txt --group test --group engine-gpu" in with_gpus and "uninstall" not in with_gpus
+    )
     assert "-c constraints.txt --group test --group engine-cpu" in without and "uninstall" in without
     assert made("setup", "ENGINE=gpu") == with_gpus
 
 
 def instructions() -> list[tuple[str, str]]:
     """The Dockerfile's instructions and their arguments, with continued lines joined and comments removed."""
-    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.M).replace("\\\n", " ")
-    return [(word, rest.strip()) for line in text.splitlines() if line.strip() for word, rest in [line.split(maxsplit=1)]]
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.M).replace(
+        "\\\n", " "
+    )
+    return [
+        (word, rest.strip())
+        for line in text.splitlines()
+        if line.strip()
+        for word, rest in [line.split(maxsplit=1)]
+    ]
 
 
 def test_the_image_has_the_cuda_that_torch_is_built_with() -> None:
@@ -137,7 +155,9 @@ def test_all_that_the_image_copies_and_makes_exists() -> None:
     assert {word for word, _ in found} == kinds
     copied = [rest.split()[:-1] for word, rest in found if word == "COPY"]
     assert all((ROOT / source).exists() for sources in copied for source in sources)
-    before_setup = found[: next(i for i, (word, rest) in enumerate(found) if word == "RUN" and "make setup" in rest)]
+    before_setup = found[
+        : next(i for i, (word, rest) in enumerate(found) if word == "RUN" and "make setup" in rest)
+    ]
     needed = {"Makefile", "pyproject.toml", *CONSTRAINTS}
     assert needed == {source for word, rest in before_setup if word == "COPY" for source in rest.split()[:-1]}
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -147,9 +167,17 @@ def test_all_that_the_image_copies_and_makes_exists() -> None:
 
 
 def test_the_image_leaves_out_what_git_ignores_and_nothing_else() -> None:
-    """The history stays in: manifests record the revision of the code, and whether a tracked file is missing or changed."""
-    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line}
-    left_out = {line.removeprefix("**/") for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line}
+    """The history stays in: manifests record the revision of the code, and whether a tracked file is
+    missing or changed.
+    """
+    ignored = {
+        line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line
+    }
+    left_out = {
+        line.removeprefix("**/")
+        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line
+    }
     assert left_out == ignored
 
 

@@ -1,5 +1,6 @@
-"""Whatever a name, a setting, a file or a folder contains: a sentence or a result, never a stack trace, a hang, or a file
-outside of the outputs."""
+"""Whatever a name, a setting, a file or a folder contains: a sentence or a result, never a stack trace, a
+hang, or a file outside of the outputs.
+"""
 
 import errno
 import json
@@ -48,7 +49,9 @@ def ordinary() -> Any:
 
 
 def refusal(setting: str, ordinary: Any) -> str:
-    """What is said about a setting, from the command line to the checked configuration, without composing it again."""
+    """What is said about a setting, from the command line to the checked configuration, without composing
+    it again.
+    """
     with pytest.raises(LarkError) as error:
         (typed,) = as_hydra_reads([setting])
         override = OverridesParser.create().parse_override(typed)
@@ -154,18 +157,29 @@ def test_a_limit_on_hours_can_be_raised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../../evil", "/abs/evil", "a/b", "..", "a\nb", "\x1b[31m", "x" * 300, "é" * 300, "-rf", "", "a b (c)"]
+    "name",
+    ["../../evil", "/abs/evil", "a/b", "..", "a\nb", "\x1b[31m", "x" * 300, "é" * 300, "-rf", "", "a b (c)"],
 )
 def test_a_name_is_one_part_of_a_path(name: str, tmp_path: Path) -> None:
     found = file_name(name)
-    assert Path(found).name == found and len(f"{found}-0123456789ab".encode()) < 255 and found not in ("", ".", "..")
+    assert (
+        Path(found).name == found
+        and len(f"{found}-0123456789ab".encode()) < 255
+        and found not in ("", ".", "..")
+    )
     assert found.isprintable() and len(found.encode()) <= LONGEST
     (tmp_path / found).mkdir()
     assert found == name or found != file_name(f"{name}.")
 
 
 def test_ordinary_names_stay_as_they_are() -> None:
-    for name in ("qwen2.5-7b", "demo-lark-chi2-teacher-gpt-oss-120b (high)-B3", "lark-B3-weighting=kl", "Größe_2", "模型"):
+    for name in (
+        "qwen2.5-7b",
+        "demo-lark-chi2-teacher-gpt-oss-120b (high)-B3",
+        "lark-B3-weighting=kl",
+        "Größe_2",
+        "模型",
+    ):
         assert file_name(name) == name
 
 
@@ -204,9 +218,15 @@ def test_what_is_no_file_is_a_sentence(kind: str, tmp_path: Path) -> None:
         os.mknod(path, stat.S_IFSOCK | 0o600)
     elif kind in ("loop", "dangling"):
         path.symlink_to(path if kind == "loop" else tmp_path / "nowhere")
-    given = {"device": "/dev/zero", "missing user": "~nobody-here/x.jsonl", "glob": f"{tmp_path}/[a-"}.get(kind, str(path))
+    given = {"device": "/dev/zero", "missing user": "~nobody-here/x.jsonl", "glob": f"{tmp_path}/[a-"}.get(
+        kind, str(path)
+    )
     with pytest.raises(LarkError), time_limit(20, "hangs"):
-        from_dict({**asdict(composed("pool=files", "pool.path=x")), "pool": asdict(rows_of(given))}) if "~" in given else None
+        (
+            from_dict({**asdict(composed("pool=files", "pool.path=x")), "pool": asdict(rows_of(given))})
+            if "~" in given
+            else None
+        )
         list(read(rows_of(given)))
 
 
@@ -221,7 +241,19 @@ def test_a_folder_with_links_in_a_circle_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["it's a $pool; dir", "a,b", 'x"y', "back\\slash", "a\\'b", "é ü", "[list]", "a{b}", "~tilde", "new\nline"]
+    "name",
+    [
+        "it's a $pool; dir",
+        "a,b",
+        'x"y',
+        "back\\slash",
+        "a\\'b",
+        "é ü",
+        "[list]",
+        "a{b}",
+        "~tilde",
+        "new\nline",
+    ],
 )
 def test_a_path_may_contain_anything(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
@@ -240,7 +272,9 @@ def test_a_path_may_contain_anything(name: str, tmp_path: Path) -> None:
         (".*.*.*.*=(x)", "x" * 20_000),
     ],
 )
-def test_a_slow_pattern_is_stopped(pattern: str, response: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_pattern_is_stopped(
+    pattern: str, response: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lark.pool.read.PATTERN_SECONDS", 0.2)
     pool(tmp_path, response=response)
     started = time.monotonic()
@@ -254,21 +288,36 @@ def test_the_documented_pattern_is_fast_on_any_text() -> None:
     pattern = text.split("\"pool.answer_pattern='")[1].split("'\"")[0]
     assert box_answer("<answer>" * 30_000 + "5</answer>", pattern) == "<answer>" * 29_999 + "\\boxed{5}"
     assert box_answer("<answer>" * 30_000, pattern) == "<answer>" * 30_000
-    assert box_answer("First <answer>4</answer>, then <answer>x < 5</answer>.", pattern).endswith("then \\boxed{x < 5}.")
+    assert box_answer("First <answer>4</answer>, then <answer>x < 5</answer>.", pattern).endswith(
+        "then \\boxed{x < 5}."
+    )
 
 
 # Damaged outputs
 
 
 MANIFESTS = [
-    "", "[]", "5", "null", '"x"', "{}", "[" * 100_000, '{"status": "finished"}', '{"status": ["finished"]}',
+    "",
+    "[]",
+    "5",
+    "null",
+    '"x"',
+    "{}",
+    "[" * 100_000,
+    '{"status": "finished"}',
+    '{"status": ["finished"]}',
     '{"status": "finished", "files": []}',
-    '{"status": "finished", "files": {"a": 5}}', '{"status": "finished", "files": {}, "counts": 5}',
-    '{"status": "finished", "files": {"../../x": [1, 2, "a"]}}', '{"status": "finished", "files": {"x": [1, 2.5, "a"]}}',
-    '{"status": "finished", "files": {}, "fingerprint": "of another"}', '{"a": ' + "9" * 5000 + "}",
-    '{"status": "finished", "files": {}}', json.dumps({"status": "finished", "files": {"a" * 300: [1, 2, "a"]}}),
-    json.dumps({"status": "finished", "files": {"a/" * 5000: [1, 2, "a"]}}), '{"status": "finished", "files": {"": [1, 2, "a"]}}',
-]  # fmt: skip
+    '{"status": "finished", "files": {"a": 5}}',
+    '{"status": "finished", "files": {}, "counts": 5}',
+    '{"status": "finished", "files": {"../../x": [1, 2, "a"]}}',
+    '{"status": "finished", "files": {"x": [1, 2.5, "a"]}}',
+    '{"status": "finished", "files": {}, "fingerprint": "of another"}',
+    '{"a": ' + "9" * 5000 + "}",
+    '{"status": "finished", "files": {}}',
+    json.dumps({"status": "finished", "files": {"a" * 300: [1, 2, "a"]}}),
+    json.dumps({"status": "finished", "files": {"a/" * 5000: [1, 2, "a"]}}),
+    '{"status": "finished", "files": {"": [1, 2, "a"]}}',
+]
 
 
 THING = Artifact(Kind("things", 1), "thing", {"a": 1})
@@ -334,7 +383,9 @@ def test_a_duration_that_means_nothing_is_not_known(seconds: object, tmp_path: P
 @pytest.mark.parametrize("cache", ["[]", "5", '{"a": 5}', '{"a": [1]}', '{"a": [1, 2, 3]}', "["])
 def test_a_cache_of_another_shape_is_ignored(cache: str, tmp_path: Path) -> None:
     (tmp_path / ".cache").mkdir()
-    (tmp_path / ".cache" / "checksums.json").write_text(cache.replace('"a"', json.dumps(str(tmp_path / "data"))))
+    (tmp_path / ".cache" / "checksums.json").write_text(
+        cache.replace('"a"', json.dumps(str(tmp_path / "data")))
+    )
     (tmp_path / "data").write_text("x")
     assert Checksums(tmp_path)(tmp_path / "data") == checksum(tmp_path / "data")
 
@@ -421,7 +472,9 @@ def test_outputs_that_are_removed_midway_are_reported_as_that(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "number", [errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EMFILE]
 )
-def test_what_the_disk_refuses_is_a_sentence(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_disk_refuses_is_a_sentence(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(path: Path, text: str) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
@@ -514,7 +567,8 @@ def test_a_current_folder_that_was_removed_is_a_sentence(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("OMP_NUM_THREADS", "2,1"), ("OMP_NUM_THREADS", "x"), ("TMPDIR", "/nowhere"), ("HOME", "/nowhere")]
+    ("name", "value"),
+    [("OMP_NUM_THREADS", "2,1"), ("OMP_NUM_THREADS", "x"), ("TMPDIR", "/nowhere"), ("HOME", "/nowhere")],
 )
 def test_strange_variables_do_no_harm(name: str, value: str, tmp_path: Path) -> None:
     assert command(f"outputs={tmp_path}", *PLAN, prepare=lambda: os.environ.update({name: value})).succeeded

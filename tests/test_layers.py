@@ -1,9 +1,9 @@
 """Imports point downwards only: a module knows nothing of those above it (docs/architecture.md).
 
-Every import of the project's own modules counts: absolute or relative, of a module, of a package or of a name in it, at the
-top of a file or inside a function. An import inside a function runs later, but the module still depends on the other one.
-Imports under `if TYPE_CHECKING:` do not count: they never run. They let a lower module name the types that it is given, such
-as the planner's in `Operation.cost`.
+Every import of the project's own modules counts: absolute or relative, of a module, of a package or of a
+name in it, at the top of a file or inside a function. An import inside a function runs later, but the
+module still depends on the other one. Imports under `if TYPE_CHECKING:` do not count: they never run. They
+let a lower module name the types that it is given, such as the planner's in `Operation.cost`.
 """
 
 import ast
@@ -45,8 +45,9 @@ PACKAGES = ("lark", "experiments")
 
 
 def layer(module: str) -> int | None:
-    """The number of a module's layer; None if no layer contains it. `lark` itself is below all: it has no code. The `__main__` of
-    a package of lark is a command, and in their layer."""
+    """The number of a module's layer; None if no layer contains it. `lark` itself is below all: it has no
+    code. The `__main__` of a package of lark is a command, and in their layer.
+    """
     first, *rest = module.split(".")
     if module == "lark":
         return -1
@@ -59,13 +60,22 @@ def layer(module: str) -> int | None:
 def modules(root: Path) -> dict[str, Path]:
     """Every module and package of the project."""
     files = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
-    return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in files
+    }
 
 
 def imported(name: str, path: Path, known: set[str]) -> set[str]:
     """The project's modules that a module imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    ignored = {id(node) for block in ast.walk(tree) if _is_for_types(block) for child in block.body for node in ast.walk(child)}
+    ignored = {
+        id(node)
+        for block in ast.walk(tree)
+        if _is_for_types(block)
+        for child in block.body
+        for node in ast.walk(child)
+    }
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = {
         target
@@ -98,7 +108,11 @@ def _targets(node: ast.Import | ast.ImportFrom, package: str, known: set[str]) -
 def problems(root: Path) -> list[str]:
     """Modules without a layer, and imports of a higher layer, as sentences."""
     known = modules(root)
-    lost = [f"{name} is in no layer: add it to LAYERS in tests/test_layers.py" for name in known if layer(name) is None]
+    lost = [
+        f"{name} is in no layer: add it to LAYERS in tests/test_layers.py"
+        for name in known
+        if layer(name) is None
+    ]
     placed = {name: number for name in known if (number := layer(name)) is not None}
     return lost + [
         f"{name} imports {other}, which is in a higher layer"
@@ -135,7 +149,9 @@ def tree(tmp_path: Path) -> Path:
         for folder in (path.parent, path.parent.parent):
             if folder != tmp_path:
                 (folder / "__init__.py").touch()
-    (tmp_path / "lark/scoring/methods.py").write_text("from lark.models import chat\nfrom ..models.load import one\n")
+    (tmp_path / "lark/scoring/methods.py").write_text(
+        "from lark.models import chat\nfrom ..models.load import one\n"
+    )
     assert problems(tmp_path) == []
     return tmp_path
 
@@ -187,7 +203,11 @@ def test_no_package_hides_code_in_its_init() -> None:
     for path in (ROOT / "lark").rglob("__init__.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         assert ast.get_docstring(tree), f"{path} has no docstring"
-        rest = tree.body[1:] if path.parent.name != "config" else [n for n in tree.body[1:] if not _names_only(n)]
+        rest = (
+            tree.body[1:]
+            if path.parent.name != "config"
+            else [n for n in tree.body[1:] if not _names_only(n)]
+        )
         assert rest == [], f"{path} has code"
 
 
@@ -203,7 +223,9 @@ def test_a_modules_name_has_one_meaning() -> None:
 
 
 def _names_only(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
+    return isinstance(node, ast.ImportFrom) or (
+        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
 
 
 def test_planning_a_run_imports_no_torch() -> None:

@@ -1,4 +1,6 @@
-"""Nothing that other people wrote is executed, no credential is stored, and what is printed cannot act on what shows it."""
+"""Nothing that other people wrote is executed, no credential is stored, and what is printed cannot act on
+what shows it.
+"""
 
 import ast
 import json
@@ -31,7 +33,11 @@ def test_no_call_lets_a_model_bring_code() -> None:
     missing = []
     for path in sorted((ROOT / "lark").rglob("*.py")):
         tree = ast.parse(path.read_text())
-        for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]:
+        for call in [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        ]:
             assert isinstance(call.func, ast.Attribute)
             owner = ast.unparse(call.func.value)
             if call.func.attr in LOADERS and owner.startswith("Auto"):
@@ -62,7 +68,10 @@ def test_code_in_a_models_folder_does_not_run(tmp_path: Path) -> None:
         }
         (student / name).write_text(json.dumps(values))
     settings = composed(f"student.path={student}").student
-    for load in (lambda: load_chat(str(student), settings), lambda: load_model(str(student), settings, "cpu")):
+    for load in (
+        lambda: load_chat(str(student), settings),
+        lambda: load_model(str(student), settings, "cpu"),
+    ):
         try:
             load()
         except LarkError as error:
@@ -74,10 +83,22 @@ def test_code_in_a_models_folder_does_not_run(tmp_path: Path) -> None:
     "body",
     [
         "{{ 9**(9**9) }}",
-        "{% set ns = namespace(x=9) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x }}",
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}",
-        "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}",
-        "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+        (
+            "{% set ns = namespace(x=9) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{"
+            " ns.x }}"
+        ),
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{%"
+            " endfor %}{% endfor %}"
+        ),
+        (
+            "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor"
+            " %}{{ ns.x }}"
+        ),
+        (
+            "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor"
+            " %}{{ ns.x }}"
+        ),
         "{{ 'x' * 99999999999 }}",
         "{{ 'x'.ljust(99999999999) }}",
         "{{ '%99999999999d' % 1 }}",
@@ -90,7 +111,9 @@ def test_code_in_a_models_folder_does_not_run(tmp_path: Path) -> None:
         "{{ raise_exception('no') }}",
     ],
 )
-def test_a_template_that_loops_explodes_or_reaches_out_is_a_sentence(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_that_loops_explodes_or_reaches_out_is_a_sentence(
+    body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers import AutoTokenizer
 
     from lark.models import sandbox
@@ -125,7 +148,12 @@ def test_credentials_are_recognised(text: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_key_that_starts_like_a_path_is_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:
-    for key in ("/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE", "~nobody-here/K7MDENG", "/" + "x" * 5000, ".K7MDENGbPxRfiCY"):
+    for key in (
+        "/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE",
+        "~nobody-here/K7MDENG",
+        "/" + "x" * 5000,
+        ".K7MDENGbPxRfiCY",
+    ):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
         assert find(f"x={key}") is not None
 
@@ -138,7 +166,11 @@ def test_a_credential_in_pieces_is_redacted(monkeypatch: pytest.MonkeyPatch) -> 
         redactor = Redactor()
         pieces = [redactor.feed(text[at : at + size]) for at in range(0, len(text), size)]
         shown = b"".join([*pieces, redactor.feed(b"")])
-        assert shown == redact(text.decode()).encode() and SECRET.encode() not in shown and b"passw0rd" not in shown
+        assert (
+            shown == redact(text.decode()).encode()
+            and SECRET.encode() not in shown
+            and b"passw0rd" not in shown
+        )
     redactor = Redactor()
     assert redactor.feed(b"\rstep 1 \rstep 2\n") == b"\rstep 1 \rstep 2\n", "a complete line is not held back"
     assert len(redactor.feed(b"x" * 200_000)) == 200_000, "what is held back is bounded"
@@ -146,7 +178,14 @@ def test_a_credential_in_pieces_is_redacted(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     "text",
-    [str(ROOT), "Qwen/Qwen2.5-7B", "0123456789abcdef0123456789abcdef01234567", "data/pool.jsonl", "https://host/a@b", "hf_"],
+    [
+        str(ROOT),
+        "Qwen/Qwen2.5-7B",
+        "0123456789abcdef0123456789abcdef01234567",
+        "data/pool.jsonl",
+        "https://host/a@b",
+        "hf_",
+    ],
 )
 def test_ordinary_settings_are_no_credentials(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN_PATH", "/home/someone/token")
@@ -167,7 +206,9 @@ def holding(folder: Path, text: str) -> list[Path]:
         ("MY_PASSWORD", f"student.path=x/{SECRET}"),
     ],
 )
-def test_a_credential_in_a_setting_is_refused_before_it_is_stored(name: str, setting: str, tmp_path: Path) -> None:
+def test_a_credential_in_a_setting_is_refused_before_it_is_stored(
+    name: str, setting: str, tmp_path: Path
+) -> None:
     ended = command(*small(tmp_path, setting), prepare=lambda: os.environ.update({name: SECRET}))
     assert name in ended.sentence and SECRET not in ended.output
     assert holding(tmp_path, SECRET) == []
@@ -195,8 +236,12 @@ def test_a_run_stores_no_credentials_and_no_file_that_everyone_may_write(tmp_pat
 
     arguments = [argument for argument in small(tmp_path) if not argument.startswith("tracking")]
     assert command(*arguments, "tracking=offline", prepare=prepare).succeeded
-    assert (tmp_path / "runs").exists() and holding(tmp_path, SECRET) == [] and holding(tmp_path, "0" * 40) == []
-    assert [path for path in tmp_path.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o002] == []
+    assert (
+        (tmp_path / "runs").exists() and holding(tmp_path, SECRET) == [] and holding(tmp_path, "0" * 40) == []
+    )
+    assert [
+        path for path in tmp_path.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o002
+    ] == []
 
 
 # What is printed
@@ -218,17 +263,26 @@ def test_names_in_tables_have_no_meaning_in_any_format() -> None:
     markdown = markdown_table(["name"], [[name], [Cell(name, best=True)]])
     assert len(markdown.splitlines()) == 4
     for sign in ("|b", "<script", "[l]", "`c", "**d"):
-        assert all(sign not in line.replace(f"\\{sign[0]}", "").replace("\\*", "") for line in markdown.splitlines()[2:3])
+        assert all(
+            sign not in line.replace(f"\\{sign[0]}", "").replace("\\*", "")
+            for line in markdown.splitlines()[2:3]
+        )
     latex = latex_table(["name"], [[Cell(name)]], "A caption", "x")
     (row,) = [line for line in latex.splitlines() if "script" in line]
-    assert r"\textbackslash{}" in row and r"\&" in row and r"\$x\$" in row and r"\{y\}" in row and r"\%" in row
+    assert (
+        r"\textbackslash{}" in row and r"\&" in row and r"\$x\$" in row and r"\{y\}" in row and r"\%" in row
+    )
     assert len(text_table(["name"], [[name]]).splitlines()) == 3
 
 
-@pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3", "\t=1", '=HYPERLINK("http://e")'])
+@pytest.mark.parametrize(
+    "text", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3", "\t=1", '=HYPERLINK("http://e")']
+)
 def test_a_cell_of_a_csv_file_is_no_formula(text: str) -> None:
     assert str(csv_text(text)).startswith(("'", "\\t"))
-    assert pd.DataFrame({"a": [text]}).map(csv_text).to_csv(index=False).splitlines()[1].lstrip('"')[0] in "'\\"
+    assert (
+        pd.DataFrame({"a": [text]}).map(csv_text).to_csv(index=False).splitlines()[1].lstrip('"')[0] in "'\\"
+    )
 
 
 @pytest.mark.parametrize("value", ["-1.5", "+3", "-1e-5", "LARK", "", 5, -2.5, None, "q-1"])
@@ -248,11 +302,16 @@ def test_a_teachers_name_can_be_drawn(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["it's a pool", "a; touch pwned", "$(shell touch pwned)", "$HOME/x", "`touch pwned`", 'a"b', "a\\b"]
+    "value",
+    ["it's a pool", "a; touch pwned", "$(shell touch pwned)", "$HOME/x", "`touch pwned`", 'a"b', "a\\b"],
 )
 def test_a_variable_of_make_is_one_word(value: str, tmp_path: Path) -> None:
     made = subprocess.run(
-        ["make", "-n", "run", f"POOL={value}", "ENGINE=cpu"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "-n", "run", f"POOL={value}", "ENGINE=cpu"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     (line,) = [line for line in made.stdout.splitlines() if " run.py " in line]
     show = f"{sys.executable} -c 'import sys; print(sys.argv[-1], end=\"\")' {line.split(' run.py ')[1]}"

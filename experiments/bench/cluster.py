@@ -1,13 +1,15 @@
-"""A run of millions of trajectories on 1 to 512 GPUs that fail: the planner's formulas against a simulation of the real queue.
+"""A run of millions of trajectories on 1 to 512 GPUs that fail: the planner's formulas against a simulation
+of the real queue.
 
 Run as: python -m experiments.bench.cluster                        10 million trajectories, Qwen-2.5-7B, A100s
         python -m experiments.bench.cluster --quick                fewer trajectories and GPUs
         python -m experiments.bench.cluster --trajectories 1000000 --failures 0.02
 
-The simulation gives shards to workers with `lark.cluster.dispatch.Dispatch`, the queue that a Ray cluster uses. The shards of
-the scoring pass are cut by `lark.scoring.shards.cut` from drawn lengths, and each takes the time of its own FLOPs. Workers fail at
-random, lose the shard they are at, and are replaced. Training starts again from its last checkpoint when one of its GPUs fails.
-Writes cluster.png, cluster.pdf and cluster.csv to outputs/bench.
+The simulation gives shards to workers with `lark.cluster.dispatch.Dispatch`, the queue that a Ray cluster
+uses. The shards of the scoring pass are cut by `lark.scoring.shards.cut` from drawn lengths, and each takes
+the time of its own FLOPs. Workers fail at random, lose the shard they are at, and are replaced. Training
+starts again from its last checkpoint when one of its GPUs fails. Writes cluster.png, cluster.pdf and
+cluster.csv to outputs/bench.
 """
 
 import argparse
@@ -55,9 +57,16 @@ class Simulated:
 
 
 def simulate(
-    part: Part, costs: Sequence[float], gpus: int, failures: float, random: np.random.Generator, many: bool = False
+    part: Part,
+    costs: Sequence[float],
+    gpus: int,
+    failures: float,
+    random: np.random.Generator,
+    many: bool = False,
 ) -> Simulated:
-    """Carry out a part once. `costs`: seconds of its shards, or of its intervals between checkpoints on one GPU."""
+    """Carry out a part once. `costs`: seconds of its shards, or of its intervals between checkpoints on one
+    GPU.
+    """
     used = max(1, min(gpus, part.most))
     if part.divided == "not":
         return Simulated(part.start + part.work + part.whole, 0.0)
@@ -66,7 +75,9 @@ def simulate(
     return _shards(part, costs, min(used, len(costs)), failures / 3600, random, many)
 
 
-def _together(part: Part, intervals: Sequence[float], used: int, rate: float, random: np.random.Generator) -> Simulated:
+def _together(
+    part: Part, intervals: Sequence[float], used: int, rate: float, random: np.random.Generator
+) -> Simulated:
     """Processes that need each other: one failure costs the interval of all."""
     now, again, lost = part.start, DETECTION + REPLACEMENT + part.start, 0.0
     for interval in intervals:
@@ -80,7 +91,9 @@ def _together(part: Part, intervals: Sequence[float], used: int, rate: float, ra
 def _shards(
     part: Part, costs: Sequence[float], workers: int, rate: float, random: np.random.Generator, many: bool
 ) -> Simulated:
-    """Workers that take shards from the real queue. An event is the end of a take, a failure, or a worker that is ready."""
+    """Workers that take shards from the real queue. An event is the end of a take, a failure, or a worker
+    that is ready.
+    """
     by_name = {f"{number}": float(cost) for number, cost in enumerate(costs)}
     queue = Dispatch([Shard(name, cost=cost) for name, cost in by_name.items()], many)
     events: list[tuple[float, int, str, list[Shard]]] = []
@@ -119,7 +132,9 @@ def _shards(
     return Simulated(now + part.whole, lost)
 
 
-def _split(taken: Sequence[Shard], seconds: dict[str, float], until: float) -> tuple[list[Shard], list[Shard]]:
+def _split(
+    taken: Sequence[Shard], seconds: dict[str, float], until: float
+) -> tuple[list[Shard], list[Shard]]:
     """The shards of a take that were finished before a failure, and the others."""
     ends = np.cumsum([seconds[shard.name] for shard in taken])
     done = int(np.searchsorted(ends, until, side="right"))
@@ -141,21 +156,35 @@ def shard_seconds(
         shape = shape_of(config.student)
         assert shape is not None
         pairs = zip(lengths.total, lengths.response, strict=True)
-        flops = np.array([forward_flops(shape, np.array([tokens]), np.array([out])).forward for tokens, out in pairs])[drawn]
+        flops = np.array(
+            [forward_flops(shape, np.array([tokens]), np.array([out])).forward for tokens, out in pairs]
+        )[drawn]
         ends = np.concatenate([[0.0], np.cumsum(flops)])
-        work = np.array([ends[rows.stop] - ends[rows.start] for rows in cut(cost(total), config.scoring.shard_tokens)])
+        work = np.array(
+            [ends[rows.stop] - ends[rows.start] for rows in cut(cost(total), config.scoring.shard_tokens)]
+        )
     return work / work.sum() * part.work
 
 
 def compare(
-    config: Config, steps: Sequence[Step], trajectories: int, counts: Sequence[int], failures: Sequence[float], repeats: int
+    config: Config,
+    steps: Sequence[Step],
+    trajectories: int,
+    counts: Sequence[int],
+    failures: Sequence[float],
+    repeats: int,
 ) -> pd.DataFrame:
     """Hours by the formulas and by simulation, one row per number of GPUs, rate of failures and step."""
     return pd.DataFrame(_compare(config, steps, trajectories, counts, failures, repeats))
 
 
 def _compare(
-    config: Config, steps: Sequence[Step], trajectories: int, counts: Sequence[int], failures: Sequence[float], repeats: int
+    config: Config,
+    steps: Sequence[Step],
+    trajectories: int,
+    counts: Sequence[int],
+    failures: Sequence[float],
+    repeats: int,
 ) -> Iterator[dict[str, object]]:
     lengths, random = pool_lengths(config), np.random.default_rng(0)
     known: dict[str, np.ndarray] = {}
@@ -171,13 +200,19 @@ def _compare(
                 planned = expected(part, gpus, rate)
                 ends = planned.seconds < inf
                 runs = (
-                    [simulate(part, costs, gpus, rate, random, many) for _ in range(count)] if ends else [Simulated(inf, inf)]
+                    [simulate(part, costs, gpus, rate, random, many) for _ in range(count)]
+                    if ends
+                    else [Simulated(inf, inf)]
                 )
                 yield {
-                    "gpus": gpus, "failures_per_gpu_hour": rate, "step": part.name, "planned_hours": planned.seconds / 3600,
+                    "gpus": gpus,
+                    "failures_per_gpu_hour": rate,
+                    "step": part.name,
+                    "planned_hours": planned.seconds / 3600,
                     "simulated_hours": float(np.mean([run.seconds for run in runs])) / 3600,
-                    "planned_lost": planned.lost / 3600, "simulated_lost": float(np.mean([run.lost for run in runs])) / 3600,
-                }  # fmt: skip
+                    "planned_lost": planned.lost / 3600,
+                    "simulated_lost": float(np.mean([run.lost for run in runs])) / 3600,
+                }
 
 
 def totals(table: pd.DataFrame) -> pd.DataFrame:
@@ -193,13 +228,17 @@ def draw(table: pd.DataFrame, trajectories: int) -> Figure:
     found = totals(table)
     for number, (rate, rows) in enumerate(found.groupby("failures_per_gpu_hour")):
         colour, ends = OKABE_ITO[number], "" if rows["planned_hours"].min() < inf else " (does not finish)"
-        left.plot(rows["gpus"], rows["planned_hours"], color=colour, label=f"{rate:g} failures per GPU-hour{ends}")
+        left.plot(
+            rows["gpus"], rows["planned_hours"], color=colour, label=f"{rate:g} failures per GPU-hour{ends}"
+        )
         left.plot(rows["gpus"], rows["simulated_hours"], MARKERS[number], color=colour, markersize=4.5)
     first = found[found["failures_per_gpu_hour"] == found["failures_per_gpu_hour"].min()]
     ideal = first["planned_hours"].iloc[0] * first["gpus"].iloc[0] / first["gpus"]
     left.plot(first["gpus"], ideal, ":", color=GREY, label="in proportion to GPUs")
     left.plot([], [], "-o", color=GREY, markersize=4.5, label="line: planner, marker: simulation")
-    left.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="hours", title=f"{trajectories:,} trajectories")
+    left.set(
+        xscale="log", yscale="log", xlabel="GPUs", ylabel="hours", title=f"{trajectories:,} trajectories"
+    )
     counts = sorted(table["gpus"].unique())
     left.set_xticks(counts, [str(count) for count in counts])
     left.minorticks_off()
@@ -212,10 +251,22 @@ def draw(table: pd.DataFrame, trajectories: int) -> Figure:
     bottom = np.zeros(len(shares))
     for number, step in enumerate(shares.columns):
         values = shares[step].fillna(0.0).to_numpy()
-        right.bar(range(len(shares)), values, bottom=bottom, color=OKABE_ITO[number % len(OKABE_ITO)], label=step, width=0.8)
+        right.bar(
+            range(len(shares)),
+            values,
+            bottom=bottom,
+            color=OKABE_ITO[number % len(OKABE_ITO)],
+            label=step,
+            width=0.8,
+        )
         bottom += values
     right.set_xticks(range(len(shares)), [str(count) for count in shares.index])
-    right.set(xlabel="GPUs", ylabel="share of the time", title=f"which step takes it, at {chosen:g} failures", ylim=(0, 1))
+    right.set(
+        xlabel="GPUs",
+        ylabel="share of the time",
+        title=f"which step takes it, at {chosen:g} failures",
+        ylim=(0, 1),
+    )
     right.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
@@ -232,7 +283,9 @@ def _within(key: str, kind: type[int] | type[float]) -> Callable[[str], float]:
     def read(text: str) -> float:
         value = kind(text)
         if not (kind is int) <= value <= LIMITS[key]:
-            raise argparse.ArgumentTypeError(f"{text}: must be a number from {int(kind is int)} to {LIMITS[key]:,}")
+            raise argparse.ArgumentTypeError(
+                f"{text}: must be a number from {int(kind is int)} to {LIMITS[key]:,}"
+            )
         return value
 
     return read
@@ -240,13 +293,21 @@ def _within(key: str, kind: type[int] | type[float]) -> Callable[[str], float]:
 
 def main() -> None:
     log_to()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="100,000 trajectories on up to 64 GPUs")
     parser.add_argument("--trajectories", type=_within("trajectories", int), help="10,000,000 unless --quick")
     parser.add_argument(
-        "--failures", type=_within("failures_per_gpu_hour", float), nargs="+", default=[0.0, 0.002, 0.02], help="per GPU-hour"
+        "--failures",
+        type=_within("failures_per_gpu_hour", float),
+        nargs="+",
+        default=[0.0, 0.002, 0.02],
+        help="per GPU-hour",
     )
-    parser.add_argument("--repeats", type=int, default=5, help="simulations with failures; 100 times as many of training")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="simulations with failures; 100 times as many of training"
+    )
     parser.add_argument("--outputs", type=Path, help="the same as the setting outputs=")
     parser.add_argument("settings", nargs="*", help=f"settings of run.py, added to {' '.join(SETTINGS)}")
     given = parser.parse_args()
@@ -262,16 +323,31 @@ def main() -> None:
     for values in found.to_dict("records"):
         r = {str(name): float(value) for name, value in values.items()}
         ends = r["planned_hours"] < inf
-        times = [duration(r["planned_hours"] * 3600), duration(r["simulated_hours"] * 3600) if ends else "not simulated"]
+        times = [
+            duration(r["planned_hours"] * 3600),
+            duration(r["simulated_hours"] * 3600) if ends else "not simulated",
+        ]
         ratio = f"{r['planned_hours'] / r['simulated_hours']:.3f}" if ends else ""
         lost = [f"{r[f'{who}_lost']:,.1f}" if ends else "" for who in ("planned", "simulated")]
         rows.append([f"{r['failures_per_gpu_hour']:g}", f"{r['gpus']:.0f}", *times, ratio, *lost])
-    header = ["failures per GPU-hour", "GPUs", "planner", "simulation", "ratio", "lost GPU-hours, planner", "simulation"]
+    header = [
+        "failures per GPU-hour",
+        "GPUs",
+        "planner",
+        "simulation",
+        "ratio",
+        "lost GPU-hours, planner",
+        "simulation",
+    ]
     log.info("%s", text_table(header, rows))
     for rate, part in found.groupby("failures_per_gpu_hour"):
         count = stops_falling(dict(zip(part["gpus"], part["simulated_hours"], strict=True)))
         if count is not None:
-            log.info("%g failures per GPU-hour: beyond %d GPUs, twice as many save less than a tenth of the time", rate, count)
+            log.info(
+                "%g failures per GPU-hour: beyond %d GPUs, twice as many save less than a tenth of the time",
+                rate,
+                count,
+            )
     folder_ = (given.outputs or config.outputs_path) / "bench"
     folder_.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder_ / "cluster.csv", index=False)

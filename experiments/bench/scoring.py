@@ -1,20 +1,22 @@
-"""Time and memory of the statistics, relative to the forward pass that they need anyway, compared with the usual ways.
+"""Time and memory of the statistics, relative to the forward pass that they need anyway, compared with the
+usual ways.
 
-Run as: python -m experiments.bench.scoring [--quick] [--threads 1]
-Time: about 10 minutes on 2 idle cores, 1 minute with --quick. On a busy machine use --threads 1: it then measures the
-processor time of one thread, which other jobs disturb less, and takes twice as long.
-Expect: `ours` at most 1.00 times the bare forward pass to logits (1.25 without a compiler), and under 256 MiB; the
-selection from 5,000 questions with 33 candidates each in under 1 s, for every method and weighting.
-Writes outputs/bench/scoring.csv, scoring.png and selection.csv.
+Run as: python -m experiments.bench.scoring [--quick] [--threads 1] Time: about 10 minutes on 2 idle cores,
+1 minute with --quick. On a busy machine use --threads 1: it then measures the processor time of one thread,
+which other jobs disturb less, and takes twice as long. Expect: `ours` at most 1.00 times the bare forward
+pass to logits (1.25 without a compiler), and under 256 MiB; the selection from 5,000 questions with 33
+candidates each in under 1 s, for every method and weighting. Writes outputs/bench/scoring.csv, scoring.png
+and selection.csv.
 
-Models. Random weights in fp32, in the shapes of SmolLM2-135M (V = 49,152) and Qwen2.5-0.5B (V = 151,936) with all their
-layers, so that the ratio is the one that users see: with fewer layers, the head and any change to it have more weight.
-Time. Every variant needs the same backbone. So each round runs the backbone once, and then every variant's head on its
-output, in rotating order; a variant's ratio is (backbone + its head) / (backbone + bare head) within the round, and the
-median over rounds is reported. To check that adding the times is valid, the model's own forward pass and ours also run
-end to end at the smallest size and are compared.
-Memory. The rise of the resident set while a head runs, from the kernel's high-water mark (VmHWM). Beforehand, free memory
-is returned (malloc_trim) and the mark is reset (5 to /proc/self/clear_refs), so no earlier variant's memory counts.
+Models. Random weights in fp32, in the shapes of SmolLM2-135M (V = 49,152) and Qwen2.5-0.5B (V = 151,936)
+with all their layers, so that the ratio is the one that users see: with fewer layers, the head and any
+change to it have more weight. Time. Every variant needs the same backbone. So each round runs the backbone
+once, and then every variant's head on its output, in rotating order; a variant's ratio is (backbone + its
+head) / (backbone + bare head) within the round, and the median over rounds is reported. To check that
+adding the times is valid, the model's own forward pass and ours also run end to end at the smallest size
+and are compared. Memory. The rise of the resident set while a head runs, from the kernel's high-water mark
+(VmHWM). Beforehand, free memory is returned (malloc_trim) and the mark is reset (5 to
+/proc/self/clear_refs), so no earlier variant's memory counts.
 """
 
 import argparse
@@ -75,8 +77,9 @@ class Size:
 
 @dataclass(frozen=True)
 class Result:
-    """One row of the table. `ratio` is relative to the bare forward pass to logits. `peak_mib` excludes what the work
-    starts with: the model, and for a head the hidden states."""
+    """One row of the table. `ratio` is relative to the bare forward pass to logits. `peak_mib` excludes
+    what the work starts with: the model, and for a head the hidden states.
+    """
 
     shape: str
     vocabulary: int
@@ -161,10 +164,14 @@ def random_student(size: Size) -> PreTrainedModel:
     }
     if size.shape == "SmolLM2-135M":
         heads: dict[str, Any] = {"num_attention_heads": 9, "num_key_value_heads": 3}
-        llama = LlamaConfig(hidden_size=576, intermediate_size=1536, num_hidden_layers=size.layers or 30, **heads, **common)
+        llama = LlamaConfig(
+            hidden_size=576, intermediate_size=1536, num_hidden_layers=size.layers or 30, **heads, **common
+        )
         return LlamaForCausalLM(llama).eval()
     heads = {"num_attention_heads": 14, "num_key_value_heads": 2}
-    qwen = Qwen2Config(hidden_size=896, intermediate_size=4864, num_hidden_layers=size.layers or 24, **heads, **common)
+    qwen = Qwen2Config(
+        hidden_size=896, intermediate_size=4864, num_hidden_layers=size.layers or 24, **heads, **common
+    )
     return Qwen2ForCausalLM(qwen).eval()
 
 
@@ -195,7 +202,9 @@ def fits(variant: str, size: Size) -> bool:
 
 
 def measure_size(size: Size) -> list[Result]:
-    """Measure all variants that fit into memory at one size, and at the smallest size two of them end to end."""
+    """Measure all variants that fit into memory at one size, and at the smallest size two of them end to
+    end.
+    """
     model = random_student(size)
     head = Head.of(model)
     ids = torch.randint(0, size.vocabulary, (1, size.tokens + 1))
@@ -221,11 +230,16 @@ def measure_size(size: Size) -> list[Result]:
                 total, peaks[name] = measure(whole)[:2]
                 seconds[name].append(total)
         log.info("%s, V = %s, T = %s: round %d of %d", *size.label, turn + 1, size.rounds)
-    return [summary(size, name, seconds, peaks) for name in [BACKBONE, *heads, *([BARE_WHOLE, OURS_WHOLE] * size.end_to_end)]]
+    return [
+        summary(size, name, seconds, peaks)
+        for name in [BACKBONE, *heads, *([BARE_WHOLE, OURS_WHOLE] * size.end_to_end)]
+    ]
 
 
 def summary(size: Size, name: str, seconds: dict[str, list[float]], peaks: dict[str, float]) -> Result:
-    """One row of the table. Ratios are within a round; NaN if the bare logits, the reference, did not fit into memory."""
+    """One row of the table. Ratios are within a round; NaN if the bare logits, the reference, did not fit
+    into memory.
+    """
     yardstick = seconds[BARE_WHOLE if name == OURS_WHOLE else BARE] or [float("nan")] * size.rounds
     ratios = [mine / bare for mine, bare in zip(seconds[name], yardstick, strict=True)]
     return Result(
@@ -241,13 +255,23 @@ def draw(results: list[Result], path: Path) -> None:
 
     sizes = list(dict.fromkeys((r.vocabulary, r.tokens) for r in results))
     names = [BACKBONE, *VARIANTS]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 0.55 * len(sizes) * len(names) ** 0.5 + 2.6), layout="constrained")
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(12, 0.55 * len(sizes) * len(names) ** 0.5 + 2.6), layout="constrained"
+    )
     for i, name in enumerate(names):
         rows = {(r.vocabulary, r.tokens): r for r in results if r.variant == name}
-        where = [j + (i - len(names) / 2) / (len(names) + 1.5) for j, size in enumerate(sizes) if size in rows]
+        where = [
+            j + (i - len(names) / 2) / (len(names) + 1.5) for j, size in enumerate(sizes) if size in rows
+        ]
         colour = "#c0392b" if name.startswith("ours") else str(0.25 + 0.1 * i)
         hatch = {UNCOMPILED: "///", DETAILED: "..."}.get(name)
-        style = {"height": 1 / (len(names) + 1.5), "color": colour, "label": name, "hatch": hatch, "edgecolor": "white"}
+        style = {
+            "height": 1 / (len(names) + 1.5),
+            "color": colour,
+            "label": name,
+            "hatch": hatch,
+            "edgecolor": "white",
+        }
         left.barh(where, [r.ratio for r in rows.values()], **style)
         right.barh(where, [max(r.peak_mib, 1) for r in rows.values()], **style)
         for axis, texts in (
@@ -272,7 +296,9 @@ def draw(results: list[Result], path: Path) -> None:
 
 
 def measure_selection(questions: int = 5000, candidates: int = 33, rounds: int = 5) -> list[SelectionResult]:
-    """Measure every method that reads the pass's statistics, and LARK with every weighting, at the paper's scale."""
+    """Measure every method that reads the pass's statistics, and LARK with every weighting, at the paper's
+    scale.
+    """
     rng, rows = np.random.default_rng(0), questions * candidates
     n_tokens = rng.integers(500, 30_000, rows)
     nll = n_tokens * rng.gamma(4, 0.1, rows)
@@ -288,17 +314,29 @@ def measure_selection(questions: int = 5000, candidates: int = 33, rounds: int =
     ).sample(frac=1, random_state=0)
     cases = [(name, "uniform") for name, method in METHODS.items() if method.needs == {"statistics"}]
     results = []
-    for name, weighting in [*cases, *(("lark", weighting) for weighting in WEIGHTINGS if weighting != "uniform")]:
+    for name, weighting in [
+        *cases,
+        *(("lark", weighting) for weighting in WEIGHTINGS if weighting != "uniform"),
+    ]:
         method, seconds = METHODS[name], []
         for _ in range(rounds):
             start = time.perf_counter()
             score = method.score(pool)
             made = select(
-                score, pool["question_id"], pool["candidate_id"], 3, weighting, higher_is_better=method.higher_is_better,
-            )  # fmt: skip
+                score,
+                pool["question_id"],
+                pool["candidate_id"],
+                3,
+                weighting,
+                higher_is_better=method.higher_is_better,
+            )
             character(score if method.higher_is_better else -score, pool, made.row)
             seconds.append(time.perf_counter() - start)
-        results.append(SelectionResult(name, weighting, questions, candidates, median(seconds), min(seconds), max(seconds)))
+        results.append(
+            SelectionResult(
+                name, weighting, questions, candidates, median(seconds), min(seconds), max(seconds)
+            )
+        )
     return results
 
 
@@ -308,8 +346,12 @@ def verdicts(results: list[Result]) -> list[str]:
     for size in dict.fromkeys((r.vocabulary, r.tokens) for r in results):
         found = {r.variant: r for r in results if (r.vocabulary, r.tokens) == size}
         for name, limit in ((OURS, 1.00), (UNCOMPILED, 1.25)):
-            reached = "reached" if found[name].ratio <= limit and found[name].peak_mib < 256 else "NOT reached"
-            time_and_memory = f"{found[name].ratio:.3f} (at most {limit:.2f}), {found[name].peak_mib:.0f} MiB (under 256)"
+            reached = (
+                "reached" if found[name].ratio <= limit and found[name].peak_mib < 256 else "NOT reached"
+            )
+            time_and_memory = (
+                f"{found[name].ratio:.3f} (at most {limit:.2f}), {found[name].peak_mib:.0f} MiB (under 256)"
+            )
             lines.append(f"V = {size[0]:,}, T = {size[1]:,}, {name}: {time_and_memory}: {reached}")
     return lines
 
@@ -326,28 +368,42 @@ def write(results: Sequence[Result] | Sequence[SelectionResult], path: Path) -> 
 def main() -> None:
     log_to()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a model of six layers: ratios are less realistic")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time")
+    parser.add_argument(
+        "--quick", action="store_true", help="a model of six layers: ratios are less realistic"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="1: measure processor time"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     FOLDER.mkdir(parents=True, exist_ok=True)
     results: list[Result] = []
     for size in QUICK if arguments.quick else FULL:
         results += measure_size(size)
-        write(results, FOLDER / "scoring.csv")  # after each size, so that an interrupted run leaves what it has
+        write(
+            results, FOLDER / "scoring.csv"
+        )  # after each size, so that an interrupted run leaves what it has
         draw(results, FOLDER / "scoring.png")
     rows = [
         [r.shape, f"{r.vocabulary:,}", f"{r.tokens:,}", r.variant, f"{r.seconds:.2f}", f"{r.ratio:.3f}",
          f"{r.lowest:.3f}-{r.highest:.3f}", f"{r.peak_mib:,.0f}"]
         for r in results
     ]  # fmt: skip
-    log.info("\n%s\n", text_table(["shape", "V", "T", "variant", "seconds", "ratio", "lowest-highest", "MiB"], rows, right=4))
+    log.info(
+        "\n%s\n",
+        text_table(
+            ["shape", "V", "T", "variant", "seconds", "ratio", "lowest-highest", "MiB"], rows, right=4
+        ),
+    )
     log.info("\n".join(verdicts(results)))
     selection = measure_selection()
     write(selection, FOLDER / "selection.csv")
     rows = [[s.method, s.weighting, f"{s.seconds:.3f}", f"{s.lowest:.3f}-{s.highest:.3f}"] for s in selection]
     header = ["method", "weighting", "seconds", "lowest-highest"]
-    log.info("\n3 of 33 candidates for each of 5,000 questions (under 1 s):\n\n%s", text_table(header, rows, right=2))
+    log.info(
+        "\n3 of 33 candidates for each of 5,000 questions (under 1 s):\n\n%s",
+        text_table(header, rows, right=2),
+    )
 
 
 if __name__ == "__main__":

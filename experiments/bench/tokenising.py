@@ -5,10 +5,11 @@ Time: about 2 minutes on 2 idle cores, half a minute with --quick.
 Expect: at least 1.7 times the rate of one thread with 2 threads.
 Writes outputs/bench/tokenising.csv.
 
-The texts are a demo pool with every response 50 times in a row (thousands of tokens, as in a real pool), encoded as the
-operation `lengths` encodes them. The number of threads is fixed when a process first tokenises, so each one is measured in
-its own process. There are two rates: by the time that passes, and by the processor time of the critical path (that of the main
-thread and of the busiest of the others), which other jobs disturb less.
+The texts are a demo pool with every response 50 times in a row (thousands of tokens, as in a real pool),
+encoded as the operation `lengths` encodes them. The number of threads is fixed when a process first
+tokenises, so each one is measured in its own process. There are two rates: by the time that passes, and by
+the processor time of the critical path (that of the main thread and of the busiest of the others), which
+other jobs disturb less.
 """
 
 import argparse
@@ -42,14 +43,21 @@ def thread_seconds() -> dict[str, float]:
 
 
 def rates(tokenizer: Path, variant: str, questions: int) -> tuple[float, float]:
-    """Response tokens per second of this process: by the clock, and by its critical path. Threads and caches exist before."""
+    """Response tokens per second of this process: by the clock, and by its critical path. Threads and
+    caches exist before.
+    """
     chat = ChatFormat(AutoTokenizer.from_pretrained(tokenizer))
     rows = [{**row, "response": f"{row['response']}\n" * COPIES} for row in trajectories(questions, seed=0)]
 
     def tokens(some: list[dict[str, object]]) -> int:
         if variant == OURS:
             return sum(encoded.n_response for encoded in chat.encode_many(some, LONGEST))
-        return sum(map(len, chat.tokenizer([str(row["response"]) for row in some], add_special_tokens=False)["input_ids"]))
+        return sum(
+            map(
+                len,
+                chat.tokenizer([str(row["response"]) for row in some], add_special_tokens=False)["input_ids"],
+            )
+        )
 
     tokens(rows[:100])
     before, started = thread_seconds(), time.perf_counter()
@@ -64,15 +72,27 @@ def measured(tokenizer: Path, questions: int, variant: str, threads: int) -> tup
     env = {**os.environ, "TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": str(threads)}
     program = [sys.executable, "-m", "experiments.bench.tokenising"]
     arguments = [*program, "--tokenizer", str(tokenizer), "--questions", str(questions), "--measure", variant]
-    return tuple(map(float, subprocess.run(arguments, env=env, capture_output=True, text=True, check=True).stdout.split()))
+    return tuple(
+        map(
+            float,
+            subprocess.run(arguments, env=env, capture_output=True, text=True, check=True).stdout.split(),
+        )
+    )
 
 
 def main() -> None:
     log_to()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokenizer", type=Path, default=DEMO, help="a folder with a tokenizer and a chat template")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--questions", type=int, default=QUESTIONS, help="questions of the demo pool, with 33 trajectories each"
+        "--tokenizer", type=Path, default=DEMO, help="a folder with a tokenizer and a chat template"
+    )
+    parser.add_argument(
+        "--questions",
+        type=int,
+        default=QUESTIONS,
+        help="questions of the demo pool, with 33 trajectories each",
     )
     parser.add_argument("--quick", action="store_true", help="one round instead of three")
     parser.add_argument("--measure", choices=(OURS, CALL), help=argparse.SUPPRESS)
@@ -86,17 +106,27 @@ def main() -> None:
     best: dict[tuple[str, int], tuple[float, ...]] = dict.fromkeys(kinds, (0.0, 0.0))
     for _ in range(1 if arguments.quick else 3):
         for kind in kinds:
-            best[kind] = tuple(map(max, best[kind], measured(arguments.tokenizer, arguments.questions, *kind)))
+            best[kind] = tuple(
+                map(max, best[kind], measured(arguments.tokenizer, arguments.questions, *kind))
+            )
     rows = []
     for name, count in kinds:
-        clock, path = (f"{ours / one:.2f}" for ours, one in zip(best[name, count], best[name, 1], strict=True))
+        clock, path = (
+            f"{ours / one:.2f}" for ours, one in zip(best[name, count], best[name, 1], strict=True)
+        )
         rows.append([name, str(count), f"{best[name, count][0]:.0f}", clock, path])
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "tokenising.csv").open("w", newline="", encoding="utf-8") as handle:
         csv.writer(handle).writerows(
-            [["variant", "threads", "tokens_per_second", "ratio_to_one_thread", "ratio_by_processor_time"], *rows]
+            [
+                ["variant", "threads", "tokens_per_second", "ratio_to_one_thread", "ratio_by_processor_time"],
+                *rows,
+            ]
         )
-    log.info("%s", text_table(["tokenising", "threads", "tokens/s", "ratio to one thread", "by processor time"], rows))
+    log.info(
+        "%s",
+        text_table(["tokenising", "threads", "tokens/s", "ratio to one thread", "by processor time"], rows),
+    )
 
 
 if __name__ == "__main__":

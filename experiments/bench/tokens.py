@@ -1,16 +1,18 @@
-"""Bytes per token of the statistics that `scoring.tokens` keeps, and the time to read a question, beside the layout of version 1.
+"""Bytes per token of the statistics that `scoring.tokens` keeps, and the time to read a question, beside
+the layout of version 1.
 
-Run as: python -m experiments.bench.tokens [--quick] [--student <folder>]
-Time: about 2 minutes on 2 idle cores, 20 seconds with --quick.
-Expect: about 6 bytes per token, and 12 more for the alternatives; all 33 candidates of a question in under 0.1 s.
-Writes outputs/bench/tokens.csv.
+Run as: python -m experiments.bench.tokens [--quick] [--student <folder>] Time: about 2 minutes on 2 idle
+cores, 20 seconds with --quick. Expect: about 6 bytes per token, and 12 more for the alternatives; all 33
+candidates of a question in under 0.1 s. Writes outputs/bench/tokens.csv.
 
-Version 1 had a row per token with 9 numbers and no entropy or alternatives; version 2 has a row per trajectory and a row group per
-question (lark/scoring/tokens.py). Bytes are those of real statistics: the demo's pool under the demo's student, or under another
-one (`--student`), both layouts from one pass. Reading is measured on an artifact of the paper's proportions: 5,000 questions, 8 in
-each file, with 33 candidates. In 5 files they have 8,000 tokens each, in the others one; a reader has to find the file among all.
-The numbers are random, so they compress less than real ones, and reading takes longer. Version 1 is read with the question as a
-filter, which skips what it can; its readers used to read everything. Time is processor time, which other jobs disturb less.
+Version 1 had a row per token with 9 numbers and no entropy or alternatives; version 2 has a row per
+trajectory and a row group per question (lark/scoring/tokens.py). Bytes are those of real statistics: the
+demo's pool under the demo's student, or under another one (`--student`), both layouts from one pass.
+Reading is measured on an artifact of the paper's proportions: 5,000 questions, 8 in each file, with 33
+candidates. In 5 files they have 8,000 tokens each, in the others one; a reader has to find the file among
+all. The numbers are random, so they compress less than real ones, and reading takes longer. Version 1 is
+read with the question as a filter, which skips what it can; its readers used to read everything. Time is
+processor time, which other jobs disturb less.
 """
 
 import argparse
@@ -67,9 +69,14 @@ class OldTokens:
 def write_old(path: Path, rows: Sequence[OldTokens]) -> None:
     """One row per token, with the ids of its trajectory."""
     sizes = [len(row.columns["token"]) for row in rows]
-    ids = {name: pa.array([getattr(row, name) for row in rows]).dictionary_encode() for name in ("question_id", "candidate_id")}
+    ids = {
+        name: pa.array([getattr(row, name) for row in rows]).dictionary_encode()
+        for name in ("question_id", "candidate_id")
+    }
     numbers = {name: np.concatenate([row.columns[name] for row in rows]) for name in rows[0].columns}
-    repeated = {name: column.take(pa.array(np.repeat(np.arange(len(rows)), sizes))) for name, column in ids.items()}
+    repeated = {
+        name: column.take(pa.array(np.repeat(np.arange(len(rows)), sizes))) for name, column in ids.items()
+    }
     pq.write_table(pa.table({**repeated, **numbers}), path, compression="zstd", write_page_checksum=True)
 
 
@@ -88,7 +95,10 @@ def real(folder: Path, questions: int) -> Iterator[tuple[OldTokens, TrajectoryTo
         numbers = {field.name: getattr(found, field.name).numpy() for field in fields(TokenStatistics)}
         place = np.arange(encoded.n_response, dtype=np.int32)
         columns = {"position": place, "token": np.asarray(encoded.response, dtype=np.int32), **numbers}
-        yield OldTokens(str(row["question_id"]), str(row["candidate_id"]), columns), trajectory_tokens(row, encoded, found)
+        yield (
+            OldTokens(str(row["question_id"]), str(row["candidate_id"]), columns),
+            trajectory_tokens(row, encoded, found),
+        )
 
 
 def invented(question: int, length: int) -> Iterator[tuple[OldTokens, TrajectoryTokens]]:
@@ -98,12 +108,22 @@ def invented(question: int, length: int) -> Iterator[tuple[OldTokens, Trajectory
         ids = f"{question:05d}", f"teacher-{candidate}"
         token, rank = (rng.integers(1, 150_000, length, dtype=np.int32) for _ in range(2))
         numbers = {
-            f.name: rng.random(length, dtype=np.float32) for f in fields(TokenStatistics) if f.name not in ("rank", "ties")
+            f.name: rng.random(length, dtype=np.float32)
+            for f in fields(TokenStatistics)
+            if f.name not in ("rank", "ties")
         }
-        old = {"position": np.arange(length, dtype=np.int32), "token": token, **numbers, "rank": rank, "ties": 0 * rank}
+        old = {
+            "position": np.arange(length, dtype=np.int32),
+            "token": token,
+            **numbers,
+            "rank": rank,
+            "ties": 0 * rank,
+        }
         words = rng.integers(1, 150_000, (length, ALTERNATIVES), dtype=np.int32)
         p = rng.random((length, ALTERNATIVES), dtype=np.float32)
-        new = TrajectoryTokens(*ids, token, numbers["surprisal"], numbers["residual"], rank, numbers["p_gold"], words, p)
+        new = TrajectoryTokens(
+            *ids, token, numbers["surprisal"], numbers["residual"], rank, numbers["p_gold"], words, p
+        )
         yield OldTokens(*ids, old), new
 
 
@@ -119,7 +139,10 @@ def measure_bytes(folder: Path, student: Path, questions: int) -> list[Result]:
         name: sum(group.column(place).total_compressed_size for group in groups)
         for place, name in enumerate(tokens.SCHEMA.names)
     }
-    sizes = {layout: (folder / file).stat().st_size for layout, file in ((OLD, "old.parquet"), (NEW, "new.parquet"))}
+    sizes = {
+        layout: (folder / file).stat().st_size
+        for layout, file in ((OLD, "old.parquet"), (NEW, "new.parquet"))
+    }
     log.info("%s trajectories, %s tokens, %s", f"{len(pairs):,}", f"{total:,}", student)
     return [
         *(Result(layout, "whole file", size / total, "bytes per token") for layout, size in sizes.items()),
@@ -133,7 +156,11 @@ def write_artifacts(folder: Path, questions: int, long: int) -> list[int]:
     chosen = [starts[place] for place in np.linspace(0, len(starts) - 1, long).astype(int)]
     for start in starts:
         length = LENGTH if start in chosen else 1
-        pairs = [pair for question in range(start, min(start + PER_FILE, questions)) for pair in invented(question, length)]
+        pairs = [
+            pair
+            for question in range(start, min(start + PER_FILE, questions))
+            for pair in invented(question, length)
+        ]
         name = f"tokens-{start * CANDIDATES:08d}-{start * CANDIDATES + len(pairs):08d}.parquet"
         write_old(folder / OLD / name, [old for old, _ in pairs])
         write_shard(folder / NEW / name, [new for _, new in pairs])
@@ -142,7 +169,9 @@ def write_artifacts(folder: Path, questions: int, long: int) -> list[int]:
 
 
 def measure_reading(folder: Path, questions: int, long: int) -> list[Result]:
-    """Processor time of reading all candidates of a question: the first, when nothing is remembered, and others."""
+    """Processor time of reading all candidates of a question: the first, when nothing is remembered, and
+    others.
+    """
     for layout in (OLD, NEW):
         (folder / layout).mkdir()
     chosen = write_artifacts(folder, questions, long)
@@ -166,7 +195,9 @@ def measure_reading(folder: Path, questions: int, long: int) -> list[Result]:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer questions")
     parser.add_argument("--student", type=Path, default=DEMO, help="a folder with a model and its tokenizer")
     arguments = parser.parse_args()

@@ -1,12 +1,12 @@
 """The benefit of packing and of the chunked loss, measured on this machine.
 
-Run as: python -m experiments.bench.training [--quick]
-Time: about 12 minutes of one core, 1 minute with --quick (smaller parts (ii) and (iii)). Times are processor time of one thread.
-Expect: at 5,000 log-normal lengths at least 99% of the slots used in under 1 s (next-fit: about 86%); the loss needs a small
-fraction of the memory of full logits. On one core packs are as fast as trajectories one by one, and nearly three times as fast
-as padded batches in the order of the shuffle (measured: 4,910, 5,069 and 1,779 tokens/s): one trajectory keeps a core busy, so
-packing only saves padding there.
-Writes outputs/bench/training.csv and training.png.
+Run as: python -m experiments.bench.training [--quick] Time: about 12 minutes of one core, 1 minute with
+--quick (smaller parts (ii) and (iii)). Times are processor time of one thread. Expect: at 5,000 log-normal
+lengths at least 99% of the slots used in under 1 s (next-fit: about 86%); the loss needs a small fraction
+of the memory of full logits. On one core packs are as fast as trajectories one by one, and nearly three
+times as fast as padded batches in the order of the shuffle (measured: 4,910, 5,069 and 1,779 tokens/s): one
+trajectory keeps a core busy, so packing only saves padding there. Writes outputs/bench/training.csv and
+training.png.
 """
 
 import argparse
@@ -38,7 +38,9 @@ log = logging.getLogger("bench.training")
 FOLDER = Path("outputs/bench")
 CAPACITY = 32_768
 HEAD_BYTES_LEFT = 1.3
-"""Full logits are measured only if this many times their expected memory is free; otherwise extrapolated and marked as such."""
+"""Full logits are measured only if this many times their expected memory is free; otherwise extrapolated
+and marked as such.
+"""
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,16 @@ def measure_packing() -> list[Result]:
         for name, rule in (("best-fit decreasing", pack), ("next-fit", next_fit)):
             packs, seconds = rule(lengths, CAPACITY), min(time_once(rule, lengths) for _ in range(3))
             case = f"{name}, {count} sequences"
-            results.append(Result("packing", case, "slots used", 100 * utilisation(packs, lengths, CAPACITY), "%"))
+            results.append(
+                Result("packing", case, "slots used", 100 * utilisation(packs, lengths, CAPACITY), "%")
+            )
             results.append(Result("packing", case, "time", 1000 * seconds, "ms"))
     for processes in (1, 8):
         for packed in (True, False):
             busy = 100 * processes_busy(lengths, processes, packed)
-            case = f"global batches of 64, {processes} process(es), {'packed' if packed else 'padded, 1 each'}"
+            case = (
+                f"global batches of 64, {processes} process(es), {'packed' if packed else 'padded, 1 each'}"
+            )
             results.append(Result("plan", case, "useful tokens while the slowest process works", busy, "%"))
     return results
 
@@ -96,18 +102,26 @@ def time_once(rule: Callable[[Sequence[int], int], object], lengths: Sequence[in
 
 
 def processes_busy(lengths: Sequence[int], processes: int, packed: bool) -> float:
-    """Tokens relative to what all processes could have processed, if they wait for each other at every micro-step."""
+    """Tokens relative to what all processes could have processed, if they wait for each other at every
+    micro-step.
+    """
     waited = 0
-    for step in plan_batches(lengths, global_batch=64, processes=processes, capacity=CAPACITY, seed=0, epoch=0, packed=packed):
+    for step in plan_batches(
+        lengths, global_batch=64, processes=processes, capacity=CAPACITY, seed=0, epoch=0, packed=packed
+    ):
         loads = [[sum(lengths[i] for i in micro) for micro in rank] for rank in step.micro]
         waited += processes * sum(max(together) for together in zip(*loads, strict=True))
     return sum(lengths) / waited
 
 
 def measure_training(quick: bool) -> list[Result]:
-    """Part (ii): one global batch forward and backward, arranged in different ways, interleaved and repeated."""
+    """Part (ii): one global batch forward and backward, arranged in different ways, interleaved and
+    repeated.
+    """
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=2048, hidden_size=128, intermediate_size=344, num_hidden_layers=4, num_attention_heads=4)
+    config = LlamaConfig(
+        vocab_size=2048, hidden_size=128, intermediate_size=344, num_hidden_layers=4, num_attention_heads=4
+    )
     config._attn_implementation = "sdpa"
     model = LlamaForCausalLM(config)
     capacity, repeats = (1024, 2) if quick else (4096, 3)
@@ -120,7 +134,8 @@ def measure_training(quick: bool) -> list[Result]:
         "padded, 1 each": ("sdpa", False, 1),
     }
     batches = {
-        case: arranged(lengths, encoded, capacity, packed, micro_batch) for case, (_, packed, micro_batch) in cases.items()
+        case: arranged(lengths, encoded, capacity, packed, micro_batch)
+        for case, (_, packed, micro_batch) in cases.items()
     }
     batches["padded, 8 in order of the shuffle"] = [
         collate_padded(encoded[start : start + 8], [1.0] * 8) for start in range(0, 64, 8)
@@ -161,7 +176,9 @@ def arranged(
 
 def step(model: LlamaForCausalLM, batch: MicroBatch) -> None:
     packed = {} if batch.segments is None else batch.segments.arguments(model.model)
-    output = model.model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **packed)
+    output = model.model(
+        input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **packed
+    )
     flat = (batch.targets.flatten(), batch.segment.flatten(), batch.weights, batch.lengths)
     loss, _ = weighted_loss(output.last_hidden_state.flatten(0, 1), model.lm_head.weight, *flat, 64)
     loss.backward()
@@ -191,7 +208,15 @@ def measure_memory(quick: bool) -> list[Result]:
 
 def in_process(kind: str, tokens: int, vocabulary: int) -> tuple[float, float]:
     """(MiB beyond hidden states and head, seconds) of one forward and backward pass."""
-    command = [sys.executable, "-m", "experiments.bench.training", "--child", kind, str(tokens), str(vocabulary)]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.bench.training",
+        "--child",
+        kind,
+        str(tokens),
+        str(vocabulary),
+    ]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     mebibytes, seconds = json.loads(output.splitlines()[-1])
     return mebibytes, seconds
@@ -203,7 +228,9 @@ def child(kind: str, tokens: int, vocabulary: int, dim: int = 896) -> None:
     hidden = torch.randn(tokens, dim, requires_grad=True)
     head = torch.randn(vocabulary, dim).mul_(0.02).requires_grad_()
     targets = torch.randint(vocabulary, (tokens,))
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forgets the peak so far, which imports have raised
+    Path("/proc/self/clear_refs").write_text(
+        "5", encoding="ascii"
+    )  # forgets the peak so far, which imports have raised
     before = own_memory("VmRSS")
     start = time.process_time()
     if kind == "full":
@@ -239,7 +266,9 @@ def draw(results: Sequence[Result], path: Path) -> None:
     for axis, (part, quantity) in zip(axes, shown, strict=True):
         chosen = [r for r in results if (r.part, r.quantity) == (part, quantity)]
         bars = axis.barh([r.case for r in chosen], [r.value for r in chosen], color="#4878a8")
-        axis.bar_label(bars, [f"{r.value:,.4g}" if r.value < 1000 else f"{r.value:,.0f}" for r in chosen], padding=3)
+        axis.bar_label(
+            bars, [f"{r.value:,.4g}" if r.value < 1000 else f"{r.value:,.0f}" for r in chosen], padding=3
+        )
         axis.set_title(f"{part}: {quantity} ({chosen[0].unit})", loc="left")
         axis.margins(x=0.12)
         axis.invert_yaxis()
@@ -253,7 +282,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller parts (ii) and (iii)")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # with one thread, processor time is what an idle core would take, even on a busy machine
+    torch.set_num_threads(
+        1
+    )  # with one thread, processor time is what an idle core would take, even on a busy machine
     if arguments.child:
         kind, tokens, vocabulary = arguments.child
         child(kind, int(tokens), int(vocabulary))

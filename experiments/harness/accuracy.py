@@ -40,14 +40,21 @@ def frame(sweep: Sweep) -> pd.DataFrame:
 
 def cell(mean: float | None, std: float | None, best: bool = False) -> Cell:
     """mean±std, or missing."""
-    return MISSING if pd.isna(mean) else Cell(spread(Spread((), float(mean), None if pd.isna(std) else float(std))), best)
+    return (
+        MISSING
+        if pd.isna(mean)
+        else Cell(spread(Spread((), float(mean), None if pd.isna(std) else float(std))), best)
+    )
 
 
 def variant_rows(data: pd.DataFrame, variant: str) -> list[list[Cell]]:
     """One row per variant, one column per benchmark, with the best of each column in bold."""
     best = data.groupby("label")["mean"].max()
     return [
-        [Cell(str(name)), *(cell(r["mean"], r["std"], r["mean"] == best[r["label"]]) for r in part.to_dict("records"))]
+        [
+            Cell(str(name)),
+            *(cell(r["mean"], r["std"], r["mean"] == best[r["label"]]) for r in part.to_dict("records")),
+        ]
         for name, part in data.groupby(variant, sort=False)
     ]
 
@@ -64,10 +71,20 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
         colour = LARK_COLOUR if name == ours else next(others)
         means, spreads = part["mean"].astype(float), part["std"].astype(float)
         axes.bar(
-            place, means, width, yerr=spreads, label=name, color=colour, error_kw={"elinewidth": 0.8, "capsize": 2},
-        )  # fmt: skip
-        for at, mean, std in zip(place, means, spreads, strict=True):  # a bar of 0 is invisible, but not missing
-            text, height = ("–", 0.0) if pd.isna(mean) else (f"{mean:.1f}", mean + (0.0 if pd.isna(std) else std))
+            place,
+            means,
+            width,
+            yerr=spreads,
+            label=name,
+            color=colour,
+            error_kw={"elinewidth": 0.8, "capsize": 2},
+        )
+        for at, mean, std in zip(
+            place, means, spreads, strict=True
+        ):  # a bar of 0 is invisible, but not missing
+            text, height = (
+                ("–", 0.0) if pd.isna(mean) else (f"{mean:.1f}", mean + (0.0 if pd.isna(std) else std))
+            )
             axes.annotate(text, (at, height), (0, 2), textcoords="offset points", ha="center", fontsize=6)
     axes.set_xticks(range(len(labels)), list(map(plain_label, labels)))
     axes.set_xlabel("Benchmark")
@@ -75,20 +92,33 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
     axes.grid(axis="x", visible=False)
     if data["mean"].notna().any():
         axes.set_ylim(
-            bottom=0, top=min(105, float((data["mean"].astype(float) + data["std"].fillna(0).astype(float)).max()) * 1.18)
+            bottom=0,
+            top=min(
+                105, float((data["mean"].astype(float) + data["std"].fillna(0).astype(float)).max()) * 1.18
+            ),
         )
     figure.legend(loc="outside upper center", ncols=len(variants))
     return figure
 
 
 def ablation(
-    data: pd.DataFrame, sweep: Sweep, column: str, heading: str, ours: str, title: str, caption: Callable[[int, int], str]
+    data: pd.DataFrame,
+    sweep: Sweep,
+    column: str,
+    heading: str,
+    ours: str,
+    title: str,
+    caption: Callable[[int, int], str],
 ) -> Report:
-    """A bar chart, with one group per benchmark and one bar per variant (`column`), and the same numbers as a table.
+    """A bar chart, with one group per benchmark and one bar per variant (`column`), and the same numbers as
+    a table.
 
     `caption` gets the samples per problem and the budget.
     """
-    samples, budget = sweep.trials[0].config.benchmark.decoding.samples, sweep.trials[0].config.budget.per_question
+    samples, budget = (
+        sweep.trials[0].config.benchmark.decoding.samples,
+        sweep.trials[0].config.budget.per_question,
+    )
     return Report(
         title=title,
         caption=caption(samples, budget),
@@ -110,7 +140,9 @@ def header(data: pd.DataFrame, first: str) -> Sequence[str]:
 
 
 def with_paper(data: pd.DataFrame, sweep: Sweep, only: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Add Table 1's numbers to the rows that it has too (`only`: the weighting of these rows), and the difference."""
+    """Add Table 1's numbers to the rows that it has too (`only`: the weighting of these rows), and the
+    difference.
+    """
     paper = published("table1").rename(columns={"mean": "paper", "std": "paper_std"})
     data = data.merge(paper, how="left", on=["student", "method", "budget", "benchmark"])
     for column, value in (only or {}).items():
@@ -123,9 +155,13 @@ def paper_notes(data: pd.DataFrame, sweep: Sweep) -> list[str]:
     """The paper's printed numbers for the same bars."""
     known = data[data["paper"].notna()].to_dict("records")
     if not known:
-        return ["For this figure, the paper prints only LARK's numbers, in Table 1: 36.67, 76.31, 67.34 and 74.67 (Avg 63.74)."]
+        return [
+            "For this figure, the paper prints only LARK's numbers, in Table 1: 36.67, 76.31, 67.34 and 74.67"
+            " (Avg 63.74)."
+        ]
     parts = [
-        f"{row['label']} {row['paper']:.2f}" + ("" if pd.isna(row["difference"]) else f" (ours {row['difference']:+.2f})")
+        f"{row['label']} {row['paper']:.2f}"
+        + ("" if pd.isna(row["difference"]) else f" (ours {row['difference']:+.2f})")
         for row in known
     ]
     return [f"The paper's LARK (Table 1): {', '.join(parts)}."]

@@ -1,4 +1,6 @@
-"""The candidates of a pool with the statistics of the forward pass, for the figures that look inside the scores."""
+"""The candidates of a pool with the statistics of the forward pass, for the figures that look inside the
+scores.
+"""
 
 import pandas as pd
 
@@ -9,7 +11,9 @@ from lark.selection.write import SELECTION
 
 
 def candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
-    """One row per trajectory: teacher, rollout, statistics, loss, rho and g_hat. None if the scores do not exist yet."""
+    """One row per trajectory: teacher, rollout, statistics, loss, rho and g_hat. None if the scores do not
+    exist yet.
+    """
     pool, scores = sweep.folder(trial, pools.POOL), sweep.folder(trial, SCORES_TABLE)
     if pool is None or scores is None:
         return None

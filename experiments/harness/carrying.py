@@ -1,4 +1,6 @@
-"""Carry out single trials, for experiments whose trials are not a plain sweep or depend on the results of others."""
+"""Carry out single trials, for experiments whose trials are not a plain sweep or depend on the results of
+others.
+"""
 
 import logging
 
@@ -8,8 +10,9 @@ from lark.pipeline.pipeline import Pipeline
 
 
 def carry_out(trial: Trial, name: str) -> None:
-    """Make a trial's artifacts, in this process and its workers. Only warnings are logged; `name` is the trial's folder below
-    outputs/runs."""
+    """Make a trial's artifacts, in this process and its workers. Only warnings are logged; `name` is the
+    trial's folder below outputs/runs.
+    """
     folder = trial.config.outputs_path.joinpath("runs", *map(file_name, name.split("/")))
     folder.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger("lark")

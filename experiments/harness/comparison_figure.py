@@ -6,11 +6,23 @@ from matplotlib.figure import Figure
 from experiments.harness import verdict
 from experiments.harness.game import Game
 from experiments.harness.paired import Comparison
-from lark.output.style import BLACK, BLUE, GREY, LARK_COLOUR, METHOD_COLOURS, label_points, panels, plain_label, styled
+from lark.output.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    LARK_COLOUR,
+    METHOD_COLOURS,
+    label_points,
+    panels,
+    plain_label,
+    styled,
+)
 
 
 @styled
-def comparison_figure(game: Game, found: Comparison, agreed: verdict.Agreement | None, base: float | None) -> Figure:
+def comparison_figure(
+    game: Game, found: Comparison, agreed: verdict.Agreement | None, base: float | None
+) -> Figure:
     """Left: runs and means. Middle: differences to the leader. Right: accuracy and loss."""
     scale = verdict.Scale.of(game.contest.config.compare.criterion)
     figure, axes = panels(3 if agreed else 2, width=4.2, height=0.7 + 0.32 * max(6, len(found.names)))
@@ -28,7 +40,9 @@ def _colour(game: Game, name: str) -> str:
     return METHOD_COLOURS.get(method.name, BLUE)
 
 
-def _runs(axes: Axes, game: Game, found: Comparison, order: list[str], scale: verdict.Scale, base: float | None) -> None:
+def _runs(
+    axes: Axes, game: Game, found: Comparison, order: list[str], scale: verdict.Scale, base: float | None
+) -> None:
     for place, name in enumerate(order):
         values = [float(score.mean()) * scale.factor for score in game.scores[name]]
         mean = found.means[found.names.index(name)] * scale.factor
@@ -54,7 +68,9 @@ def _gaps(axes: Axes, game: Game, found: Comparison, order: list[str], scale: ve
             [middle], [place], xerr=[[middle - low], [high - middle]], fmt="o" if sure else "s", capsize=3,
             color=LARK_COLOUR if sure else GREY, markerfacecolor=LARK_COLOUR if sure else "white",
         )  # fmt: skip
-        axes.annotate("real" if sure else "not clear", (high, place), (4, -3), textcoords="offset points", fontsize=7)
+        axes.annotate(
+            "real" if sure else "not clear", (high, place), (4, -3), textcoords="offset points", fontsize=7
+        )
     axes.axvline(0, color=BLACK, linewidth=0.8)
     axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
     axes.set_ylim(len(order) - 0.4, -1.0)
@@ -65,12 +81,19 @@ def _gaps(axes: Axes, game: Game, found: Comparison, order: list[str], scale: ve
     axes.set_title("differences to the leader")
 
 
-def _scatter(axes: Axes, game: Game, found: Comparison, agreed: verdict.Agreement, scale: verdict.Scale) -> None:
-    points = [(loss, found.means[found.names.index(name)] * scale.factor) for name, loss in agreed.losses.items()]
+def _scatter(
+    axes: Axes, game: Game, found: Comparison, agreed: verdict.Agreement, scale: verdict.Scale
+) -> None:
+    points = [
+        (loss, found.means[found.names.index(name)] * scale.factor) for name, loss in agreed.losses.items()
+    ]
     for name, point in zip(agreed.losses, points, strict=True):
         axes.plot(*point, "o", color=_colour(game, name))
     axes.margins(x=0.2, y=0.15)
     axes.set_xlabel("loss of held-out trajectories (nats per token)")
     axes.set_ylabel(verdict.criterion_words(game) + " (%)")
-    axes.set_title("the cheaper criterion" + ("" if agreed.tau != agreed.tau else f", τ = {agreed.tau:.2f}".replace("-", "−")))
+    axes.set_title(
+        "the cheaper criterion"
+        + ("" if agreed.tau != agreed.tau else f", τ = {agreed.tau:.2f}".replace("-", "−"))
+    )
     label_points(axes, points, list(agreed.losses), fontsize=7)

@@ -1,8 +1,8 @@
 """The entrants of a comparison and their runs: what each one is trained and evaluated on.
 
-An entrant is a trial of the sweep: a method and a budget, and whatever else was swept over. Its runs differ from the trial in
-three ways: they train on a part of the pool, they are evaluated on the rest of it (unless a benchmark is named), and each has
-its own training seed.
+An entrant is a trial of the sweep: a method and a budget, and whatever else was swept over. Its runs differ
+from the trial in three ways: they train on a part of the pool, they are evaluated on the rest of it (unless
+a benchmark is named), and each has its own training seed.
 """
 
 import logging
@@ -61,7 +61,10 @@ class Contest:
     @property
     def named(self) -> bool:
         """Whether the user named a benchmark."""
-        return any(key in ("benchmark", "benchmark.tasks") or key.startswith("benchmark.tasks.") for key in keys(self.sweep))
+        return any(
+            key in ("benchmark", "benchmark.tasks") or key.startswith("benchmark.tasks.")
+            for key in keys(self.sweep)
+        )
 
     @property
     def graded(self) -> bool:
@@ -80,14 +83,18 @@ class Contest:
         """Hold out questions, unless that is done."""
         self.sweep.store.ensure(
             (self.held_out,),
-            lambda folders: [write_held_out(self.config, self.questions, self.graded, folder) for folder in folders],
+            lambda folders: [
+                write_held_out(self.config, self.questions, self.graded, folder) for folder in folders
+            ],
         )
         if self.named and (few := self._few_problems()):
             raise LarkError(f"The benchmark has {counted(few, 'problem')}: a comparison needs at least 2.")
         if not self.measures_loss and self.config.compare.trajectories:
             why = "No trajectory of a held-out question is correct"
             if self.config.compare.criterion == "loss":
-                raise LarkError(f"{why}, so compare.criterion=loss has nothing to measure: compare by accuracy.")
+                raise LarkError(
+                    f"{why}, so compare.criterion=loss has nothing to measure: compare by accuracy."
+                )
             log.warning("%s, so their loss is not measured.", why)
         return self.split
 
@@ -160,8 +167,12 @@ class Contest:
         )
         once = [argument for argument in typed if _key(argument) not in map(_key, overrides)]
         pool = self.config.pool
-        fewer = pool.format != "demo" and pool.questions is not None and pool.questions < self.questions  # student=smollm2
-        return shlex.join(["python", "run.py", *once, *overrides, *(["pool.questions=null"] if fewer else [])])
+        fewer = (
+            pool.format != "demo" and pool.questions is not None and pool.questions < self.questions
+        )  # student=smollm2
+        return shlex.join(
+            ["python", "run.py", *once, *overrides, *(["pool.questions=null"] if fewer else [])]
+        )
 
 
 def keys(sweep: Sweep) -> list[str]:
@@ -186,28 +197,38 @@ def _unseeded(config: Config) -> Config:
 
 
 def contest_of(sweep: Sweep, questions: int | None = None, only: Sequence[str] | None = None) -> Contest:
-    """The contest of a sweep's trials, on `questions` of the pool. `only`: names of the entrants that take part."""
+    """The contest of a sweep's trials, on `questions` of the pool. `only`: names of the entrants that take
+    part.
+    """
     if "pool.questions" in keys(sweep):
         raise LarkError("pool.questions has no effect on a comparison: set compare.questions instead.")
     if "training.seed" in keys(sweep):
         raise LarkError(
-            "training.seed has no effect on a comparison, which sets the seeds itself: compare.seeds says how many."
+            "training.seed has no effect on a comparison, which sets the seeds itself: compare.seeds says how"
+            " many."
         )
     if "stages" in keys(sweep):
-        raise LarkError("stages has no effect on a comparison, which trains and evaluates every entrant. Leave it out.")
+        raise LarkError(
+            "stages has no effect on a comparison, which trains and evaluates every entrant. Leave it out."
+        )
     students = {trial.config.student.name for trial in sweep.trials}
     if len(students) > 1:
-        raise LarkError(f"student={','.join(sorted(students))}: methods are compared for one student at a time; choose one.")
+        raise LarkError(
+            f"student={','.join(sorted(students))}: methods are compared for one student at a time; choose"
+            " one."
+        )
     if any(trial.config.weighting_name is None for trial in sweep.trials):
         raise LarkError(
-            "method=base trains nothing, so it cannot be compared; the base model is evaluated anyway. Leave it out."
+            "method=base trains nothing, so it cannot be compared; the base model is evaluated anyway. Leave"
+            " it out."
         )
     trials = [*sweep.trials, *_reversed(sweep)]
     entrants = [Entrant(name, trial) for name, trial in zip(_names(trials), trials, strict=True)]
     for one, other in combinations(entrants, 2):
         if _unseeded(one.config) == _unseeded(other.config):
             raise LarkError(
-                f"{one.name} and {other.name} are the same entrant: leave one out. Seeds are set by the comparison (compare.seeds)."
+                f"{one.name} and {other.name} are the same entrant: leave one out. Seeds are set by the"
+                " comparison (compare.seeds)."
             )
     if len(entrants) < 2:
         raise LarkError("There is only one entrant: name at least two methods, such as method=random,lark.")
@@ -222,7 +243,10 @@ def _reversed(sweep: Sweep) -> list[Trial]:
         return []
     unknown = sorted(set(wanted) - {trial.config.method.name for trial in sweep.trials})
     if unknown:
-        raise LarkError(f"compare.reverse: {', '.join(unknown)} is not among the methods that are compared; add it to method=…")
+        raise LarkError(
+            f"compare.reverse: {', '.join(unknown)} is not among the methods that are compared; add it to"
+            " method=…"
+        )
     there, found = [trial.config for trial in sweep.trials], []
     for trial in sweep.trials:
         way = not trial.config.method.reverse
@@ -237,7 +261,9 @@ def _names(trials: Sequence[Trial]) -> list[str]:
     """The method's label, with the settings that distinguish trials of the same method."""
     labels = [trial.config.method.title for trial in trials]
     if len({trial.config.budget.name for trial in trials}) > 1:
-        labels = [f"{label} B={trial.config.budget.size}" for label, trial in zip(labels, trials, strict=True)]
+        labels = [
+            f"{label} B={trial.config.budget.size}" for label, trial in zip(labels, trials, strict=True)
+        ]
     known = ("method", "budget.size", "student", "method.reverse")
     others = [[o for o in trial.overrides if _key(o) not in known] for trial in trials]
     varied = {_key(o) for each in others for o in each if any(o not in other for other in others)}

@@ -1,4 +1,6 @@
-"""Shared by the surrogate, the landscape and the theory: the questions with exact gradients of a sweep's only trial."""
+"""Shared by the surrogate, the landscape and the theory: the questions with exact gradients of a sweep's
+only trial.
+"""
 
 from experiments.harness.sweep import Sweep
 from lark.analysis import questions as statistics

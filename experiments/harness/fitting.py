@@ -1,4 +1,6 @@
-"""Trim a comparison so that it fits into a number of hours, by the planner's estimate: fewer questions, methods, then seeds."""
+"""Trim a comparison so that it fits into a number of hours, by the planner's estimate: fewer questions,
+methods, then seeds.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +39,9 @@ class Schedule:
     trimmed: tuple[str, ...] = field(default_factory=tuple)
     """What compare.budget_hours took away, as sentences."""
     lanes: int = 1
-    """Runs that were made at once on the machine that decided this. Later decisions count on it, whatever the machine."""
+    """Runs that were made at once on the machine that decided this. Later decisions count on it, whatever
+    the machine.
+    """
 
     @property
     def design(self) -> Design:
@@ -53,7 +57,9 @@ class Costs:
     """Estimated seconds on a number of questions."""
 
     shared: Mapping[str, Mapping[tuple[str, ...], float]]
-    """Of steps that all seeds of an entrant share, such as scoring; by their key, because entrants share them too."""
+    """Of steps that all seeds of an entrant share, such as scoring; by their key, because entrants share
+    them too.
+    """
     run: Mapping[str, float]
     """Of one run of each entrant: training and evaluating."""
     disk_gib: float = 0.0
@@ -103,13 +109,16 @@ def _check_questions(config: Config, questions: int) -> None:
     held = max(LEAST, floor(questions * config.compare.held_out))
     if questions < held + LEAST:
         raise LarkError(
-            f"Pool {config.pool.name} has too few questions to compare methods: {counted(questions, 'question')}, of which {held} "
-            f"would be held out and at least {LEAST} trained on. Use a pool with more questions."
+            f"Pool {config.pool.name} has too few questions to compare methods:"
+            f" {counted(questions, 'question')}, of which {held} would be held out and at least {LEAST}"
+            " trained on. Use a pool with more questions."
         )
 
 
 def fit(full: Schedule, costs: Callable[[int], Costs], limit: float) -> Schedule:
-    """The largest schedule within `limit` hours (0: no limit). `costs` gives the costs on a number of questions."""
+    """The largest schedule within `limit` hours (0: no limit). `costs` gives the costs on a number of
+    questions.
+    """
     now, said = full, list[str]()
 
     def hours(schedule: Schedule) -> float:
@@ -123,7 +132,9 @@ def fit(full: Schedule, costs: Callable[[int], Costs], limit: float) -> Schedule
         now = replace(now, entrants=now.entrants[:-1])
     while limit and hours(now) > limit and now.seeds[-1] > 2:
         now = replace(now, seeds=now.seeds[:-1] if len(now.seeds) > 1 else (now.seeds[0] - 1,))
-    for count in range(len(full.entrants), len(now.entrants), -1):  # fewer seeds may leave room for entrants again
+    for count in range(
+        len(full.entrants), len(now.entrants), -1
+    ):  # fewer seeds may leave room for entrants again
         if hours(again := replace(now, entrants=full.entrants[:count])) <= limit:
             now = again
             break
@@ -134,10 +145,11 @@ def fit(full: Schedule, costs: Callable[[int], Costs], limit: float) -> Schedule
     needed = hours(now)
     if limit and needed > limit:
         raise LarkError(
-            f"compare.budget_hours={limit:g}: {len(now.entrants)} entrants with {now.seeds[-1]} training seeds on {now.questions} "
-            f"questions would take {duration(3600 * needed)} by the planner's estimate, and the limit is {duration(3600 * limit)}. "
-            "Raise it, or make a run shorter: training.epochs, benchmark.decoding.samples, benchmark.decoding.max_new_tokens, "
-            "training=lora, a shorter student.max_length."
+            f"compare.budget_hours={limit:g}: {len(now.entrants)} entrants with {now.seeds[-1]} training"
+            f" seeds on {now.questions} questions would take {duration(3600 * needed)} by the planner's"
+            f" estimate, and the limit is {duration(3600 * limit)}. Raise it, or make a run shorter:"
+            " training.epochs, benchmark.decoding.samples, benchmark.decoding.max_new_tokens, training=lora,"
+            " a shorter student.max_length."
         )
     return replace(now, hours=needed, trimmed=tuple(said))
 

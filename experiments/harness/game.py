@@ -1,5 +1,6 @@
-"""Carry out a comparison round by round, or replay what is finished of it. Decisions depend only on stored results, so a killed
-comparison resumes where it was, and its report needs nothing but the store."""
+"""Carry out a comparison round by round, or replay what is finished of it. Decisions depend only on stored
+results, so a killed comparison resumes where it was, and its report needs nothing but the store.
+"""
 
 import json
 import logging
@@ -24,7 +25,8 @@ from lark.training.checkpoints import CHECKPOINT
 log = logging.getLogger(__name__)
 
 SCHEDULE = Kind("compare", 1, "schedule.json")
-"""What a comparison does, decided once: the planner's measurement of this machine may differ the next time."""
+"""What a comparison does, decided once: the planner's measurement of this machine may differ the next time.
+"""
 Perform = Callable[[Entrant, int, Trial], str | None]
 """Makes a run and returns the error that stopped it, or None."""
 Run = tuple[Entrant, int, Trial]
@@ -63,7 +65,9 @@ class Game:
     @property
     def seconds(self) -> float:
         """Time that all runs so far took."""
-        return results.seconds(self.contest.sweep, [trial for trials in self.trials.values() for trial in trials])
+        return results.seconds(
+            self.contest.sweep, [trial for trials in self.trials.values() for trial in trials]
+        )
 
     def is_untrained(self, trial: Trial) -> bool:
         """Whether the student of a run is the base model, because its learning rate was 0."""
@@ -81,8 +85,9 @@ class Game:
         told: Callable[[int, Round], None] | None = None,
         ahead: Callable[[list[Run]], None] | None = None,
     ) -> "Game":
-        """Go through the rounds. `ahead` may make the runs of a round before they are asked for one by one, in any order; `told` is
-        called with each round when it is judged."""
+        """Go through the rounds. `ahead` may make the runs of a round before they are asked for one by one,
+        in any order; `told` is called with each round when it is judged.
+        """
         running, done, design = self.schedule.entrants, 0, self.schedule.design
         for number, seeds in enumerate(design.seeds):
             if number and self._out_of_time(len(running) * (seeds - done), number):
@@ -127,8 +132,8 @@ class Game:
         if not limit or needed <= limit:
             return False
         self.stopped = (
-            f"It ended after round {number} of {len(self.schedule.seeds)}: with the next, it would have taken {needed:.1f} hours, "
-            f"more than compare.budget_hours={limit:g}."
+            f"It ended after round {number} of {len(self.schedule.seeds)}: with the next, it would have taken"
+            f" {needed:.1f} hours, more than compare.budget_hours={limit:g}."
         )
         return True
 
@@ -146,7 +151,11 @@ def schedule_artifact(contest: Contest) -> Artifact:
     """Depends on everything that the user chose, and not on the machine."""
     plans = {e.name: [a.fingerprint for step in e.trial.plan if step.makes(CHECKPOINT) for a in step.artifacts]
              for e in contest.entrants}  # fmt: skip
-    benchmark = asdict(contest.config.benchmark) if contest.named else {"decoding": asdict(contest.config.benchmark.decoding)}
+    benchmark = (
+        asdict(contest.config.benchmark)
+        if contest.named
+        else {"decoding": asdict(contest.config.benchmark.decoding)}
+    )
     part = {"entrants": plans, "compare": asdict(contest.config.compare), "benchmark": benchmark}
     return Artifact(SCHEDULE, f"{contest.config.student.name}-{contest.config.pool.name}", part)
 
@@ -194,4 +203,11 @@ def replay(sweep: Sweep) -> Game | None:
 def _recorded_error(sweep: Sweep, trial: Trial) -> str | None:
     """The error in the manifests of a run's artifacts, if it has one."""
     manifests = (sweep.store.manifest(artifact) for step in trial.steps for artifact in step.artifacts)
-    return next((manifest.error for manifest in manifests if manifest.error not in (None, KeyboardInterrupt.__name__)), None)
+    return next(
+        (
+            manifest.error
+            for manifest in manifests
+            if manifest.error not in (None, KeyboardInterrupt.__name__)
+        ),
+        None,
+    )

@@ -1,11 +1,13 @@
-"""Successive halving: all entrants start with a few training seeds, and the better half continues with more. Pure.
+"""Successive halving: all entrants start with a few training seeds, and the better half continues with
+more. Pure.
 
-After each round, all entrants are compared with all their seeds so far (`paired.compare`). A difference that is called real in
-any round stays real. With L rounds, each has an error of 5%/L over all its pairs, so that in at most 5% of the tournaments any
-difference is called real that does not exist, or has the other sign (Bonferroni over rounds, maximum over pairs).
+After each round, all entrants are compared with all their seeds so far (`paired.compare`). A difference
+that is called real in any round stays real. With L rounds, each has an error of 5%/L over all its pairs, so
+that in at most 5% of the tournaments any difference is called real that does not exist, or has the other
+sign (Bonferroni over rounds, maximum over pairs).
 
-An entrant that is really behind another one is dropped. Of the others, the better half by mean continues: the rest stop
-without a verdict, unless later seeds of those ahead of them give one.
+An entrant that is really behind another one is dropped. Of the others, the better half by mean continues:
+the rest stop without a verdict, unless later seeds of those ahead of them give one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +25,9 @@ ERROR = 0.05
 
 @dataclass(frozen=True)
 class Design:
-    """Training seeds of an entrant after each round, such as (2, 4, 8), and whether the lower half stops after each."""
+    """Training seeds of an entrant after each round, such as (2, 4, 8), and whether the lower half stops
+    after each.
+    """
 
     seeds: tuple[int, ...]
     halve: bool = True
@@ -76,10 +80,17 @@ def _half(count: int) -> int:
 
 
 def judge(
-    results: Mapping[str, Floats], running: Sequence[str], number: int, design: Design, before: Round | None = None,
-    resamples: int = RESAMPLES, level: float = 0.95,
-) -> Round:  # fmt: skip
-    """The state after round `number` (from 0), given all results so far [S, P] of all entrants, also of those that stopped."""
+    results: Mapping[str, Floats],
+    running: Sequence[str],
+    number: int,
+    design: Design,
+    before: Round | None = None,
+    resamples: int = RESAMPLES,
+    level: float = 0.95,
+) -> Round:
+    """The state after round `number` (from 0), given all results so far [S, P] of all entrants, also of
+    those that stopped.
+    """
     rounds = len(design.seeds)
     comparison = compare(results, level, 1 - ERROR / rounds, resamples, seed=number)
     real = comparison.real if before is None else comparison.real | before.real
@@ -92,9 +103,14 @@ def judge(
 
 
 def tournament(
-    entrants: Sequence[str], design: Design, run: Callable[[str, int, int], Floats], resamples: int = RESAMPLES
+    entrants: Sequence[str],
+    design: Design,
+    run: Callable[[str, int, int], Floats],
+    resamples: int = RESAMPLES,
 ) -> list[Round]:
-    """Carry out a design. `run(name, first, last)` returns results [last - first, P] of these seeds of an entrant."""
+    """Carry out a design. `run(name, first, last)` returns results [last - first, P] of these seeds of an
+    entrant.
+    """
     results: dict[str, Floats] = {}
     running, rounds, done = tuple(entrants), list[Round](), 0
     for number, seeds in enumerate(design.seeds):

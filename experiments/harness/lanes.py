@@ -1,9 +1,9 @@
 """Trials of a sweep side by side on one machine, where that is faster.
 
-A small student cannot use several cores well: its matrix products are too small to share. So each core gets a *lane*, a process
-with one core that takes the next trial whenever it has finished one. Lanes share the store: what two trials need is made by one
-of them, while the other waits. Results do not depend on the number of lanes, because they do not depend on the number of
-threads.
+A small student cannot use several cores well: its matrix products are too small to share. So each core gets
+a *lane*, a process with one core that takes the next trial whenever it has finished one. Lanes share the
+store: what two trials need is made by one of them, while the other waits. Results do not depend on the
+number of lanes, because they do not depend on the number of threads.
 """
 
 import logging
@@ -39,7 +39,9 @@ def lanes(trials: Iterable[Config]) -> int:
     configs = list(trials)
     if len(configs) < 2 or any(config.analysis.name is not None for config in configs):
         return 1  # an analysis may measure time
-    if any(resolve(config.hardware, here=False).device != "cpu" or config.hardware.threads for config in configs):
+    if any(
+        resolve(config.hardware, here=False).device != "cpu" or config.hardware.threads for config in configs
+    ):
         return 1
     if any(config.hardware.processes > 1 or config.hardware.cluster != "none" for config in configs):
         return 1
@@ -81,7 +83,9 @@ def fork(jobs: Sequence[Callable[[], object]], number: int) -> None:
             os.close(write)
             children.append(child)
             outputs.append(os.fdopen(read, "rb"))
-        readers = [_reader(output, lane) for lane, output in enumerate(outputs)]  # only now: a fork must not inherit threads
+        readers = [
+            _reader(output, lane) for lane, output in enumerate(outputs)
+        ]  # only now: a fork must not inherit threads
         for child in children:
             os.waitpid(child, 0)
         for reader in readers:
@@ -117,7 +121,9 @@ def _reader(output: IO[bytes], lane: int) -> threading.Thread:
 
 
 def _copy(output: IO[bytes], lane: int) -> None:
-    """Copy a lane's output line by line, so that the lines of several lanes do not mix. Updates of a bar are lines too."""
+    """Copy a lane's output line by line, so that the lines of several lanes do not mix. Updates of a bar
+    are lines too.
+    """
     rest, announced, ended = b"", b"", False
     while not ended:
         chunk = os.read(output.fileno(), 65536)

@@ -89,7 +89,9 @@ def _question(axes: Axes, overview: Overview) -> None:
     text = plain_label(shorten(overview.question, LONGEST_QUESTION, placeholder=" …"), LONGEST_QUESTION)
     student = f"student: {plain_label(shorten_name(overview.student))}"
     title = axes.text(POOL + 2, 49.6, f"Question {name}", weight="bold", size=10.5, va="center", color=INK)
-    axes.annotate(text, (1, 0.5), (12, 0), title, textcoords="offset points", size=10.5, va="center", color=INK)
+    axes.annotate(
+        text, (1, 0.5), (12, 0), title, textcoords="offset points", size=10.5, va="center", color=INK
+    )
     axes.text(WIDTH - POOL - 2, 49.6, student, size=10.5, ha="right", va="center", color=SOFT)
 
 
@@ -106,18 +108,34 @@ def _headers(axes: Axes, overview: Overview) -> None:
     )
     for number, (x, title, subtitle) in enumerate(steps, start=1):
         axes.add_patch(Circle((x + 1.5, HEADER + 0.4), 1.5, facecolor=LARK_COLOUR, edgecolor="none"))
-        axes.text(x + 1.5, HEADER + 0.35, str(number), color="white", weight="bold", size=10, ha="center", va="center")
+        axes.text(
+            x + 1.5,
+            HEADER + 0.35,
+            str(number),
+            color="white",
+            weight="bold",
+            size=10,
+            ha="center",
+            va="center",
+        )
         axes.text(x + 3.8, HEADER + 1.2, title, weight="bold", size=10.5, va="center", color=INK)
         axes.text(x + 3.8, HEADER - 1.0, subtitle, size=8.5, va="center", color=SOFT)
 
 
 def _arrow(axes: Axes, start: float, stop: float, y: float) -> None:
-    style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 13, "linewidth": 1.6, "color": LARK_COLOUR}
+    style: dict[str, Any] = {
+        "arrowstyle": "-|>",
+        "mutation_scale": 13,
+        "linewidth": 1.6,
+        "color": LARK_COLOUR,
+    }
     axes.add_patch(FancyArrowPatch((start, y), (stop, y), shrinkA=0, shrinkB=0, **style))
 
 
 def _grids(axes: Axes, overview: Overview) -> None:
-    """Steps 1 and 2: one row per teacher, one card per rollout, first with its length and then with its score."""
+    """Steps 1 and 2: one row per teacher, one card per rollout, first with its length and then with its
+    score.
+    """
     shown = shown_candidates(overview.candidates)
     teachers = list(dict.fromkeys(shown["teacher"]))
     pitch = (TOP - BOTTOM) / max(len(teachers), 6)
@@ -137,9 +155,25 @@ def _grids(axes: Axes, overview: Overview) -> None:
             share = float(colour(candidate["g_hat"]))
             _box(axes, left, y, CARD, height, **outline)
             _box(axes, right, y, CARD, height, **({"facecolor": HEAT(share)} | outline))
-            axes.text(left + CARD / 2, middle, f"{candidate['n_tokens']:,} tok", size=7, ha="center", va="center", color=SOFT)
+            axes.text(
+                left + CARD / 2,
+                middle,
+                f"{candidate['n_tokens']:,} tok",
+                size=7,
+                ha="center",
+                va="center",
+                color=SOFT,
+            )
             ink = "white" if share > 0.75 else INK
-            axes.text(right + CARD / 2, middle, f"{candidate['g_hat']:.5f}", size=7.5, ha="center", va="center", color=ink)
+            axes.text(
+                right + CARD / 2,
+                middle,
+                f"{candidate['g_hat']:.5f}",
+                size=7.5,
+                ha="center",
+                va="center",
+                color=ink,
+            )
     hidden = overview.candidates["teacher"].nunique() - len(teachers)
     if hidden:
         axes.text(POOL + NAMES, BOTTOM - 1.2, f"and {hidden} more teachers", size=8, va="center", color=SOFT)
@@ -148,7 +182,9 @@ def _grids(axes: Axes, overview: Overview) -> None:
 
 
 def shown_candidates(table: pd.DataFrame) -> pd.DataFrame:
-    """At most MOST_TEACHERS teachers with MOST_ROLLOUTS trajectories each, those with the highest scores, by name and rollout."""
+    """At most MOST_TEACHERS teachers with MOST_ROLLOUTS trajectories each, those with the highest scores,
+    by name and rollout.
+    """
     best = table.sort_values("g_hat", ascending=False)
     teachers = list(dict.fromkeys(best["teacher"]))[:MOST_TEACHERS]
     kept = best[best["teacher"].isin(teachers)].groupby("teacher").head(MOST_ROLLOUTS)
@@ -162,7 +198,9 @@ def shorten_name(name: str) -> str:
 
 def _ranking(axes: Axes, overview: Overview) -> None:
     """Step 3: scores in order. The selected ones are named; so is the first that is not."""
-    ranked = overview.candidates.sort_values(["g_hat", "candidate_id"], ascending=[False, True], ignore_index=True)
+    ranked = overview.candidates.sort_values(
+        ["g_hat", "candidate_id"], ascending=[False, True], ignore_index=True
+    )
     budget = len(overview.selected)
     bars = ranked.head(MOST_BARS)
     named = min(budget, MOST_NAMED)
@@ -175,10 +213,20 @@ def _ranking(axes: Axes, overview: Overview) -> None:
         pitch = high if place < named else low
         chosen = place < budget
         width = max(0.0, float(candidate["g_hat"])) * unit
-        axes.barh(y - pitch / 2, width, height=0.8 * pitch, left=left, color=LARK_COLOUR if chosen else "#CFCFCA")
+        axes.barh(
+            y - pitch / 2, width, height=0.8 * pitch, left=left, color=LARK_COLOUR if chosen else "#CFCFCA"
+        )
         if place <= named:
             index = f"$a_{{{place + 1}}}$"
-            axes.text(left - 0.5, y - pitch / 2, index, size=9, ha="right", va="center", color=INK if chosen else SOFT)
+            axes.text(
+                left - 0.5,
+                y - pitch / 2,
+                index,
+                size=9,
+                ha="right",
+                va="center",
+                color=INK if chosen else SOFT,
+            )
         if place < named:
             name = plain_label(shorten_name(str(candidate["candidate_id"])))
             axes.text(left + 0.6, y - pitch / 2, name, size=8, va="center", color="white", weight="bold")
@@ -204,7 +252,15 @@ def _weights(axes: Axes, overview: Overview) -> None:
         track = width - 2
         axes.barh(y + 1.5, track, height=1.0, left=WEIGHTS + 1, color=PALE)
         axes.barh(y + 1.5, track * weight, height=1.0, left=WEIGHTS + 1, color=LARK_COLOUR)
-        axes.text(WEIGHTS + 1, y + 3.3, f"$q_{{{place + 1}}}$ = {weight:.3f}", size=9, va="center", weight="bold", color=INK)
+        axes.text(
+            WEIGHTS + 1,
+            y + 3.3,
+            f"$q_{{{place + 1}}}$ = {weight:.3f}",
+            size=9,
+            va="center",
+            weight="bold",
+            color=INK,
+        )
     below = TOP - len(chosen) * pitch - 2.0
     more = len(overview.selected) - len(chosen)
     if more:
@@ -222,8 +278,19 @@ def _result(figure: Figure, axes: Axes, overview: Overview) -> None:
         axes.text(RESULT, top, "not evaluated yet", size=8.5, color=SOFT)
         return
     axes.text(RESULT, top + 1.6, "accuracy (%)", size=8.5, color=INK, va="center")
-    axes.text(WIDTH - POOL, top + 1.6, "trained", size=8.5, color=LARK_COLOUR, ha="right", va="center", weight="bold")
-    axes.text(WIDTH - POOL - 6, top + 1.6, "base", size=8.5, color=SOFT, ha="right", va="center", weight="bold")
+    axes.text(
+        WIDTH - POOL,
+        top + 1.6,
+        "trained",
+        size=8.5,
+        color=LARK_COLOUR,
+        ha="right",
+        va="center",
+        weight="bold",
+    )
+    axes.text(
+        WIDTH - POOL - 6, top + 1.6, "base", size=8.5, color=SOFT, ha="right", va="center", weight="bold"
+    )
     pitch = min(4.0, (top - BOTTOM) / len(overview.accuracies))
     width = WIDTH - POOL - RESULT
     for place, (name, before, after) in enumerate(overview.accuracies):
@@ -232,7 +299,16 @@ def _result(figure: Figure, axes: Axes, overview: Overview) -> None:
         axes.barh(y + 0.18, width * before / 100, height=0.36, left=RESULT, color=GREY)
         axes.barh(y - 0.18, width * after / 100, height=0.36, left=RESULT, color=LARK_COLOUR)
         axes.text(RESULT, y + 1.6, plain_label(shorten_name(name)), size=8, va="center", color=INK)
-        axes.text(WIDTH - POOL, y + 1.6, f"{after:.1f}", size=8, ha="right", va="center", color=LARK_COLOUR, weight="bold")
+        axes.text(
+            WIDTH - POOL,
+            y + 1.6,
+            f"{after:.1f}",
+            size=8,
+            ha="right",
+            va="center",
+            color=LARK_COLOUR,
+            weight="bold",
+        )
         axes.text(WIDTH - POOL - 6, y + 1.6, f"{before:.1f}", size=8, ha="right", va="center", color=SOFT)
 
 
@@ -240,7 +316,9 @@ def _curve(figure: Figure, axes: Axes, losses: Sequence[float]) -> None:
     if not losses:
         axes.text(RESULT, 30, "not trained yet", size=8.5, color=SOFT)
         return
-    inset = figure.add_axes(((RESULT + 3.2) / WIDTH, 26.0 / HEIGHT, (WIDTH - POOL - RESULT - 3.2) / WIDTH, 10.5 / HEIGHT))
+    inset = figure.add_axes(
+        ((RESULT + 3.2) / WIDTH, 26.0 / HEIGHT, (WIDTH - POOL - RESULT - 3.2) / WIDTH, 10.5 / HEIGHT)
+    )
     window = max(1, len(losses) // 20)
     smooth = pd.Series(losses).rolling(window, min_periods=1).mean()
     steps = np.arange(1, len(losses) + 1)

@@ -1,4 +1,6 @@
-"""The explorer's pages of some questions beside the reports: outputs/report/explorer, to which their index links."""
+"""The explorer's pages of some questions beside the reports: outputs/report/explorer, to which their index
+links.
+"""
 
 import logging
 from pathlib import Path

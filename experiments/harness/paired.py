@@ -1,30 +1,33 @@
 """Paired comparison of entrants that were trained with several seeds and answered the same problems. Pure.
 
-An entrant m has results y[s, p]: one number per training seed s and problem p, the same problems for all entrants. With
-random seeds and random problems,
+An entrant m has results y[s, p]: one number per training seed s and problem p, the same problems for all
+entrants. With random seeds and random problems,
 
     y_msp = μ_m + a_ms + b_mp + e_msp,
 
-where b_m· may be correlated between entrants (a hard problem is hard for all), so differences are taken per problem. The
-difference of two entrants' means has the variance
+where b_m· may be correlated between entrants (a hard problem is hard for all), so differences are taken per
+problem. The difference of two entrants' means has the variance
 
     V_ij = Var_p(z_ip - z_jp) / P + σ_a² (1/S_i + 1/S_j),        z_mp: mean of an entrant's seeds on a problem,
 
-whose first term contains b and e, and whose second term contains what changes all answers of a training run together. Two or
-three seeds cannot estimate a variance, so σ_a² is pooled over all entrants: it is the variance of the runs' means within
-entrants, less the share of e in it. Runs of different entrants count as independent, even if they share a seed.
+whose first term contains b and e, and whose second term contains what changes all answers of a training run
+together. Two or three seeds cannot estimate a variance, so σ_a² is pooled over all entrants: it is the
+variance of the runs' means within entrants, less the share of e in it. Runs of different entrants count as
+independent, even if they share a seed.
 
-Intervals come from a two-way bootstrap. Each resample draws problems with replacement, the same for all entrants; a value of
-σ_a² that the runs allow (their pooled variance, divided by a χ² over its degrees of freedom); and normal effects of this
-size for every entrant's seeds. The quantile of a pair's deviation gives its interval. The quantile of the largest deviation of
-all pairs, each in units of its scale, decides which differences are real: if no pair differs, it is exceeded in 5% of the cases
-(Westfall and Young, 1993). A pair's scale is its standard error, or what the tails of its deviations suggest if that is larger:
-the estimate of σ_a² can be zero by chance where the truth is not. tests/experiments/test_paired.py checks both by simulation.
+Intervals come from a two-way bootstrap. Each resample draws problems with replacement, the same for all
+entrants; a value of σ_a² that the runs allow (their pooled variance, divided by a χ² over its degrees of
+freedom); and normal effects of this size for every entrant's seeds. The quantile of a pair's deviation
+gives its interval. The quantile of the largest deviation of all pairs, each in units of its scale, decides
+which differences are real: if no pair differs, it is exceeded in 5% of the cases (Westfall and Young,
+1993). A pair's scale is its standard error, or what the tails of its deviations suggest if that is larger:
+the estimate of σ_a² can be zero by chance where the truth is not. tests/experiments/test_paired.py checks
+both by simulation.
 
-A bootstrap of few problems is too optimistic: it takes their variance for the true one. So quantiles are widened like Student's t
-over P - 1 degrees of freedom, and the variance of a pair is at least that of a single problem on which they differ. And if every
-one of P problems favours the same entrant, chance does that with 2^(1-P): nothing is called real unless this, times the number of
-pairs, is within the error.
+A bootstrap of few problems is too optimistic: it takes their variance for the true one. So quantiles are
+widened like Student's t over P - 1 degrees of freedom, and the variance of a pair is at least that of a
+single problem on which they differ. And if every one of P problems favours the same entrant, chance does
+that with 2^(1-P): nothing is called real unless this, times the number of pairs, is within the error.
 """
 
 from collections.abc import Mapping
@@ -66,7 +69,9 @@ class Comparison:
     joint: float
     """In units of the scale: from here on a difference is real, for all pairs together."""
     seed_deviation: float | None
-    """σ_a, the standard deviation that training seeds add to an entrant's mean. None: no entrant has two seeds."""
+    """σ_a, the standard deviation that training seeds add to an entrant's mean. None: no entrant has two
+    seeds.
+    """
     least_problems: int = 0
     """Problems that a verdict needs."""
     problems: int = 0
@@ -82,8 +87,9 @@ class Comparison:
 
     @property
     def real(self) -> NDArray[np.bool_]:
-        """[M, M] Whether i is better than j, for all pairs together. Never with one seed each, whose effect is unknown, nor with
-        too few problems."""
+        """[M, M] Whether i is better than j, for all pairs together. Never with one seed each, whose effect
+        is unknown, nor with too few problems.
+        """
         if self.seed_deviation is None or self.problems < self.least_problems:
             return np.zeros_like(self.difference, dtype=bool)
         return (self.difference > 0) & (self.difference > self.joint * self.scale)
@@ -95,9 +101,15 @@ class Comparison:
 
 
 def compare(
-    results: Mapping[str, Floats], level: float = 0.95, joint_level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+    results: Mapping[str, Floats],
+    level: float = 0.95,
+    joint_level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> Comparison:
-    """Compare entrants by their results [S, P]. `level`: of each pair's interval; `joint_level`: of all pairs together."""
+    """Compare entrants by their results [S, P]. `level`: of each pair's interval; `joint_level`: of all
+    pairs together.
+    """
     names, tables = tuple(results), [np.asarray(table, dtype=np.float64) for table in results.values()]
     counts = np.array([len(table) for table in tables])
     by_problem = np.stack([table.mean(axis=0) for table in tables], axis=1)
@@ -137,8 +149,9 @@ def compare(
 
 
 def _are_shares(tables: list[Floats]) -> bool:
-    """Whether the results are shares of right answers, so that a problem can make a difference of 1; otherwise they are negative
-    losses."""
+    """Whether the results are shares of right answers, so that a problem can make a difference of 1;
+    otherwise they are negative losses.
+    """
     return all(bool(((table >= 0) & (table <= 1)).all()) for table in tables)
 
 
@@ -150,8 +163,12 @@ def _widening(quantile: float, problems: int) -> float:
 
 @lru_cache(maxsize=2)
 def _resampled_weights(problems: int, resamples: int, seed: int) -> Floats:
-    """[R, P] How much each problem counts in a resample, scaled so that the variance is not biased for few problems."""
-    drawn = np.random.default_rng([seed, 0]).multinomial(problems, np.full(problems, 1 / problems), size=resamples)
+    """[R, P] How much each problem counts in a resample, scaled so that the variance is not biased for few
+    problems.
+    """
+    drawn = np.random.default_rng([seed, 0]).multinomial(
+        problems, np.full(problems, 1 / problems), size=resamples
+    )
     weights: Floats = drawn / np.sqrt(problems * (problems - 1.0))
     weights.setflags(write=False)
     return weights
@@ -162,7 +179,9 @@ def _normal(level: float) -> float:
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
-def _square(values: Floats, first: NDArray[Any], second: NDArray[Any], size: int, antisymmetric: bool = False) -> Floats:
+def _square(
+    values: Floats, first: NDArray[Any], second: NDArray[Any], size: int, antisymmetric: bool = False
+) -> Floats:
     square = np.zeros((size, size))
     square[first, second] = values
     square[second, first] = -values if antisymmetric else values
@@ -176,7 +195,9 @@ class _SeedEffects:
     total: float
     """Variance of a run's mean around its entrant's. Entrants count by their degrees of freedom."""
     noise: float
-    """The part of their variance that comes from single answers, σ_e² / P: it is in the problems' term already."""
+    """The part of their variance that comes from single answers, σ_e² / P: it is in the problems' term
+    already.
+    """
     freedom: int
 
     @classmethod

@@ -56,11 +56,16 @@ def describe(sweep: Sweep) -> str:
         rows.append([name, str(len(own)), str(len(own) - len(todo)), str(len(todo)), *cost])
     trainings = sum(p.step.makes(CHECKPOINT) for p in steps)
     bases = sum(p.step.makes(METRICS) and p.step.model == "base" for p in steps)
-    trials = [[str(number), " ".join(trial.overrides), _state(sweep, trial)] for number, trial in enumerate(sweep.trials)]
+    trials = [
+        [str(number), " ".join(trial.overrides), _state(sweep, trial)]
+        for number, trial in enumerate(sweep.trials)
+    ]
     unit = ["device-hours", "to do"] if known else []
     parts = [
-        f"{sweep.title} at scale {sweep.scale}: {counted(len(sweep.trials), 'trial')}, "
-        f"{counted(trainings, 'training')}, {counted(bases, 'base evaluation')}",
+        (
+            f"{sweep.title} at scale {sweep.scale}: {counted(len(sweep.trials), 'trial')}, "
+            f"{counted(trainings, 'training')}, {counted(bases, 'base evaluation')}"
+        ),
         text_table(["trial", "settings", "to do"], trials, right=3),
         text_table(["step", "in all", "reused", "to do", *unit], rows),
     ]
@@ -93,16 +98,26 @@ def _total(sweep: Sweep, steps: Sequence[Planned], hours: Sequence[float | None]
     left = [_estimates(p.trial)[p.step.key] for p, _ in training if p.pending]
     if left:
         kept, passing = sum(e.kept_gib for e in left), max(e.resume_gib for e in left)
-        lines.append(f"On disk: {size(kept)} of trained students, including snapshots; {size(passing)} more during a training.")
+        lines.append(
+            f"On disk: {size(kept)} of trained students, including snapshots; {size(passing)} more during a"
+            " training."
+        )
     if sweep.scale == "paper" and training:
         low, high = (published_value("cost", f"train_hours_{end}") for end in ("low", "high"))
-        runs = sum((p.trial.config.pool.questions or 5000) * p.trial.config.budget.per_question / 5000 for p, _ in training)
+        runs = sum(
+            (p.trial.config.pool.questions or 5000) * p.trial.config.budget.per_question / 5000
+            for p, _ in training
+        )
         spent = sum(hour for _, hour in training)
         lines += [
-            f"Training alone: {spent:,.0f} device-hours, {spent / PAPER_HOURS:.0%} of about {PAPER_HOURS:,.0f} "
-            "A100-hours for all of the paper's training (App. C.3).",
-            f"At the paper's {low:g} to {high:g} hours on 8 A100s for 5,000 trajectories, these trainings would take "
-            f"{8 * low * runs:,.0f} to {8 * high * runs:,.0f} A100-hours.",
+            (
+                f"Training alone: {spent:,.0f} device-hours, {spent / PAPER_HOURS:.0%} of about"
+                f" {PAPER_HOURS:,.0f} A100-hours for all of the paper's training (App. C.3)."
+            ),
+            (
+                f"At the paper's {low:g} to {high:g} hours on 8 A100s for 5,000 trajectories, these trainings"
+                f" would take {8 * low * runs:,.0f} to {8 * high * runs:,.0f} A100-hours."
+            ),
         ]
     return "\n".join(lines)
 

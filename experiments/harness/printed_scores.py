@@ -1,4 +1,6 @@
-"""ĝ of the case study under our prompt and under the authors', beside the values that the paper prints (App. D.3)."""
+"""ĝ of the case study under our prompt and under the authors', beside the values that the paper prints
+(App. D.3).
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +12,9 @@ from experiments.harness.sweep import Sweep, published_value
 from lark.output.tables import MISSING, Cell
 
 OURS, AUTHORS = "our prompt", "the pool's messages"
-"""Our prompt has the instruction at the end of the user turn. The authors' code sends the pool's messages as they are, with its
-system message (`student.instruction=null`)."""
+"""Our prompt has the instruction at the end of the user turn. The authors' code sends the pool's messages
+as they are, with its system message (`student.instruction=null`).
+"""
 PRINTED = {
     "phi4-reason-plus.2": 1,
     "phi4-reason-plus.3": 2,
@@ -26,7 +29,9 @@ Scores = Mapping[str, pd.DataFrame]
 
 
 def scores_by_prompt(sweep: Sweep) -> Scores:
-    """By prompt, the candidates of the question with teacher, g_hat and rank; only those that have been scored."""
+    """By prompt, the candidates of the question with teacher, g_hat and rank; only those that have been
+    scored.
+    """
     found = {}
     for trial in sweep.trials:
         table = candidates(sweep, trial)
@@ -38,7 +43,9 @@ def scores_by_prompt(sweep: Sweep) -> Scores:
 
 
 def prompts_table(scores: Scores, chosen: Sequence[str]) -> Table:
-    """ĝ and rank by prompt: of the candidates that the paper names if the pool has them, else of the `chosen` ones."""
+    """ĝ and rank by prompt: of the candidates that the paper names if the pool has them, else of the
+    `chosen` ones.
+    """
     shown = [name for name in PRINTED if any(name in table.index for table in scores.values())]
     rows = [_candidate_row(name, scores) for name in shown or chosen]
     if shown:
@@ -46,8 +53,8 @@ def prompts_table(scores: Scores, chosen: Sequence[str]) -> Table:
             rows += [_range_row(teacher, quantity, scores) for quantity in quantities]
     header = ["candidate", "the paper's ĝ (rank)", *(f"ĝ (rank), {prompt}" for prompt in (OURS, AUTHORS))]
     caption = (
-        "Scores under two prompts. Ours has the instruction once, at the end of the user turn; the authors' code sends the "
-        "pool's messages as they are, with the system message (`student.instruction=null`)."
+        "Scores under two prompts. Ours has the instruction once, at the end of the user turn; the authors'"
+        " code sends the pool's messages as they are, with the system message (`student.instruction=null`)."
     )
     return Table(header, rows, caption)
 
@@ -75,7 +82,11 @@ def _range_row(teacher: str, quantity: str, scores: Scores) -> list[Cell]:
         table = scores.get(prompt)
         values = pd.Series(dtype=float) if table is None else table.loc[table["teacher"] == teacher, "g_hat"]
         ours.append(MISSING if values.empty else Cell(form.format(_measured(values, quantity))))
-    return [Cell(f"{teacher}, {label}"), Cell(form.format(published_value("case_study", f"{quantity}_{teacher}"))), *ours]
+    return [
+        Cell(f"{teacher}, {label}"),
+        Cell(form.format(published_value("case_study", f"{quantity}_{teacher}"))),
+        *ours,
+    ]
 
 
 def _measured(values: pd.Series, quantity: str) -> float:

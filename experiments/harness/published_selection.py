@@ -1,5 +1,5 @@
-"""The selections that RSR's authors publish with the paper's pool: `selected_by_rsr/`, one file per student, with one trajectory
-per question.
+"""The selections that RSR's authors publish with the paper's pool: `selected_by_rsr/`, one file per
+student, with one trajectory per question.
 
 Rows have the pool's `messages` and no ids, so a published trajectory is found in the pool by its text.
 """
@@ -53,10 +53,11 @@ def _plain(name: str) -> str:
 
 
 def published_candidates(file: Path, pool: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
-    """By question, the candidates of the pool with the text that was published; none if the pool has no such text.
+    """By question, the candidates of the pool with the text that was published; none if the pool has no
+    such text.
 
-    `pool`: rows with question_id, candidate_id and TEXT. Several candidates can have the same text. Only hashes are kept: the
-    paper's pool has gigabytes of text.
+    `pool`: rows with question_id, candidate_id and TEXT. Several candidates can have the same text. Only
+    hashes are kept: the paper's pool has gigabytes of text.
     """
     candidates: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
     question_ids: dict[int, str] = {}
@@ -97,9 +98,15 @@ def comparison(published: Mapping[str, set[str]], scored: pd.DataFrame) -> pd.Da
         outcome = "the same teacher, another rollout" if same_teacher else "another teacher"
         if theirs.index[0] == 0:
             outcome = "the same trajectory"
-        row |= {"theirs": best["candidate_id"], "their_score": best["score"], "rank": int(theirs.index[0]) + 1}
+        row |= {
+            "theirs": best["candidate_id"],
+            "their_score": best["score"],
+            "rank": int(theirs.index[0]) + 1,
+        }
         rows.append({**row, "outcome": outcome})
-    return pd.DataFrame(rows, columns=["question_id", "ours", "our_score", "theirs", "their_score", "rank", "outcome"])
+    return pd.DataFrame(
+        rows, columns=["question_id", "ours", "our_score", "theirs", "their_score", "rank", "outcome"]
+    )
 
 
 def _require_file(path: Path, setting: str) -> None:
@@ -110,27 +117,33 @@ def _require_file(path: Path, setting: str) -> None:
 def _require_papers_layout(config: Config) -> None:
     if config.pool.format != "rsr":
         raise LarkError(
-            f"pool={config.pool.name} has no published selection to compare with. Use the paper's pool: make check-published "
-            "SCALE=paper, or a folder in its layout: pool=rsr pool.path=<folder>."
+            f"pool={config.pool.name} has no published selection to compare with. Use the paper's pool: make"
+            " check-published SCALE=paper, or a folder in its layout: pool=rsr pool.path=<folder>."
         )
 
 
 def _require_published(folder: Path, files: Iterable[Path]) -> None:
     if not list(files):
         raise LarkError(
-            f"{folder}: there are no JSON files. The published selections are part of the dataset Umean/RSR_data: on a machine "
-            f"with a network, run `hf download Umean/RSR_data --repo-type dataset --include '{FOLDER}/*' --local-dir <the pool's "
-            "folder>`."
+            f"{folder}: there are no JSON files. The published selections are part of the dataset"
+            " Umean/RSR_data: on a machine with a network, run `hf download Umean/RSR_data --repo-type"
+            f" dataset --include '{FOLDER}/*' --local-dir <the pool's folder>`."
         )
 
 
-def _require_one(of_student: list[Path], files: list[Path], folder: Path, config: Config, setting: str) -> None:
+def _require_one(
+    of_student: list[Path], files: list[Path], folder: Path, config: Config, setting: str
+) -> None:
     if len(of_student) != 1:
         names = ", ".join(str(file.relative_to(folder)) for file in (of_student or files)[:SHOWN])
         number = "several selections" if of_student else "no selection"
-        raise LarkError(f"{folder} has {number} for {config.student.path} ({names}). Choose one with {setting}=<file>.")
+        raise LarkError(
+            f"{folder} has {number} for {config.student.path} ({names}). Choose one with {setting}=<file>."
+        )
 
 
 def _require_shared(file: Path, found: Mapping[str, set[str]]) -> None:
     if not found:
-        raise LarkError(f"{file}: no question of this selection is in the pool. Check that both are of the same dataset.")
+        raise LarkError(
+            f"{file}: no question of this selection is in the pool. Check that both are of the same dataset."
+        )

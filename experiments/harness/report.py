@@ -1,7 +1,8 @@
-"""The report of an experiment and its files: outputs/report/<name>.{md,csv}, with .tex or .{png,pdf}, and index.md.
+"""The report of an experiment and its files: outputs/report/<name>.{md,csv}, with .tex or .{png,pdf}, and
+index.md.
 
-Reports of other scales than the demo are in a subfolder with the scale's name (outputs/report/paper), so that they do not
-overwrite each other.
+Reports of other scales than the demo are in a subfolder with the scale's name (outputs/report/paper), so
+that they do not overwrite each other.
 """
 
 import logging
@@ -70,7 +71,9 @@ class Report:
 
 
 def write(sweep: Sweep, report: Report) -> list[Path]:
-    """Write the report's files and return their paths. If nothing has changed, nothing is written or tracked."""
+    """Write the report's files and return their paths. If nothing has changed, nothing is written or
+    tracked.
+    """
     top = sweep.store.root / "report"
     folder = top if sweep.scale == "demo" else top / sweep.scale
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +84,9 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
     images = [base.with_suffix(suffix) for suffix in (".png", ".pdf")] if figure else []
     if report.tables and not figure:
         texts[base.with_suffix(".tex")] = "\n".join(
-            latex_table(t.header, t.rows, _latex_caption(sweep, report, t), f"{sweep.title}-{i}", t.labels, t.columns)
+            latex_table(
+                t.header, t.rows, _latex_caption(sweep, report, t), f"{sweep.title}-{i}", t.labels, t.columns
+            )
             for i, t in enumerate(report.tables)
         )
     for suffix in (".tex", ".png", ".pdf"):  # left by an earlier report with more, or fewer, results
@@ -129,12 +134,15 @@ def write_index(folder: Path) -> None:
     titles = {name: text.splitlines()[0].removeprefix("# ") for name, text in texts.items()}
     contents = [f"- [{titles[name]}](#{dashed(name)})" for name, _ in pages]
     scales = [
-        f"- at scale {path.parent.name}: [index]({path.parent.name}/index.md)" for path in sorted(folder.glob("*/index.md"))
+        f"- at scale {path.parent.name}: [index]({path.parent.name}/index.md)"
+        for path in sorted(folder.glob("*/index.md"))
     ]
     parts = ["# The paper's tables and figures", "\n".join([*contents, *scales, *_link_to_pages(folder)])]
     for name, page in pages:
         files = [
-            path for path in sorted(folder.glob(f"{page.stem}.*")) if path.suffix in (".md", ".csv", ".tex", ".png", ".pdf")
+            path
+            for path in sorted(folder.glob(f"{page.stem}.*"))
+            if path.suffix in (".md", ".csv", ".tex", ".png", ".pdf")
         ]
         links = ", ".join(f"[{path.name}]({path.name})" for path in files)
         body = texts[name].split("\n", 1)[1].strip()
@@ -149,7 +157,9 @@ def _link_to_pages(folder: Path) -> list[str]:
     """A link to the explorer's pages, which are beside the index or, for another scale, one folder above."""
     for where in (PAGES, f"../{PAGES}"):
         if (folder / where / "index.html").exists():
-            return [f"- [single questions in the browser]({where}/index.html) (serve the folder to open them)"]
+            return [
+                f"- [single questions in the browser]({where}/index.html) (serve the folder to open them)"
+            ]
     return []
 
 
@@ -158,21 +168,34 @@ def _markdown(sweep: Sweep, report: Report) -> str:
     if report.figure and report.found:
         parts.append(f"![{report.title}]({sweep.title}.png)")
     note = report.scope or _scale_note(sweep)
-    parts += [_not_run(sweep, report), report.caption, note if sweep.scale == "paper" else f"**{note}**", _changed(sweep)]
+    parts += [
+        _not_run(sweep, report),
+        report.caption,
+        note if sweep.scale == "paper" else f"**{note}**",
+        _changed(sweep),
+    ]
     missing = [] if report.scope else unfinished(sweep)
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        parts.append(f"Missing (–): {len(missing)} of {counted(len(sweep.trials), 'trial')} {verb} not finished.")
+        parts.append(
+            f"Missing (–): {len(missing)} of {counted(len(sweep.trials), 'trial')} {verb} not finished."
+        )
     parts += [report.summary, *report.notes, *(table.markdown().strip() for table in report.tables)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _latex_caption(sweep: Sweep, report: Report, table: Table) -> str:
-    """The caption without the table's number, which LaTeX adds, and always with the scale if the numbers are ours."""
+    """The caption without the table's number, which LaTeX adds, and always with the scale if the numbers
+    are ours.
+    """
     title = re.sub(r"^Table \d+\. ", "", report.title)
     parts = [f"{title}.", table.caption or report.caption]
     if table.ours:
-        parts += [_not_run(sweep, report), report.scope or _scale_note(sweep), _changed(sweep).replace("`", "")]
+        parts += [
+            _not_run(sweep, report),
+            report.scope or _scale_note(sweep),
+            _changed(sweep).replace("`", ""),
+        ]
     return " ".join(part for part in parts if part)
 
 
@@ -182,7 +205,9 @@ def _not_run(sweep: Sweep, report: Report) -> str:
 
 
 def _changed(sweep: Sweep) -> str:
-    return f"Changed from the experiment's settings: `{' '.join(sweep.overrides)}`." if sweep.overrides else ""
+    return (
+        f"Changed from the experiment's settings: `{' '.join(sweep.overrides)}`." if sweep.overrides else ""
+    )
 
 
 def _scale_note(sweep: Sweep) -> str:
@@ -190,7 +215,9 @@ def _scale_note(sweep: Sweep) -> str:
     if sweep.scale == "paper":
         return f"Scale: paper ({students})."
     what = (
-        "This is the demo, a miniature" if sweep.scale == "demo" else f"This is at scale {sweep.scale}, far below the paper's"
+        "This is the demo, a miniature"
+        if sweep.scale == "demo"
+        else f"This is at scale {sweep.scale}, far below the paper's"
     )
     return (
         f"{what} (student {students}): it shows that the code works and does not reproduce the paper's results. "

@@ -1,4 +1,6 @@
-"""Results of trained students problem by problem, for paired comparisons: what single grades and losses say."""
+"""Results of trained students problem by problem, for paired comparisons: what single grades and losses
+say.
+"""
 
 import json
 from collections import defaultdict
@@ -16,9 +18,11 @@ from lark.training.training_set import shown
 
 
 def accuracies(sweep: Sweep, trial: Trial, single: bool = False, trained: bool = True) -> Floats | None:
-    """[P] Of each problem, the share of decoding seeds that solve it (Acc@k), or of its samples that are right (`single`).
+    """[P] Of each problem, the share of decoding seeds that solve it (Acc@k), or of its samples that are
+    right (`single`).
 
-    With several benchmarks, problems are weighted so that the mean is the average of the benchmarks. None: not evaluated yet.
+    With several benchmarks, problems are weighted so that the mean is the average of the benchmarks. None:
+    not evaluated yet.
     """
     step = next(s for s in trial.plan if s.makes(METRICS) and s.model == ("trained" if trained else "base"))
     if any(sweep.store.state(artifact) != "finished" for artifact in step.artifacts):
@@ -34,9 +38,13 @@ def _grades(sweep: Sweep, trial: Trial, place: int, single: bool, trained: bool)
     verify(folder, GRADES)
     right: dict[str, dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for row in jsonl_rows(folder / GRADES):
-        right[str(row.values["problem"])][int(row.values["seed"])].append(bool(row.values[trial.config.benchmark.grader]))
+        right[str(row.values["problem"])][int(row.values["seed"])].append(
+            bool(row.values[trial.config.benchmark.grader])
+        )
     share = np.mean if single else max
-    return np.array([np.mean([share(samples) for samples in right[problem].values()]) for problem in sorted(right)])
+    return np.array(
+        [np.mean([share(samples) for samples in right[problem].values()]) for problem in sorted(right)]
+    )
 
 
 def losses(sweep: Sweep, trial: Trial) -> Floats | None:
@@ -54,7 +62,9 @@ def losses(sweep: Sweep, trial: Trial) -> Floats | None:
 
 
 def losses_by_question(file: Path, measured: Path) -> dict[str, list[float]]:
-    """The losses of the trajectories in `file`, by question. `measured`: the trajectories that were held out."""
+    """The losses of the trajectories in `file`, by question. `measured`: the trajectories that were held
+    out.
+    """
     joined: dict[str, str] = {}
     """Question of each trajectory by its joined ids: files of older versions have nothing else."""
     for row in jsonl_rows(measured):
@@ -69,7 +79,9 @@ def losses_by_question(file: Path, measured: Path) -> dict[str, list[float]]:
 
 
 def seconds(sweep: Sweep, trials: list[Trial]) -> float:
-    """Time that all finished steps of these trials took, each counted once. Artifacts of a step are made together."""
+    """Time that all finished steps of these trials took, each counted once. Artifacts of a step are made
+    together.
+    """
     steps = {step.key: step for trial in trials for step in trial.steps}
     made = ([sweep.store.manifest(artifact) for artifact in step.artifacts] for step in steps.values())
     return sum(

@@ -1,6 +1,7 @@
 """An experiment's trials and their artifacts in the store.
 
-Trials are found by composing them as Hydra does; their artifacts come from the plan, never from the names of folders.
+Trials are found by composing them as Hydra does; their artifacts come from the plan, never from the names
+of folders.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,9 +35,22 @@ CONF = ROOT / "conf"
 PAPER = ROOT / "experiments" / "paper"
 
 ORDER = (
-    "pipeline", "table1", "ablation_score", "ablation_weighting", "landscape", "loss_reduction", "teacher_utility", "token_level",
-    "kappa", "theory", "surrogate", "contamination", "cost", "budget_scaling", "case_study",
-)  # fmt: skip
+    "pipeline",
+    "table1",
+    "ablation_score",
+    "ablation_weighting",
+    "landscape",
+    "loss_reduction",
+    "teacher_utility",
+    "token_level",
+    "kappa",
+    "theory",
+    "surrogate",
+    "contamination",
+    "cost",
+    "budget_scaling",
+    "case_study",
+)
 """Order of the experiments in the paper, in `make reports` and in the index."""
 BEYOND = ("compare", "seeds", "noise", "regime", "check_published")
 """Experiments that are not in the paper. `make reports` leaves them out."""
@@ -59,7 +73,9 @@ class Trial:
 
     def artifact(self, kind: Kind) -> Artifact | None:
         """The trial's artifact of a kind."""
-        return next((artifact for step in self.plan for artifact in step.artifacts if artifact.kind == kind), None)
+        return next(
+            (artifact for step in self.plan for artifact in step.artifacts if artifact.kind == kind), None
+        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,8 @@ class Sweep:
         return self.scale == "paper" and all(_is_elsewhere(override) for override in self.overrides)
 
     def folder(self, trial: Trial, kind: Kind) -> Path | None:
-        """The folder of a trial's artifact of a kind, if it is finished. Its file is verified: reports read it.
+        """The folder of a trial's artifact of a kind, if it is finished. Its file is verified: reports read
+        it.
 
         The files of a kind that has many are large; who reads one of them verifies it.
         """
@@ -100,13 +117,20 @@ class Sweep:
         return self.store.path(artifact)
 
     def metrics(self, trial: Trial, trained: bool = True) -> dict[str, BenchmarkMetrics]:
-        """Metrics by benchmark, of the trained student or of the base model, without benchmarks that are not evaluated yet."""
+        """Metrics by benchmark, of the trained student or of the base model, without benchmarks that are
+        not evaluated yet.
+        """
         for step in trial.plan:
             if step.makes(METRICS) and step.model == ("trained" if trained else "base"):
                 finished = [
-                    (t, a) for t, a in zip(step.labels, step.artifacts, strict=True) if self.store.state(a) == "finished"
+                    (t, a)
+                    for t, a in zip(step.labels, step.artifacts, strict=True)
+                    if self.store.state(a) == "finished"
                 ]
-                return {task: metrics_of(self.store, artifact, trial.config.benchmark.grader) for task, artifact in finished}
+                return {
+                    task: metrics_of(self.store, artifact, trial.config.benchmark.grader)
+                    for task, artifact in finished
+                }
         return {}
 
 
@@ -115,7 +139,9 @@ def _key(override: str) -> str:
 
 
 def _is_elsewhere(override: str) -> bool:
-    """Whether an override changes only file locations or the engine; the experiment is then still the paper's."""
+    """Whether an override changes only file locations or the engine; the experiment is then still the
+    paper's.
+    """
     key = _key(override)
     return key.endswith(".path") or key == "pool.format" or key.split(".")[0] == "engine"
 
@@ -133,7 +159,9 @@ def available() -> list[str]:
 def find(name: str) -> str:
     """The experiment of a name in either spelling."""
     if (known := name.replace("-", "_")) not in available():
-        raise LarkError(f"{name}: there is no such experiment; choose one of {', '.join(map(dashed, available()))}.")
+        raise LarkError(
+            f"{name}: there is no such experiment; choose one of {', '.join(map(dashed, available()))}."
+        )
     return known
 
 
@@ -145,9 +173,13 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
     conf.register()
     for argument in arguments:
         if "=" not in argument and not argument.startswith("~"):
-            raise LarkError(f"{argument}: expected key=value after the experiment's name, such as scale=paper.")
+            raise LarkError(
+                f"{argument}: expected key=value after the experiment's name, such as scale=paper."
+            )
         if _key(argument) == "experiment":
-            raise LarkError(f"{argument}: the experiment is already {dashed(name)}; give the other name instead of it.")
+            raise LarkError(
+                f"{argument}: the experiment is already {dashed(name)}; give the other name instead of it."
+            )
     said = {_key(as_hydra_reads([argument])[0]) for argument in arguments}
     arguments = as_hydra_reads([f"experiment={name}", *arguments])
     try:
@@ -159,7 +191,9 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
             whole = compose("config", overrides=single, return_hydra_config=True)
             scales = list(whole.experiment.scales)
             if whole.scale not in scales:
-                raise LarkError(f"scale={whole.scale}: {dashed(name)} can be run at scale {' or '.join(scales)}.")
+                raise LarkError(
+                    f"scale={whole.scale}: {dashed(name)} can be run at scale {' or '.join(scales)}."
+                )
             params = [f"{key}={value}" for key, value in whole.hydra.sweeper.params.items()]
             # As Hydra's own sweeper does: what the user typed replaces the sweep's values of the same key.
             parsed = parser.parse_overrides([*params, *arguments])
@@ -173,7 +207,11 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
     planned = fetched_plan if starts else make_plan
     typed = set(arguments)
     trials = [
-        Trial(tuple(o for o in overrides if o not in typed), config, tuple(planned(config, checksums, elsewhere=True)))
+        Trial(
+            tuple(o for o in overrides if o not in typed),
+            config,
+            tuple(planned(config, checksums, elsewhere=True)),
+        )
         for overrides, config in zip(batch, configs, strict=True)
     ]
     # Settings that cannot change a result do not count as changes.
@@ -182,7 +220,15 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
     launcher = OmegaConf.to_container(whole.hydra.launcher, resolve=False)
     assert isinstance(launcher, dict)
     settings = {str(key): value for key, value in launcher.items() if not str(value).startswith("${")}
-    return Sweep(name, whole.scale, changed, tuple(trials), Store(configs[0].outputs_path), tuple(arguments[1:]), settings)
+    return Sweep(
+        name,
+        whole.scale,
+        changed,
+        tuple(trials),
+        Store(configs[0].outputs_path),
+        tuple(arguments[1:]),
+        settings,
+    )
 
 
 def published(name: str) -> pd.DataFrame:
@@ -197,7 +243,9 @@ def published_value(experiment: str, quantity: str) -> float:
 
 
 def method_label(name: str) -> str:
-    """The method's name in tables, from its name in folders: `LARK`, or `LARK (reversed)` for lark-reversed."""
+    """The method's name in tables, from its name in folders: `LARK`, or `LARK (reversed)` for
+    lark-reversed.
+    """
     label = str(OmegaConf.load(CONF / "method" / f"{name.removesuffix(REVERSED)}.yaml").label)
     return f"{label} (reversed)" if name.endswith(REVERSED) else label
 

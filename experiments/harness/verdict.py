@@ -12,13 +12,18 @@ from experiments.harness.paired import Comparison, Floats, compare
 from lark.planner.report import duration
 from lark.printing import counted
 
-WORDS = {"accuracy": "Acc@{k}", "samples": "accuracy of a single sample", "loss": "loss of held-out trajectories"}
+WORDS = {
+    "accuracy": "Acc@{k}",
+    "samples": "accuracy of a single sample",
+    "loss": "loss of held-out trajectories",
+}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How a criterion is shown: accuracies in percent, losses in nats per token. Scores of losses are negative losses, so that
-    higher is better; they are shown as losses."""
+    """How a criterion is shown: accuracies in percent, losses in nats per token. Scores of losses are
+    negative losses, so that higher is better; they are shown as losses.
+    """
 
     factor: float
     digits: int
@@ -68,12 +73,18 @@ def sentence(game: Game) -> str:
     if not game.finished:
         parts.append("It is not complete: run the same command again.")
     runs = sum(map(len, game.trials.values()))
-    if untrained := sorted(name for name, trials in game.trials.items() if any(map(game.is_untrained, trials))):
+    if untrained := sorted(
+        name for name, trials in game.trials.items() if any(map(game.is_untrained, trials))
+    ):
         parts.append(
-            f"Training had no effect on {', '.join(untrained)}: with warm-up, a single step has a learning rate of 0. Use more "
-            "questions, or set training.warmup=0, a smaller training.global_batch or more training.epochs."
+            f"Training had no effect on {', '.join(untrained)}: with warm-up, a single step has a learning"
+            " rate of 0. Use more questions, or set training.warmup=0, a smaller training.global_batch or"
+            " more training.epochs."
         )
-    parts.append(f"{counted(runs, 'training run')} and their evaluation took {duration(game.seconds)} (the sum over runs).")
+    parts.append(
+        f"{counted(runs, 'training run')} and their evaluation took {duration(game.seconds)} (the sum over"
+        " runs)."
+    )
     parts += [game.stopped] if game.stopped else []
     return " ".join(part for part in parts if part)
 
@@ -95,12 +106,14 @@ def _outcome(game: Game, last: Round, words: str) -> str:
     if not last.tied:
         second = next(k for k in found.order if k != leader)
         return (
-            f"{lead} is the best by {words}: its lead over every other entrant is real, by {_versus(found, scale, leader, second)} "
-            f"over {found.names[second]}, the next."
+            f"{lead} is the best by {words}: its lead over every other entrant is real, by"
+            f" {_versus(found, scale, leader, second)} over {found.names[second]}, the next."
         )
     equal = [name for name in last.tied if found.means[found.names.index(name)] == found.means[leader]]
     close = ", ".join(
-        f"{name} ({_versus(found, scale, leader, found.names.index(name))})" for name in last.tied if name not in equal
+        f"{name} ({_versus(found, scale, leader, found.names.index(name))})"
+        for name in last.tied
+        if name not in equal
     )
     if not equal:
         return f"No single winner by {words}: {lead} leads, but its lead over {close} is not clear of chance."
@@ -119,9 +132,10 @@ def _level(found: Comparison, scale: Scale, words: str) -> str:
     if scale.factor < 0 or found.means.any():
         return said
     return (
-        f"{said} No problem was solved, so they cannot be compared by it. If the pool's answers are not boxed, set "
-        "pool.answer_pattern (docs/own-pool.md). Otherwise check pool.answer_format, give the student more tokens "
-        "(benchmark.decoding.max_new_tokens) or more training, or compare by loss (compare.criterion=loss)."
+        f"{said} No problem was solved, so they cannot be compared by it. If the pool's answers are not"
+        " boxed, set pool.answer_pattern (docs/own-pool.md). Otherwise check pool.answer_format, give the"
+        " student more tokens (benchmark.decoding.max_new_tokens) or more training, or compare by loss"
+        " (compare.criterion=loss)."
     )
 
 
@@ -160,7 +174,12 @@ def status(game: Game, name: str) -> str:
     if last.real[leader, place]:
         return "really behind"
     stopped = next(
-        (n for n, r in enumerate(game.rounds, 1) if name in r.running and name not in r.ahead and r is not last), None
+        (
+            n
+            for n, r in enumerate(game.rounds, 1)
+            if name in r.running and name not in r.ahead and r is not last
+        ),
+        None,
     )
     return "tie" if stopped is None else f"undecided, stopped after round {stopped}"
 
@@ -185,7 +204,9 @@ class Agreement:
 
     losses: dict[str, float]
     tau: float
-    """Kendall's rank correlation of accuracy and negative loss over entrants; NaN with fewer than 3 that differ."""
+    """Kendall's rank correlation of accuracy and negative loss over entrants; NaN with fewer than 3 that
+    differ.
+    """
     real: int
     """Pairs that the loss calls different, by the same rule."""
     same: int
@@ -208,7 +229,9 @@ def agreement(game: Game) -> Agreement | None:
     same = int((real & (by_score.difference > 0)).sum())
     losses = {name: -float(mean) for name, mean in zip(by_loss.names, by_loss.means, strict=True)}
     count = len(tables)
-    return Agreement(losses, kendall(by_score.means, by_loss.means), int(real.sum()), same, count * (count - 1) // 2)
+    return Agreement(
+        losses, kendall(by_score.means, by_loss.means), int(real.sum()), same, count * (count - 1) // 2
+    )
 
 
 def kendall(x: Floats, y: Floats) -> float:
@@ -220,9 +243,14 @@ def kendall(x: Floats, y: Floats) -> float:
 
 
 def agreement_words(found: Agreement) -> str:
-    tau = "too few entrants that differ for a rank correlation" if isnan(found.tau) else f"Kendall's τ = {found.tau:.2f}"
+    tau = (
+        "too few entrants that differ for a rank correlation"
+        if isnan(found.tau)
+        else f"Kendall's τ = {found.tau:.2f}"
+    )
     return (
-        f"Ranked by the loss of held-out trajectories instead, which needs no generation: {tau} with this ranking; the "
-        f"loss separates {found.real} of {counted(found.pairs, 'pair')}, {found.same} of them in the same direction. Low loss on "
-        "the teachers' texts is not the same as solving problems; rely on it only if the two rankings agree."
+        f"Ranked by the loss of held-out trajectories instead, which needs no generation: {tau} with this"
+        f" ranking; the loss separates {found.real} of {counted(found.pairs, 'pair')}, {found.same} of them"
+        " in the same direction. Low loss on the teachers' texts is not the same as solving problems; rely"
+        " on it only if the two rankings agree."
     )

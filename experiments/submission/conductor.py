@@ -1,7 +1,9 @@
-"""Starts the steps of a submitted sweep when their inputs are there, on this machine or as tasks of a Ray cluster.
+"""Starts the steps of a submitted sweep when their inputs are there, on this machine or as tasks of a Ray
+cluster.
 
-It is a process of its own that `submit` leaves behind, so it survives the shell. If it is lost, `submit` starts another one,
-which continues: the artifacts record what is finished. Waiting steps have no process and hold nothing.
+It is a process of its own that `submit` leaves behind, so it survives the shell. If it is lost, `submit`
+starts another one, which continues: the artifacts record what is finished. Waiting steps have no process
+and hold nothing.
 
 Run as: python -m experiments.submission.conductor <folder of the sweep>
 """
@@ -28,7 +30,9 @@ class Place(Protocol):
     """Where steps run."""
 
     def start(self, step: Planned) -> bool:
-        """Start a step; False if there is no room for it now. A place with a queue of its own always takes it."""
+        """Start a step; False if there is no room for it now. A place with a queue of its own always takes
+        it.
+        """
         ...
 
     def ended(self, seconds: float) -> list[str]:
@@ -42,10 +46,15 @@ PLACES: dict[str, Callable[[Submission], Place]] = {"local": LocalPlace, "ray": 
 
 
 def conduct(submission: Submission, place: Place, poll: float = 1.0) -> dict[str, str]:
-    """Start every step once those before it are finished, the longest chains first. Returns the errors of failed steps."""
+    """Start every step once those before it are finished, the longest chains first. Returns the errors of
+    failed steps.
+    """
     steps = submission.steps
     done = {name for name, step in steps.items() if submission.finished(step)}
-    after, seconds = {name: step.after for name, step in steps.items()}, {n: submission.seconds(s) for n, s in steps.items()}
+    after, seconds = (
+        {name: step.after for name, step in steps.items()},
+        {n: submission.seconds(s) for n, s in steps.items()},
+    )
     urgency = remaining(after, seconds, done)
     waiting = sorted((name for name in steps if name not in done), key=lambda name: -urgency[name])
     running: set[str] = set()
@@ -76,7 +85,8 @@ def conduct(submission: Submission, place: Place, poll: float = 1.0) -> dict[str
                 failed[name] = events[-1].failure if events else "its process was lost"
                 log.info("%s: failed: %s", name, failed[name])
     raise LarkError(
-        "The sweep was submitted again while this process was stopped. What it was making is left to its successor."
+        "The sweep was submitted again while this process was stopped. What it was making is left to its"
+        " successor."
     )
 
 

@@ -1,4 +1,6 @@
-"""The union of all trials' steps, each once, with the steps that must be finished before it. Pure: nothing is read or started."""
+"""The union of all trials' steps, each once, with the steps that must be finished before it. Pure: nothing
+is read or started.
+"""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,14 +29,19 @@ class Node:
 def graph(trials: Sequence[Sequence[Step]]) -> list[Node]:
     """The graph of the trials' steps, each node after those it depends on.
 
-    A step whose artifacts are all made by another one (scores by a pass that also measures entropy) is left to that one. If two
-    passes share only some artifacts, the second one comes after the first and makes the rest.
+    A step whose artifacts are all made by another one (scores by a pass that also measures entropy) is left
+    to that one. If two passes share only some artifacts, the second one comes after the first and makes the
+    rest.
     """
     found: dict[tuple[str, ...], tuple[Step, int]] = {}
     for trial, steps in enumerate(trials):
         for step in steps:
             found.setdefault(step.key, (step, trial))
-    kept = {key: pair for key, pair in found.items() if not any(_within(pair[0], other) for other, _ in found.values())}
+    kept = {
+        key: pair
+        for key, pair in found.items()
+        if not any(_within(pair[0], other) for other, _ in found.values())
+    }
     names = {key: _name(step) for key, (step, _) in kept.items()}
     makers: dict[Path, list[str]] = {}
     for key, (step, _) in kept.items():
@@ -46,7 +53,13 @@ def graph(trials: Sequence[Sequence[Step]]) -> list[Node]:
             for artifact in step.artifacts:
                 users[makers[artifact.folder][0]].add(trial)
     nodes = [
-        Node(names[key], step, trial, tuple(sorted(users[names[key]] | {trial})), _after(step, names[key], makers))
+        Node(
+            names[key],
+            step,
+            trial,
+            tuple(sorted(users[names[key]] | {trial})),
+            _after(step, names[key], makers),
+        )
         for key, (step, trial) in kept.items()
     ]
     return in_order(nodes)
@@ -87,8 +100,11 @@ def in_order(nodes: Iterable[Node]) -> list[Node]:
     return ordered
 
 
-def remaining(after: Mapping[str, Sequence[str]], seconds: Mapping[str, float], done: Iterable[str] = ()) -> dict[str, float]:
-    """For each node, the time from its start to the end of the longest chain of unfinished nodes that begins with it.
+def remaining(
+    after: Mapping[str, Sequence[str]], seconds: Mapping[str, float], done: Iterable[str] = ()
+) -> dict[str, float]:
+    """For each node, the time from its start to the end of the longest chain of unfinished nodes that
+    begins with it.
 
     `after`: what each node depends on, each node after those it depends on.
     """

@@ -39,9 +39,15 @@ class LocalPlace:
         env = {**os.environ, "PYTHONPATH": paths(), "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
         with self.submission.log_file(step.name).open("ab") as output:
             process = subprocess.Popen(
-                command(self.submission, step.name), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
-            )  # fmt: skip
+                command(self.submission, step.name),
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
+            )
         self.running[step.name] = (process, gpus, cores)
         return True
 

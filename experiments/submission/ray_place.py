@@ -1,7 +1,7 @@
 """Steps as tasks of a Ray cluster: Ray queues them, and starts each where its GPUs and cores are free.
 
-A task only starts the step's process on the node that Ray has chosen, and ends with it. A task whose node is lost is started
-again elsewhere by Ray, and the step resumes from what it finds in its folder.
+A task only starts the step's process on the node that Ray has chosen, and ends with it. A task whose node
+is lost is started again elsewhere by Ray, and the step resumes from what it finds in its folder.
 """
 
 import os
@@ -26,9 +26,15 @@ def run_process(folder: str, name: str, log: str, gpus: int) -> int:
     env.pop("OMP_NUM_THREADS", None)  # Ray sets it to the task's cores; the step's own setting counts
     with Path(log).open("ab") as output:
         return subprocess.run(
-            [sys.executable, "-m", "experiments.submission.step_job", folder, name], cwd=ROOT, env=env, check=False,
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=die_with_parent,
-        ).returncode  # fmt: skip
+            [sys.executable, "-m", "experiments.submission.step_job", folder, name],
+            cwd=ROOT,
+            env=env,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            preexec_fn=die_with_parent,
+        ).returncode
 
 
 class RayPlace:

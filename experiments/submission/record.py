@@ -1,4 +1,5 @@
-"""The folder of a submitted sweep, which is all that its processes share: the graph, and what happened to each step.
+"""The folder of a submitted sweep, which is all that its processes share: the graph, and what happened to
+each step.
 
     outputs/runs/sweeps/<experiment>-<scale>-<digest>/
         graph.json           the steps, with the configuration of each trial; written by `submit`
@@ -97,7 +98,8 @@ class Submission:
             self.steps = {step.name: step for step in map(_planned, _listed(values["steps"], dict))}
         except (KeyError, TypeError, LarkError) as error:
             raise LarkError(
-                f"{folder / GRAPH} is damaged or of another version: submit the sweep again. Finished steps are kept."
+                f"{folder / GRAPH} is damaged or of another version: submit the sweep again. Finished steps"
+                " are kept."
             ) from error
 
     @property
@@ -154,8 +156,9 @@ def jobs_of(folder: Path) -> dict[str, str]:
     jobs = readable_object(folder / JOBS)
     if jobs is None or not all(isinstance(job, str) and job.isdigit() for job in jobs.values()):
         raise LarkError(
-            f"{folder / JOBS} is damaged, so it is not known which SLURM jobs the sweep has. Look for jobs whose names begin with "
-            "`lark-` (`squeue --me`), cancel them or wait until they have ended, remove the file, and submit again."
+            f"{folder / JOBS} is damaged, so it is not known which SLURM jobs the sweep has. Look for jobs"
+            " whose names begin with `lark-` (`squeue --me`), cancel them or wait until they have ended,"
+            " remove the file, and submit again."
         )
     return {name: str(job) for name, job in jobs.items()}
 
@@ -182,7 +185,9 @@ def _listed(value: Any, kind: type) -> list[Any]:
 def folder_of(outputs: Path, title: str, scale: str, arguments: Sequence[str]) -> Path:
     """The folder of a sweep. Settings that cannot change a result are not part of its name."""
     same = ("outputs", "tracking", "hardware", "hydra")
-    kept = sorted(a for a in arguments if a.lstrip("+~").split("=")[0].split(".")[0].split("/")[0] not in same)
+    kept = sorted(
+        a for a in arguments if a.lstrip("+~").split("=")[0].split(".")[0].split("/")[0] not in same
+    )
     digest = hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:6]
     return outputs / SWEEPS / f"{title}-{scale}-{digest}"
 
@@ -195,7 +200,9 @@ def write_graph(folder: Path, steps: Sequence[Planned], **values: Any) -> None:
 
 
 def submitted(outputs: Path, title: str | None = None) -> list[Path]:
-    """The folders of submitted sweeps, the latest last. `title`: only those of this experiment. Their graphs may be damaged."""
+    """The folders of submitted sweeps, the latest last. `title`: only those of this experiment. Their
+    graphs may be damaged.
+    """
     graphs = sorted((outputs / SWEEPS).glob(f"*/{GRAPH}"), key=lambda file: file.stat().st_mtime)
     folders = [file.parent for file in graphs]
     return [folder for folder in folders if title is None or folder.name.rsplit("-", 2)[0] == title]
@@ -219,7 +226,9 @@ def attempt(file: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def conducting(folder: Path) -> Iterator[None]:
-    """Record that this process starts the steps of a sweep, until the end. A damaged record is written again."""
+    """Record that this process starts the steps of a sweep, until the end. A damaged record is written
+    again.
+    """
     own = (socket.gethostname(), os.getpid())
 
     def write() -> None:
@@ -241,7 +250,9 @@ def conducting(folder: Path) -> Iterator[None]:
 
 
 def is_conductor(folder: Path) -> bool:
-    """Whether a sweep is still this process's: not if it was stopped for so long that the sweep was submitted again meanwhile."""
+    """Whether a sweep is still this process's: not if it was stopped for so long that the sweep was
+    submitted again meanwhile.
+    """
     file = folder / CONDUCTOR
     owner = _owner(readable_object(file) or {})
     if owner is None:
@@ -292,7 +303,11 @@ def _events(file: Path) -> list[Event]:
         at = _time(values)
         if at is not None and values["event"] == "started" and (owner := _owner(values)) is not None:
             found.append(Event(at, *owner))
-        elif at is not None and values["event"] == "ended" and isinstance(error := values.get("error"), str | None):
+        elif (
+            at is not None
+            and values["event"] == "ended"
+            and isinstance(error := values.get("error"), str | None)
+        ):
             if found and found[-1].ended is None:
                 found[-1] = replace(found[-1], ended=at, error=error)
         elif line is not lines[-1]:  # the last line has no end while it is being written
@@ -321,7 +336,9 @@ def _warn_damaged(file: Path) -> None:
 
 
 def _is_fresh(file: Path, host: str, process: int) -> bool:
-    """Whether a file was touched lately, by the clock of its file system; and its process exists, if it is of this machine."""
+    """Whether a file was touched lately, by the clock of its file system; and its process exists, if it is
+    of this machine.
+    """
     if host == socket.gethostname():
         try:
             os.kill(process, 0)
@@ -344,4 +361,6 @@ def _is_finished(folder: Path) -> bool:
         manifest = read_manifest(folder)
     except LarkError:
         return False
-    return manifest.finished and folder.name.endswith(manifest.fingerprint) and damage(folder, manifest) is None
+    return (
+        manifest.finished and folder.name.endswith(manifest.fingerprint) and damage(folder, manifest) is None
+    )

@@ -16,7 +16,9 @@ from lark.work.machine import Machine
 from lark.work.operation import Step
 
 EFFICIENCY = 0.7
-"""A step gets more GPUs while at least this share of their time is used: start-up and loading take as long on many as on one."""
+"""A step gets more GPUs while at least this share of their time is used: start-up and loading take as long
+on many as on one.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,21 +33,33 @@ class Share:
 
 
 class Shares:
-    """The shares of a sweep's steps. `machine` is the node that a step runs on, with all of its GPUs or cores."""
+    """The shares of a sweep's steps. `machine` is the node that a step runs on, with all of its GPUs or
+    cores.
+    """
 
     def __init__(self, machine: Machine, store: Store) -> None:
         self.machine, self.store = machine, store
         self.lengths: dict[str, PoolLengths] = {}
 
     def share(self, node: Node, trial: Trial) -> Share:
-        """As many GPUs as a step can use well, of those that one node has; none for a step that runs on CPU."""
+        """As many GPUs as a step can use well, of those that one node has; none for a step that runs on
+        CPU.
+        """
         step, machine = node.step, self.machine
         threads = self._threads(trial.config)
         if machine.device == "cpu" or not needs_gpu(step):
-            alone = replace(machine, device="cpu", processes=1, nodes=1, threads=threads, workers=0, cluster="")
-            found = self._estimate(step, trial, alone) if machine.device == "cpu" or step.operation.on_cpu else None
+            alone = replace(
+                machine, device="cpu", processes=1, nodes=1, threads=threads, workers=0, cluster=""
+            )
+            found = (
+                self._estimate(step, trial, alone)
+                if machine.device == "cpu" or step.operation.on_cpu
+                else None
+            )
             return Share(0, threads, None if found is None else found.seconds)
-        tried = [(gpus, self._estimate(step, trial, self._with(gpus))) for gpus in self._counts(step, trial.config)]
+        tried = [
+            (gpus, self._estimate(step, trial, self._with(gpus))) for gpus in self._counts(step, trial.config)
+        ]
         known = [(gpus, found) for gpus, found in tried if found is not None]
         if not known:
             return Share(tried[-1][0], tried[-1][0] * threads, None)
@@ -53,15 +67,18 @@ class Shares:
         if not fitting:
             gpus, most = known[-1]
             raise LarkError(
-                f"{step.title} of trial {' '.join(trial.overrides)} needs {most.memory_gib:.0f} GiB on each of {gpus} GPUs, which "
-                f"have {most.limit_gib:.0f}: `python run.py` with these settings and dry_run=true says what would help."
+                f"{step.title} of trial {' '.join(trial.overrides)} needs {most.memory_gib:.0f} GiB on each"
+                f" of {gpus} GPUs, which have {most.limit_gib:.0f}: `python run.py` with these settings and"
+                " dry_run=true says what would help."
             )
         least = min(found.seconds * gpus for gpus, found in fitting)
         chosen = max(gpus for gpus, found in fitting if found.seconds * gpus * EFFICIENCY <= least)
         return Share(chosen, chosen * threads, dict(fitting)[chosen].seconds)
 
     def _counts(self, step: Step, config: Config) -> list[int]:
-        """Numbers of GPUs to choose from: those that divide a node, in whole processes and groups of processes."""
+        """Numbers of GPUs to choose from: those that divide a node, in whole processes and groups of
+        processes.
+        """
         most, each = self.machine.processes, max(1, step.operation.gpus(config))
         if step.operation.processes == "one":
             return [min(each, most)]

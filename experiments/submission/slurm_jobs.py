@@ -1,7 +1,8 @@
-"""Steps as SLURM jobs, through submitit: each depends on the jobs before it, so none holds GPUs while it waits.
+"""Steps as SLURM jobs, through submitit: each depends on the jobs before it, so none holds GPUs while it
+waits.
 
-Only `submit` talks to SLURM, so nothing has to stay alive. A job that reaches its time limit, or is preempted, is requeued and
-resumes (`hydra.launcher.max_num_timeout`).
+Only `submit` talks to SLURM, so nothing has to stay alive. A job that reaches its time limit, or is
+preempted, is requeued and resumes (`hydra.launcher.max_num_timeout`).
 """
 
 import getpass
@@ -38,7 +39,9 @@ SLURM = (
 
 
 class StepJob:
-    """What a job calls. submitit calls `checkpoint` before a job ends at its time limit, and submits what it returns again."""
+    """What a job calls. submitit calls `checkpoint` before a job ends at its time limit, and submits what
+    it returns again.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -56,7 +59,9 @@ def require_slurm() -> None:
     if importlib.util.find_spec("submitit") is None:
         raise LarkError(f"hardware=slurm needs submitit: pip install {pinned('hydra-submitit-launcher')}.")
     if shutil.which("sbatch") is None:
-        raise LarkError("hardware=slurm submits jobs, but there is no sbatch here: run it on the cluster's login node.")
+        raise LarkError(
+            "hardware=slurm submits jobs, but there is no sbatch here: run it on the cluster's login node."
+        )
 
 
 def queued() -> set[str]:
@@ -85,9 +90,13 @@ def submit_jobs(submission: Submission) -> list[str]:
         if jobs.get(name) in active:
             subprocess.run(["scancel", jobs[name]], check=False, capture_output=True, timeout=60)
         executor = submitit.AutoExecutor(
-            submission.folder / "logs", cluster="slurm", slurm_max_num_timeout=submission.launcher.get("max_num_timeout", 3)
+            submission.folder / "logs",
+            cluster="slurm",
+            slurm_max_num_timeout=submission.launcher.get("max_num_timeout", 3),
         )
-        executor.update_parameters(**parameters(submission, step, [jobs[other] for other in step.after if other not in done]))
+        executor.update_parameters(
+            **parameters(submission, step, [jobs[other] for other in step.after if other not in done])
+        )
         try:
             jobs[name] = executor.submit(StepJob(submission.folder, name)).job_id
         except Exception as error:

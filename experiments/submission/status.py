@@ -51,13 +51,19 @@ def _situation(submission: Submission, step: Planned, active: Collection[str] | 
             return Situation(step, "failed", events[-1].failure, *times)
         job = submission.jobs().get(step.name)
         if job is not None and all(submission.finished(submission.steps[name]) for name in step.after):
-            return Situation(step, "failed", f"SLURM job {job} has ended without a result: `sacct -j {job}` may say why")
+            return Situation(
+                step, "failed", f"SLURM job {job} has ended without a result: `sacct -j {job}` may say why"
+            )
     return Situation(step, "waiting")
 
 
 def _carried_out(submission: Submission, step: Planned, active: Collection[str] | None) -> bool:
     """Whether somebody will start a step: its SLURM job is in the queue, or there is a conductor."""
-    return submission.jobs().get(step.name) in active if active is not None else submission.conductor() is not None
+    return (
+        submission.jobs().get(step.name) in active
+        if active is not None
+        else submission.conductor() is not None
+    )
 
 
 def _active(submission: Submission) -> Collection[str] | None:
@@ -71,7 +77,10 @@ def describe(submission: Submission) -> str:
     try:
         active = _active(submission)
     except LarkError as error:
-        active, note = set(submission.jobs().values()), f"{error} Its jobs are assumed to be waiting or running."
+        active, note = (
+            set(submission.jobs().values()),
+            f"{error} Its jobs are assumed to be waiting or running.",
+        )
     found = situations(submission, active)
     states = Counter(s.state for s in found)
     rows = []
@@ -84,14 +93,20 @@ def describe(submission: Submission) -> str:
     total = sum(_device_hours(s.step) for s in found if s.state != "done")
     rows.append(["all", *(str(states[state]) for state in STATES), "", f"{total:,.2f}"])
     parts = [
-        f"{submission.title} ({submission.folder.name}), {counted(len(submission.trials), 'trial')}, on {submission.place}",
+        (
+            f"{submission.title} ({submission.folder.name}), {counted(len(submission.trials), 'trial')}, on"
+            f" {submission.place}"
+        ),
         text_table(["step", *STATES, "GPUs", "device-hours left"], rows),
         _left(submission, found),
         note,
     ]
     if running := [s for s in found if s.state == "running"]:
         now = time.time()
-        lines = [[s.step.name, duration(now - (s.started or now)), str(_log_file(submission, s.step))] for s in running]
+        lines = [
+            [s.step.name, duration(now - (s.started or now)), str(_log_file(submission, s.step))]
+            for s in running
+        ]
         parts.append(text_table(["running", "for", "log"], lines, right=3))
     if failed := [s for s in found if s.state == "failed"]:
         parts.append("\n".join(f"failed: {s.step.name}: {s.error}" for s in failed))
@@ -102,11 +117,17 @@ def describe(submission: Submission) -> str:
 def _log_file(submission: Submission, step: Planned) -> Path:
     """Where a running step writes its output. A SLURM job writes to submitit's file."""
     job = submission.jobs().get(step.name) if submission.place == "slurm" else None
-    return submission.log_file(step.name).with_name(f"{job}_0_log.out") if job else submission.log_file(step.name)
+    return (
+        submission.log_file(step.name).with_name(f"{job}_0_log.out")
+        if job
+        else submission.log_file(step.name)
+    )
 
 
 def timeline(submission: Submission) -> str:
-    """When each step could start, started and ended, in seconds since the first start; and what it held in between."""
+    """When each step could start, started and ended, in seconds since the first start; and what it held in
+    between.
+    """
     found = {s.step.name: s for s in situations(submission)}
     ran = sorted((s for s in found.values() if s.started is not None), key=lambda s: s.started or 0.0)
     if not ran:

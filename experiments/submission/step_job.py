@@ -1,4 +1,5 @@
-"""Make one step of a submitted sweep: a process of its own, which Ray, SLURM or the conductor starts when its inputs are there.
+"""Make one step of a submitted sweep: a process of its own, which Ray, SLURM or the conductor starts when
+its inputs are there.
 
 Run as: python -m experiments.submission.step_job <folder of the sweep> <step>
 """
@@ -29,7 +30,10 @@ def run_step(folder: Path, name: str) -> None:
             own.mkdir(parents=True, exist_ok=True)
             pipeline = Pipeline(alone(submission, step), own, only=step.key)
             if not pipeline.steps:
-                raise LarkError(f"{name}: its inputs or the code have changed since it was submitted. Submit the sweep again.")
+                raise LarkError(
+                    f"{name}: its inputs or the code have changed since it was submitted. Submit the sweep"
+                    " again."
+                )
             pipeline.run()
         except LarkError:
             raise
@@ -42,10 +46,21 @@ def alone(submission: Submission, step: Planned) -> Config:
     config, processes = submission.config(step), max(1, step.gpus)
     device = "cuda" if step.gpus else "cpu"
     hardware = replace(
-        config.hardware, device=device, processes=processes, threads=max(1, step.cpus // processes), cluster="none",
-        address=None, workers=0, elastic=False,
-    )  # fmt: skip
-    return replace(config, hardware=hardware, tracking=replace(config.tracking, mode="none"), outputs=str(submission.outputs))
+        config.hardware,
+        device=device,
+        processes=processes,
+        threads=max(1, step.cpus // processes),
+        cluster="none",
+        address=None,
+        workers=0,
+        elastic=False,
+    )
+    return replace(
+        config,
+        hardware=hardware,
+        tracking=replace(config.tracking, mode="none"),
+        outputs=str(submission.outputs),
+    )
 
 
 def main(folder: Path, name: str) -> str | None:

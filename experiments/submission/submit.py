@@ -1,4 +1,6 @@
-"""Submit a sweep: plan its graph, write it down, and leave the work to SLURM or to a conductor that outlives this process."""
+"""Submit a sweep: plan its graph, write it down, and leave the work to SLURM or to a conductor that
+outlives this process.
+"""
 
 import logging
 import os
@@ -13,7 +15,16 @@ from experiments.harness.sweep import ROOT, Sweep
 from experiments.submission import slurm_jobs
 from experiments.submission.graph import graph
 from experiments.submission.local_place import paths
-from experiments.submission.record import AGAIN, CONDUCTOR, GRAPH, Planned, Submission, await_record, folder_of, write_graph
+from experiments.submission.record import (
+    AGAIN,
+    CONDUCTOR,
+    GRAPH,
+    Planned,
+    Submission,
+    await_record,
+    folder_of,
+    write_graph,
+)
 from experiments.submission.resources import Shares
 from experiments.submission.under_way import active_jobs, refuse_second_place, refuse_unreadable
 from lark.cluster.nodes import Cluster, Node, address_of, machine_of, reach
@@ -36,7 +47,11 @@ def submit(sweep: Sweep) -> Submission:
     cluster = reach(address, sweep.store.root) if address is not None else None
     steps = plan_steps(sweep, _machine(sweep, cluster))
     if place == "ray":
-        _check_room(steps, cluster.nodes if cluster is not None else (Node(usable_cores(), len(gpu_ids())),), cluster is None)
+        _check_room(
+            steps,
+            cluster.nodes if cluster is not None else (Node(usable_cores(), len(gpu_ids())),),
+            cluster is None,
+        )
     folder = folder_of(sweep.store.root, sweep.title, sweep.scale, sweep.arguments)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", folder.name):
@@ -44,11 +59,14 @@ def submit(sweep: Sweep) -> Submission:
         before = _recorded(folder)
         if before is not None:
             refuse_second_place(before, place, address)
-            if (process := before.conductor()) is not None:  # it reads the graph while it works, so that stays as it is
+            if (
+                process := before.conductor()
+            ) is not None:  # it reads the graph while it works, so that stays as it is
                 if {step.name for step in steps} != set(before.steps):
                     raise LarkError(
-                        f"{folder.name} is being carried out ({process}), and its inputs or the code have changed since it was "
-                        "submitted. End that process, or wait for it; then submit again."
+                        f"{folder.name} is being carried out ({process}), and its inputs or the code have"
+                        " changed since it was submitted. End that process, or wait for it; then submit"
+                        " again."
                     )
                 (folder / AGAIN).touch()
                 log.info("it is being carried out (%s); failed steps are tried again", process)
@@ -62,11 +80,18 @@ def submit(sweep: Sweep) -> Submission:
         )  # fmt: skip
         submission = Submission(folder)
         left = [step for step in steps if not submission.finished(step)]
-        log.info("%s: %s of %s, %d finished", sweep.title, counted(len(steps), "step"), counted(len(sweep.trials), "trial"),
-                 len(steps) - len(left))  # fmt: skip
+        log.info(
+            "%s: %s of %s, %d finished",
+            sweep.title,
+            counted(len(steps), "step"),
+            counted(len(sweep.trials), "trial"),
+            len(steps) - len(left),
+        )
         if not left:
             return submission
-        (folder / CONDUCTOR).unlink(missing_ok=True)  # of one that was lost, or stopped: it ends when it sees this
+        (folder / CONDUCTOR).unlink(
+            missing_ok=True
+        )  # of one that was lost, or stopped: it ends when it sees this
         if place == "slurm":
             submitted = slurm_jobs.submit_jobs(submission)
             log.info("%s submitted to SLURM", counted(len(submitted), "job"))
@@ -76,7 +101,9 @@ def submit(sweep: Sweep) -> Submission:
 
 
 def _recorded(folder: Path) -> Submission | None:
-    """The sweep as it was submitted before. None: it was not, or its graph is damaged and nothing is under way."""
+    """The sweep as it was submitted before. None: it was not, or its graph is damaged and nothing is under
+    way.
+    """
     if not (folder / GRAPH).exists():
         return None
     try:
@@ -91,7 +118,8 @@ def _as_queued(steps: Sequence[Planned], before: Submission) -> list[Planned]:
     """Steps whose SLURM jobs are waiting or running keep the resources that these jobs have asked for."""
     kept = {name: before.steps[name] for name in active_jobs(before)}
     return [
-        replace(step, gpus=kept[step.name].gpus, cpus=kept[step.name].cpus) if step.name in kept else step for step in steps
+        replace(step, gpus=kept[step.name].gpus, cpus=kept[step.name].cpus) if step.name in kept else step
+        for step in steps
     ]
 
 
@@ -110,33 +138,44 @@ def _place(sweep: Sweep) -> str:
     """Where the steps run: `slurm`, `ray` or `local`."""
     configs = [trial.config for trial in sweep.trials]
     if any(config.force for config in configs):
-        raise LarkError("force= cannot be submitted: use `python -m experiments run`, or remove the artifacts.")
+        raise LarkError(
+            "force= cannot be submitted: use `python -m experiments run`, or remove the artifacts."
+        )
     if any(config.dry_run for config in configs):
-        raise LarkError("dry_run=true cannot be submitted: `python -m experiments plan` shows what a sweep would do and cost.")
+        raise LarkError(
+            "dry_run=true cannot be submitted: `python -m experiments plan` shows what a sweep would do and"
+            " cost."
+        )
     (cluster,) = {config.hardware.cluster for config in configs}
     if cluster == "slurm":
         slurm_jobs.require_slurm()
         if sweep.launcher.get("nodes", 1) != 1:
             raise LarkError(
-                f"hydra.launcher.nodes={sweep.launcher['nodes']}: a submitted step runs on one node, and many steps run at once. "
-                "Leave it out."
+                f"hydra.launcher.nodes={sweep.launcher['nodes']}: a submitted step runs on one node, and many"
+                " steps run at once. Leave it out."
             )
     return "local" if cluster == "none" else cluster
 
 
 def _check_room(steps: Sequence[Planned], nodes: Sequence[Node], own: bool) -> None:
     """Report steps that need more than any node has. `own`: no other node can join the cluster."""
-    large = [step for step in steps if not any(node.cpus >= step.cpus and node.gpus >= step.gpus for node in nodes)]
+    large = [
+        step for step in steps if not any(node.cpus >= step.cpus and node.gpus >= step.gpus for node in nodes)
+    ]
     if not large:
         return
     most = max(large, key=lambda step: (step.gpus, step.cpus))
     needed = counted(most.cpus, "CPU") + (f" and {counted(most.gpus, 'GPU')}" if most.gpus else "")
     verb = "needs" if len(large) == 1 else "need"
-    said = f"{counted(len(large), 'step')} of the sweep, such as {most.title}, {verb} up to {needed} of one node, which no node has"
+    said = (
+        f"{counted(len(large), 'step')} of the sweep, such as {most.title}, {verb} up to {needed} of one"
+        " node, which no node has"
+    )
     if own:
         raise LarkError(f"{said}. Lower hardware.threads or hardware.processes.")
     log.warning(
-        "%s now. The sweep waits until such a node joins the cluster; otherwise lower hardware.threads or hardware.processes.",
+        "%s now. The sweep waits until such a node joins the cluster; otherwise lower hardware.threads or"
+        " hardware.processes.",
         said,
     )
 
@@ -159,9 +198,14 @@ def _start(folder: Path) -> None:
     command = [sys.executable, "-m", "experiments.submission.conductor", str(folder)]
     with (folder / LOG).open("ab") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths()}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": paths()},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
-        )  # fmt: skip
+        )
     deadline = time.monotonic() + START_SECONDS
     while not (folder / CONDUCTOR).exists():
         if process.poll() == 0:  # nothing was left to do
@@ -169,4 +213,6 @@ def _start(folder: Path) -> None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise LarkError(f"The process that starts the steps has ended: see {folder / LOG}.")
         time.sleep(0.1)
-    log.info("process %d starts the steps as their inputs are finished; this shell may be closed", process.pid)
+    log.info(
+        "process %d starts the steps as their inputs are finished; this shell may be closed", process.pid
+    )

@@ -1,1 +1,3 @@
-"""Measurements outside the main run: exact gradients and learnability, the theory's constants, contamination, timings."""
+"""Measurements outside the main run: exact gradients and learnability, the theory's constants,
+contamination, timings.
+"""

@@ -1,5 +1,7 @@
-"""Causal attention over blocks of queries, for forward-mode derivatives: no fused kernel supports them, and the plain formula's
-[heads, T, T] scores take 60 GiB per layer at T = 20,000. A block's scores are [heads, BLOCK, T]."""
+"""Causal attention over blocks of queries, for forward-mode derivatives: no fused kernel supports them, and
+the plain formula's [heads, T, T] scores take 60 GiB per layer at T = 20,000. A block's scores are [heads,
+BLOCK, T].
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,9 +29,11 @@ def blockwise_attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """softmax(scale · q kᵀ) v for q [b, heads, T, d] and k, v with as many heads or fewer; returns [b, T, heads, d].
+    """softmax(scale · q kᵀ) v for q [b, heads, T, d] and k, v with as many heads or fewer; returns [b, T,
+    heads, d].
 
-    Transformers creates no mask for an attention function that it does not know: causality and the window are applied here.
+    Transformers creates no mask for an attention function that it does not know: causality and the window
+    are applied here.
     """
     T, scale = query.shape[2], query.shape[3] ** -0.5 if scaling is None else scaling
     shared = query.shape[1] // key.shape[1]
@@ -43,7 +47,9 @@ def blockwise_attention(
             scores = torch.tanh(scores / softcap) * softcap
         ahead = position[start:stop, None] - position[None, :stop]
         seen = ahead >= 0 if sliding_window is None else (ahead >= 0) & (ahead < sliding_window)
-        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(
+            -1, dtype=torch.promote_types(scores.dtype, torch.float32)
+        )
         done.append(weights.to(value.dtype) @ value[:, :, :stop])
     return torch.cat(done, dim=2).transpose(1, 2).contiguous(), None
 

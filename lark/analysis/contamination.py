@@ -1,7 +1,9 @@
-"""Check whether problems of a benchmark, or variants of them, are among the questions of a pool (paper, App. C.5, Table 2).
+"""Check whether problems of a benchmark, or variants of them, are among the questions of a pool (paper,
+App. C.5, Table 2).
 
-Character 8-gram Jaccard similarity of every problem with every question, exact: each text is a row of a sparse 0/1 matrix over
-the 8-grams that occur, intersections are one sparse product, and |A ∪ B| = |A| + |B| - |A ∩ B|.
+Character 8-gram Jaccard similarity of every problem with every question, exact: each text is a row of a
+sparse 0/1 matrix over the 8-grams that occur, intersections are one sparse product, and |A ∪ B| = |A| + |B|
+- |A ∩ B|.
 """
 
 import re
@@ -35,24 +37,32 @@ QUESTIONS = 5000
 
 NARROW = re.compile(r"\\(?:[,:;!>/]|thinspace\b|medspace\b|thickspace\b|negthinspace\b|allowbreak\b)")
 """Spacing inside a formula or a number (10{,}000, 10,\\!000), which is removed."""
-WIDE = re.compile(r"\\(?:q?quad\b|enspace\b|space\b|hfill\b|noindent\b|[hvm]s(?:pace|kip)\*?\s*\{[^{}]*\}|\s)|(?<!\\)~")
+WIDE = re.compile(
+    r"\\(?:q?quad\b|enspace\b|space\b|hfill\b|noindent\b|[hvm]s(?:pace|kip)\*?\s*\{[^{}]*\}|\s)|(?<!\\)~"
+)
 """Spacing between words, which becomes a blank."""
 
 
 def normalise(text: str) -> str:
-    """Lowercase text without LaTeX spacing macros, with every run of whitespace as one blank (paper, App. C.5)."""
+    """Lowercase text without LaTeX spacing macros, with every run of whitespace as one blank (paper, App.
+    C.5).
+    """
     text = WIDE.sub(" ", NARROW.sub("", text.replace("\\\\", "\n")))
     return " ".join(text.lower().split())
 
 
 def grams(texts: Sequence[str]) -> sparse.csr_matrix:
-    """[n, G] which of the G distinct grams occur in each normalised text. A text shorter than a gram is one gram.
+    """[n, G] which of the G distinct grams occur in each normalised text. A text shorter than a gram is one
+    gram.
 
-    No hashing: letters are numbered, 4-grams are numbered by pairs of pairs of letters, and 8-grams by pairs of those.
+    No hashing: letters are numbered, 4-grams are numbered by pairs of pairs of letters, and 8-grams by
+    pairs of those.
     """
     padded = [text if len(text) >= N else text.ljust(N, "\0") for text in texts]
     lengths = np.array([len(text) for text in padded], dtype=np.int64)
-    _, letters = np.unique(np.frombuffer("".join(padded).encode("utf-32-le"), dtype=np.uint32), return_inverse=True)
+    _, letters = np.unique(
+        np.frombuffer("".join(padded).encode("utf-32-le"), dtype=np.uint32), return_inverse=True
+    )
     codes = letters.astype(np.int64)
     for width in (1, 2, 4):  # letters per code: each round doubles it
         left, right = codes[:-width], codes[width:]
@@ -63,7 +73,9 @@ def grams(texts: Sequence[str]) -> sparse.csr_matrix:
     inside = np.arange(len(codes)) + N <= (starts + lengths)[owner]
     words = int(codes.max(initial=0)) + 1
     cells = np.unique(owner[inside] * words + codes[inside])
-    return sparse.csr_matrix((np.ones(len(cells), dtype=np.int32), np.divmod(cells, words)), shape=(len(padded), words))
+    return sparse.csr_matrix(
+        (np.ones(len(cells), dtype=np.int32), np.divmod(cells, words)), shape=(len(padded), words)
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,9 @@ def closest(problems: Sequence[str], questions: Sequence[str]) -> Closest:
     return Closest(similarity, index)
 
 
-def audit(tasks: Mapping[str, Sequence[Problem]], labels: Mapping[str, str], questions: pd.DataFrame) -> pd.DataFrame:
+def audit(
+    tasks: Mapping[str, Sequence[Problem]], labels: Mapping[str, str], questions: pd.DataFrame
+) -> pd.DataFrame:
     """One row per problem: its benchmark, level, the closest question and their similarity, closest first.
 
     questions: question_id, question. labels: what the table calls each benchmark.
@@ -113,8 +127,12 @@ def audit(tasks: Mapping[str, Sequence[Problem]], labels: Mapping[str, str], que
 
 
 def contaminated(pool: Pool, benchmark: Benchmark) -> dict[str, str]:
-    """Questions of a pool that are like a problem of a benchmark, by pool.similarity, and the problem: `amc problem 17`."""
-    problems = [(name, problem) for name, task in benchmark.tasks.items() for problem in benchmarks.load(name, task)]
+    """Questions of a pool that are like a problem of a benchmark, by pool.similarity, and the problem: `amc
+    problem 17`.
+    """
+    problems = [
+        (name, problem) for name, task in benchmark.tasks.items() for problem in benchmarks.load(name, task)
+    ]
     stems = [stem(problem) for _, problem in problems]
     texts, found = question_texts(pool), {}
     ids = list(texts)
@@ -134,7 +152,9 @@ def stem(problem: Problem) -> str:
 
 
 def summary(audited: pd.DataFrame) -> pd.DataFrame:
-    """Table 2: problems at or above each threshold, per benchmark (per level if it has levels) and in total."""
+    """Table 2: problems at or above each threshold, per benchmark (per level if it has levels) and in
+    total.
+    """
     groups: dict[str, pd.DataFrame] = {}
     for label, rows in audited.groupby("benchmark", sort=False):
         if rows["level"].notna().all():
@@ -153,11 +173,16 @@ def _counts(rows: pd.DataFrame) -> dict[str, int]:
 
 
 def write_audit(job: Job) -> dict[str, Any]:
-    """Compare every benchmark of the configuration with a normalised pool. Writes both tables, returns counts."""
+    """Compare every benchmark of the configuration with a normalised pool. Writes both tables, returns
+    counts.
+    """
     benchmark, pool, folder = job.config.benchmark, job.inputs["pool"] / pools.FILE, job.folder
     tasks = {name: benchmarks.load(name, task) for name, task in benchmark.tasks.items()}
     labels = {name: task.label for name, task in benchmark.tasks.items()}
-    distinct = {row["question_id"]: row["question"] for row in pools.iterate(pool, columns=["question_id", "question"])}
+    distinct = {
+        row["question_id"]: row["question"]
+        for row in pools.iterate(pool, columns=["question_id", "question"])
+    }
     questions = pd.DataFrame({"question_id": list(distinct), "question": list(distinct.values())})
     audited = audit(tasks, labels, questions)
     for name, table in ((CLOSEST, audited), (TABLE, summary(audited))):

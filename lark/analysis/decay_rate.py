@@ -1,8 +1,9 @@
-"""The loss decay rate ρ(q) of one question as a function of the weights of its K trajectories (paper, eq. (2), App. B.1-B.3).
+"""The loss decay rate ρ(q) of one question as a function of the weights of its K trajectories (paper, eq.
+(2), App. B.1-B.3).
 
-Everything follows from two exact quantities at the anchor model: the Gram matrix G [K, K] of the trajectories' gradients,
-G_ij = <∇ℓ_i, ∇ℓ_j>, and their losses ℓ [K]. With N(q) = qᵀGq and D(q) = ℓᵀq, ρ(q) = N(q)/D(q). Pure functions in float64;
-weights may be one vector [K] or many [..., K].
+Everything follows from two exact quantities at the anchor model: the Gram matrix G [K, K] of the
+trajectories' gradients, G_ij = <∇ℓ_i, ∇ℓ_j>, and their losses ℓ [K]. With N(q) = qᵀGq and D(q) = ℓᵀq, ρ(q)
+= N(q)/D(q). Pure functions in float64; weights may be one vector [K] or many [..., K].
 """
 
 from collections.abc import Iterator
@@ -15,9 +16,20 @@ from lark.scoring.learnability import Floats, exact_score, learnability_score, r
 from lark.selection.rules import select
 
 __all__ = [
-    "budget_path", "chi2", "diagonal_score", "exact_score", "quasiconvexity_excess", "rate", "rate_gradient", "rate_hessian",
-    "simplex_samples", "single_rates", "surrogate_score", "uniform", "vertex_excess",
-]  # fmt: skip
+    "budget_path",
+    "chi2",
+    "diagonal_score",
+    "exact_score",
+    "quasiconvexity_excess",
+    "rate",
+    "rate_gradient",
+    "rate_hessian",
+    "simplex_samples",
+    "single_rates",
+    "surrogate_score",
+    "uniform",
+    "vertex_excess",
+]
 
 
 def rate_hessian(gram: Floats, losses: Floats, q: Floats) -> Floats:
@@ -33,12 +45,16 @@ def single_rates(gram: Floats, losses: Floats) -> Floats:
 
 
 def diagonal_score(gram: Floats, losses: Floats) -> Floats:
-    """g-tilde, eq. (gtilde-def): the exact rates ρ*_k, but with gradients of different trajectories treated as orthogonal."""
+    """g-tilde, eq. (gtilde-def): the exact rates ρ*_k, but with gradients of different trajectories treated
+    as orthogonal.
+    """
     return learnability_score(losses, single_rates(gram, losses), np.zeros(len(losses), dtype=np.int64))
 
 
 def surrogate_score(brier: Floats, losses: Floats) -> Floats:
-    """g-hat, eq. (ghat-closed): the forward-pass proxy ρ̂_k = Brier_k / ℓ_k in place of the exact rates (decision 1)."""
+    """g-hat, eq. (ghat-closed): the forward-pass proxy ρ̂_k = Brier_k / ℓ_k in place of the exact rates
+    (decision 1).
+    """
     return learnability_score(losses, brier / losses, np.zeros(len(losses), dtype=np.int64))
 
 
@@ -61,7 +77,9 @@ def budget_path(scores: Floats) -> Floats:
 
 
 def simplex_samples(K: int, count: int, seed: int) -> Iterator[Floats]:
-    """Batches [n, K] that cover the simplex: from nearly one-hot (concentration 0.01) to nearly uniform (10)."""
+    """Batches [n, K] that cover the simplex: from nearly one-hot (concentration 0.01) to nearly uniform
+    (10).
+    """
     rng = np.random.default_rng(seed)
     concentrations = np.geomspace(0.01, 10, 7)
     for concentration in concentrations:
@@ -70,12 +88,16 @@ def simplex_samples(K: int, count: int, seed: int) -> Iterator[Floats]:
 
 
 def quasiconvexity_excess(gram: Floats, losses: Floats, a: Floats, b: Floats, share: npt.ArrayLike) -> Floats:
-    """ρ(s a + (1-s) b) / max(ρ(a), ρ(b)) - 1 for pairs a, b [n, K] and s [n]: never above 0 if ρ is quasi-convex."""
+    """ρ(s a + (1-s) b) / max(ρ(a), ρ(b)) - 1 for pairs a, b [n, K] and s [n]: never above 0 if ρ is
+    quasi-convex.
+    """
     s = np.asarray(share)[:, None]
     between = rate(gram, losses, s * a + (1 - s) * b)
     return np.asarray(between / np.maximum(rate(gram, losses, a), rate(gram, losses, b)) - 1)
 
 
 def vertex_excess(gram: Floats, losses: Floats, q: Floats) -> float:
-    """max_q ρ(q) / max_k ρ*_k - 1 over q [n, K]: never above 0, because the maximum is at a vertex (Corollary "One-hot")."""
+    """max_q ρ(q) / max_k ρ*_k - 1 over q [n, K]: never above 0, because the maximum is at a vertex
+    (Corollary "One-hot").
+    """
     return float(rate(gram, losses, q).max() / single_rates(gram, losses).max() - 1)

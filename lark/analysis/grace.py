@@ -1,14 +1,16 @@
-"""GRACE, a score of teachers from the student's gradients (Panigrahi et al., 2026, "In Good GRACEs", arXiv:2511.02833).
+"""GRACE, a score of teachers from the student's gradients (Panigrahi et al., 2026, "In Good GRACEs",
+arXiv:2511.02833).
 
-The gradients of a teacher's trajectories, in DIMENSION numbers each, are split into two parts by question, SPLITS times. With
+The gradients of a teacher's trajectories, in DIMENSION numbers each, are split into two parts by question,
+SPLITS times. With
 
     Σ̃ = 1/n Σ_i g_i g_iᵀ / ||g_i||²  over the larger part,  smoothed to (1 - ν) Σ̃ + ν tr(Σ̃)/d I,
     Σ = 1/n Σ_i g_i g_iᵀ             over the smaller part,
 
-GRACE is the mean of tr(Σ̃⁻¹ Σ) over the splits. Low is good: gradients are small, and point where other gradients of the teacher
-point as well. The source recommends about 512 questions with 4 responses each; with fewer gradients than dimensions the smoothing
-decides the directions that none of them has. The formula, the splits and ν are those of the authors' released code.
-Pure functions.
+GRACE is the mean of tr(Σ̃⁻¹ Σ) over the splits. Low is good: gradients are small, and point where other
+gradients of the teacher point as well. The source recommends about 512 questions with 4 responses each;
+with fewer gradients than dimensions the smoothing decides the directions that none of them has. The
+formula, the splits and ν are those of the authors' released code. Pure functions.
 """
 
 from collections.abc import Iterator
@@ -37,7 +39,9 @@ def grace(gradients: Floats, question: np.ndarray, seed: int = 0) -> float:
 
 
 def splits(question: np.ndarray, seed: int) -> Iterator[np.ndarray]:
-    """Which gradients are in the smaller part, for each split. All gradients of a question are in the same part."""
+    """Which gradients are in the smaller part, for each split. All gradients of a question are in the same
+    part.
+    """
     names, codes = np.unique(question, return_inverse=True)
     if len(names) < 2:
         return
@@ -60,7 +64,9 @@ def second_moment(gradients: Floats) -> Floats:
 
 
 def by_teacher(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per teacher: `grace`, the mean gradient norm (G-Norm), and the number of gradients and questions."""
+    """One row per teacher: `grace`, the mean gradient norm (G-Norm), and the number of gradients and
+    questions.
+    """
     vectors = directions(table["feature"]).astype(np.float64)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)  # stored in half precision
     gradients = vectors * table["gradient_norm"].to_numpy()[:, None]

@@ -1,17 +1,20 @@
-"""Exact full-parameter gradients of trajectories: their Gram matrix, and the gradient of a whole weighted corpus.
+"""Exact full-parameter gradients of trajectories: their Gram matrix, and the gradient of a whole weighted
+corpus.
 
-K gradients of a student with P parameters are K × P numbers: 10 GB for 18 trajectories of a 135 M student, 1 TB for 33 of a
-7 B one. Only their K × K inner products are needed, and those are sums over parameters. So parameters are processed in blocks,
-small enough that K gradients of one block fit a bound. For each block the K trajectories are passed through the student again,
-and backpropagation stops at the block. Memory holds the student, the activations of one trajectory, K gradients of one block
-(the bound), and one gradient of the tensors that the block touches. With a scratch file, the K gradients are on disk and the
-bound applies to the disk: if it has room for all of them, one pass over the trajectories is enough. Gradients have the
-precision of the given student (`analysis.dtype`); inner products are accumulated in fp64.
+K gradients of a student with P parameters are K × P numbers: 10 GB for 18 trajectories of a 135 M student,
+1 TB for 33 of a 7 B one. Only their K × K inner products are needed, and those are sums over parameters. So
+parameters are processed in blocks, small enough that K gradients of one block fit a bound. For each block
+the K trajectories are passed through the student again, and backpropagation stops at the block. Memory
+holds the student, the activations of one trajectory, K gradients of one block (the bound), and one gradient
+of the tensors that the block touches. With a scratch file, the K gradients are on disk and the bound
+applies to the disk: if it has room for all of them, one pass over the trajectories is enough. Gradients
+have the precision of the given student (`analysis.dtype`); inner products are accumulated in fp64.
 
-Tied heads. The paper splits θ into W_out and a rest that does not contain it (App. B.2). If the head is the embedding matrix,
-its gradient is the sum of two uses. They are kept apart here: `head` and `rest` are the inner products of the uses, `cross`
-those of one use with the other. Their sum is the Gram matrix of the parameters that training updates (`gram`); `untied` is that
-of the paper's proofs, in which the two uses are separate parameters. Both are the same for an untied student.
+Tied heads. The paper splits θ into W_out and a rest that does not contain it (App. B.2). If the head is the
+embedding matrix, its gradient is the sum of two uses. They are kept apart here: `head` and `rest` are the
+inner products of the uses, `cross` those of one use with the other. Their sum is the Gram matrix of the
+parameters that training updates (`gram`); `untied` is that of the paper's proofs, in which the two uses are
+separate parameters. Both are the same for an untied student.
 """
 
 from collections.abc import Callable, Sequence
@@ -78,10 +81,14 @@ class Piece:
 
 
 class Anchor:
-    """A student whose gradients are computed: its tensors by name, the head's use separate from the embedding's."""
+    """A student whose gradients are computed: its tensors by name, the head's use separate from the
+    embedding's.
+    """
 
     def __init__(self, model: "PreTrainedModel", checkpointing: bool = False) -> None:
-        """`checkpointing` recomputes activations in the backward pass: slower, with one layer's memory instead of all."""
+        """`checkpointing` recomputes activations in the backward pass: slower, with one layer's memory
+        instead of all.
+        """
         self.model = model
         self.rule = logit_rule(model)
         layer = model.get_output_embeddings()
@@ -105,7 +112,9 @@ class Anchor:
         return [name for name in self.tensors if name not in (HEAD, HEAD_BIAS)]
 
     def blocks(self, K: int, memory: int) -> list[list[Piece]]:
-        """The tensors in order of depth, cut so that K gradients of a block take at most `memory` bytes (at least one entry)."""
+        """The tensors in order of depth, cut so that K gradients of a block take at most `memory` bytes (at
+        least one entry).
+        """
         capacity = max(1, memory // (K * self.head.element_size()))
         pair = (self.tied, HEAD) if self.tied else ()
         groups: list[tuple[str, ...]] = [pair] if pair else []
@@ -149,8 +158,9 @@ def gram_matrix(
     done: Callable[[], object] = lambda: None,
     scratch: Path | None = None,
 ) -> Gram:
-    """The Gram matrix of the trajectories' gradients. `memory`: bytes for gradients, in memory or in the file `scratch`, which
-    is overwritten and removed. `done` is called after each pass."""
+    """The Gram matrix of the trajectories' gradients. `memory`: bytes for gradients, in memory or in the
+    file `scratch`, which is overwritten and removed. `done` is called after each pass.
+    """
     K = len(trajectories)
     rest, head, cross = (np.zeros((K, K)) for _ in range(3))
     for block in anchor.blocks(K, memory):
@@ -185,7 +195,9 @@ def passes(anchor: Anchor, K: int, memory: int) -> int:
 
 
 def _keep(row: Tensor, block: list[Piece], gradients: dict[str, Tensor | None]) -> None:
-    """Write the block's entries of one trajectory's gradient into its row; zero where the loss does not depend on a tensor."""
+    """Write the block's entries of one trajectory's gradient into its row; zero where the loss does not
+    depend on a tensor.
+    """
     offset = 0
     for piece in block:
         for name in piece.names:
@@ -199,7 +211,9 @@ def _keep(row: Tensor, block: list[Piece], gradients: dict[str, Tensor | None]) 
 
 
 def _buffer(like: Tensor, K: int, width: int, scratch: Path | None) -> Tensor:
-    """[K, width], on disk if `scratch` is given: its pages count as cache, which the system reclaims when necessary."""
+    """[K, width], on disk if `scratch` is given: its pages count as cache, which the system reclaims when
+    necessary.
+    """
     if scratch is None:
         return like.new_empty(K, width)
     whole = torch.from_file(str(scratch), shared=True, size=K * width, dtype=like.dtype)
@@ -237,17 +251,22 @@ def corpus_rate(
     batch_tokens: int,
     done: Callable[[int], object] = lambda tokens: None,
 ) -> CorpusRate:
-    """ρ = ||∇L||² / L of L = Σ_i q_i ℓ_i over a whole corpus (paper, App. A.3), in one pass that holds one gradient, in fp32.
+    """ρ = ||∇L||² / L of L = Σ_i q_i ℓ_i over a whole corpus (paper, App. A.3), in one pass that holds one
+    gradient, in fp32.
 
-    `weights` are the q_i; `batch_tokens` bounds the tokens of a padded batch. A tied matrix counts once, with both its uses.
+    `weights` are the q_i; `batch_tokens` bounds the tokens of a padded batch. A tied matrix counts once,
+    with both its uses.
     """
     parameters = list(anchor.model.parameters())
     head = anchor.model.get_output_embeddings().weight
     sums: dict[Tensor, Tensor] = {
-        p: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32), requires_grad=False) for p in parameters
+        p: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32), requires_grad=False)
+        for p in parameters
     }
 
-    def add(parameter: Tensor) -> None:  # at once, so that a gradient exists only while its tensor is processed
+    def add(
+        parameter: Tensor,
+    ) -> None:  # at once, so that a gradient exists only while its tensor is processed
         assert parameter.grad is not None
         sums[parameter].add_(parameter.grad)
         parameter.grad = None

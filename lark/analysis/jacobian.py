@@ -1,9 +1,11 @@
-"""Λ and ||W_out||: how strongly the hidden states react to the backbone, and the logits to the hidden states (paper, App. B.2).
+"""Λ and ||W_out||: how strongly the hidden states react to the backbone, and the logits to the hidden
+states (paper, App. B.2).
 
-λ_max(J_H J_Hᵀ), with J_H the Jacobian of a trajectory's hidden states [T·d] by the backbone's parameters, is found by power
-iteration: a vector-Jacobian product (backward), then a Jacobian-vector product (forward mode). Each step's value ||J_Hᵀu||² for
-a unit u is a Rayleigh quotient, hence never above λ_max: the result is a *lower* estimate, and `change` is its last increase.
-The start is random, not the gradient's own direction, from which the backbone bound would hold by construction.
+λ_max(J_H J_Hᵀ), with J_H the Jacobian of a trajectory's hidden states [T·d] by the backbone's parameters,
+is found by power iteration: a vector-Jacobian product (backward), then a Jacobian-vector product (forward
+mode). Each step's value ||J_Hᵀu||² for a unit u is a Rayleigh quotient, hence never above λ_max: the result
+is a *lower* estimate, and `change` is its last increase. The start is random, not the gradient's own
+direction, from which the backbone bound would hold by construction.
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ from lark.models.head import predicting
 TOLERANCE = 0.01
 """Power iteration ends when a step raises the value by less than this share."""
 SAME = {torch.bfloat16: 0.1, torch.float32: 1e-3, torch.float64: 1e-3}
-"""Largest relative difference, due to rounding, between hidden states with another attention and the student's own."""
+"""Largest relative difference, due to rounding, between hidden states with another attention and the
+student's own.
+"""
 ANOTHER = "choose another student for analysis.name=theory."
 
 
@@ -36,7 +40,9 @@ class Eigenvalue:
 
 
 def jacobian_norm2(anchor: Anchor, encoded: Encoded, iterations: int, seed: int) -> Eigenvalue:
-    """λ_max(J_H J_Hᵀ), Assumption "Local Jacobian conditioning". The embedding's use as a lookup belongs to the backbone."""
+    """λ_max(J_H J_Hᵀ), Assumption "Local Jacobian conditioning". The embedding's use as a lookup belongs to
+    the backbone.
+    """
     names = anchor.backbone
     anchor.want(set(names))
     hidden, _ = anchor.hidden(encoded)
@@ -45,7 +51,12 @@ def jacobian_norm2(anchor: Anchor, encoded: Encoded, iterations: int, seed: int)
     while True:
         u = u / u.norm()
         parts = torch.autograd.grad(
-            hidden, [anchor.tensors[name] for name in names], u, retain_graph=True, allow_unused=True, materialize_grads=True
+            hidden,
+            [anchor.tensors[name] for name in names],
+            u,
+            retain_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
         )
         before, value = value, sum(map(squared_norm, parts))
         change = value / before - 1 if before else float("inf")
@@ -73,15 +84,21 @@ def _pushed(anchor: Anchor, encoded: Encoded, direction: dict[str, Tensor], expe
         with forward_mode(anchor.model):
             found, pushed = jvp(states, (parameters,), (direction,))  # type: ignore[misc]
     except NotImplementedError as error:
-        raise LarkError(f"A {kind} student has no forward-mode derivatives ({first_line(error)}): {ANOTHER}") from error
+        raise LarkError(
+            f"A {kind} student has no forward-mode derivatives ({first_line(error)}): {ANOTHER}"
+        ) from error
     if (found - expected).norm() > SAME[found.dtype] * expected.norm():
-        raise LarkError(f"The attention of a {kind} student is more than causal attention with a window: {ANOTHER}")
+        raise LarkError(
+            f"The attention of a {kind} student is more than causal attention with a window: {ANOTHER}"
+        )
     return pushed
 
 
 def head_norm(anchor: Anchor) -> float:
     """||W_out||_op, exactly: the root of the largest eigenvalue of WᵀW [d, d], in fp64."""
-    square = torch.zeros(anchor.head.shape[1], anchor.head.shape[1], dtype=torch.float64, device=anchor.head.device)
+    square = torch.zeros(
+        anchor.head.shape[1], anchor.head.shape[1], dtype=torch.float64, device=anchor.head.device
+    )
     for rows in anchor.head.detach().split(8192):
         wide = rows.double()
         square += wide.T @ wide

@@ -1,9 +1,10 @@
-"""Δρ(q) = ρ(q) - ρ(p) over the simplex of one question, on the plane that fits the path of q̂(B) best (paper, Fig. 3a).
+"""Δρ(q) = ρ(q) - ρ(p) over the simplex of one question, on the plane that fits the path of q̂(B) best
+(paper, Fig. 3a).
 
-The plane goes through the prior p along the first two principal components of q̂(B) - p, B = 1..K-1. Many q of the simplex
-project to the same point of it; the one that is drawn is the closest to p, i.e. with the smallest χ²(q ‖ p). It is unique, and
-for any plane that contains g-hat it is q̂ itself along the path (Lemma 3). In the PCA plane this holds approximately, so each
-point of the path has its own exact Δρ.
+The plane goes through the prior p along the first two principal components of q̂(B) - p, B = 1..K-1. Many q
+of the simplex project to the same point of it; the one that is drawn is the closest to p, i.e. with the
+smallest χ²(q ‖ p). It is unique, and for any plane that contains g-hat it is q̂ itself along the path
+(Lemma 3). In the PCA plane this holds approximately, so each point of the path has its own exact Δρ.
 """
 
 from dataclasses import dataclass
@@ -83,7 +84,12 @@ def landscape(question: Question, resolution: int = 101, seed: int = 0) -> Lands
     gain[inside] = rates.rate(G, losses, lifted) - base
     random = np.random.default_rng(seed).dirichlet(np.ones(K), SAMPLES)
     path_table = pd.DataFrame(
-        {"budget": range(1, K), "x": walked[:, 0], "y": walked[:, 1], "gain": rates.rate(G, losses, path) - base}
+        {
+            "budget": range(1, K),
+            "x": walked[:, 0],
+            "y": walked[:, 1],
+            "gain": rates.rate(G, losses, path) - base,
+        }
     )
     vertices = pd.DataFrame(
         {
@@ -96,7 +102,15 @@ def landscape(question: Question, resolution: int = 101, seed: int = 0) -> Lands
     )
     random_gain = rates.rate(G, losses, random) - base
     return Landscape(
-        question.question_id, x, y, gain.reshape(resolution, resolution), path_table, vertices, explained, base, random_gain
+        question.question_id,
+        x,
+        y,
+        gain.reshape(resolution, resolution),
+        path_table,
+        vertices,
+        explained,
+        base,
+        random_gain,
     )
 
 
@@ -110,25 +124,34 @@ def path_gains(question: Question) -> pd.DataFrame:
 
 
 def principal_plane(deviations: Floats) -> tuple[Floats, float]:
-    """[2, K] an orthonormal basis of the plane of most variance of deviations from p [n, K], and the share it explains.
+    """[2, K] an orthonormal basis of the plane of most variance of deviations from p [n, K], and the share
+    it explains.
 
-    Signs are fixed (the largest entry of each axis is positive), so that the same question gives the same picture anywhere.
+    Signs are fixed (the largest entry of each axis is positive), so that the same question gives the same
+    picture anywhere.
     """
     _, singular, axes = np.linalg.svd(deviations, full_matrices=False)
     if len(singular) < 2 or singular[1] <= 1e-9 * singular[0]:
-        raise LarkError("A landscape needs a question with at least 3 candidates whose scores differ: choose another question.")
+        raise LarkError(
+            "A landscape needs a question with at least 3 candidates whose scores differ: choose another"
+            " question."
+        )
     plane = axes[:2]
     signs = np.sign(plane[np.arange(2), np.abs(plane).argmax(axis=1)])
     return plane * signs[:, None], float((singular[:2] ** 2).sum() / (singular**2).sum())
 
 
 def lift(plane: Floats, point: Floats) -> Floats:
-    """The q of the simplex that projects to `point` of the plane and is closest to p: a least-squares problem with q ≥ 0."""
+    """The q of the simplex that projects to `point` of the plane and is closest to p: a least-squares
+    problem with q ≥ 0.
+    """
     K = plane.shape[1]
     prior = rates.uniform(K)
     constraints = np.concatenate([plane, np.ones((1, K))])
     targets = np.array([*(plane @ prior + point), 1.0])
-    q, _ = nnls(np.concatenate([np.eye(K), STIFFNESS * constraints]), np.concatenate([prior, STIFFNESS * targets]))
+    q, _ = nnls(
+        np.concatenate([np.eye(K), STIFFNESS * constraints]), np.concatenate([prior, STIFFNESS * targets])
+    )
     return np.asarray(q / q.sum())
 
 

@@ -1,4 +1,6 @@
-"""Write and merge the shards of an analysis. No model code: the pipeline merges them when all processes have finished."""
+"""Write and merge the shards of an analysis. No model code: the pipeline merges them when all processes
+have finished.
+"""
 
 from pathlib import Path
 
@@ -28,7 +30,9 @@ def merge(folder: Path, file: str, count: int) -> dict[str, int]:
     parts = [folder / name(number) for number in range(count)]
     missing = [part.name for part in parts if not part.exists()]
     if missing:
-        raise LarkError(f"{folder}: {len(missing)} of {count} shards are missing ({missing[0]}…). Run the same command again.")
+        raise LarkError(
+            f"{folder}: {len(missing)} of {count} shards are missing ({missing[0]}…). Run the same command again."
+        )
     table = pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
     with atomic(folder / file) as draft:
         table.to_parquet(draft, index=False)

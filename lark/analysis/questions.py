@@ -1,6 +1,7 @@
 """Exact quantities of the K trajectories of one question at the anchor model, and their table on disk.
 
-The table has one row per trajectory; inner products with the question's other trajectories are lists in the candidates' order.
+The table has one row per trajectory; inner products with the question's other trajectories are lists in the
+candidates' order.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,19 @@ from lark.analysis.kinds import GRADIENTS_TABLE
 from lark.errors import LarkError
 from lark.scoring.learnability import Floats
 
-SCALARS = ("n_tokens", "nll", "brier", "hidden_min", "hidden_max", "hidden_square_sum", "surprisal_min", "surprisal_max")
-"""Per trajectory: |a_k|, Σ_t -log p_t, Σ_t ||δ_t||², the extremes of ||h_t||, Σ_t ||h_t||², the extremes of -log p_t."""
+SCALARS = (
+    "n_tokens",
+    "nll",
+    "brier",
+    "hidden_min",
+    "hidden_max",
+    "hidden_square_sum",
+    "surprisal_min",
+    "surprisal_max",
+)
+"""Per trajectory: |a_k|, Σ_t -log p_t, Σ_t ||δ_t||², the extremes of ||h_t||, Σ_t ||h_t||², the extremes of
+-log p_t.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,9 @@ class Question:
 
     @property
     def mean_cosine(self) -> float:
-        """Mean cosine of two different trajectories' gradients: 0 where the diagonal approximation is exact."""
+        """Mean cosine of two different trajectories' gradients: 0 where the diagonal approximation is
+        exact.
+        """
         norms = np.sqrt(np.diagonal(self.gram.gram))
         cosines = self.gram.gram / np.outer(norms, norms)
         return float((cosines.sum() - self.K) / (self.K * (self.K - 1)))

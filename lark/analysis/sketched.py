@@ -1,7 +1,9 @@
-"""Analyses that sketch gradients as scoring does (lark/scoring/gradient_sketches.py): how well a sketched g* agrees with the exact
-one, gradients of each teacher's trajectories for GRACE, and the quick mode of `analysis.name=gradients`.
+"""Analyses that sketch gradients as scoring does (lark/scoring/gradient_sketches.py): how well a sketched
+g* agrees with the exact one, gradients of each teacher's trajectories for GRACE, and the quick mode of
+`analysis.name=gradients`.
 
-A `Measure` is what a process does with one question when it has loaded the student. worker.py divides the questions.
+A `Measure` is what a process does with one question when it has loaded the student. worker.py divides the
+questions.
 """
 
 import logging
@@ -51,7 +53,9 @@ def sketched(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> list[T
 
 
 def quick_gram(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> Gram:
-    """The Gram matrix of sketched gradients: of the output projections and of the head, in place of all parameters."""
+    """The Gram matrix of sketched gradients: of the output projections and of the head, in place of all
+    parameters.
+    """
     candidates = Candidates.of(sketched(sketcher, encoded, job))
     return Gram(candidates.layers, candidates.head, np.zeros_like(candidates.head))
 
@@ -72,7 +76,9 @@ def estimates(job: Job) -> Measure:
             column: np.nan if sketcher is None else Candidates.of(sketched(sketcher, encoded, job)).g_star
             for column, sketcher in columns.items()
         }
-        return pd.DataFrame({"question_id": name, "candidate_id": [row["candidate_id"] for row, _ in rows], **values})
+        return pd.DataFrame(
+            {"question_id": name, "candidate_id": [row["candidate_id"] for row, _ in rows], **values}
+        )
 
     return measured
 

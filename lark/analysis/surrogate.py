@@ -1,12 +1,14 @@
-"""How well the forward-pass surrogate g-hat agrees with the exact g* (paper, App. B.8). Pure functions over questions.
+"""How well the forward-pass surrogate g-hat agrees with the exact g* (paper, App. B.8). Pure functions over
+questions.
 
-Affine rescaling: within each question g-hat is shifted and stretched to the mean and standard deviation of g*. That aligns
-questions with one another, so the pooled correlations of the paper contain the differences *between* questions, which the
-rescaling itself has corrected; the correlations *within* questions, which decide a selection, are reported next to them.
+Affine rescaling: within each question g-hat is shifted and stretched to the mean and standard deviation of
+g*. That aligns questions with one another, so the pooled correlations of the paper contain the differences
+*between* questions, which the rescaling itself has corrected; the correlations *within* questions, which
+decide a selection, are reported next to them.
 
-The paper does not state whether g-hat was rescaled in its relative error ||g-hat - g*|| / ||g*||. Both are reported. The raw
-error compares a Brier score with squared gradient norms, which have different units, and is close to 1 or far above; the
-paper's mean of 0.574 is what the rescaled error gives at its correlations.
+The paper does not state whether g-hat was rescaled in its relative error ||g-hat - g*|| / ||g*||. Both are
+reported. The raw error compares a Brier score with squared gradient norms, which have different units, and
+is close to 1 or far above; the paper's mean of 0.574 is what the rescaled error gives at its correlations.
 """
 
 from collections.abc import Sequence
@@ -32,7 +34,9 @@ def rescale(surrogate: Floats, exact: Floats) -> Floats:
 
 def recall(surrogate: Floats, exact: Floats, budget: int) -> float:
     """|top_B(g-hat) ∩ top_B(g*)| / B; the first candidates in case of ties."""
-    chosen, best = (set(np.argsort(-scores, kind="stable")[:budget].tolist()) for scores in (surrogate, exact))
+    chosen, best = (
+        set(np.argsort(-scores, kind="stable")[:budget].tolist()) for scores in (surrogate, exact)
+    )
     return len(chosen & best) / budget
 
 
@@ -54,10 +58,14 @@ class Agreement:
     pairs: pd.DataFrame
     """One row per trajectory: `trajectories` and g_hat_rescaled."""
     questions: pd.DataFrame
-    """One row per question: pearson, spearman, error (rescaled), error_raw, mean_cosine, K. Two more columns show which of
-    the two approximations costs agreement: pearson_proxy of g-hat with g-tilde, pearson_diagonal of g-tilde with g*."""
+    """One row per question: pearson, spearman, error (rescaled), error_raw, mean_cosine, K. Two more
+    columns show which of the two approximations costs agreement: pearson_proxy of g-hat with g-tilde,
+    pearson_diagonal of g-tilde with g*.
+    """
     recalls: pd.DataFrame
-    """One row per budget: recall, its standard deviation over questions, the random baseline B/K, and the attained share of g*."""
+    """One row per budget: recall, its standard deviation over questions, the random baseline B/K, and the
+    attained share of g*.
+    """
 
     @property
     def pearson(self) -> float:
@@ -76,7 +84,11 @@ class Agreement:
             "spearman": self.spearman,
             "pearson_within": float(self.questions["pearson"].mean()),
             "spearman_within": float(self.questions["spearman"].mean()),
-            **{f"recall@{budget}": float(by_budget[budget]) for budget in (1, 3, 10) if budget in by_budget.index},
+            **{
+                f"recall@{budget}": float(by_budget[budget])
+                for budget in (1, 3, 10)
+                if budget in by_budget.index
+            },
             **{f"attained@{budget}": float(shares[budget]) for budget in (3,) if budget in shares.index},
             "error_mean": float(self.questions["error"].mean()),
             "error_median": float(self.questions["error"].median()),
@@ -89,11 +101,15 @@ class Agreement:
 
 
 def agreement(questions: Sequence[Question], scores: Sequence[Floats] | None = None) -> Agreement:
-    """g-hat, or other scores of each question's candidates, against g*, with budgets up to 10, or K-1 of the smallest question."""
+    """g-hat, or other scores of each question's candidates, against g*, with budgets up to 10, or K-1 of
+    the smallest question.
+    """
     smallest = min(question.K for question in questions)
     budgets = range(1, min(LARGEST_BUDGET, smallest - 1) + 1)
     by_question, recalls, shares, rescaled = [], [], [], []
-    for question, g_hat in zip(questions, scores or [question.surrogate for question in questions], strict=True):
+    for question, g_hat in zip(
+        questions, scores or [question.surrogate for question in questions], strict=True
+    ):
         g_star = question.exact
         rescaled.append(rescale(g_hat, g_star))
         g_tilde = diagonal_score(question.gram.gram, question.losses)
@@ -115,7 +131,12 @@ def agreement(questions: Sequence[Question], scores: Sequence[Floats] | None = N
     found = np.array(recalls)
     chance = [np.mean([budget / question.K for question in questions]) for budget in budgets]
     deviation = found.std(axis=0, ddof=1) if len(found) > 1 else np.full(len(budgets), np.nan)
-    columns = {"recall": found.mean(axis=0), "std": deviation, "random": chance, "attained": np.mean(shares, axis=0)}
+    columns = {
+        "recall": found.mean(axis=0),
+        "std": deviation,
+        "random": chance,
+        "attained": np.mean(shares, axis=0),
+    }
     table = pd.DataFrame({"budget": list(budgets), **columns})
     pairs = trajectories(questions).assign(g_hat_rescaled=np.concatenate(rescaled))
     return Agreement(pairs, pd.DataFrame(by_question), table)

@@ -1,8 +1,10 @@
-"""The constants of the paper's appendices A and B for one question, and each of the inequalities evaluated with numbers.
+"""The constants of the paper's appendices A and B for one question, and each of the inequalities evaluated
+with numbers.
 
-The paper's θ = (W_out, θ_rest) separates the head from the rest, so everything here is about the untied student (defined in
-`gradients.py`). If the head is tied, the same inequalities are also evaluated on the parameters that training actually updates,
-for which they are not proved. Λ is a lower estimate by power iteration (`jacobian.py`), all else is exact up to rounding.
+The paper's θ = (W_out, θ_rest) separates the head from the rest, so everything here is about the untied
+student (defined in `gradients.py`). If the head is tied, the same inequalities are also evaluated on the
+parameters that training actually updates, for which they are not proved. Λ is a lower estimate by power
+iteration (`jacobian.py`), all else is exact up to rounding.
 """
 
 from dataclasses import asdict, dataclass
@@ -68,7 +70,9 @@ class Constants:
     lambda_plus: float
     """λ₊ of eq. (residual-ntk-upper), exact: it refers to the anchor only."""
     kappa_explicit: float
-    """λ₋ν₋/(λ₊ν₊), eq. (kappa-explicit) with ε = 0: an upper bound, as the NTK is not measured away from the anchor."""
+    """λ₋ν₋/(λ₊ν₊), eq. (kappa-explicit) with ε = 0: an upper bound, as the NTK is not measured away from
+    the anchor.
+    """
 
 
 def constants(question: Question, jacobians: Floats, head_norm: float) -> Constants:
@@ -93,21 +97,40 @@ def constants(question: Question, jacobians: Floats, head_norm: float) -> Consta
         nu_plus = np.divide(question.column("surprisal_max").max(), one_minus_p_plus**2)
     low, high = residual_conditioning(question.gram.untied, brier)
     values = {
-        "c_minus": c_minus, "c_plus": c_plus, "jacobian": jacobian, "head_norm": head_norm, "zeta_minus": zeta.min(),
-        "eps_head": eps_head.max(), "e_plus": e_plus, "c1": 1 / e_plus, "c2": 1 / (zeta.min() * c_minus**2),
-        "delta_rho": delta_rho, "proxy_term": proxy, "gram_term": gram, "aggregate_term": aggregate,
-        "alpha1_rms": proxy + gram + aggregate, "alpha1": (proxy + gram + aggregate) ** 2 / 4, "alpha2": alpha2,
-        "hessian_bound": 2 * K * alpha2, "p_minus": p_minus, "one_minus_p_plus": one_minus_p_plus, "nu_plus": nu_plus,
-        "kappa_factor": 0.5 / nu_plus, "lambda_minus": low, "lambda_plus": high, "kappa_explicit": low / high * 0.5 / nu_plus,
-    }  # fmt: skip
+        "c_minus": c_minus,
+        "c_plus": c_plus,
+        "jacobian": jacobian,
+        "head_norm": head_norm,
+        "zeta_minus": zeta.min(),
+        "eps_head": eps_head.max(),
+        "e_plus": e_plus,
+        "c1": 1 / e_plus,
+        "c2": 1 / (zeta.min() * c_minus**2),
+        "delta_rho": delta_rho,
+        "proxy_term": proxy,
+        "gram_term": gram,
+        "aggregate_term": aggregate,
+        "alpha1_rms": proxy + gram + aggregate,
+        "alpha1": (proxy + gram + aggregate) ** 2 / 4,
+        "alpha2": alpha2,
+        "hessian_bound": 2 * K * alpha2,
+        "p_minus": p_minus,
+        "one_minus_p_plus": one_minus_p_plus,
+        "nu_plus": nu_plus,
+        "kappa_factor": 0.5 / nu_plus,
+        "lambda_minus": low,
+        "lambda_plus": high,
+        "kappa_explicit": low / high * 0.5 / nu_plus,
+    }
     return Constants(K=K, **{name: float(value) for name, value in values.items()})
 
 
 def residual_conditioning(gram: Floats, brier: Floats) -> tuple[float, float]:
-    """λ₋ and λ₊ at the anchor: the extremes of Δ̃ᵀΘΔ̃ / ||Δ̃||² over the simplex (App. A.2, Assumption on the NTK's conditioning).
+    """λ₋ and λ₊ at the anchor: the extremes of Δ̃ᵀΘΔ̃ / ||Δ̃||² over the simplex (App. A.2, Assumption on
+    the NTK's conditioning).
 
-    By the NTK identity it is qᵀGq / Σ q_k Brier_k, which has the form of ρ(q): it is quasi-convex, so the maximum is at a
-    vertex, and any point where it no longer decreases is the minimum.
+    By the NTK identity it is qᵀGq / Σ q_k Brier_k, which has the form of ρ(q): it is quasi-convex, so the
+    maximum is at a vertex, and any point where it no longer decreases is the minimum.
     """
     K, scale = len(brier), float(np.max(np.diagonal(gram) / brier))
     found = minimize(
@@ -124,12 +147,16 @@ def residual_conditioning(gram: Floats, brier: Floats) -> tuple[float, float]:
 
 
 def weights_to_try(scores: Floats, count: int, seed: int) -> Floats:
-    """[n, K] the vertices, the path of q̂(B), and about `count` samples of the simplex. Not p, where both sides are 0."""
+    """[n, K] the vertices, the path of q̂(B), and about `count` samples of the simplex. Not p, where both
+    sides are 0.
+    """
     K = len(scores)
     return np.concatenate([np.eye(K), rates.budget_path(scores), *rates.simplex_samples(K, count, seed)])
 
 
-def inequalities(question: Question, known: Constants, count: int = 700, seed: int = 0, tied: bool = False) -> pd.DataFrame:
+def inequalities(
+    question: Question, known: Constants, count: int = 700, seed: int = 0, tied: bool = False
+) -> pd.DataFrame:
     """Every inequality at its tightest point: left ≤ right, the margin right/left, and whether it holds.
 
     `tied`: on the parameters that training updates, instead of those of the paper's proofs.
@@ -170,26 +197,47 @@ def inequalities(question: Question, known: Constants, count: int = 700, seed: i
         ("Hessian, M", "B.5, M-final", hessians, known.hessian_bound),
         ("Theorem 1", "B.6", (q - prior) @ g_hat - gain, (known.alpha1 + known.alpha2) * distance + 1),
         ("RMS error of ĝ", "B.8", rms, known.alpha1_rms),
-        ("largest error of ĝ", "B.8, ghat-linfty-bound", np.abs(g_hat - g_star).max(), np.sqrt(K) * known.alpha1_rms),
+        (
+            "largest error of ĝ",
+            "B.8, ghat-linfty-bound",
+            np.abs(g_hat - g_star).max(),
+            np.sqrt(K) * known.alpha1_rms,
+        ),
         ("loss ≥ ½ residual", "A.2, loss-residual", brier / 2, losses),
         ("loss ≤ ν₊ residual", "A.2, loss-residual", losses, known.nu_plus * brier),
         ("quasi-convexity", "B.1", between, ends),
         ("maximum at a vertex", "B.1, one-hot optimum", rates.rate(G, losses, q), rho.max()),
-    ]  # fmt: skip
-    rows = [{"inequality": name, "source": source, **_tightest(left, right)} for name, source, left, right in checks]
-    return pd.DataFrame(rows).assign(question_id=question.question_id, parameters="tied" if tied else "untied")
+    ]
+    rows = [
+        {"inequality": name, "source": source, **_tightest(left, right)}
+        for name, source, left, right in checks
+    ]
+    return pd.DataFrame(rows).assign(
+        question_id=question.question_id, parameters="tied" if tied else "untied"
+    )
 
 
-def _tightest(left: Floats | np.floating | float, right: Floats | np.floating | float) -> dict[str, float | bool]:
-    """The point where right exceeds left the least, relative to the size of right; exact zeros on both sides are allowed."""
+def _tightest(
+    left: Floats | np.floating | float, right: Floats | np.floating | float
+) -> dict[str, float | bool]:
+    """The point where right exceeds left the least, relative to the size of right; exact zeros on both
+    sides are allowed.
+    """
     a, b = (np.ravel(x).astype(np.float64) for x in np.broadcast_arrays(left, right))
     slack = np.divide(b - a, np.abs(b), out=np.where(a <= b, 0.0, -np.inf), where=b != 0)
     slack[~np.isfinite(b)] = 1.0
     at = int(slack.argmin())
     margin = float(b[at] / a[at]) if a[at] > 0 else float("inf")
-    return {"left": float(a[at]), "right": float(b[at]), "margin": margin, "holds": bool(slack[at] >= -ROUNDING)}
+    return {
+        "left": float(a[at]),
+        "right": float(b[at]),
+        "margin": margin,
+        "holds": bool(slack[at] >= -ROUNDING),
+    }
 
 
 def constants_table(names: list[str], found: list[Constants]) -> pd.DataFrame:
     """One row per question."""
-    return pd.DataFrame([{"question_id": name, **asdict(each)} for name, each in zip(names, found, strict=True)])
+    return pd.DataFrame(
+        [{"question_id": name, **asdict(each)} for name, each in zip(names, found, strict=True)]
+    )

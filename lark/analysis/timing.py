@@ -1,11 +1,12 @@
-"""The cost of each method's score in seconds per trajectory (paper, App. D.1), measured side by side in one process.
+"""The cost of each method's score in seconds per trajectory (paper, App. D.1), measured side by side in one
+process.
 
-Every method gets the same trajectories one by one, as in the paper's seconds per sample, in rounds whose order rotates, so
-that other load on the machine affects all of them equally. The baselines are timed as they are usually implemented: all
-logits of the response in memory, then their statistic. `statistics` is what this project runs instead: one pass that gives
-GRAPE's, LARK's and RSR's numbers together, without holding the logits; `local_blocks` is its Local Naturalness. The judge is
-timed only if it can be loaded next to the student (`judge_left_out`); its time for a whole pool is in the manifest of its own
-artifact.
+Every method gets the same trajectories one by one, as in the paper's seconds per sample, in rounds whose
+order rotates, so that other load on the machine affects all of them equally. The baselines are timed as
+they are usually implemented: all logits of the response in memory, then their statistic. `statistics` is
+what this project runs instead: one pass that gives GRAPE's, LARK's and RSR's numbers together, without
+holding the logits; `local_blocks` is its Local Naturalness. The judge is timed only if it can be loaded
+next to the student (`judge_left_out`); its time for a whole pool is in the manifest of its own artifact.
 """
 
 import logging
@@ -75,7 +76,11 @@ def measure(job: Job) -> dict[str, Any]:
     with atomic(job.folder / TIMINGS.file) as draft:
         table.to_parquet(draft, index=False)
     name = torch.cuda.get_device_name() if device != "cpu" else f"CPU, {job.machine.threads} thread(s)"
-    counts = {"device": name, "trajectories": len(encoded), "mean_tokens": round(float(table["n_tokens"].mean()), 1)}
+    counts = {
+        "device": name,
+        "trajectories": len(encoded),
+        "mean_tokens": round(float(table["n_tokens"].mean()), 1),
+    }
     return counts if left_out is None else {**counts, "judge_left_out": left_out}
 
 
@@ -87,9 +92,15 @@ def sample(lengths: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def read(pool: Path, chosen: pd.DataFrame) -> list[dict[str, Any]]:
-    """The chosen trajectories' texts, in the pool's order. Not through pandas, which turns a system prompt of None into NaN."""
+    """The chosen trajectories' texts, in the pool's order. Not through pandas, which turns a system prompt
+    of None into NaN.
+    """
     wanted = set(chosen[KEY].astype(str).itertuples(index=False, name=None))
-    return [row for row in pools.iterate(pool, columns=pools.TEXT) if tuple(str(row[name]) for name in KEY) in wanted]
+    return [
+        row
+        for row in pools.iterate(pool, columns=pools.TEXT)
+        if tuple(str(row[name]) for name in KEY) in wanted
+    ]
 
 
 def _time(scorer: Callable[[int], object], index: int, student: Student) -> float:
@@ -158,7 +169,9 @@ SCORERS: dict[str, Scorer] = {
 
 
 def _local_blocks(student: Student, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
-    """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run once and not shared."""
+    """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run once and not
+    shared.
+    """
     blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
     steps = [steps_of(e, job.config.scoring.local_steps) for e in encoded]
     return lambda i: blocks.surprisals([encoded[i]], [steps[i]])
@@ -167,18 +180,26 @@ def _local_blocks(student: Student, encoded: list[Encoded], job: Job) -> Callabl
 def judge_left_out(job: Job) -> str | None:
     """Why the judge cannot be timed in this process; None if it can. A judge of unknown size is tried."""
     if job.config.engine.name != "hf":
-        return f"engine={job.config.engine.name} would need the memory that the student occupies; engine=hf shares it"
+        return (
+            f"engine={job.config.engine.name} would need the memory that the student occupies; engine=hf"
+            " shares it"
+        )
     judge = job.config.method.judge
     shape = shape_of(judge.model)
     needed = 0.0 if shape is None else shape.parameters * (4 if judge.dtype == "float32" else 2) / 2**30
     there = memory_gib(job.machine.device)
     if needed > there:
-        return f"the weights of method.judge.path={judge.path} take {needed:.0f} GiB, and this device has {there:.0f}"
+        return (
+            f"the weights of method.judge.path={judge.path} take {needed:.0f} GiB, and this device has"
+            f" {there:.0f}"
+        )
     return None
 
 
 def _judge(rows: list[dict[str, Any]], job: Job, device: str) -> Callable[[int], object]:
-    """One verdict, from prompt to text; an invalid answer is not retried. A packaged judge is an input of the step."""
+    """One verdict, from prompt to text; an invalid answer is not retried. A packaged judge is an input of
+    the step.
+    """
     from lark.generation import engine as engines  # noqa: PLC0415  # scoring needs no engine
     from lark.scoring.judge_worker import Asker, load_tokenizer  # noqa: PLC0415
 
@@ -189,6 +210,8 @@ def _judge(rows: list[dict[str, Any]], job: Job, device: str) -> Callable[[int],
 
     def verdict(i: int) -> object:
         prompt, _ = asker.prompt(rows[i]["question"], response_text(rows[i]))
-        return engines.answers(engine, [engines.Request(prompt, i, settings.max_new_tokens)], asker.sampling(0))
+        return engines.answers(
+            engine, [engines.Request(prompt, i, settings.max_new_tokens)], asker.sampling(0)
+        )
 
     return verdict

@@ -47,7 +47,9 @@ SNAPSHOTS = "snapshots/step-*"
 
 @in_shards
 def gradients(job: Job) -> Work:
-    """Gram matrix, losses and statistics of the trajectories of a sample of questions: one shard per question."""
+    """Gram matrix, losses and statistics of the trajectories of a sample of questions: one shard per
+    question.
+    """
     if job.config.analysis.quick:
         return _each_question(job, lambda: _quick(job), "sketched gradients")
     chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
@@ -64,7 +66,14 @@ def gradients(job: Job) -> Work:
             for shard in some:
                 name = chosen[int(shard.name)]
                 each = 1 / passes(anchor, len(rows[name]), memory)
-                question = measure(anchor, name, rows[name], memory, lambda n=1, each=each: progress.update(n * each), scratch)
+                question = measure(
+                    anchor,
+                    name,
+                    rows[name],
+                    memory,
+                    lambda n=1, each=each: progress.update(n * each),
+                    scratch,
+                )
                 parts.write(question.rows(), job.folder, int(shard.name))
 
         yield do
@@ -74,7 +83,9 @@ def gradients(job: Job) -> Work:
 
 @in_shards
 def estimates(job: Job) -> Work:
-    """g* of the same questions from sketched gradients, to compare them with the exact ones: one shard per question."""
+    """g* of the same questions from sketched gradients, to compare them with the exact ones: one shard per
+    question.
+    """
     return _each_question(job, lambda: sketched.estimates(job), "sketched gradients")
 
 
@@ -85,7 +96,9 @@ def teacher_gradients(job: Job) -> Work:
 
 
 def _quick(job: Job) -> sketched.Measure:
-    """What `gradients` measures, from sketched gradients (`analysis.quick`): one pass for each trajectory, whatever the memory."""
+    """What `gradients` measures, from sketched gradients (`analysis.quick`): one pass for each trajectory,
+    whatever the memory.
+    """
     student = sketched.load_student(job)
     sketcher, anchor = backward_sketcher(student, job.config), Anchor(student.model)
 
@@ -119,7 +132,9 @@ def _each_question(job: Job, start: Callable[[], sketched.Measure], label: str) 
 @in_shards
 def jacobians(job: Job) -> Work:
     """λ_max(J_H J_Hᵀ) of the trajectories of the first questions that have exact gradients, and ||W_out||."""
-    table = pd.read_parquet(job.inputs["gradients"] / GRADIENTS_TABLE.file, columns=["question_id", "candidate_id"])
+    table = pd.read_parquet(
+        job.inputs["gradients"] / GRADIENTS_TABLE.file, columns=["question_id", "candidate_id"]
+    )
     chosen = list(dict.fromkeys(table["question_id"]))[: job.config.analysis.jacobians]
 
     @contextlib.contextmanager
@@ -127,7 +142,8 @@ def jacobians(job: Job) -> Work:
         anchor = load_anchor(job, job.weights)
         if anchor.bias is not None or anchor.rule.softcap is not None or anchor.rule.scale != 1.0:
             raise LarkError(
-                f"The theory of App. B assumes logits z = W_out h, but this student adds a bias, a scale or a soft cap: {ANOTHER}"
+                "The theory of App. B assumes logits z = W_out h, but this student adds a bias, a scale or a"
+                f" soft cap: {ANOTHER}"
             )
         norm = head_norm(anchor)
 
@@ -136,11 +152,19 @@ def jacobians(job: Job) -> Work:
             for shard in some:
                 found, own = [], rows[chosen[int(shard.name)]]
                 for row, encoded in own:
-                    eigenvalue = jacobian_norm2(anchor, encoded, job.config.analysis.iterations, job.config.analysis.seed)
-                    found.append({
-                        "question_id": row["question_id"], "candidate_id": row["candidate_id"], "jacobian": eigenvalue.value,
-                        "iterations": eigenvalue.iterations, "change": eigenvalue.change, "head_norm": norm,
-                    })  # fmt: skip
+                    eigenvalue = jacobian_norm2(
+                        anchor, encoded, job.config.analysis.iterations, job.config.analysis.seed
+                    )
+                    found.append(
+                        {
+                            "question_id": row["question_id"],
+                            "candidate_id": row["candidate_id"],
+                            "jacobian": eigenvalue.value,
+                            "iterations": eigenvalue.iterations,
+                            "change": eigenvalue.change,
+                            "head_norm": norm,
+                        }
+                    )
                     progress.update(1 / len(own))
                 parts.write(pd.DataFrame(found), job.folder, int(shard.name))
 
@@ -151,18 +175,22 @@ def jacobians(job: Job) -> Work:
 
 @in_shards
 def kappa(job: Job) -> Work:
-    """ρ_t of the weighted training set at each snapshot of the training run (paper, App. A.3), with the distance that the weights
-    have moved (Assumption A.1) and the time of gradient flow (Proposition 1): one shard per snapshot."""
+    """ρ_t of the weighted training set at each snapshot of the training run (paper, App. A.3), with the
+    distance that the weights have moved (Assumption A.1) and the time of gradient flow (Proposition 1): one
+    shard per snapshot.
+    """
     snapshots = sorted(job.inputs["checkpoint"].glob(SNAPSHOTS))
     if len(snapshots) < 2:
         raise LarkError(
-            f"{job.inputs['checkpoint']} has no snapshots of its training run: add training.snapshots=11 (or another number) "
-            "to the command, which trains it again with snapshots."
+            f"{job.inputs['checkpoint']} has no snapshots of its training run: add training.snapshots=11 (or"
+            " another number) to the command, which trains it again with snapshots."
         )
     chat = load_chat(job.weights, job.config.student)
     path = job.inputs["selection"] / TRAINING_SET
     examples = read_examples(path, chat, job.config.student.max_length)
-    weights = corpus_weights([example.question_id for example in examples], [example.weight for example in examples])
+    weights = corpus_weights(
+        [example.question_id for example in examples], [example.weight for example in examples]
+    )
     encoded = [example.encoded for example in examples]
     tokens = sum(len(e.ids) for e in encoded)
     steps = [int(snapshot.name.rsplit("-", 1)[1]) for snapshot in snapshots]
@@ -170,15 +198,23 @@ def kappa(job: Job) -> Work:
 
     def do(some: Sequence[Shard], progress: Progress) -> None:
         for number in (int(shard.name) for shard in some):
-            verify(job.inputs["checkpoint"], under=snapshots[number].relative_to(job.inputs["checkpoint"]).as_posix())
+            verify(
+                job.inputs["checkpoint"],
+                under=snapshots[number].relative_to(job.inputs["checkpoint"]).as_posix(),
+            )
             anchor = load_anchor(job, str(snapshots[number]))
             advance = lambda n: progress.update(n / tokens)  # noqa: E731
             found = corpus_rate(anchor, encoded, weights, job.config.hardware.train_tokens, advance)
             moved = displacement(snapshots[number], snapshots[0])
             row = {
-                "step": steps[number], "time": times[number], "loss": found.loss, "gradient_norm2": found.gradient_norm2,
-                "rate": found.rate, "distance": moved.distance, "start_norm": moved.start_norm,
-            }  # fmt: skip
+                "step": steps[number],
+                "time": times[number],
+                "loss": found.loss,
+                "gradient_norm2": found.gradient_norm2,
+                "rate": found.rate,
+                "distance": moved.distance,
+                "start_norm": moved.start_norm,
+            }
             parts.write(pd.DataFrame([row]), job.folder, number)
             del anchor
 
@@ -187,38 +223,57 @@ def kappa(job: Job) -> Work:
 
 
 def _work(
-    job: Job, names: Sequence[object], column: str, load: Callable[[], contextlib.AbstractContextManager[Do]], counts: Counts,
-    label: str, what: str,
-) -> Work:  # fmt: skip
+    job: Job,
+    names: Sequence[object],
+    column: str,
+    load: Callable[[], contextlib.AbstractContextManager[Do]],
+    counts: Counts,
+    label: str,
+    what: str,
+) -> Work:
     """One shard per question or snapshot. `names`: theirs, in `column`. `what`: what a shard is."""
 
     def missing(some: Sequence[Shard]) -> list[Shard]:
         return [s for s in some if not parts.is_done(job.folder, int(s.name), column, names[int(s.name)])]
 
     listed = [Shard(str(number)) for number in range(len(names))]
-    return Work(listed, missing, load, lambda done: counts, lambda s: f"{what} {names[int(s.name)]}", label, what)
+    return Work(
+        listed, missing, load, lambda done: counts, lambda s: f"{what} {names[int(s.name)]}", label, what
+    )
 
 
 def corpus_weights(questions: Sequence[str], training_weights: Sequence[float]) -> list[float]:
     """The q of L_total = 1/N Σ_n Σ_k q_nk ℓ_nk from training weights w = B_n q_nk (decision 3)."""
     sizes = Counter(questions)
-    return [weight / sizes[name] / len(sizes) for name, weight in zip(questions, training_weights, strict=True)]
+    return [
+        weight / sizes[name] / len(sizes) for name, weight in zip(questions, training_weights, strict=True)
+    ]
 
 
 def sample(pool: Path, questions: int, seed: int) -> list[str]:
-    """The questions with the smallest hashes, among those with at least 2 candidates; all of them if the pool has no more."""
+    """The questions with the smallest hashes, among those with at least 2 candidates; all of them if the
+    pool has no more.
+    """
     sizes = Counter(row["question_id"] for row in pools.iterate(pool, columns=["question_id"]))
     usable = [question for question, size in sizes.items() if size >= 2]
     if not usable:
         raise LarkError("No question of the pool has two candidates: there is nothing to select from.")
-    return sorted(usable, key=lambda question: hashlib.sha256(f"{seed}\x1f{question}".encode()).digest())[:questions]
+    return sorted(usable, key=lambda question: hashlib.sha256(f"{seed}\x1f{question}".encode()).digest())[
+        :questions
+    ]
 
 
 def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[str, Any], Encoded]]]:
-    """The trajectories of some questions as the student sees them, by candidate_id, without those truncated to no response."""
+    """The trajectories of some questions as the student sees them, by candidate_id, without those truncated
+    to no response.
+    """
     chat = load_chat(job.weights, job.config.student)
     wanted = set(names)
-    rows = [row for row in pools.iterate(job.inputs["pool"] / pools.FILE, columns=TEXT) if row["question_id"] in wanted]
+    rows = [
+        row
+        for row in pools.iterate(job.inputs["pool"] / pools.FILE, columns=TEXT)
+        if row["question_id"] in wanted
+    ]
     rows.sort(key=lambda row: row["candidate_id"])
     found: dict[str, list[tuple[dict[str, Any], Encoded]]] = {name: [] for name in names}
     for row, encoded in zip(rows, chat.encode_many(rows, job.config.student.max_length), strict=True):
@@ -226,7 +281,9 @@ def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[
             found[row["question_id"]].append((row, encoded))
     for name, trajectories in found.items():
         if len(trajectories) < 2:
-            raise LarkError(f"Question {name} has fewer than two trajectories within student.max_length: raise it.")
+            raise LarkError(
+                f"Question {name} has fewer than two trajectories within student.max_length: raise it."
+            )
     return found
 
 
@@ -239,7 +296,9 @@ def measure(
     scratch: Path | None = None,
 ) -> Question:
     """All exact quantities of one question's trajectories."""
-    return _question(anchor, name, rows, gram_matrix(anchor, [encoded for _, encoded in rows], memory, advance, scratch))
+    return _question(
+        anchor, name, rows, gram_matrix(anchor, [encoded for _, encoded in rows], memory, advance, scratch)
+    )
 
 
 def _question(anchor: Anchor, name: str, rows: sketched.Trajectories, gram: Gram) -> Question:
@@ -271,7 +330,9 @@ def _statistics(anchor: Anchor, head: Head, rows: sketched.Trajectories) -> Iter
 
 
 def load_anchor(job: Job, path: str) -> Anchor:
-    """The weights at `path` in `analysis.dtype`, regardless of student.dtype. On a GPU, activations are recomputed."""
+    """The weights at `path` in `analysis.dtype`, regardless of student.dtype. On a GPU, activations are
+    recomputed.
+    """
     device = start_torch(job)
     student = replace(job.config.student, dtype=job.config.analysis.dtype)
     if student.dtype == "float32" and student.half_only:

@@ -1,4 +1,6 @@
-"""A process on a node of a Ray cluster that does shards. The step's worker process leads it (lark/cluster/crew.py)."""
+"""A process on a node of a Ray cluster that does shards. The step's worker process leads it
+(lark/cluster/crew.py).
+"""
 
 import contextlib
 import json
@@ -47,7 +49,13 @@ def work_of(function: Callable[[Job], Counts], job: Job) -> Work:
         return found
 
     return Work(
-        [Shard("all")], list, lambda: contextlib.nullcontext(do), counts, lambda shard: "all of it", job.operation, "step"
+        [Shard("all")],
+        list,
+        lambda: contextlib.nullcontext(do),
+        counts,
+        lambda shard: "all of it",
+        job.operation,
+        "step",
     )
 
 
@@ -71,8 +79,8 @@ class Actor:
             log_to(level=logging.WARNING)
             if not (self.folder / JOB).is_file():
                 raise LarkError(
-                    f"{self.folder} is not visible on {socket.gethostname()}: `outputs` must be a folder on a file system that all "
-                    "nodes of the cluster share."
+                    f"{self.folder} is not visible on {socket.gethostname()}: `outputs` must be a folder on a"
+                    " file system that all nodes of the cluster share."
                 )
             job, target = read_job(self.folder / JOB)
             start_remote(self.folder, name, job.config.hardware.silence, lambda: self.busy)
@@ -101,7 +109,9 @@ class Actor:
 
     @contextlib.contextmanager
     def _outcome(self) -> Iterator[Outcome]:
-        """Collect warnings, and describe an error. Exceptions of other libraries need not be known to the leader."""
+        """Collect warnings, and describe an error. Exceptions of other libraries need not be known to the
+        leader.
+        """
         outcome: Outcome = {"warnings": []}
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: self.alone or outcome["warnings"].append(record.getMessage())  # type: ignore

@@ -1,9 +1,11 @@
-"""The work of an operation on a Ray cluster. A step's worker process leads; actors on the nodes do the work.
+"""The work of an operation on a Ray cluster. A step's worker process leads; actors on the nodes do the
+work.
 
-Shards: there are as many actors as the cluster has room for, more when nodes join. Each loads what it needs once, and then gets
-one shard after the other (lark/cluster/dispatch.py). Shards and their results are files on the shared disk, the same as on one
-machine; only names pass through Ray. If a node or a process is lost, stopped or stuck, its shards go to others. A shard that
-fails three times ends the step, and finished shards are kept.
+Shards: there are as many actors as the cluster has room for, more when nodes join. Each loads what it needs
+once, and then gets one shard after the other (lark/cluster/dispatch.py). Shards and their results are files
+on the shared disk, the same as on one machine; only names pass through Ray. If a node or a process is lost,
+stopped or stuck, its shards go to others. A shard that fails three times ends the step, and finished shards
+are kept.
 """
 
 import contextlib
@@ -89,7 +91,8 @@ class _Crew:
                         waited = time.monotonic()
                     elif time.monotonic() - waited > WAITING_SECONDS:
                         self._say(
-                            f"No process on the cluster is ready yet. Each needs {self._room()}; `ray status` shows what is free."
+                            f"No process on the cluster is ready yet. Each needs {self._room()}; `ray status`"
+                            " shows what is free."
                         )
                     ready, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=POLL_SECONDS)
                     for call in ready:
@@ -123,7 +126,9 @@ class _Crew:
     def _start(self) -> None:
         self.started += 1
         name = f"{self.started:05d}-{uuid.uuid4().hex[:8]}"
-        made = self.ray.remote(Actor).options(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0)
+        made = self.ray.remote(Actor).options(
+            num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0
+        )
         member = _Member(made.remote(), name)
         self.calls[member.handle.load.remote(str(self.job.folder), name)] = member
 
@@ -162,9 +167,16 @@ class _Crew:
         gone = GONE in str(error) or isinstance(error, self.ray.exceptions.ActorUnavailableError)
         missing = self._end(member)
         what = "a node" if gone else "a process"
-        log.warning("Lost %s of the cluster; %d of its %d shards go to others.", what, len(missing), len(member.shards))
+        log.warning(
+            "Lost %s of the cluster; %d of its %d shards go to others.",
+            what,
+            len(missing),
+            len(member.shards),
+        )
         if not gone:
-            self._check_start(member, f"Processes on the Ray cluster end while they start: {str(error).splitlines()[0]}")
+            self._check_start(
+                member, f"Processes on the Ray cluster end while they start: {str(error).splitlines()[0]}"
+            )
         text = "A process on the cluster was killed, most likely because it ran out of memory."
         self._return(missing, gone, Failure(text, True, "" if not gone else None))
 
@@ -188,8 +200,14 @@ class _Crew:
             return
         missing = self._end(member)
         limit = f"hardware.silence={self.job.config.hardware.silence:g} sets this limit in minutes"
-        log.warning("Process %s. It was ended, and %d of its %d shards go to others; %s.%s", silent, len(missing),
-                    len(member.shards), limit, f" It waited for:\n{silent.stack}" if silent.stack else "")  # fmt: skip
+        log.warning(
+            "Process %s. It was ended, and %d of its %d shards go to others; %s.%s",
+            silent,
+            len(missing),
+            len(member.shards),
+            limit,
+            f" It waited for:\n{silent.stack}" if silent.stack else "",
+        )
         self._check_start(member, f"Processes on the Ray cluster do not start: process {silent}.")
         self._return(missing, not silent.stack, Failure(f"Process {silent}.", True))
 
@@ -215,7 +233,10 @@ class _Crew:
     def _stop(self, shard: Shard, failure: Failure) -> None:
         """End the step because of a shard."""
         times = self.queue.failures[shard.name] or self.queue.losses[shard.name]
-        text = f"{failure.message} This occurred {times} times in {self.work.describe(shard)}. Finished shards are kept."
+        text = (
+            f"{failure.message} This occurred {times} times in {self.work.describe(shard)}. Finished shards"
+            " are kept."
+        )
         raise RemoteError(replace(failure, message=text))
 
     def _say(self, warning: str) -> None:

@@ -1,7 +1,8 @@
-"""Which shard goes to which worker next. Pure: crew.py asks it on a real cluster, and a simulation asks it for many GPUs.
+"""Which shard goes to which worker next. Pure: crew.py asks it on a real cluster, and a simulation asks it
+for many GPUs.
 
-Workers take shards from one queue, the costliest first, so that a slow worker or one that joins late takes fewer, and the last
-ones are small. A shard of a lost worker goes back to the front of the queue.
+Workers take shards from one queue, the costliest first, so that a slow worker or one that joins late takes
+fewer, and the last ones are small. A shard of a lost worker goes back to the front of the queue.
 """
 
 from collections import Counter, deque
@@ -13,10 +14,13 @@ from lark.work.sharding import Shard
 ATTEMPTS = 3
 """How often a shard may fail before the operation stops."""
 LOSSES = 20
-"""How often the machine that a shard is on may be lost. A shard that exhausts the memory of a machine may cause that."""
+"""How often the machine that a shard is on may be lost. A shard that exhausts the memory of a machine may
+cause that.
+"""
 SHARES = 2
-"""A worker takes 1 / (2 · workers) of the waiting shards at once, if many at once are faster. The shares get smaller towards the
-end, so that workers finish at about the same time."""
+"""A worker takes 1 / (2 · workers) of the waiting shards at once, if many at once are faster. The shares
+get smaller towards the end, so that workers finish at about the same time.
+"""
 
 
 class Dispatch:
@@ -32,7 +36,9 @@ class Dispatch:
         return len(self.waiting)
 
     def take(self, workers: int) -> list[Shard]:
-        """The next shards for one of `workers`. A shard that has failed is taken alone, so that only it can fail again."""
+        """The next shards for one of `workers`. A shard that has failed is taken alone, so that only it can
+        fail again.
+        """
         count = ceil(len(self.waiting) / (SHARES * max(1, workers))) if self.many else 1
         taken: list[Shard] = []
         while self.waiting and len(taken) < max(1, count):
@@ -44,13 +50,17 @@ class Dispatch:
         return taken
 
     def failed(self, shards: Sequence[Shard]) -> Shard | None:
-        """Put shards back that a worker could not do. Returns one that has failed too often, if there is one."""
+        """Put shards back that a worker could not do. Returns one that has failed too often, if there is
+        one.
+        """
         self._back(shards)
         self.failures.update(shard.name for shard in shards)
         return next((shard for shard in shards if self.failures[shard.name] >= ATTEMPTS), None)
 
     def lost(self, shards: Sequence[Shard]) -> Shard | None:
-        """Put shards back whose machine was lost. Returns one that has been lost too often, if there is one."""
+        """Put shards back whose machine was lost. Returns one that has been lost too often, if there is
+        one.
+        """
         self._back(shards)
         self.losses.update(shard.name for shard in shards)
         return next((shard for shard in shards if self.losses[shard.name] >= LOSSES), None)

@@ -1,8 +1,10 @@
-"""Training on a Ray cluster, through Ray Train: the same function in every process, as torchrun calls it on one machine.
+"""Training on a Ray cluster, through Ray Train: the same function in every process, as torchrun calls it on
+one machine.
 
-Ray Train places the processes, connects them (PyTorch's process group) and starts all of them again if one is lost. They resume
-from the newest complete checkpoint in the job's folder, which is on the shared disk. With hardware.elastic they continue with as
-many processes as are left. The global batch does not depend on their number, so only rounding does.
+Ray Train places the processes, connects them (PyTorch's process group) and starts all of them again if one
+is lost. They resume from the newest complete checkpoint in the job's folder, which is on the shared disk.
+With hardware.elastic they continue with as many processes as are left. The global batch does not depend on
+their number, so only rounding does.
 """
 
 import json
@@ -51,7 +53,9 @@ def run_together(ray: Any, job: Job, target: str) -> Counts:
         torch_config=torch.TorchConfig(backend="nccl" if gpu else "gloo", timeout_s=TIMEOUT_SECONDS),
         scaling_config=train.ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker=resources),
         run_config=train.RunConfig(
-            name="ray", storage_path=str(job.folder / ".ray"), failure_config=train.FailureConfig(max_failures=RESTARTS)
+            name="ray",
+            storage_path=str(job.folder / ".ray"),
+            failure_config=train.FailureConfig(max_failures=RESTARTS),
         ),
     )
     try:
@@ -69,7 +73,9 @@ def run_together(ray: Any, job: Job, target: str) -> Counts:
     if counts is None and described is not None:
         raise RemoteError(Failure(**described))
     if counts is None:
-        raise LarkError(f"{job.folder}: the processes on the cluster have ended without a result. Run the same command again.")
+        raise LarkError(
+            f"{job.folder}: the processes on the cluster have ended without a result. Run the same command again."
+        )
     return counts
 
 
@@ -79,7 +85,9 @@ def least(job: Job) -> int:
 
 
 def _process(config: dict[str, str]) -> None:
-    """One process of the gang. Ray Train has set the process group and the variables that torchrun would set."""
+    """One process of the gang. Ray Train has set the process group and the variables that torchrun would
+    set.
+    """
     from ray import train  # noqa: PLC0415
 
     folder = Path(config["folder"])
@@ -93,7 +101,8 @@ def _process(config: dict[str, str]) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(context.get_local_rank())}
     if _is_final(_read(folder / FAILED)):  # it would occur again: the run ends with this error
         return
-    # Training runs in a thread, so the main thread always waits; PyTorch's own limit ends an exchange that hangs.
+    # Training runs in a thread, so the main thread always waits; PyTorch's own limit ends an exchange that
+    # hangs.
     start_remote(folder, str(rank), job.config.hardware.silence, busy=lambda: False)
     if rank == 0:
         for file in folder.glob(f"{REMOTE}*"):  # of an earlier start with more processes
@@ -105,7 +114,9 @@ def _process(config: dict[str, str]) -> None:
     try:
         counts = imported(target)(replace(job, rank=rank, world=world))
     except Exception as error:
-        if not _is_final(_read(folder / FAILED)):  # when one process fails, the others fail because they lose it
+        if not _is_final(
+            _read(folder / FAILED)
+        ):  # when one process fails, the others fail because they lose it
             write_text(folder / FAILED, json.dumps(failure_of(error, folder).to_dict()))
         raise
     if rank == 0:

@@ -31,6 +31,7 @@ class Losses:
         lost = f"{self.processes} process{'es' if self.processes > 1 else ''} of the cluster"
         share = self.lost / self.spent if self.spent else 0.0
         return (
-            f"Lost {lost}, and with {'them' if self.processes > 1 else 'it'} {self.lost:.1f} s of {self.spent:.1f} s of work "
-            f"({share:.1%}), on {self.shards} shard{'' if self.shards == 1 else 's'} that others did again."
+            f"Lost {lost}, and with {'them' if self.processes > 1 else 'it'} {self.lost:.1f} s of"
+            f" {self.spent:.1f} s of work ({share:.1%}), on {self.shards}"
+            f" shard{'' if self.shards == 1 else 's'} that others did again."
         )

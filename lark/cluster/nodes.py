@@ -1,11 +1,13 @@
-"""A Ray cluster: reach one that exists, or start one on this machine. Only hardware=ray and SLURM jobs of several nodes use it.
+"""A Ray cluster: reach one that exists, or start one on this machine. Only hardware=ray and SLURM jobs of
+several nodes use it.
 
-The run itself does not import Ray. A process of its own (lark/cluster/session.py) connects to the cluster and prints what it
-consists of; for a local cluster, it starts Ray and ends it when the run ends. Each step's worker connects separately
-(lark/cluster/crew.py).
+The run itself does not import Ray. A process of its own (lark/cluster/session.py) connects to the cluster
+and prints what it consists of; for a local cluster, it starts Ray and ends it when the run ends. Each
+step's worker connects separately (lark/cluster/crew.py).
 
-Ray executes code that it receives, so its ports must not be open to others: authentication by a token is on, the dashboard is
-off, and a local cluster listens on loopback only. Nothing is read from the network except through Ray.
+Ray executes code that it receives, so its ports must not be open to others: authentication by a token is
+on, the dashboard is off, and a local cluster listens on loopback only. Nothing is read from the network
+except through Ray.
 """
 
 import atexit
@@ -45,8 +47,8 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
-    # How long Ray Train waits for the room that it has asked for before it counts the nodes again. While it waits for a node that
-    # was lost, training does not continue on those that are left.
+    # How long Ray Train waits for the room that it has asked for before it counts the nodes again. While it
+    # waits for a node that was lost, training does not continue on those that are left.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
 }
 
@@ -70,17 +72,22 @@ class Cluster:
 
 
 LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Lets Ray use a loopback address. Otherwise it replaces the address by the machine's own, at which a local cluster does not
-listen."""
+"""Lets Ray use a loopback address. Otherwise it replaces the address by the machine's own, at which a local
+cluster does not listen.
+"""
 
 
 def settings() -> dict[str, str]:
-    """Environment variables of processes that use Ray: authentication is on, unless the user has turned it off."""
+    """Environment variables of processes that use Ray: authentication is on, unless the user has turned it
+    off.
+    """
     return {name: os.environ.get(name, value) for name, value in {**QUIET, MODE: "token"}.items()}
 
 
 def address_of(hardware: Hardware) -> str | None:
-    """host:port of the cluster that the settings or the environment name. None: one that the run starts itself."""
+    """host:port of the cluster that the settings or the environment name. None: one that the run starts
+    itself.
+    """
     if hardware.address is not None:
         return hardware.address
     named = os.environ.get(ADDRESS) or None
@@ -99,7 +106,9 @@ REACHED: dict[str | None, Cluster] = {}
 
 
 def reach(address: str | None, outputs: Path) -> Cluster:
-    """Connect to a cluster. None: start one on this machine, which ends with this process and has its folder in `outputs`."""
+    """Connect to a cluster. None: start one on this machine, which ends with this process and has its
+    folder in `outputs`.
+    """
     require_ray()
     if address not in REACHED:
         if address is None:
@@ -119,8 +128,8 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
     except OSError as error:
         raise LarkError(
-            f"{_setting(address)}: nothing answers there ({error.strerror or error}). Check the address, and that the cluster is "
-            "running and can be reached from this machine (docs/cluster.md)."
+            f"{_setting(address)}: nothing answers there ({error.strerror or error}). Check the address, and"
+            " that the cluster is running and can be reached from this machine (docs/cluster.md)."
         ) from error
 
 
@@ -138,7 +147,9 @@ def _reached(address: str | None, arguments: Sequence[str]) -> Cluster:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], PATIENCE_SECONDS)
     line = process.stdout.readline() if ready else ""
-    said: dict[str, Any] = parse_object(line.encode(), "Ray") if line.strip() else {"error": "it does not answer"}
+    said: dict[str, Any] = (
+        parse_object(line.encode(), "Ray") if line.strip() else {"error": "it does not answer"}
+    )
     if "error" in said:
         _end(process)
         raise LarkError(_refusal(address, str(said["error"])))
@@ -149,9 +160,9 @@ def _refusal(address: str | None, why: str) -> str:
     if address is None:
         return f"Ray cannot be started on this machine ({why}). Use hardware=auto, which needs no Ray."
     return (
-        f"{_setting(address)}: the Ray cluster cannot be reached ({why.partition('. ')[0]}). Something answers at this address, so "
-        f"the token may be wrong or missing: the cluster's token must be in {TOKEN} or ~/.ray/auth_token. Run this on a node of "
-        "the cluster (docs/cluster.md)."
+        f"{_setting(address)}: the Ray cluster cannot be reached ({why.partition('. ')[0]}). Something"
+        " answers at this address, so the token may be wrong or missing: the cluster's token must be in"
+        f" {TOKEN} or ~/.ray/auth_token. Run this on a node of the cluster (docs/cluster.md)."
     )
 
 
@@ -197,20 +208,26 @@ def machine_of(cluster: Cluster, device: str, processes: int, threads: int, work
 
 
 def _require_room(nodes: list[Node], machine: Machine) -> None:
-    """Refuse more processes than a cluster that does not grow has room for: training would wait for nodes forever."""
+    """Refuse more processes than a cluster that does not grow has room for: training would wait for nodes
+    forever.
+    """
     there = room(nodes, machine.threads, 1 if machine.device == "cuda" else 0)
     if machine.world > there:
         key, value = ("workers", machine.workers) if machine.workers else ("processes", machine.processes)
-        each = f"{machine.threads} CPU{'s' if machine.threads > 1 else ''}" + (" and a GPU" if machine.device == "cuda" else "")
+        each = f"{machine.threads} CPU{'s' if machine.threads > 1 else ''}" + (
+            " and a GPU" if machine.device == "cuda" else ""
+        )
         raise LarkError(
-            f"hardware.{key}={value}: this run's own Ray cluster has room for {there} of {machine.world} processes, with {each} "
-            "each, and no node can join it. Use fewer processes or a smaller hardware.threads, or give the hardware.address of a "
-            "larger cluster."
+            f"hardware.{key}={value}: this run's own Ray cluster has room for {there} of {machine.world}"
+            f" processes, with {each} each, and no node can join it. Use fewer processes or a smaller"
+            " hardware.threads, or give the hardware.address of a larger cluster."
         )
 
 
 def connect(address: str) -> Any:
-    """Connect this process to a cluster; return the module `ray`. The connection lasts until the process ends."""
+    """Connect this process to a cluster; return the module `ray`. The connection lasts until the process
+    ends.
+    """
     os.environ.update(settings())
     import ray  # noqa: PLC0415  # an optional package
 
@@ -218,7 +235,8 @@ def connect(address: str) -> Any:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
     except Exception as error:  # of several types, and RuntimeError if the token is refused
         raise LarkError(_refusal(address, first_line(error))) from error
-    # Its threads abort the process if one of them is busy then. The cluster ends what a process has started when that ends.
+    # Its threads abort the process if one of them is busy then. The cluster ends what a process has started
+    # when that ends.
     atexit.unregister(ray.shutdown)
     with contextlib.suppress(AttributeError):  # not part of Ray's interface
         _shorten(ray)
@@ -226,7 +244,9 @@ def connect(address: str) -> Any:
 
 
 def _shorten(ray: Any) -> None:
-    """Reduce Ray's messages about lost nodes to their first lines: the rest is hundreds of lines of its internal state."""
+    """Reduce Ray's messages about lost nodes to their first lines: the rest is hundreds of lines of its
+    internal state.
+    """
     worker: Any = ray._private.worker
     shown = worker.print_to_stdstream
 
@@ -263,6 +283,7 @@ def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cl
                 return cluster
             if late:
                 raise LarkError(
-                    f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after {patience:.0f} s."
+                    f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after"
+                    f" {patience:.0f} s."
                 )
         time.sleep(2)

@@ -1,4 +1,6 @@
-"""Log messages of a process on another node, passed on by the step's worker process through a file in the job's folder."""
+"""Log messages of a process on another node, passed on by the step's worker process through a file in the
+job's folder.
+"""
 
 import contextlib
 import json

@@ -1,4 +1,5 @@
-"""The process that connects a run to a Ray cluster, and starts a local one in a private folder that it removes at the end.
+"""The process that connects a run to a Ray cluster, and starts a local one in a private folder that it
+removes at the end.
 
 Ray's default folder is /tmp/ray. Ray makes it writable for everyone and never removes what is in it.
 
@@ -29,7 +30,9 @@ LONGEST_SOCKET = "r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_st
 
 
 def make_folder(outputs: Path | None = None) -> Path:
-    """Make a folder that only its owner can enter: below `outputs`, or a temporary one if `outputs` cannot hold sockets."""
+    """Make a folder that only its owner can enter: below `outputs`, or a temporary one if `outputs` cannot
+    hold sockets.
+    """
     if outputs is not None and (folder := _made(outputs, ".ray-")) is not None:
         return folder
     folder = _made(Path(tempfile.gettempdir()), "lark-ray-")
@@ -50,7 +53,9 @@ def _made(parent: Path, prefix: str) -> Path | None:
 
 
 def _holds_sockets(folder: Path) -> bool:
-    """Whether Ray's sockets can be in a folder: their paths are limited to 107 bytes, and some file systems have no sockets."""
+    """Whether Ray's sockets can be in a folder: their paths are limited to 107 bytes, and some file systems
+    have no sockets.
+    """
     with socket.socket(socket.AF_UNIX) as probe:
         path = folder / ("s" * len(LONGEST_SOCKET))
         try:
@@ -62,7 +67,9 @@ def _holds_sockets(folder: Path) -> bool:
 
 
 def ray_root(folder: Path) -> str:
-    """Ray's own root. Ray makes it and all folders in it writable for everyone, but only its owner can enter `folder`."""
+    """Ray's own root. Ray makes it and all folders in it writable for everyone, but only its owner can
+    enter `folder`.
+    """
     return str(folder / "r")
 
 
@@ -95,7 +102,9 @@ def main(address: str, outputs: Path | None) -> int:
 
 
 def _wait_for_end(parent: int) -> None:
-    """Wait until the input or the parent ends. Signals would abort Ray's shutdown after that, and leave the folder."""
+    """Wait until the input or the parent ends. Signals would abort Ray's shutdown after that, and leave the
+    folder.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     ended: list[Any] = []

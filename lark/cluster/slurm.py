@@ -1,7 +1,9 @@
-"""A SLURM job of several nodes: its nodes become a Ray cluster. SLURM starts the same command on every node.
+"""A SLURM job of several nodes: its nodes become a Ray cluster. SLURM starts the same command on every
+node.
 
-Node 0 starts Ray and runs the pipeline. The others join it and wait until it has finished. The cluster's token is in a file in
-the outputs folder, which only its owner can read; when node 0 removes the file, the others leave.
+Node 0 starts Ray and runs the pipeline. The others join it and wait until it has finished. The cluster's
+token is in a file in the outputs folder, which only its owner can read; when node 0 removes the file, the
+others leave.
 """
 
 import atexit
@@ -45,7 +47,8 @@ def _node() -> int:
     node = os.environ.get("SLURM_NODEID", "")
     if not node.isdigit():
         raise LarkError(
-            "This SLURM job has several nodes, but SLURM_NODEID is not set: start the command with srun, once per node."
+            "This SLURM job has several nodes, but SLURM_NODEID is not set: start the command with srun, once"
+            " per node."
         )
     return int(node)
 
@@ -103,15 +106,33 @@ def _start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
 
     `folder`: for their sockets and logs. Each node has its own: the outputs are shared by all nodes.
     """
-    limits = [f"--num-cpus={usable_cores()}", f"--num-gpus={visible_gpus()}", f"--object-store-memory={STORE_BYTES}"]
+    limits = [
+        f"--num-cpus={usable_cores()}",
+        f"--num-gpus={visible_gpus()}",
+        f"--object-store-memory={STORE_BYTES}",
+    ]
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *limits]
+    command = [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--block",
+        "--disable-usage-stats",
+        *limits,
+    ]
     command += [f"--temp-dir={ray_root(folder)}", *arguments]
     return subprocess.Popen(
-        command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
-    )  # fmt: skip
+        command,
+        env=env,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
+    )
 
 
 def _end(ray: "subprocess.Popen[bytes]", file: Path, folder: Path) -> None:
@@ -131,13 +152,17 @@ def _stop(ray: "subprocess.Popen[bytes]") -> None:
 
 
 def _file(outputs: Path) -> Path:
-    """A file of this start of this job: a job that is submitted again after its time limit gets another token."""
+    """A file of this start of this job: a job that is submitted again after its time limit gets another
+    token.
+    """
     job, start = os.environ.get("SLURM_JOB_ID", "0"), os.environ.get("SLURM_RESTART_COUNT", "0")
     return outputs / ".locks" / f"ray-{job}-{start}.token"
 
 
 def _own_address() -> str:
-    """The address at which other nodes reach this one. Its own name may lead to loopback, so the routing table is asked."""
+    """The address at which other nodes reach this one. Its own name may lead to loopback, so the routing
+    table is asked.
+    """
     listed = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST") or ""
     if listed.startswith("127."):  # several nodes on one machine
         return listed

@@ -1,9 +1,11 @@
-"""Follows training on a Ray cluster: passes its messages on, reports lost nodes, and helps Ray Train to notice them.
+"""Follows training on a Ray cluster: passes its messages on, reports lost nodes, and helps Ray Train to
+notice them.
 
-With hardware.elastic, Ray Train chooses the number of processes from reservations that its coordinator, an actor that all runs
-on the cluster share, updates every 20 seconds. So after a loss it would ask for a node that no longer exists. The reservation of
-a run that was killed also blocks the nodes for three minutes. The coordinator is therefore asked to update when the nodes
-change, and starts without reservations: live runs renew theirs every 20 seconds.
+With hardware.elastic, Ray Train chooses the number of processes from reservations that its coordinator, an
+actor that all runs on the cluster share, updates every 20 seconds. So after a loss it would ask for a node
+that no longer exists. The reservation of a run that was killed also blocks the nodes for three minutes. The
+coordinator is therefore asked to update when the nodes change, and starts without reservations: live runs
+renew theirs every 20 seconds.
 """
 
 import contextlib
@@ -63,9 +65,14 @@ class GangWatch:
             if self.watch.interval and time.monotonic() - checked > self.watch.interval:
                 checked = time.monotonic()
                 for silent in self.watch.silent():
-                    log.warning("Training process %s. All processes start again from the newest complete checkpoint.", silent)
+                    log.warning(
+                        "Training process %s. All processes start again from the newest complete checkpoint.",
+                        silent,
+                    )
                     self.watch.forget(silent.name)
-            with contextlib.suppress(Exception):  # of Ray, if its connection is lost: training itself reports that
+            with contextlib.suppress(
+                Exception
+            ):  # of Ray, if its connection is lost: training itself reports that
                 self._look(self.ray.nodes())
 
     def _look(self, listed: list[dict[str, Any]]) -> None:
@@ -86,12 +93,18 @@ class GangWatch:
         elif time.monotonic() - self.short_since > WAITING_SECONDS:
             self.short_since = float("inf")  # once
             hint = "" if elastic else " With hardware.elastic=true it would continue with fewer."
-            log.warning("Training needs room for %d processes; the cluster has room for %d. It waits for nodes to join.%s",
-                        self.fewest, there, hint)  # fmt: skip
+            log.warning(
+                "Training needs room for %d processes; the cluster has room for %d. It waits for nodes to join.%s",
+                self.fewest,
+                there,
+                hint,
+            )
 
     def _coordinate(self, forget: bool = False) -> None:
         """Let Ray's coordinator look at the nodes again; `forget`: without the reservations that it has."""
-        with contextlib.suppress(Exception):  # it does not exist before the first training, and is not part of Ray's interface
+        with contextlib.suppress(
+            Exception
+        ):  # it does not exist before the first training, and is not part of Ray's interface
             actor = self.ray.get_actor(COORDINATOR, namespace=COORDINATOR)
             if forget:
                 self.ray.kill(actor, no_restart=False)

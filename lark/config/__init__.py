@@ -1,8 +1,9 @@
-"""The typed schema of conf/ and its checks. A typo, a wrong type or an impossible value is reported before anything runs.
+"""The typed schema of conf/ and its checks. A typo, a wrong type or an impossible value is reported before
+anything runs.
 
-Hydra merges conf/ into these dataclasses (registered by schema.py, listed first in conf/config.yaml). `load` converts the result to
-plain objects, whose `__post_init__` checks what types cannot express. Every key is documented in the modules of this package;
-the YAML files give the sources of their values.
+Hydra merges conf/ into these dataclasses (registered by schema.py, listed first in conf/config.yaml).
+`load` converts the result to plain objects, whose `__post_init__` checks what types cannot express. Every
+key is documented in the modules of this package; the YAML files give the sources of their values.
 """
 
 from lark.config.analysis import Analysis
@@ -16,7 +17,33 @@ from lark.config.student import Student
 from lark.config.training import HeldOut, Lora, Training
 
 __all__ = [
-    "ANSWER_FORMATS", "GRADERS", "STAGES", "Analysis", "Benchmark", "Budget", "Compare", "Config", "Decoding", "Engine",
-    "Experiment", "Hardware", "HeldOut", "Judge", "Lora", "Method", "Mixed", "Pool", "Scoring", "Sketch", "Source", "Student",
-    "Task", "Tracking", "Training", "Validation", "from_dict", "load", "register",
-]  # fmt: skip
+    "ANSWER_FORMATS",
+    "GRADERS",
+    "STAGES",
+    "Analysis",
+    "Benchmark",
+    "Budget",
+    "Compare",
+    "Config",
+    "Decoding",
+    "Engine",
+    "Experiment",
+    "Hardware",
+    "HeldOut",
+    "Judge",
+    "Lora",
+    "Method",
+    "Mixed",
+    "Pool",
+    "Scoring",
+    "Sketch",
+    "Source",
+    "Student",
+    "Task",
+    "Tracking",
+    "Training",
+    "Validation",
+    "from_dict",
+    "load",
+    "register",
+]

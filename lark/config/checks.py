@@ -25,8 +25,18 @@ LONGEST_NAME = 100
 def plain_name(key: str, value: str) -> None:
     """Require a value that can be part of a folder's name."""
     plain = re.fullmatch(r"\w[\w.+-]*", value) is not None
-    require(plain, key, value, "is used in folder names: use letters, digits, . + - and _, starting with a letter or digit")
-    require(len(value) <= LONGEST_NAME, key, f"{value[:20]}…", f"has {len(value)} characters; use at most {LONGEST_NAME}")
+    require(
+        plain,
+        key,
+        value,
+        "is used in folder names: use letters, digits, . + - and _, starting with a letter or digit",
+    )
+    require(
+        len(value) <= LONGEST_NAME,
+        key,
+        f"{value[:20]}…",
+        f"has {len(value)} characters; use at most {LONGEST_NAME}",
+    )
 
 
 LONGEST_SHOWN = 200
@@ -35,25 +45,39 @@ LONGEST_SHOWN = 200
 
 def text_name(key: str, value: str | None) -> None:
     """Require a value that fits on a line: a teacher's name, or a name for a tracker."""
-    require(value is None or (value.isprintable() and value.strip() != ""), key, repr(value), "must be text on one line")
+    require(
+        value is None or (value.isprintable() and value.strip() != ""),
+        key,
+        repr(value),
+        "must be text on one line",
+    )
     long = value is not None and len(value) > 2 * LONGEST_NAME
-    require(not long, key, f"{(value or '')[:20]}…", f"has {len(value or '')} characters; use at most {2 * LONGEST_NAME}")
+    require(
+        not long,
+        key,
+        f"{(value or '')[:20]}…",
+        f"has {len(value or '')} characters; use at most {2 * LONGEST_NAME}",
+    )
 
 
 def cluster_address(key: str, value: str) -> None:
     """Require host:port of a Ray cluster."""
     host, _, port = value.rpartition(":")
     require(
-        "://" not in value, key, value,
+        "://" not in value,
+        key,
+        value,
         "give host:port of the cluster's head, for example node0:6379, and run this on a node of the cluster; clients outside of "
         "it (ray://) and the dashboard (http://) are not supported",
-    )  # fmt: skip
+    )
     valid = bool(host) and re.fullmatch(r"[0-9]{1,5}", port) is not None and 0 < int(port) < 65536
     require(valid, key, value, "must be host:port of the Ray cluster, with a port from 1 to 65535")
 
 
 def user_path(key: str, value: str) -> Path:
-    """A path as users type it: `~` is their home. It need not exist, but must be one that the file system can be asked for."""
+    """A path as users type it: `~` is their home. It need not exist, but must be one that the file system
+    can be asked for.
+    """
     try:
         path = Path(value).expanduser()
         path.exists()
@@ -61,7 +85,9 @@ def user_path(key: str, value: str) -> Path:
         raise LarkError(f"{key}={value}: there is no such user ({error}).") from error
     except OSError as error:
         shown = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}…"
-        raise LarkError(f"{key}={shown}: not a path that can be read ({error.strerror}). Set the right path.") from error
+        raise LarkError(
+            f"{key}={shown}: not a path that can be read ({error.strerror}). Set the right path."
+        ) from error
     return path
 
 
@@ -71,7 +97,9 @@ def seed(key: str, value: int) -> None:
 
 
 def check_values(owner: Any, prefix: str = "") -> None:
-    """Refuse, in all settings: numbers that mean nothing or that no counter holds, and text that no file or path can contain."""
+    """Refuse, in all settings: numbers that mean nothing or that no counter holds, and text that no file or
+    path can contain.
+    """
     values = vars(owner) if is_dataclass(owner) else owner
     items = values.items() if isinstance(values, Mapping) else ((None, item) for item in values)
     for name, value in items:
@@ -95,7 +123,9 @@ def not_negative(group: str, owner: object, *keys: str) -> None:
 
 
 def sampling_temperature(key: str, value: float) -> None:
-    """Require a temperature that all engines apply as it is: vLLM raises those below 0.01, and quotients must not overflow."""
+    """Require a temperature that all engines apply as it is: vLLM raises those below 0.01, and quotients
+    must not overflow.
+    """
     require(value == 0 or 0.01 <= value <= 1000, key, value, "must be 0 (greedy), or from 0.01 to 1000")
 
 

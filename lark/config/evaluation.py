@@ -14,10 +14,14 @@ AVERAGE = "Avg"
 
 @dataclass
 class PublicFile:
-    """A file of a public dataset on the Hugging Face hub, which is read if a benchmark's own file is not here."""
+    """A file of a public dataset on the Hugging Face hub, which is read if a benchmark's own file is not
+    here.
+    """
 
     instead_of: str = MISSING
-    """The benchmark's own file. The dataset is read if `path` names this file and it does not exist: any other path is meant."""
+    """The benchmark's own file. The dataset is read if `path` names this file and it does not exist: any
+    other path is meant.
+    """
     dataset: str = MISSING
     """Id of the dataset."""
     file: str = MISSING
@@ -51,7 +55,9 @@ class Task:
     level_field: str | None = None
     """Column of the difficulty, for a breakdown by level."""
     distractor_fields: list[str] = field(default_factory=list)
-    """Columns of the wrong options of a multiple-choice benchmark. Shuffled with the right one, one seed per question."""
+    """Columns of the wrong options of a multiple-choice benchmark. Shuffled with the right one, one seed
+    per question.
+    """
     count: int | None = None
     """Expected number of problems; any other number is an error. None: not checked."""
     limit: int | None = None
@@ -77,8 +83,15 @@ class Decoding:
 
     def __post_init__(self) -> None:
         sampling_temperature("benchmark.decoding.temperature", self.temperature)
-        require(0 < self.top_p <= 1, "benchmark.decoding.top_p", self.top_p, "must be more than 0 and at most 1")
-        require(self.top_k == -1 or self.top_k >= 1, "benchmark.decoding.top_k", self.top_k, "must be at least 1, or -1 (off)")
+        require(
+            0 < self.top_p <= 1, "benchmark.decoding.top_p", self.top_p, "must be more than 0 and at most 1"
+        )
+        require(
+            self.top_k == -1 or self.top_k >= 1,
+            "benchmark.decoding.top_k",
+            self.top_k,
+            "must be at least 1, or -1 (off)",
+        )
         penalty = self.repetition_penalty
         require(
             0.01 <= penalty <= 100,
@@ -90,8 +103,18 @@ class Decoding:
         require(len(self.seeds) >= 1, "benchmark.decoding.seeds", self.seeds, "give at least one seed")
         for number in self.seeds:
             seed("benchmark.decoding.seeds", number)
-        require(len(set(self.seeds)) == len(self.seeds), "benchmark.decoding.seeds", self.seeds, "seeds must differ")
-        require(self.max_new_tokens >= 1, "benchmark.decoding.max_new_tokens", self.max_new_tokens, "must be at least 1")
+        require(
+            len(set(self.seeds)) == len(self.seeds),
+            "benchmark.decoding.seeds",
+            self.seeds,
+            "seeds must differ",
+        )
+        require(
+            self.max_new_tokens >= 1,
+            "benchmark.decoding.max_new_tokens",
+            self.max_new_tokens,
+            "must be at least 1",
+        )
 
 
 @dataclass
@@ -104,7 +127,9 @@ class Benchmark:
     """Names of tasks that are left out, e.g. [gpqa_diamond]."""
     decoding: Decoding = field(default_factory=Decoding)
     grader: str = "paper"
-    """The grader of the headline number: paper (string rules) or verify (mathematical equality). Both grades are stored."""
+    """The grader of the headline number: paper (string rules) or verify (mathematical equality). Both
+    grades are stored.
+    """
 
     def __post_init__(self) -> None:
         plain_name("benchmark.name", self.name)
@@ -115,20 +140,35 @@ class Benchmark:
             plain_name("benchmark.tasks", name)
             text_name(f"benchmark.tasks.{name}.label", task.label)
             once = task.label not in labels and name != AVERAGE.lower()
-            require(once, f"benchmark.tasks.{name}.label", task.label, "another column has this name; choose another one")
+            require(
+                once,
+                f"benchmark.tasks.{name}.label",
+                task.label,
+                "another column has this name; choose another one",
+            )
             labels.append(task.label)
             one_of(f"benchmark.tasks.{name}.answer_format", task.answer_format, ANSWER_FORMATS)
             _check_options(f"benchmark.tasks.{name}", task)
             for key, number in (("limit", task.limit), ("count", task.count)):
-                require(number is None or number >= 1, f"benchmark.tasks.{name}.{key}", number, "must be at least 1, or null")
+                require(
+                    number is None or number >= 1,
+                    f"benchmark.tasks.{name}.{key}",
+                    number,
+                    "must be at least 1, or null",
+                )
 
     def leave_out(self) -> None:
-        """Remove the tasks in `skip`, and empty it: workers rebuild the configuration from its values, without these tasks."""
+        """Remove the tasks in `skip`, and empty it: workers rebuild the configuration from its values,
+        without these tasks.
+        """
         for name in self.skip:
             one_of("benchmark.skip", name, tuple(self.tasks))
         left = {name: task for name, task in self.tasks.items() if name not in self.skip}
         require(
-            not self.skip or len(left) > 0, "benchmark.skip", self.skip, "nothing would be left; keep at least one benchmark"
+            not self.skip or len(left) > 0,
+            "benchmark.skip",
+            self.skip,
+            "nothing would be left; keep at least one benchmark",
         )
         self.tasks = left
         self.skip = []
@@ -139,7 +179,10 @@ def _check_options(key: str, task: Task) -> None:
     wrong = task.distractor_fields
     is_choice = not wrong or task.answer_format == "choice"
     require(
-        is_choice, f"{key}.answer_format", task.answer_format, "distractor_fields are wrong options: use answer_format=choice"
+        is_choice,
+        f"{key}.answer_format",
+        task.answer_format,
+        "distractor_fields are wrong options: use answer_format=choice",
     )
     once = len({*wrong, task.answer_field, task.question_field}) == len(wrong) + 2
     require(
@@ -160,16 +203,20 @@ class Engine:
     name: str = MISSING
     """hf, vllm or sglang."""
     tensor_parallel: int = 1
-    """GPUs that share one copy of the model, with vllm or sglang; the rest work on other questions (paper: 1)."""
+    """GPUs that share one copy of the model, with vllm or sglang; the rest work on other questions (paper:
+    1).
+    """
     batch: int = 256
     """Sequences that the hf engine generates at once."""
     memory: float | None = None
-    """Fraction of a GPU's memory: with vLLM for everything (None: 0.9), with SGLang for weights and KV cache only (None: its
-    own estimate of what CUDA graphs and activations leave)."""
+    """Fraction of a GPU's memory: with vLLM for everything (None: 0.9), with SGLang for weights and KV
+    cache only (None: its own estimate of what CUDA graphs and activations leave).
+    """
     kv_cache_gib: int = 1
     """Memory for vLLM's KV cache on CPU."""
     eager: bool | None = None
-    """No compilation or CUDA graphs: slower to run, much faster to start. None: true on CPU, false on GPUs."""
+    """No compilation or CUDA graphs: slower to run, much faster to start. None: true on CPU, false on GPUs.
+    """
 
     def __post_init__(self) -> None:
         for key in ("tensor_parallel", "batch", "kv_cache_gib"):

@@ -8,10 +8,11 @@ from lark.config.checks import cluster_address, not_negative, one_of, plain_name
 
 @dataclass
 class Hardware:
-    """Hardware settings. They are meant to change speed and not results, so they are not part of any fingerprint.
+    """Hardware settings. They are meant to change speed and not results, so they are not part of any
+    fingerprint.
 
-    In float32, results agree to 1e-5 under any of these settings. In bfloat16, the shape of a batch changes the rounding,
-    and a trajectory's statistics change by up to 0.3% (decision 15).
+    In float32, results agree to 1e-5 under any of these settings. In bfloat16, the shape of a batch changes
+    the rounding, and a trajectory's statistics change by up to 0.3% (decision 15).
     """
 
     name: str = "auto"
@@ -20,18 +21,25 @@ class Hardware:
     processes: int = 0
     """Processes per node, one per GPU. 0: the number of GPUs, or 1 on CPU."""
     cluster: str = "none"
-    """none: this machine does the work. ray: a Ray cluster does. slurm: the nodes of the SLURM job do, through Ray if there are
-    several."""
+    """none: this machine does the work. ray: a Ray cluster does. slurm: the nodes of the SLURM job do,
+    through Ray if there are several.
+    """
     address: str | None = None
-    """host:port of the Ray cluster (hardware=ray). None: RAY_ADDRESS, or else a cluster that is started on this machine."""
+    """host:port of the Ray cluster (hardware=ray). None: RAY_ADDRESS, or else a cluster that is started on
+    this machine.
+    """
     workers: int = 0
     """Processes on the whole cluster. 0: as many as it has GPUs (or nodes, on CPU)."""
     elastic: bool = False
-    """Whether training on a cluster may continue with fewer processes after a loss. The global batch does not change."""
+    """Whether training on a cluster may continue with fewer processes after a loss. The global batch does
+    not change.
+    """
     threads: int = 0
     """CPU threads per process. 0: the cores are divided equally."""
     warm: bool = True
-    """Import the code of later steps while earlier ones run (lark/work/warm.py). False: each worker imports its own."""
+    """Import the code of later steps while earlier ones run (lark/work/warm.py). False: each worker imports
+    its own.
+    """
     score_tokens: int = 16384
     """Tokens in one scoring batch. A CPU runs it in several forward passes (lark/scoring/pass_sizes.py)."""
     train_tokens: int = 4096
@@ -39,15 +47,25 @@ class Hardware:
     micro_batch: int = 1
     """Trajectories in one forward pass of training, when they are not packed."""
     zero: int | None = None
-    """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too). None: 2 on several GPUs, 0 otherwise."""
+    """DeepSpeed ZeRO stage: 0 (off), 2 (the paper's) or 3 (parameters sharded too). None: 2 on several
+    GPUs, 0 otherwise.
+    """
     offload: str = "none"
-    """none, or optimizer: AdamW's state, the fp32 weights and the gradients' shards are in the host's memory (ZeRO-2 or 3)."""
+    """none, or optimizer: AdamW's state, the fp32 weights and the gradients' shards are in the host's
+    memory (ZeRO-2 or 3).
+    """
     sequence_parallel: int = 1
-    """Processes that share each micro-batch of training, every one with a part of its positions. For long contexts."""
+    """Processes that share each micro-batch of training, every one with a part of its positions. For long
+    contexts.
+    """
     gradient_gib: float = 4.0
-    """Memory for the gradients of a question's trajectories in analyses. Less memory means more passes over them."""
+    """Memory for the gradients of a question's trajectories in analyses. Less memory means more passes over
+    them.
+    """
     gradient_scratch: str | None = None
-    """A folder on a fast disk for those gradients; gradient_gib is then disk space. None: they are kept in memory."""
+    """A folder on a fast disk for those gradients; gradient_gib is then disk space. None: they are kept in
+    memory.
+    """
     memory_gib: float = 0.0
     """Memory of one device, for the planner. 0: that of this machine."""
     tflops: float = 0.0
@@ -55,31 +73,59 @@ class Hardware:
     bandwidth: float = 0.0
     """Memory bandwidth of one device in GB/s, to plan generation. 0: an A100's, or 12 on CPU."""
     silence: float = 10.0
-    """Minutes without a sign of life from a worker process (it is stopped, or its machine hangs) after which the run ends.
-    Loading and compiling do not count. A worker that only waits for this long has its stack written to the log. On a cluster,
-    such a process is ended, and its work goes to another. 0: no limit."""
+    """Minutes without a sign of life from a worker process (it is stopped, or its machine hangs) after
+    which the run ends. Loading and compiling do not count. A worker that only waits for this long has its
+    stack written to the log. On a cluster, such a process is ended, and its work goes to another. 0: no
+    limit.
+    """
     max_hours: float = 2000.0
     """Longest run that is started, as the planner estimates it. 0: no limit."""
 
     def __post_init__(self) -> None:
         plain_name("hardware.name", self.name)
         one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
-        require(self.zero in (None, 0, 2, 3), "hardware.zero", self.zero, "choose 0 (off), 2 or 3, or null (automatic)")
+        require(
+            self.zero in (None, 0, 2, 3),
+            "hardware.zero",
+            self.zero,
+            "choose 0 (off), 2 or 3, or null (automatic)",
+        )
         one_of("hardware.offload", self.offload, ("none", "optimizer"))
-        require(self.sequence_parallel >= 1, "hardware.sequence_parallel", self.sequence_parallel, "must be at least 1")
+        require(
+            self.sequence_parallel >= 1,
+            "hardware.sequence_parallel",
+            self.sequence_parallel,
+            "must be at least 1",
+        )
         require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
         one_of("hardware.cluster", self.cluster, ("none", "ray", "slurm"))
         if self.address is not None:
             cluster_address("hardware.address", self.address)
             require(self.cluster == "ray", "hardware.address", self.address, "belongs to hardware=ray")
         not_negative(
-            "hardware", self, "processes", "threads", "workers", "memory_gib", "tflops", "bandwidth", "silence", "max_hours"
+            "hardware",
+            self,
+            "processes",
+            "threads",
+            "workers",
+            "memory_gib",
+            "tflops",
+            "bandwidth",
+            "silence",
+            "max_hours",
         )
         for key in ("processes", "threads", "workers"):
-            require(getattr(self, key) <= 65536, f"hardware.{key}", getattr(self, key), "must be at most 65,536")
+            require(
+                getattr(self, key) <= 65536, f"hardware.{key}", getattr(self, key), "must be at most 65,536"
+            )
         for key, value in (("workers", self.workers), ("elastic", self.elastic)):
             alone = self.cluster == "none" and value
-            require(not alone, f"hardware.{key}", str(value).lower(), "belongs to a cluster: hardware=ray or hardware=slurm")
+            require(
+                not alone,
+                f"hardware.{key}",
+                str(value).lower(),
+                "belongs to a cluster: hardware=ray or hardware=slurm",
+            )
         for key in ("score_tokens", "train_tokens", "micro_batch"):
             require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")
 
@@ -93,7 +139,9 @@ class Tracking:
     project: str = "lark"
     entity: str | None = None
     group: str | None = None
-    """W&B group. All trials of a sweep are in one group. None: a sweep (`-m`) is named after what it sweeps over."""
+    """W&B group. All trials of a sweep are in one group. None: a sweep (`-m`) is named after what it sweeps
+    over.
+    """
 
     def __post_init__(self) -> None:
         one_of("tracking.mode", self.mode, ("offline", "online", "none"))

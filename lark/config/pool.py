@@ -14,8 +14,9 @@ NOISE = ("none", "wrong", "truncated", "shuffled", "duplicated")
 MOST_QUESTIONS = 10**9
 """More than any pool has."""
 DEMO_QUESTIONS = 48_000
-"""Different questions that the demo's generator has. It alternates between 20 combinations of kind and level, of which the smallest
-has 2,400."""
+"""Different questions that the demo's generator has. It alternates between 20 combinations of kind and
+level, of which the smallest has 2,400.
+"""
 FORMATS = ("rows", "rsr", "hub")
 """Formats of a source that is read from files or from the hub."""
 
@@ -25,14 +26,16 @@ class Source:
     """Where trajectories are and how their rows are read."""
 
     format: str = MISSING
-    """rows: JSONL, JSON, Parquet or CSV files. rsr: the paper's pool, one JSON file per teacher and rollout, as files or in a
-    folder per teacher; a local folder or a dataset id. hub: a Hugging Face dataset id or folder. demo: generated. mix: several
-    sources (pool.mix)."""
+    """rows: JSONL, JSON, Parquet or CSV files. rsr: the paper's pool, one JSON file per teacher and
+    rollout, as files or in a folder per teacher; a local folder or a dataset id. hub: a Hugging Face
+    dataset id or folder. demo: generated. mix: several sources (pool.mix).
+    """
     path: str | None = None
     """File, folder or dataset id. A glob pattern selects several files."""
     layout: str | None = None
-    """What a row contains: columns, messages, conversations, prompt_completion, generations, teachers, pairs or
-    openthoughts3 (docs/own-pool.md). None: detected for each row."""
+    """What a row contains: columns, messages, conversations, prompt_completion, generations, teachers,
+    pairs or openthoughts3 (docs/own-pool.md). None: detected for each row.
+    """
     subset: str | None = None
     """Configuration of a Hugging Face dataset that has several."""
     split: str = "train"
@@ -60,46 +63,61 @@ class Pool(Source):
 
     name: str = MISSING
     turns: str = "all"
-    """Assistant turns of a conversation that are scored and trained on: all, or the last. The others are context."""
+    """Assistant turns of a conversation that are scored and trained on: all, or the last. The others are
+    context.
+    """
     questions: int | None = None
-    """Use this many questions, in a sample that does not depend on their order. None: all. The demo generates this many."""
+    """Use this many questions, in a sample that does not depend on their order. None: all. The demo
+    generates this many.
+    """
     seed: int = 42
     """Seed of that sample and of the demo's generator."""
     ids: list[str] = field(default_factory=list)
     """Keep only the questions with these ids. Empty: all."""
     correct_only: bool = False
-    """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule; paper, App. C.1). If the
-    pool has no `answer` or the response has no box, drop those that the pool's `correct` marks as wrong. Applied before
-    pool.questions are sampled."""
+    """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule; paper,
+    App. C.1). If the pool has no `answer` or the response has no box, drop those that the pool's `correct`
+    marks as wrong. Applied before pool.questions are sampled.
+    """
     labels: str = "given"
-    """given: correctness comes from `answer` and `correct`. vote: questions without either get it by a majority vote of their
-    candidates' boxed answers; ties stay unknown."""
+    """given: correctness comes from `answer` and `correct`. vote: questions without either get it by a
+    majority vote of their candidates' boxed answers; ties stay unknown.
+    """
     answer_format: str = "free_form"
     """How answers are compared by correct_only and labels=vote: numeric, choice or free_form."""
     answer_pattern: str | None = None
-    """A regular expression for final answers that are not boxed (docs/own-pool.md). Its last match in a response is
-    rewritten as \\boxed{…} around the first group, because evaluation reads only boxed answers. Later boxes are removed: the
-    match is the answer."""
+    """A regular expression for final answers that are not boxed (docs/own-pool.md). Its last match in a
+    response is rewritten as \\boxed{…} around the first group, because evaluation reads only boxed answers.
+    Later boxes are removed: the match is the answer.
+    """
     incomplete: str = "keep"
-    """Trajectories without a response, or that the pool marks as cut off (`is_reasoning_complete`). keep: an empty response is
-    an error, the others are kept and counted. drop: they are dropped and counted."""
+    """Trajectories without a response, or that the pool marks as cut off (`is_reasoning_complete`). keep:
+    an empty response is an error, the others are kept and counted. drop: they are dropped and counted.
+    """
     special_tokens: str = "text"
-    """Trajectories with text that looks like a control token, such as <|im_end|>. text: kept, and encoded as text. drop: dropped.
-    error: refused. They are counted in all three cases."""
+    """Trajectories with text that looks like a control token, such as <|im_end|>. text: kept, and encoded
+    as text. drop: dropped. error: refused. They are counted in all three cases.
+    """
     decontaminate: bool = False
     """Remove questions that are in the benchmarks of the run, or nearly so (pool.similarity)."""
     similarity: float = 0.7
-    """Character 8-gram Jaccard similarity to a benchmark's problem at which decontaminate removes a question. Variants of a
-    problem with other numbers have 0.7 to 0.95 (paper, App. C.5)."""
+    """Character 8-gram Jaccard similarity to a benchmark's problem at which decontaminate removes a
+    question. Variants of a problem with other numbers have 0.7 to 0.95 (paper, App. C.5).
+    """
     noise: str = "none"
-    """Damage to a share of the trajectories, for experiments (`make noise`): wrong (another final answer), truncated, shuffled
-    (steps in another order) or duplicated (copies of the question's first candidate). Applied after all filters."""
+    """Damage to a share of the trajectories, for experiments (`make noise`): wrong (another final answer),
+    truncated, shuffled (steps in another order) or duplicated (copies of the question's first candidate).
+    Applied after all filters.
+    """
     noise_share: float = 0.0
-    """Share of the trajectories that are damaged. Trajectories that the damage would not change, such as responses without an
-    answer, are not counted; if too few are left, the share is smaller, and the pool's summary reports it."""
+    """Share of the trajectories that are damaged. Trajectories that the damage would not change, such as
+    responses without an answer, are not counted; if too few are left, the share is smaller, and the pool's
+    summary reports it.
+    """
     mix: dict[str, Any] = field(default_factory=dict)
-    """Sources to mix, by name: {math: {path: a.jsonl, share: 3}, code: {path: b.jsonl, share: 1}}. Only with format: mix. Each
-    is a `Mixed`."""
+    """Sources to mix, by name: {math: {path: a.jsonl, share: 3}, code: {path: b.jsonl, share: 1}}. Only
+    with format: mix. Each is a `Mixed`.
+    """
 
     def __post_init__(self) -> None:
         plain_name("pool.name", self.name)
@@ -110,22 +128,30 @@ class Pool(Source):
         one_of("pool.incomplete", self.incomplete, ("keep", "drop"))
         one_of("pool.special_tokens", self.special_tokens, ("text", "drop", "error"))
         one_of("pool.noise", self.noise, NOISE)
-        require(0 <= self.noise_share <= 1, "pool.noise_share", self.noise_share, "must be a share from 0 to 1")
+        require(
+            0 <= self.noise_share <= 1, "pool.noise_share", self.noise_share, "must be a share from 0 to 1"
+        )
         named = self.noise != "none" or not self.noise_share
         require(named, "pool.noise_share", self.noise_share, "needs the kind of damage: set pool.noise too")
-        require(0 < self.similarity <= 1, "pool.similarity", self.similarity, "must be more than 0 and at most 1")
+        require(
+            0 < self.similarity <= 1, "pool.similarity", self.similarity, "must be more than 0 and at most 1"
+        )
         if self.questions is not None:
             self._check_questions(self.questions)
         if self.answer_pattern is not None:
             require(has_group(self.answer_pattern), "pool.answer_pattern", self.answer_pattern,
                      "must be a regular expression with a (group) that matches the final answer")  # fmt: skip
         if self.format == "demo" and self.questions is None:
-            raise LarkError("pool.questions=null: the demo's pool is generated and has no fixed size; give a number, e.g. 150.")
+            raise LarkError(
+                "pool.questions=null: the demo's pool is generated and has no fixed size; give a number, e.g."
+                " 150."
+            )
         if self.format == "mix":
             self._check_mix()
         elif self.mix:
             raise LarkError(
-                f"pool.mix is only read with pool=mix, not with pool={self.name}: add pool=mix, or leave pool.mix out."
+                f"pool.mix is only read with pool=mix, not with pool={self.name}: add pool=mix, or leave"
+                " pool.mix out."
             )
         elif self.format != "demo" and not self.path:
             raise LarkError(f"pool={self.name} needs a path: add pool.path=<file, folder or dataset id>.")
@@ -136,22 +162,39 @@ class Pool(Source):
         few = questions <= MOST_QUESTIONS
         digits = str(questions)
         shown = digits if len(digits) <= 20 else f"{digits[:20]}…"
-        require(few, key, shown, f"no pool has more than {MOST_QUESTIONS:,} questions; use fewer, or null for all")
+        require(
+            few, key, shown, f"no pool has more than {MOST_QUESTIONS:,} questions; use fewer, or null for all"
+        )
         possible = self.format != "demo" or questions <= DEMO_QUESTIONS
-        require(possible, key, questions, f"the demo has only {DEMO_QUESTIONS:,} different questions; use at most this many")
+        require(
+            possible,
+            key,
+            questions,
+            f"the demo has only {DEMO_QUESTIONS:,} different questions; use at most this many",
+        )
 
     def _check_mix(self) -> None:
         if not self.mix:
             raise LarkError("pool=mix needs its sources: add pool.mix.<name>.path=<file> for each of them.")
         if self.path or self.layout or self.fields or self.exclude or self.subset or self.revision:
-            raise LarkError("pool=mix: set path, layout, fields, … of each source (pool.mix.<name>.path), not of the pool.")
+            raise LarkError(
+                "pool=mix: set path, layout, fields, … of each source (pool.mix.<name>.path), not of the"
+                " pool."
+            )
         for name in self.mix:
             plain_name("pool.mix", name)
             self.mix[name] = source = _mixed(name, self.mix[name])
             one_of(f"pool.mix.{name}.format", source.format, FORMATS)
-            require(0 < source.share < float("inf"), f"pool.mix.{name}.share", source.share, "must be more than 0 and finite")
+            require(
+                0 < source.share < float("inf"),
+                f"pool.mix.{name}.share",
+                source.share,
+                "must be more than 0 and finite",
+            )
             if not source.path:
-                raise LarkError(f"pool.mix.{name} needs a path: add pool.mix.{name}.path=<file, folder or dataset id>.")
+                raise LarkError(
+                    f"pool.mix.{name} needs a path: add pool.mix.{name}.path=<file, folder or dataset id>."
+                )
 
 
 def _mixed(name: str, given: Any) -> Mixed:
@@ -163,6 +206,8 @@ def _mixed(name: str, given: Any) -> Mixed:
     try:
         found = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Mixed), given))
     except OmegaConfBaseException as error:
-        raise LarkError(f"pool.mix.{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}.") from error
+        raise LarkError(
+            f"pool.mix.{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}."
+        ) from error
     assert isinstance(found, Mixed)
     return found

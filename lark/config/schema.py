@@ -26,7 +26,9 @@ from lark.secrets import redact, secret_refused, settings_with_secrets
 
 STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
 FETCH = "fetch"
-"""A value of `stages` that only downloads the inputs of a run. A run without it downloads what it needs itself."""
+"""A value of `stages` that only downloads the inputs of a run. A run without it downloads what it needs
+itself.
+"""
 
 
 @dataclass
@@ -39,11 +41,14 @@ class Config:
     weighting: str = "auto"
     """How weight is distributed over the selected trajectories of a question. auto: the method's default."""
     share_weights: bool = False
-    """Whether selected candidates of a question that are nearly identical share the weight of one, with any weighting."""
+    """Whether selected candidates of a question that are nearly identical share the weight of one, with any
+    weighting.
+    """
     whole_weights: str = "uniform"
-    """Weights of a question whose budget takes every candidate, so that there is no threshold score (decision 4).
-    uniform: equal. margins: the weighting's own, with a threshold of 1e-8 below the lowest score, as in the
-    authors' code."""
+    """Weights of a question whose budget takes every candidate, so that there is no threshold score
+    (decision 4). uniform: equal. margins: the weighting's own, with a threshold of 1e-8 below the lowest
+    score, as in the authors' code.
+    """
     budget: Budget = field(default_factory=Budget)
     scoring: Scoring = field(default_factory=Scoring)
     sketch: Sketch = field(default_factory=Sketch)
@@ -56,9 +61,13 @@ class Config:
     experiment: Experiment = field(default_factory=Experiment)
     compare: Compare = field(default_factory=Compare)
     scale: str = "demo"
-    """Scale of an experiment: demo (minutes on this machine), paper, or another one that the experiment defines."""
+    """Scale of an experiment: demo (minutes on this machine), paper, or another one that the experiment
+    defines.
+    """
     stages: list[str] = field(default_factory=lambda: list(STAGES))
-    """Stages to run. Earlier stages that they depend on run too, unless they are finished. [fetch]: download all inputs."""
+    """Stages to run. Earlier stages that they depend on run too, unless they are finished. [fetch]:
+    download all inputs.
+    """
     force: list[str] = field(default_factory=list)
     """Stages, operations or analyses whose artifacts are rebuilt even if they are finished."""
     dry_run: bool = False
@@ -67,7 +76,9 @@ class Config:
     """The folder of all artifacts."""
 
     def __post_init__(self) -> None:
-        require(self.outputs.strip() != "", "outputs", repr(self.outputs), "give a folder, e.g. outputs=outputs")
+        require(
+            self.outputs.strip() != "", "outputs", repr(self.outputs), "give a folder, e.g. outputs=outputs"
+        )
         require(len(self.stages) > 0, "stages", "[]", f"name at least one of {', '.join(STAGES)}")
         for stage in self.stages:
             one_of("stages", stage, (FETCH, *STAGES))
@@ -77,12 +88,23 @@ class Config:
         alone = self.experiment.name is None
         if not alone:
             _ = self.budget.per_question  # an error if the budget is across questions
-        require(not alone or self.scale == "demo", "scale", self.scale, "only applies to an experiment: add experiment=<name>")
+        require(
+            not alone or self.scale == "demo",
+            "scale",
+            self.scale,
+            "only applies to an experiment: add experiment=<name>",
+        )
 
     @property
     def weighting_name(self) -> str | None:
-        """The effective weighting: the requested one, or the method's default. None: no training, whatever is requested."""
-        return self.weighting if self.weighting != "auto" and self.method.weighting is not None else self.method.weighting
+        """The effective weighting: the requested one, or the method's default. None: no training, whatever
+        is requested.
+        """
+        return (
+            self.weighting
+            if self.weighting != "auto" and self.method.weighting is not None
+            else self.method.weighting
+        )
 
     @property
     def only_fetches(self) -> bool:
@@ -96,7 +118,9 @@ class Config:
 
     @property
     def outputs_path(self) -> Path:
-        return Path(os.path.realpath(user_path("outputs", self.outputs)))  # unlike `resolve`, it accepts links in a circle
+        return Path(
+            os.path.realpath(user_path("outputs", self.outputs))
+        )  # unlike `resolve`, it accepts links in a circle
 
 
 def register() -> None:
@@ -104,16 +128,39 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=Config)
 
 
-SAID = frozenset({"student", "method", "method.reverse", "budget", "budget.size", "budget.total", "budget.tokens", "experiment",
-                  "scale", "outputs", "stages", "force", "dry_run"})  # fmt: skip
+SAID = frozenset(
+    {
+        "student",
+        "method",
+        "method.reverse",
+        "budget",
+        "budget.size",
+        "budget.total",
+        "budget.tokens",
+        "experiment",
+        "scale",
+        "outputs",
+        "stages",
+        "force",
+        "dry_run",
+    }
+)
 """Overrides that are already in the run folder's name, or that do not change the run."""
 
 
 def others(overrides: Sequence[str]) -> str:
-    """The other overrides of a trial, for its folder's name: `-weighting=kl`. Paths and long values are left out."""
+    """The other overrides of a trial, for its folder's name: `-weighting=kl`. Paths and long values are
+    left out.
+    """
     chosen = [override.lstrip("+").split("=", 1) for override in overrides if "=" in override]
-    named = [(key, value) for key, value in chosen if key not in SAID and key.split(".")[0] not in ("tracking", "hardware")]
-    return "".join(f"-{key.split('.')[-1]}={value}" for key, value in named if re.fullmatch(r"[\w.+-]{1,20}", value))
+    named = [
+        (key, value)
+        for key, value in chosen
+        if key not in SAID and key.split(".")[0] not in ("tracking", "hardware")
+    ]
+    return "".join(
+        f"-{key.split('.')[-1]}={value}" for key, value in named if re.fullmatch(r"[\w.+-]{1,20}", value)
+    )
 
 
 def run_folder(student: str, method: str, rest: str = "") -> str:
@@ -134,7 +181,9 @@ OmegaConf.register_new_resolver("method_key", method_key, replace=True)
 
 
 def load(composed: DictConfig, run_folder: Path | None = None) -> Config:
-    """Convert the composed configuration to checked, plain objects. `run_folder`: where Hydra has written its settings."""
+    """Convert the composed configuration to checked, plain objects. `run_folder`: where Hydra has written
+    its settings.
+    """
     try:
         config = OmegaConf.to_object(composed)
     except MissingMandatoryValue as error:
@@ -143,7 +192,9 @@ def load(composed: DictConfig, run_folder: Path | None = None) -> Config:
         raise LarkError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
     assert isinstance(config, Config)
     for key in _unknown(OmegaConf.to_container(composed), config):
-        raise LarkError(f"+{key}: there is no such key, so it would have no effect; `--cfg job` lists all keys.")
+        raise LarkError(
+            f"+{key}: there is no such key, so it would have no effect; `--cfg job` lists all keys."
+        )
     config.benchmark.leave_out()
     check_values(config)
     for key, what in settings_with_secrets(OmegaConf.to_container(composed)):
@@ -164,7 +215,9 @@ def _unknown(given: Any, read: object, prefix: str = "") -> Iterator[str]:
     if isinstance(given, dict) and isinstance(known, dict):
         names = {field.name for field in fields(read)} if is_dataclass(read) else set(known)
         for key, value in given.items():
-            yield from [f"{prefix}{key}"] if key not in names else _unknown(value, known[key], f"{prefix}{key}.")
+            yield from (
+                [f"{prefix}{key}"] if key not in names else _unknown(value, known[key], f"{prefix}{key}.")
+            )
 
 
 def from_dict(values: dict[str, Any]) -> Config:

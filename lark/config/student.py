@@ -9,8 +9,22 @@ from omegaconf import MISSING
 from lark.config.checks import one_of, plain_name, require
 
 ATTENTION = ("auto", "varlen", "sdpa", "eager", "flash_attention_2")
-RESERVED = ("messages", "conversation", "tokenizer", "tools", "tokenize", "add_generation_prompt", "continue_final_message",
-            "chat_template", "strftime_now", "return_dict", "return_tensors", "padding", "truncation", "max_length")  # fmt: skip
+RESERVED = (
+    "messages",
+    "conversation",
+    "tokenizer",
+    "tools",
+    "tokenize",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "strftime_now",
+    "return_dict",
+    "return_tensors",
+    "padding",
+    "truncation",
+    "max_length",
+)
 """Names that a chat template's variables cannot have: they are arguments of the function that renders it."""
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}"
 """The paper's instruction at the end of the user turn in scoring, training and evaluation (App. C.3)."""
@@ -25,28 +39,39 @@ class Student:
     name: str = MISSING
     """Name in run folders and tables."""
     path: str = MISSING
-    """A Hugging Face hub id or a local folder. `demo`: the shipped student. `smollm2`: the one from the package registry."""
+    """A Hugging Face hub id or a local folder. `demo`: the shipped student. `smollm2`: the one from the
+    package registry.
+    """
     revision: str | None = None
     """Commit or tag of a hub id. Part of the fingerprint, so set it for results that must not drift."""
     max_length: int = 32768
-    """Maximum tokens of prompt and response together, in scoring, training and evaluation (paper, App. C.3)."""
+    """Maximum tokens of prompt and response together, in scoring, training and evaluation (paper, App.
+    C.3).
+    """
     chat_template: str | None = None
     """None: the tokenizer's own. `llama3`, `chatml`: ours. Otherwise a path to a Jinja file."""
     instruction: str | None = INSTRUCTION
-    """Appended to the question of single-turn trajectories and benchmark problems. null: questions are used as they are."""
+    """Appended to the question of single-turn trajectories and benchmark problems. null: questions are used
+    as they are.
+    """
     thinking: str = "template"
-    """How thinking that a pool keeps apart (`reasoning_content`) is written. template: as the chat template does, and as text
-    if it has no place for it. text: as `<think>…</think>` before the answer. drop: left out; templates that can be asked not to
-    think are. The same in scoring, training and evaluation."""
+    """How thinking that a pool keeps apart (`reasoning_content`) is written. template: as the chat template
+    does, and as text if it has no place for it. text: as `<think>…</think>` before the answer. drop: left
+    out; templates that can be asked not to think are. The same in scoring, training and evaluation.
+    """
     template_options: dict[str, Any] = field(default_factory=dict)
     """Variables for the chat template, e.g. {enable_thinking: true} or {reasoning_effort: high}."""
     dtype: str = "bfloat16"
-    """Precision of the weights in the scoring and training forward passes. The head is always computed in float32."""
+    """Precision of the weights in the scoring and training forward passes. The head is always computed in
+    float32.
+    """
     attention: str = "auto"
     """auto: varlen on a GPU in half precision, else sdpa. Changes speed, never the outcome.
 
-    varlen: PyTorch's own variable-length attention; on CPU and in float32 one sdpa call per trajectory. flash_attention_2:
-    the package flash-attn. owner/name[@revision][:function]: a kernel from the Hugging Face hub (package kernels)."""
+    varlen: PyTorch's own variable-length attention; on CPU and in float32 one sdpa call per trajectory.
+    flash_attention_2: the package flash-attn. owner/name[@revision][:function]: a kernel from the Hugging
+    Face hub (package kernels).
+    """
 
     def __post_init__(self) -> None:
         plain_name(f"{self.setting}.name", self.name)
@@ -62,7 +87,10 @@ class Student:
                 "is not a variable of chat templates; LARK sets it",
             )
         known = self.attention in ATTENTION or self.hub_kernel
-        what = f"choose one of {', '.join(ATTENTION)}, or a kernel from the hub as owner/name[@revision][:function]"
+        what = (
+            f"choose one of {', '.join(ATTENTION)}, or a kernel from the hub as"
+            " owner/name[@revision][:function]"
+        )
         require(known, f"{self.setting}.attention", self.attention, what)
 
     @property

@@ -24,19 +24,42 @@ class Lora:
     dropout: float = 0.0
     """Dropout of an adapter's input."""
     targets: list[str] = field(default_factory=lambda: ["all-linear"])
-    """Names of the layers that get an adapter, e.g. [q_proj, v_proj]. all-linear: every linear layer except the head."""
+    """Names of the layers that get an adapter, e.g. [q_proj, v_proj]. all-linear: every linear layer except
+    the head.
+    """
     bits: int | None = None
-    """4: the frozen layers are in 4-bit NF4 (QLoRA), which needs bitsandbytes. null: in the student's precision."""
+    """4: the frozen layers are in 4-bit NF4 (QLoRA), which needs bitsandbytes. null: in the student's
+    precision.
+    """
 
     def __post_init__(self) -> None:
-        require(self.rank >= 0, "training.lora.rank", self.rank, "must not be negative; 0 trains every weight")
-        require(0 < self.alpha <= LARGEST, "training.lora.alpha", self.alpha, f"must be positive and at most {LARGEST:g}")
-        require(0 <= self.dropout < 1, "training.lora.dropout", self.dropout, "must be at least 0 and less than 1")
-        require(self.bits in (None, 4), "training.lora.bits", self.bits, "choose 4 (NF4), or null (not quantised)")
         require(
-            self.bits is None or self.rank > 0, "training.lora.bits", self.bits, "needs adapters: set training.lora.rank too"
+            self.rank >= 0, "training.lora.rank", self.rank, "must not be negative; 0 trains every weight"
         )
-        require(len(self.targets) > 0, "training.lora.targets", self.targets, "name at least one layer, or all-linear")
+        require(
+            0 < self.alpha <= LARGEST,
+            "training.lora.alpha",
+            self.alpha,
+            f"must be positive and at most {LARGEST:g}",
+        )
+        require(
+            0 <= self.dropout < 1, "training.lora.dropout", self.dropout, "must be at least 0 and less than 1"
+        )
+        require(
+            self.bits in (None, 4), "training.lora.bits", self.bits, "choose 4 (NF4), or null (not quantised)"
+        )
+        require(
+            self.bits is None or self.rank > 0,
+            "training.lora.bits",
+            self.bits,
+            "needs adapters: set training.lora.rank too",
+        )
+        require(
+            len(self.targets) > 0,
+            "training.lora.targets",
+            self.targets,
+            "name at least one layer, or all-linear",
+        )
 
 
 @dataclass
@@ -44,20 +67,26 @@ class HeldOut:
     """Trajectories whose loss is tracked during training, from step 0."""
 
     path: str | None = None
-    """None: off. selection: the trajectories that are trained on. Otherwise a JSONL file like a selection's train.jsonl."""
+    """None: off. selection: the trajectories that are trained on. Otherwise a JSONL file like a selection's
+    train.jsonl.
+    """
     every: int = 10
     """Steps between two measurements; the last step is always measured."""
 
     def __post_init__(self) -> None:
         require(self.every >= 1, "training.held_out.every", self.every, "must be at least 1")
         if self.path not in (None, "selection") and not Path(str(self.path)).expanduser().is_file():
-            raise LarkError(f"training.held_out.path={self.path}: there is no such file; give a JSONL file, or `selection`.")
+            raise LarkError(
+                f"training.held_out.path={self.path}: there is no such file; give a JSONL file, or `selection`."
+            )
 
 
 @dataclass
 class Training:
-    """Weighted SFT. Settings that can change the trained weights are in the checkpoint's fingerprint (`SPEED_ONLY` in
-    runtime/plan.py lists those that cannot); settings that only concern the machine are in `hardware`."""
+    """Weighted SFT. Settings that can change the trained weights are in the checkpoint's fingerprint
+    (`SPEED_ONLY` in runtime/plan.py lists those that cannot); settings that only concern the machine are in
+    `hardware`.
+    """
 
     name: str = MISSING
     questions: int | None = None
@@ -76,7 +105,9 @@ class Training:
     packing: bool = True
     """Fill sequences with several trajectories. Changes speed, never the outcome."""
     gradient_checkpointing: bool = True
-    """Recompute activations in the backward pass instead of keeping them. Changes memory and speed, never the outcome."""
+    """Recompute activations in the backward pass instead of keeping them. Changes memory and speed, never
+    the outcome.
+    """
     seed: int = 42
     bf16: bool = True
     """Mixed precision: bf16 forward and backward, fp32 master weights and reduction."""
@@ -86,35 +117,61 @@ class Training:
     checkpoints: int = 10
     """Maximum number of times that a run writes a checkpoint to resume from."""
     snapshots: int = 0
-    """Keep the student at this many evenly spaced steps, including the first and the last. 0: only the last."""
+    """Keep the student at this many evenly spaced steps, including the first and the last. 0: only the
+    last.
+    """
     early_snapshots: int = 0
-    """With `snapshots`: also keep it at this many evenly spaced steps of the first tenth, where the decay rate changes fastest
-    (paper, App. A.3)."""
+    """With `snapshots`: also keep it at this many evenly spaced steps of the first tenth, where the decay
+    rate changes fastest (paper, App. A.3).
+    """
     held_out: HeldOut = field(default_factory=HeldOut)
     objective: str = "nll"
-    """How much each token of a response counts: nll (all alike, as in the paper), dft (by its probability) or entropy (by the
-    student's uncertainty). The weights of trajectories multiply it. lark/training/loss.py has the formulas."""
+    """How much each token of a response counts: nll (all alike, as in the paper), dft (by its probability)
+    or entropy (by the student's uncertainty). The weights of trajectories multiply it.
+    lark/training/loss.py has the formulas.
+    """
     token_weights: str | None = None
-    """A JSONL file with question_id, candidate_id and token_weights: one number per response token of the student's tokenizer. A
-    copy of a selection's train.jsonl with this field added will do. None: every token counts 1."""
+    """A JSONL file with question_id, candidate_id and token_weights: one number per response token of the
+    student's tokenizer. A copy of a selection's train.jsonl with this field added will do. None: every
+    token counts 1.
+    """
 
     def __post_init__(self) -> None:
         one_of("training.objective", self.objective, OBJECTIVES)
         if self.token_weights is not None and not Path(self.token_weights).expanduser().is_file():
-            raise LarkError(f"training.token_weights={self.token_weights}: there is no such file; give a JSONL file.")
+            raise LarkError(
+                f"training.token_weights={self.token_weights}: there is no such file; give a JSONL file."
+            )
         one_of("training.schedule", self.schedule, ("cosine", "linear", "constant"))
         rate = self.learning_rate
-        require(0 < rate <= LARGEST_RATE, "training.learning_rate", rate, f"must be positive and at most {LARGEST_RATE:g}")
-        require(0 <= self.warmup < 1, "training.warmup", self.warmup, "must be a fraction of the steps, less than 1")
+        require(
+            0 < rate <= LARGEST_RATE,
+            "training.learning_rate",
+            rate,
+            f"must be positive and at most {LARGEST_RATE:g}",
+        )
+        require(
+            0 <= self.warmup < 1,
+            "training.warmup",
+            self.warmup,
+            "must be a fraction of the steps, less than 1",
+        )
         for key in ("epochs", "global_batch", "checkpoints"):
             require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "must be at least 1")
         betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
-        require(betas, "training.betas", list(self.betas), "must be two numbers from 0 to less than 1, e.g. [0.9,0.999]")
+        require(
+            betas,
+            "training.betas",
+            list(self.betas),
+            "must be two numbers from 0 to less than 1, e.g. [0.9,0.999]",
+        )
         not_negative("training", self, "epsilon", "weight_decay")
         seed("training.seed", self.seed)
         for key in ("epsilon", "weight_decay", "max_grad_norm"):
             number = getattr(self, key)
-            require(number <= LARGEST, f"training.{key}", number, f"must be a finite number, at most {LARGEST:g}")
+            require(
+                number <= LARGEST, f"training.{key}", number, f"must be a finite number, at most {LARGEST:g}"
+            )
         require(self.max_grad_norm > 0, "training.max_grad_norm", self.max_grad_norm, "must be positive")
         require(
             self.snapshots == 0 or self.snapshots >= 2, "training.snapshots", self.snapshots,

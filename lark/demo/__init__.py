@@ -1,1 +1,3 @@
-"""The embedded demo: generated problems, synthetic teachers, benchmarks, and the recipe for the shipped student."""
+"""The embedded demo: generated problems, synthetic teachers, benchmarks, and the recipe for the shipped
+student.
+"""

@@ -8,11 +8,13 @@
 | `direct`   | 28%   | chats that are answered directly, without steps                                       |
 | `worked`   | 6%    | chats that are answered step by step                                                  |
 
-This makes the student similar to a real base model: it has seen reasoning, but in a chat it nearly always answers directly,
-so that fine-tuning on trajectories has something to elicit. No teacher of `teachers.py` is imitated: styles are drawn at
-random from the same words and notations, all of which occur, and how similar a teacher is to them is left to chance.
+This makes the student similar to a real base model: it has seen reasoning, but in a chat it nearly always
+answers directly, so that fine-tuning on trajectories has something to elicit. No teacher of `teachers.py`
+is imitated: styles are drawn at random from the same words and notations, all of which occur, and how
+similar a teacher is to them is left to chance.
 
-No question of a benchmark occurs (`problems.draw`). Single operations do, because every solution consists of them.
+No question of a benchmark occurs (`problems.draw`). Single operations do, because every solution consists
+of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +43,9 @@ from lark.models.chat import ChatFormat
 SHARES = {"facts": 0.20, "options": 0.02, "textbook": 0.44, "direct": 0.28, "worked": 0.06}
 LINES_PER_DOCUMENT = 12
 SYSTEM_SHARE = 0.25
-"""Share of chats that start with the system prompt of their kind of problem. Evaluation sends one; a pool need not have one."""
+"""Share of chats that start with the system prompt of their kind of problem. Evaluation sends one; a pool
+need not have one.
+"""
 
 SYSTEM = {
     "expression": prompts.NUMERIC,
@@ -53,7 +57,9 @@ SYSTEM = {
 
 @dataclass(frozen=True)
 class Document:
-    """Pieces of text, each with whether the student learns to produce it. The rest is context that cannot be predicted."""
+    """Pieces of text, each with whether the student learns to produce it. The rest is context that cannot
+    be predicted.
+    """
 
     kind: str
     pieces: tuple[tuple[str, bool], ...]
@@ -82,12 +88,18 @@ def documents(rng: Random, chat: ChatFormat) -> Iterator[Document]:
 def prompted(kind: str, problem: Problem, answer: str, rng: Random, chat: ChatFormat) -> Document:
     """A chat of one question and its answer, with or without the system prompt of its kind."""
     system = SYSTEM[problem.kind] if rng.random() < SYSTEM_SHARE else None
-    return Document(kind, ((chat.prompt_text(problem.question, system), False), (_closed(answer, chat), True)))
+    return Document(
+        kind, ((chat.prompt_text(problem.question, system), False), (_closed(answer, chat), True))
+    )
 
 
 def textbook(problem: Problem, rng: Random, chat: ChatFormat) -> Document:
-    asked, solved = rng.choice([("Problem: ", "\nSolution: "), ("Question: ", "\nWork: "), ("Exercise. ", "\n")])
-    return Document("textbook", ((asked + problem.question + solved, False), (_closed(worked(problem, rng), chat), True)))
+    asked, solved = rng.choice(
+        [("Problem: ", "\nSolution: "), ("Question: ", "\nWork: "), ("Exercise. ", "\n")]
+    )
+    return Document(
+        "textbook", ((asked + problem.question + solved, False), (_closed(worked(problem, rng), chat), True))
+    )
 
 
 def _closed(answer: str, chat: ChatFormat) -> str:
@@ -109,7 +121,9 @@ def options(rng: Random) -> Document:
 
     def line() -> str:
         number = rng.randint(0, LARGEST)
-        return f"{number}. {before.format(number).rstrip()}| {option(number)}{after}"  # the space belongs to the letter's token
+        return (  # the space belongs to the letter's token
+            f"{number}. {before.format(number).rstrip()}| {option(number)}{after}"
+        )
 
     return _lines("options", line)
 
@@ -191,19 +205,40 @@ def _plan(problem: Problem, rng: Random) -> str:
     """All steps announced before anything is computed, in order or from the end."""
     told = [announcement(step) for step in problem.steps]
     if rng.random() < 0.3:
-        return f"In the end we {told[-1]}." + "".join(f" Before that we {step}." for step in reversed(told[:-1]))
-    return rng.choice(["We {}.", "To do: {}.", "First {}."]).format(rng.choice([", then ", ", and ", "; "]).join(told))
+        return f"In the end we {told[-1]}." + "".join(
+            f" Before that we {step}." for step in reversed(told[:-1])
+        )
+    return rng.choice(["We {}.", "To do: {}.", "First {}."]).format(
+        rng.choice([", then ", ", and ", "; "]).join(told)
+    )
 
 
 _OPENINGS = (
-    "", "", "", "Let us solve it.", "We compute step by step.", "Let me think.", "Let us begin.", "To start:", "Work:",
-    "We look at the question.", "We go from left to right.", "Perhaps this is easy.", "Okay.",
-)  # fmt: skip
+    "",
+    "",
+    "",
+    "Let us solve it.",
+    "We compute step by step.",
+    "Let me think.",
+    "Let us begin.",
+    "To start:",
+    "Work:",
+    "We look at the question.",
+    "We go from left to right.",
+    "Perhaps this is easy.",
+    "Okay.",
+)
 _OPTIONS = ("This is option {1}. ", "{0} is option {1}. ", "Option {1}. ", "Looking at the options: {1}. ")
 _CLOSINGS = (
-    "{}", "The answer is {}", "So the answer is {}.", "Answer: {}", "Therefore {}", "We get {}.", "Hence the result is {}.",
+    "{}",
+    "The answer is {}",
+    "So the answer is {}.",
+    "Answer: {}",
+    "Therefore {}",
+    "We get {}.",
+    "Hence the result is {}.",
     "Final answer: {}",
-)  # fmt: skip
+)
 
 
 def _ordinal(i: int) -> str:

@@ -1,6 +1,8 @@
-"""The demo's four benchmarks: 40 problems each, from the side of the split that no training text is drawn from.
+"""The demo's four benchmarks: 40 problems each, from the side of the split that no training text is drawn
+from.
 
-They stand in for the paper's four: numeric answers (AIME, AMC), choices (GPQA) and free-form answers (MATH-500).
+They stand in for the paper's four: numeric answers (AIME, AMC), choices (GPQA) and free-form answers
+(MATH-500).
 """
 
 from functools import cache

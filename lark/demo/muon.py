@@ -1,6 +1,7 @@
 """Muon: momentum whose matrix is orthogonalised before it is applied (Jordan et al., 2024).
 
-torch's own implementation uses bfloat16, which a CPU without AVX-512 multiplies ten times slower than float32.
+torch's own implementation uses bfloat16, which a CPU without AVX-512 multiplies ten times slower than
+float32.
 """
 
 from collections import defaultdict

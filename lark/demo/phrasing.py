@@ -38,9 +38,11 @@ def spoken(step: Calculation) -> str:
 def command(step: Calculation) -> str:
     """`add 5 to 3`: what to do at this step."""
     left, right = term(step.left, step.unit), term(step.right, step.unit)
-    return {"+": f"add {right} to {left}", "-": f"subtract {right} from {left}", "*": f"multiply {left} by {right}"}[
-        step.operator
-    ]
+    return {
+        "+": f"add {right} to {left}",
+        "-": f"subtract {right} from {left}",
+        "*": f"multiply {left} by {right}",
+    }[step.operator]
 
 
 def announcement(step: Calculation) -> str:
@@ -68,7 +70,9 @@ def leap(first: Calculation, second: Calculation) -> str | None:
     if first.unit != second.unit:
         return None
     if not second.given[0] and second.left == first.value:
-        before = f"({operation(first)})" if second.operator == "*" and first.operator != "*" else operation(first)
+        before = (
+            f"({operation(first)})" if second.operator == "*" and first.operator != "*" else operation(first)
+        )
         return f"{before} {second.operator} {term(second.right, second.unit)} = {value(second)}"
     if not second.given[1] and second.right == first.value:
         return f"{term(second.left, second.unit)} {second.operator} {operation(first)} = {value(second)}"
@@ -76,7 +80,9 @@ def leap(first: Calculation, second: Calculation) -> str | None:
 
 
 def pieces(step: Calculation) -> list[Calculation]:
-    """The step split into easier ones: tens before units, up to the next ten and beyond it, a product by one factor less."""
+    """The step split into easier ones: tens before units, up to the next ten and beyond it, a product by
+    one factor less.
+    """
     left, operator, right, unit = step.left, step.operator, step.right, step.unit
     if operator == "*":
         if right <= 2:

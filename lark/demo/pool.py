@@ -1,4 +1,6 @@
-"""The demo's candidate pool: for every question, 11 teachers with 3 rollouts each, all correct (paper, Sec. 5.1)."""
+"""The demo's candidate pool: for every question, 11 teachers with 3 rollouts each, all correct (paper, Sec.
+5.1).
+"""
 
 from collections.abc import Iterator
 
@@ -7,10 +9,11 @@ from lark.demo.teachers import TEACHERS, rollouts
 
 
 def trajectories(questions: int, seed: int) -> Iterator[dict[str, object]]:
-    """Yield one row per trajectory, question by question: 33 rows for each of `questions` distinct questions.
+    """Yield one row per trajectory, question by question: 33 rows for each of `questions` distinct
+    questions.
 
-    Kinds and levels alternate, so that every 20 questions contain each combination once. A longer pool with the same
-    seed starts with the shorter one.
+    Kinds and levels alternate, so that every 20 questions contain each combination once. A longer pool with
+    the same seed starts with the shorter one.
     """
     for number, problem in enumerate(_distinct(questions, seed)):
         for teacher in TEACHERS:

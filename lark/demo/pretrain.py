@@ -1,11 +1,13 @@
-"""Pretrain the demo's student: a 1M-parameter Llama that knows arithmetic facts and usually answers without reasoning.
+"""Pretrain the demo's student: a 1M-parameter Llama that knows arithmetic facts and usually answers without
+reasoning.
 
 Run as: python -m lark.demo.pretrain            (`make demo-student`; about half an hour on two cores)
         python -m lark.demo.pretrain --steps 200 --folder /tmp/student
         python -m lark.demo.pretrain --snapshots 280 840 --folder /tmp/weaker     (the same student, earlier; `make regime`)
 
-The student in `lark/demo/student/` was made with this recipe and these defaults. Nothing in it was chosen to favour a
-selection method; the only criteria were that the base model leaves headroom and that fine-tuning on trajectories changes it.
+The student in `lark/demo/student/` was made with this recipe and these defaults. Nothing in it was chosen
+to favour a selection method; the only criteria were that the base model leaves headroom and that
+fine-tuning on trajectories changes it.
 """
 
 import argparse
@@ -82,7 +84,9 @@ def model_config(recipe: Recipe, chat: ChatFormat) -> LlamaConfig:
 
 
 def batches(source: Iterator[Document], chat: ChatFormat, tokens: int, seed: int) -> Iterator[Batch]:
-    """Endless batches of about `tokens` slots. Documents of similar length are batched together, and none sees another."""
+    """Endless batches of about `tokens` slots. Documents of similar length are batched together, and none
+    sees another.
+    """
     rng = seeded("batches", seed)
     while True:
         encoded = sorted(_encode(list(islice(source, 4096)), chat), key=lambda pair: len(pair[0]))
@@ -98,7 +102,9 @@ def batches(source: Iterator[Document], chat: ChatFormat, tokens: int, seed: int
 
 
 def _encode(chunk: list[Document], chat: ChatFormat) -> list[tuple[list[int], list[int]]]:
-    """Ids and labels of each document, its pieces tokenised separately and joined (as `lark.models.chat` does)."""
+    """Ids and labels of each document, its pieces tokenised separately and joined (as `lark.models.chat`
+    does).
+    """
     texts = [text for document in chunk for text, _ in document.pieces]
     pieces = iter(chat.tokenizer(texts, add_special_tokens=False)["input_ids"])
     encoded = []
@@ -120,8 +126,12 @@ def _pad(group: list[tuple[list[int], list[int]]], pad: int) -> Batch:
     return Batch(inputs[:, :-1].contiguous(), labels[:, 1:].contiguous())
 
 
-def learned_logits(model: LlamaForCausalLM, backbone: Callable[..., Any], batch: Batch) -> tuple[Tensor, Tensor]:
-    """Logits [n, V] and labels [n] of the n tokens that are learned. Padding is on the right, hidden by the causal mask."""
+def learned_logits(
+    model: LlamaForCausalLM, backbone: Callable[..., Any], batch: Batch
+) -> tuple[Tensor, Tensor]:
+    """Logits [n, V] and labels [n] of the n tokens that are learned. Padding is on the right, hidden by the
+    causal mask.
+    """
     hidden = backbone(input_ids=batch.inputs, use_cache=False).last_hidden_state
     learned = batch.labels != IGNORED
     return model.lm_head(hidden[learned]), batch.labels[learned]
@@ -131,9 +141,14 @@ def optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Opti
     """Muon for the matrices, AdamW for the embeddings and the norms."""
     is_matrix = {p: p.ndim == 2 and "embed" not in name for name, p in model.named_parameters()}
     return [
-        Muon([p for p, matrix in is_matrix.items() if matrix], lr=recipe.lr, weight_decay=recipe.weight_decay),
+        Muon(
+            [p for p, matrix in is_matrix.items() if matrix], lr=recipe.lr, weight_decay=recipe.weight_decay
+        ),
         torch.optim.AdamW(
-            [p for p, matrix in is_matrix.items() if not matrix], lr=recipe.lr, betas=(0.9, 0.98), weight_decay=0
+            [p for p, matrix in is_matrix.items() if not matrix],
+            lr=recipe.lr,
+            betas=(0.9, 0.98),
+            weight_decay=0,
         ),
     ]
 
@@ -148,7 +163,8 @@ def pace(step: int, recipe: Recipe) -> float:
 def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence[int] = ()) -> None:
     """Train the student and save it to `folder` after every probe; the last one is the final student.
 
-    With `snapshots`, save it at these steps of the recipe instead, in `folder`/step-<n>, and stop at the last of them.
+    With `snapshots`, save it at these steps of the recipe instead, in `folder`/step-<n>, and stop at the
+    last of them.
     """
     torch.manual_seed(recipe.seed)
     chat = ChatFormat(build(recipe.seed))
@@ -175,7 +191,13 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence
         tokens += batch.inputs.numel()
         if (step + 1) % 50 == 0:
             minutes = (time.monotonic() - start) / 60
-            logger.info("step %d: loss %.4f, %.2f M tokens, %.1f min", step + 1, sum(losses) / 50, tokens / 1e6, minutes)
+            logger.info(
+                "step %d: loss %.4f, %.2f M tokens, %.1f min",
+                step + 1,
+                sum(losses) / 50,
+                tokens / 1e6,
+                minutes,
+            )
             losses.clear()
         if step + 1 in snapshots:
             save(model, chat, folder / f"step-{step + 1}")
@@ -186,12 +208,16 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence
 
 @torch.no_grad()
 def probe(model: LlamaForCausalLM, chat: ChatFormat) -> dict[str, float]:
-    """Greedy accuracy on facts, options, and direct answers to problems from the benchmarks' side of the split."""
+    """Greedy accuracy on facts, options, and direct answers to problems from the benchmarks' side of the
+    split.
+    """
     rng = seeded("probe")
     tests = {"facts": [facts(rng) for _ in range(20)], "options": [options(rng) for _ in range(20)]}
     for level in LEVELS:
         problems = [draw(kind, level, rng, benchmark=True) for kind in KINDS for _ in range(15)]
-        tests[f"direct {level}"] = [prompted("direct", problem, boxed(problem), rng, chat) for problem in problems]
+        tests[f"direct {level}"] = [
+            prompted("direct", problem, boxed(problem), rng, chat) for problem in problems
+        ]
     return {name: round(_share_right(model, chat, sample), 3) for name, sample in tests.items()}
 
 
@@ -210,19 +236,33 @@ def _share_right(model: LlamaForCausalLM, chat: ChatFormat, sample: list[Documen
 
 
 def save(model: LlamaForCausalLM, chat: ChatFormat, folder: Path) -> None:
-    """Save a Hugging Face model folder. Sampling settings are left to the caller; only stop and padding tokens are stored."""
-    model.generation_config = GenerationConfig(eos_token_id=chat.stop_ids, pad_token_id=chat.tokenizer.pad_token_id)
+    """Save a Hugging Face model folder. Sampling settings are left to the caller; only stop and padding
+    tokens are stored.
+    """
+    model.generation_config = GenerationConfig(
+        eos_token_id=chat.stop_ids, pad_token_id=chat.tokenizer.pad_token_id
+    )
     model.save_pretrained(folder)
     chat.tokenizer.save_pretrained(folder)
 
 
 def main() -> None:
     default = Recipe()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=STUDENT, help="where to save the student (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=default.steps, help="fewer for a trial (default: %(default)s)")
-    parser.add_argument("--probe-every", type=int, default=600, help="steps between probes (default: %(default)s)")
-    parser.add_argument("--snapshots", type=int, nargs="*", default=[], help="save it at these steps and stop at the last")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=STUDENT, help="where to save the student (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=default.steps, help="fewer for a trial (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--probe-every", type=int, default=600, help="steps between probes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--snapshots", type=int, nargs="*", default=[], help="save it at these steps and stop at the last"
+    )
     options = parser.parse_args()
     if not all(0 < step <= options.steps for step in options.snapshots):
         parser.error(f"--snapshots: give steps from 1 to {options.steps}")

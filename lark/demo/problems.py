@@ -7,11 +7,12 @@
 | `choice`     | What is 3 + 4 * 2?  A) below 15  B) 15 to 29  …             | A      |
 | `algebra`    | Simplify 3x + 4 + 2x - 1.                                   | 5x+3   |
 
-The level is the number of operations. All numbers in a solution are in 0..99, so that a 1M-parameter student can know all
-the facts that a solution needs; the hard part is to chain them.
+The level is the number of operations. All numbers in a solution are in 0..99, so that a 1M-parameter
+student can know all the facts that a solution needs; the hard part is to chain them.
 
-Benchmarks and training questions never overlap: a problem belongs to the benchmarks if and only if a hash of its bare
-arithmetic (`Problem.core`, the same for every wording and every set of options) falls into a reserved bucket.
+Benchmarks and training questions never overlap: a problem belongs to the benchmarks if and only if a hash
+of its bare arithmetic (`Problem.core`, the same for every wording and every set of options) falls into a
+reserved bucket.
 """
 
 import hashlib
@@ -24,8 +25,9 @@ LEVELS = (1, 2, 3, 4, 5)
 LARGEST = 99
 OPTIONS = {"A": ("below 15", range(15)), "B": ("15 to 29", range(15, 30)), "C": ("30 to 49", range(30, 50)),
            "D": ("50 or more", range(50, LARGEST + 1))}  # fmt: skip
-"""The options of a choice, each of them right about equally often. Always the same four: with half an hour of training, a
-1M-parameter student cannot learn to look a value up in a list that changes."""
+"""The options of a choice, each of them right about equally often. Always the same four: with half an hour
+of training, a 1M-parameter student cannot learn to look a value up in a list that changes.
+"""
 
 BUCKETS = 8
 """One problem in eight is reserved for the benchmarks."""
@@ -33,7 +35,9 @@ BUCKETS = 8
 
 @dataclass(frozen=True)
 class Calculation:
-    """One binary operation: `left operator right = value`, on numbers or (with `unit` "x") on multiples of x."""
+    """One binary operation: `left operator right = value`, on numbers or (with `unit` "x") on multiples of
+    x.
+    """
 
     left: int
     operator: str
@@ -81,7 +85,9 @@ def apply(operator: str, left: int, right: int) -> int:
 
 
 def reserved(problem: Problem) -> bool:
-    """Whether the problem belongs to the benchmarks (and therefore never to a pool or to the pretraining corpus)."""
+    """Whether the problem belongs to the benchmarks (and therefore never to a pool or to the pretraining
+    corpus).
+    """
     return hashlib.blake2b(problem.core.encode(), digest_size=8).digest()[0] % BUCKETS == 0
 
 
@@ -105,17 +111,23 @@ def _expression(level: int, rng: Random) -> Problem | None:
         return None
     steps, states = worked
     ask = rng.choice(["Compute {}.", "Evaluate {}.", "What is {}?", "Find the value of {}."])
-    return Problem("expression", ask.format(states[0]), states[-1], steps, states, states[-1], states[0].replace(" ", ""))
+    return Problem(
+        "expression", ask.format(states[0]), states[-1], steps, states, states[-1], states[0].replace(" ", "")
+    )
 
 
-def _evaluate(numbers: list[int], operators: list[str]) -> tuple[tuple[Calculation, ...], tuple[str, ...]] | None:
+def _evaluate(
+    numbers: list[int], operators: list[str]
+) -> tuple[tuple[Calculation, ...], tuple[str, ...]] | None:
     """Products first, then from left to right. None if an intermediate result is outside 0..99."""
     numbers, operators = list(numbers), list(operators)
     given = [True for _ in numbers]
     steps, states = [], [_write(numbers, operators)]
     while operators:
         at = operators.index("*") if "*" in operators else 0
-        step = Calculation(numbers[at], operators.pop(at), numbers.pop(at + 1), given=(given[at], given.pop(at + 1)))
+        step = Calculation(
+            numbers[at], operators.pop(at), numbers.pop(at + 1), given=(given[at], given.pop(at + 1))
+        )
         if not 0 <= step.value <= LARGEST:
             return None
         numbers[at], given[at] = step.value, False
@@ -128,7 +140,15 @@ def _write(numbers: list[int], operators: list[str]) -> str:
     return " ".join([str(numbers[0]), *(f"{op} {n}" for op, n in zip(operators, numbers[1:], strict=True))])
 
 
-PEOPLE = (("Tom", "He"), ("Ana", "She"), ("Ben", "He"), ("Mia", "She"), ("Sam", "He"), ("Eva", "She"), ("Leo", "He"))
+PEOPLE = (
+    ("Tom", "He"),
+    ("Ana", "She"),
+    ("Ben", "He"),
+    ("Mia", "She"),
+    ("Sam", "He"),
+    ("Eva", "She"),
+    ("Leo", "He"),
+)
 THINGS = ("coins", "apples", "cards", "books", "pens", "shells")
 EVENTS = {
     "+": ("finds {} more", "buys {} more", "gets {} more", "is given {} more"),
@@ -158,7 +178,9 @@ def _word(level: int, rng: Random) -> Problem | None:
     ask = rng.choice(["How many {0} does {1} have now?", "How many {0} does {1} have in the end?"])
     opening = f"{name} has {start} {thing}"
     question = f"{opening}. {told} {ask.format(thing, name)}"
-    return Problem("word", question, str(held), tuple(steps), states, str(held), states[0].replace(" ", ""), opening)
+    return Problem(
+        "word", question, str(held), tuple(steps), states, str(held), states[0].replace(" ", ""), opening
+    )
 
 
 def _chain(start: int, steps: list[Calculation]) -> str:
@@ -177,7 +199,9 @@ def _choice(level: int, rng: Random) -> Problem | None:
     if inner is None:
         return None
     listed = " ".join(f"{letter}) {told}" for letter, (told, _) in OPTIONS.items())
-    return replace(inner, kind="choice", question=f"{inner.question}\n{listed}", answer=option(int(inner.result)))
+    return replace(
+        inner, kind="choice", question=f"{inner.question}\n{listed}", answer=option(int(inner.result))
+    )
 
 
 def option(value: int) -> str:
@@ -200,7 +224,8 @@ def _algebra(level: int, rng: Random) -> Problem | None:
             steps.append(Calculation(sums[unit], operator, size, unit, given=(first, True)))
         sums[unit] = apply(operator, sums.get(unit, 0), size)
         terms.append((operator, size, unit))
-        # No coefficient or constant is ever 0 (or 1, for a coefficient), so that no term vanishes or changes its form.
+        # No coefficient or constant is ever 0 (or 1, for a coefficient), so that no term vanishes or changes
+        # its form.
         if not (2 if unit else 1) <= sums[unit] <= LARGEST:
             return None
     steps.sort(key=lambda step: step.unit == "")

@@ -55,7 +55,9 @@ def rollouts(teacher: str, problem: Problem, seed: int) -> list[str]:
 
 def _terse(problem: Problem, rng: Random) -> str:
     separator = rng.choice([", ", "; ", "\n"])
-    ending = rng.choice(["\n", " so ", " -> "]) if problem.kind != "choice" else f"{separator}{problem.answer}\n"
+    ending = (
+        rng.choice(["\n", " so ", " -> "]) if problem.kind != "choice" else f"{separator}{problem.answer}\n"
+    )
     return separator.join(equation(step) for step in problem.steps) + ending + boxed(problem)
 
 
@@ -94,8 +96,15 @@ def _narrator(problem: Problem, rng: Random) -> str:
         result = rng.choice(["gives", "makes", "is equal to"])
         event = f"{step.event}, and " if step.event else ""
         sentences.append(f"{link}, {event}{spoken(step)} {result} {value(step)}.")
-    ending = rng.choice(["Therefore the answer is {}.", "Therefore we arrive at {}.", "And that is our answer: {}."])
-    return " ".join([*sentences, found(problem, "Looking at the options, {0} is option {1}. ") + ending.format(boxed(problem))])
+    ending = rng.choice(
+        ["Therefore the answer is {}.", "Therefore we arrive at {}.", "And that is our answer: {}."]
+    )
+    return " ".join(
+        [
+            *sentences,
+            found(problem, "Looking at the options, {0} is option {1}. ") + ending.format(boxed(problem)),
+        ]
+    )
 
 
 def _backward(problem: Problem, rng: Random) -> str:
@@ -134,33 +143,50 @@ def _splitter(problem: Problem, rng: Random) -> str:
     for step in problem.steps:
         parts = pieces(step)
         split = joint.join(map(equation, parts))
-        lines.append(f"{split}." if len(parts) == 1 else f"{lead.format(operation(step))}{split}, that is {value(step)}.")
+        lines.append(
+            f"{split}."
+            if len(parts) == 1
+            else f"{lead.format(operation(step))}{split}, that is {value(step)}."
+        )
     ending = rng.choice(["We end with ", "In total: ", "The last value is the answer: "])
     return "\n".join([*lines, found(problem, "Among the options this is {1}. ") + ending + boxed(problem)])
 
 
 def _hedger(problem: Problem, rng: Random) -> str:
-    opening = rng.choice(["Hmm, let me think.", "I am not sure, but let me try.", "This might be easy, perhaps."])
+    opening = rng.choice(
+        ["Hmm, let me think.", "I am not sure, but let me try.", "This might be easy, perhaps."]
+    )
     sentences = [opening]
     for step in problem.steps:
         doubt = rng.choice(
-            ["Perhaps we {1}: I think {0}.", "We might {1}, and perhaps {0}.", "Maybe {0}, it seems.", "I guess {0}."]
+            [
+                "Perhaps we {1}: I think {0}.",
+                "We might {1}, and perhaps {0}.",
+                "Maybe {0}, it seems.",
+                "I guess {0}.",
+            ]
         )
         sentences.append(doubt.format(equation(step), command(step)))
     ending = rng.choice(["It might well be {}.", "I believe it is {}.", "So perhaps the answer is {}."])
-    return " ".join([*sentences, found(problem, "This seems to be option {1}. ") + ending.format(boxed(problem))])
+    return " ".join(
+        [*sentences, found(problem, "This seems to be option {1}. ") + ending.format(boxed(problem))]
+    )
 
 
 def _wanderer(problem: Problem, rng: Random) -> str:
     opening = rng.choice(["Let me see.", "Okay, start.", "Let me work on it."])
     turns = set(rng.sample(range(problem.level), k=1 + (problem.level > 3)))
-    lines = [_wrong_turn(step, rng) if i in turns else f"{equation(step)}." for i, step in enumerate(problem.steps)]
+    lines = [
+        _wrong_turn(step, rng) if i in turns else f"{equation(step)}." for i, step in enumerate(problem.steps)
+    ]
     ending = rng.choice(["Now it is right: {}", "So finally {}", "After fixing that, the answer is {}"])
     return " ".join([opening, *lines, found(problem, "So option {1}. ") + ending.format(boxed(problem))])
 
 
 def _wrong_turn(step: Calculation, rng: Random) -> str:
-    """A slip in the result, or the opposite operation; either is taken back at once, and the right equation follows."""
+    """A slip in the result, or the opposite operation; either is taken back at once, and the right equation
+    follows.
+    """
     opposite = replace(step, operator="-" if step.operator == "+" else "+")
     if step.operator != "*" and 0 < opposite.value <= LARGEST and rng.random() < 0.5:
         mend = rng.choice(["Hold on, that is the wrong way round:", "Wait, I took the wrong operation:"])

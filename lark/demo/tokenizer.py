@@ -1,4 +1,6 @@
-"""The demo's tokenizer: byte-level BPE with one token per digit, and a chat template with an optional system turn."""
+"""The demo's tokenizer: byte-level BPE with one token per digit, and a chat template with an optional
+system turn.
+"""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -40,7 +42,10 @@ def _untrained() -> ChatFormat:
 def _train(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(WORDS), behavior="isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

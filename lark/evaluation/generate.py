@@ -1,4 +1,6 @@
-"""Generate answers to benchmarks. Grading is separate (`lark.evaluation.grade`), so that fixing a grader is cheap."""
+"""Generate answers to benchmarks. Grading is separate (`lark.evaluation.grade`), so that fixing a grader is
+cheap.
+"""
 
 import contextlib
 import hashlib
@@ -29,9 +31,11 @@ Task = tuple[str, Problem, int]
 
 @in_shards
 def generate(job: Job) -> Work:
-    """Sample answers to every benchmark in `job.outputs` with one engine. A shard is a problem and a decoding seed.
+    """Sample answers to every benchmark in `job.outputs` with one engine. A shard is a problem and a
+    decoding seed.
 
-    Each process appends its answers to its own journal. Those that are in any journal are not generated again.
+    Each process appends its answers to its own journal. Those that are in any journal are not generated
+    again.
     """
     folders, decoding = job.outputs, job.config.benchmark.decoding
     problems = {name: load(name, job.config.benchmark.tasks[name]) for name in folders}
@@ -39,7 +43,8 @@ def generate(job: Job) -> Work:
         for name, folder in folders.items():
             write_text(folder / shards.PROBLEMS, _lines(asdict(problem) for problem in problems[name]))
     plans = {
-        name: Plan(tuple(problem.id for problem in problems[name]), tuple(decoding.seeds), decoding.samples) for name in folders
+        name: Plan(tuple(problem.id for problem in problems[name]), tuple(decoding.seeds), decoding.samples)
+        for name in folders
     }
     every: dict[str, Task] = {
         json.dumps([name, problem.id, seed]): (name, problem, seed)
@@ -49,18 +54,34 @@ def generate(job: Job) -> Work:
     }
 
     def missing(some: Sequence[Shard]) -> list[Shard]:
-        unmerged = [name for name, folder in folders.items() if not shards.merged(folder, plans[name], report=job.is_main)]
-        done = {(name, *key) for name in unmerged for key in shards.stored(folders[name], plans[name], report=job.is_main)}
+        unmerged = [
+            name
+            for name, folder in folders.items()
+            if not shards.merged(folder, plans[name], report=job.is_main)
+        ]
+        done = {
+            (name, *key)
+            for name in unmerged
+            for key in shards.stored(folders[name], plans[name], report=job.is_main)
+        }
         todo = ((shard, *every[shard.name]) for shard in some)
-        return [shard for shard, name, problem, seed in todo if name in unmerged and (name, problem.id, seed) not in done]
+        return [
+            shard
+            for shard, name, problem, seed in todo
+            if name in unmerged and (name, problem.id, seed) not in done
+        ]
 
     @contextlib.contextmanager
     def load_engine() -> Iterator[Do]:
         torch.set_num_threads(job.machine.threads)
         chat = load_chat(job.weights, job.config.student)
-        started = engines.start(job.config.engine, job.config.student, job.weights, chat.tokenizer, job.device)
+        started = engines.start(
+            job.config.engine, job.config.student, job.weights, chat.tokenizer, job.device
+        )
         with engines.running(started) as engine:
-            yield lambda some, progress: _run(job, engine, chat, [every[shard.name] for shard in some], progress)
+            yield lambda some, progress: _run(
+                job, engine, chat, [every[shard.name] for shard in some], progress
+            )
 
     def describe(shard: Shard) -> str:
         name, problem, seed = every[shard.name]
@@ -68,7 +89,14 @@ def generate(job: Job) -> Work:
 
     counts = {name: {"problems": len(problems[name])} for name in folders}
     return Work(
-        [Shard(name) for name in every], missing, load_engine, lambda done: counts, describe, "generating", "prompt", many=True
+        [Shard(name) for name in every],
+        missing,
+        load_engine,
+        lambda done: counts,
+        describe,
+        "generating",
+        "prompt",
+        many=True,
     )
 
 
@@ -87,26 +115,33 @@ def _run(job: Job, engine: Engine, chat: ChatFormat, todo: Sequence[Task], progr
         }
         for index, samples in engines.generate(engine, requests, sampling):
             name, problem, seed = todo[index]
-            journals[name].append({"problem": problem.id, "seed": seed, "samples": [asdict(sample) for sample in samples]})
+            journals[name].append(
+                {"problem": problem.id, "seed": seed, "samples": [asdict(sample) for sample in samples]}
+            )
             tokens += sum(sample.n_tokens for sample in samples)
             progress.note(f"{tokens / max(time.monotonic() - started, 1e-9):,.0f} tok/s")
             progress.update(1)
 
 
 def _request(job: Job, chat: ChatFormat, name: str, problem: Problem, seed: int) -> Request:
-    prompt = tuple(chat.prompt(problem.question, SYSTEM_PROMPTS[job.config.benchmark.tasks[name].answer_format]))
+    prompt = tuple(
+        chat.prompt(problem.question, SYSTEM_PROMPTS[job.config.benchmark.tasks[name].answer_format])
+    )
     room = job.config.student.max_length - len(prompt)
     if room < 1:
         raise LarkError(
             f"benchmark {name}, problem {problem.id}: a prompt of {len(prompt)} tokens leaves no room for an "
             f"answer in student.max_length={job.config.student.max_length}; raise it."
         )
-    return Request(prompt, request_seed(problem, seed), min(job.config.benchmark.decoding.max_new_tokens, room))
+    return Request(
+        prompt, request_seed(problem, seed), min(job.config.benchmark.decoding.max_new_tokens, room)
+    )
 
 
 def request_seed(problem: Problem, seed: int) -> int:
-    """One seed per problem and decoding seed. Engines count up from it for further samples, so it is a hash: the decoding
-    seeds 0, 1, 2 themselves would share most of their samples."""
+    """One seed per problem and decoding seed. Engines count up from it for further samples, so it is a
+    hash: the decoding seeds 0, 1, 2 themselves would share most of their samples.
+    """
     return int.from_bytes(hashlib.sha256(f"{seed}/{problem.id}".encode()).digest()[:4], "big") >> 1
 
 

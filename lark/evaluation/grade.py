@@ -1,4 +1,6 @@
-"""Grade generations: both graders on every sample, and the metrics of each. Needs no GPU and can be repeated at any time."""
+"""Grade generations: both graders on every sample, and the metrics of each. Needs no GPU and can be
+repeated at any time.
+"""
 
 import contextlib
 import json
@@ -34,9 +36,15 @@ GRADES = "grades.jsonl"
 ANSWERS = 1000
 """Answers in a shard."""
 KEYS = {
-    "problem": str, "seed": int, "sample": int, "answer": str | None, "gold": str, "answer_verify": str | None, "paper": bool,
+    "problem": str,
+    "seed": int,
+    "sample": int,
+    "answer": str | None,
+    "gold": str,
+    "answer_verify": str | None,
+    "paper": bool,
     "verify": bool,
-}  # fmt: skip
+}
 """The keys of a grade, and the types of their values."""
 
 
@@ -52,7 +60,9 @@ def collect(job: "Job", counts: "Counts") -> "Counts":
 
 @in_shards
 def grade_all(job: "Job") -> Work:
-    """Grade the generations of every benchmark in `job.outputs`, some answers per shard. Does not load torch."""
+    """Grade the generations of every benchmark in `job.outputs`, some answers per shard. Does not load
+    torch.
+    """
     tasks = job.config.benchmark.tasks
     sources = {name: job.inputs[f"{GENERATIONS.name}:{name}"] for name in job.outputs}
     counts = {name: sum(1 for _ in jsonl_rows(source / GENERATIONS.file)) for name, source in sources.items()}
@@ -73,7 +83,10 @@ def grade_all(job: "Job") -> Work:
             golds = gold_answers(sources[name], name, tasks[name])
             for rows, samples in _in_parts(sources[name] / GENERATIONS.file):
                 path = job.outputs[name] / part_name(rows)
-                if path in wanted and _graded(path, samples, golds, AnswerFormat(tasks[name].answer_format)) is not None:
+                if (
+                    path in wanted
+                    and _graded(path, samples, golds, AnswerFormat(tasks[name].answer_format)) is not None
+                ):
                     whole.add(wanted[path])
         return [shard for shard in some if shard not in whole]
 
@@ -85,13 +98,19 @@ def grade_all(job: "Job") -> Work:
                 for shard in some:
                     name, rows = every[shard.name]
                     samples = [
-                        dict(row.values) for row in islice(jsonl_rows(sources[name] / GENERATIONS.file), rows.start, rows.stop)
+                        dict(row.values)
+                        for row in islice(jsonl_rows(sources[name] / GENERATIONS.file), rows.start, rows.stop)
                     ]
-                    golds, form = gold_answers(sources[name], name, tasks[name]), AnswerFormat(tasks[name].answer_format)
+                    golds, form = (
+                        gold_answers(sources[name], name, tasks[name]),
+                        AnswerFormat(tasks[name].answer_format),
+                    )
                     lines = grades(samples, golds, form, verifier, progress.update)
                     owners = [_owner(sample, golds, form) for sample in samples]
                     checks = map(journal.checksum, lines, owners)
-                    sealed = [{**line, journal.CHECK: check} for line, check in zip(lines, checks, strict=True)]
+                    sealed = [
+                        {**line, journal.CHECK: check} for line, check in zip(lines, checks, strict=True)
+                    ]
                     write_text(part(shard), _lines(sealed))
 
             yield do
@@ -101,14 +120,18 @@ def grade_all(job: "Job") -> Work:
         return f"benchmark {name}, answers {rows.start + 1} to {rows.stop}"
 
     listed = [Shard(name, len(rows), len(rows)) for name, (_, rows) in every.items()]
-    return Work(listed, missing, load_graders, lambda done: {"answers": counts}, describe, "grading", "answer")
+    return Work(
+        listed, missing, load_graders, lambda done: {"answers": counts}, describe, "grading", "answer"
+    )
 
 
 def collect_grades(job: "Job", counts: "Counts") -> "Counts":
     """`grades.jsonl` and `metrics.json` of each benchmark, from the grades of its shards."""
     tasks = job.config.benchmark.tasks
     return {
-        name: write_metrics(job.inputs[f"{GENERATIONS.name}:{name}"], name, tasks[name], folder, counts["answers"][name])
+        name: write_metrics(
+            job.inputs[f"{GENERATIONS.name}:{name}"], name, tasks[name], folder, counts["answers"][name]
+        )
         for name, folder in job.outputs.items()
     }
 
@@ -135,10 +158,18 @@ def grades(
     verify = verifier.grade_many([(a, g, form) for a, g in zip(lists, golds, strict=True)], progress=advance)
     paper = [grade_paper(a, g, form) for a, g in zip(answers, golds, strict=True)]
     return [
-        {"problem": s["problem"], "seed": s["seed"], "sample": s["sample"], "answer": answers[i], "gold": golds[i],
-         "answer_verify": lists[i], "paper": paper[i], "verify": verify[i]}
+        {
+            "problem": s["problem"],
+            "seed": s["seed"],
+            "sample": s["sample"],
+            "answer": answers[i],
+            "gold": golds[i],
+            "answer_verify": lists[i],
+            "paper": paper[i],
+            "verify": verify[i],
+        }
         for i, s in enumerate(samples)
-    ]  # fmt: skip
+    ]
 
 
 def write_metrics(generations: Path, name: str, task: Task, folder: Path, count: int) -> dict[str, Any]:
@@ -148,22 +179,30 @@ def write_metrics(generations: Path, name: str, task: Task, folder: Path, count:
     for start in range(0, count, ANSWERS):
         rows = range(start, min(start + ANSWERS, count))
         parts.append(folder / part_name(rows))
-        lines += _graded(parts[-1], samples[start : rows.stop], problems, AnswerFormat(task.answer_format)) or []
+        lines += (
+            _graded(parts[-1], samples[start : rows.stop], problems, AnswerFormat(task.answer_format)) or []
+        )
     if len(lines) != len(samples):
         raise LarkError(
-            f"{folder}: {len(samples) - len(lines)} of {len(samples)} grades are missing. Run the same command again."
+            f"{folder}: {len(samples) - len(lines)} of {len(samples)} grades are missing. Run the same"
+            " command again."
         )
     write_text(folder / GRADES, _lines(lines))
     metrics = {
         grader: benchmark_metrics(
             GradedSample(
-                s["problem"], s["seed"], s["sample"], line[grader], s["finish_reason"] == "length", line[read] is not None,
+                s["problem"],
+                s["seed"],
+                s["sample"],
+                line[grader],
+                s["finish_reason"] == "length",
+                line[read] is not None,
                 problems[s["problem"]]["level"],
             )
             for s, line in zip(samples, lines, strict=True)
         ).to_dict()
         for grader, read in (("paper", "answer"), ("verify", "answer_verify"))
-    }  # fmt: skip
+    }
     write_text(folder / METRICS.file, json.dumps(metrics, indent=2) + "\n")
     for part in parts:
         part.unlink()
@@ -185,22 +224,33 @@ def _in_parts(generations: Path) -> Iterator[tuple[range, list[dict[str, Any]]]]
 
 def _owner(sample: Mapping[str, Any], problems: Mapping[str, Mapping[str, Any]], form: AnswerFormat) -> str:
     """What a grade belongs to: this answer, and what it is compared with."""
-    graded = [sample["problem"], sample["seed"], sample["sample"], sample["text"], problems[sample["problem"]]["answer"]]
+    graded = [
+        sample["problem"],
+        sample["seed"],
+        sample["sample"],
+        sample["text"],
+        problems[sample["problem"]]["answer"],
+    ]
     return json.dumps([*graded, form.value])
 
 
 def _graded(
-    part: Path, samples: Sequence[Mapping[str, Any]], problems: Mapping[str, Mapping[str, Any]], form: AnswerFormat
+    part: Path,
+    samples: Sequence[Mapping[str, Any]],
+    problems: Mapping[str, Mapping[str, Any]],
+    form: AnswerFormat,
 ) -> list[dict[str, Any]] | None:
-    """The grades in a shard's file. None if it does not exist, or does not have exactly one intact grade of each of these answers
-    (with a warning): the numbers in it would be those of other answers."""
+    """The grades in a shard's file. None if it does not exist, or does not have exactly one intact grade of
+    each of these answers (with a warning): the numbers in it would be those of other answers.
+    """
     if not part.is_file():
         return None
     lines: list[dict[str, Any]] = []
     with contextlib.suppress(LarkError):
         lines = _read(part)
     whole = len(lines) == len(samples) and all(
-        line.pop(journal.CHECK, None) == journal.checksum(line, _owner(sample, problems, form)) and _is_grade(line, sample)
+        line.pop(journal.CHECK, None) == journal.checksum(line, _owner(sample, problems, form))
+        and _is_grade(line, sample)
         for line, sample in zip(lines, samples, strict=True)
     )
     if not whole:

@@ -1,4 +1,5 @@
-"""Compute the numbers of a table from the grades of single samples. Pure; all shares and accuracies are in percent.
+"""Compute the numbers of a table from the grades of single samples. Pure; all shares and accuracies are in
+percent.
 
 Shapes: S decoding seeds, N problems, k samples per problem and seed (3, 30 to 500, and 5 in the paper).
 """
@@ -25,7 +26,9 @@ class GradedSample:
     truncated: bool
     """Whether it was cut off at the length limit."""
     boxed: bool
-    """Whether it has an answer, by the grader's own extraction (`extract_boxed`, or `extract_boxed_list` under verify)."""
+    """Whether it has an answer, by the grader's own extraction (`extract_boxed`, or `extract_boxed_list`
+    under verify).
+    """
     level: int | None = None
     """The problem's difficulty, if the benchmark has levels (MATH-500: 1 to 5)."""
 
@@ -108,7 +111,9 @@ class BenchmarkMetrics:
 
 
 def benchmark_metrics(samples: Iterable[GradedSample], bootstrap_seed: int = 0) -> BenchmarkMetrics:
-    """All metrics of one benchmark. Samples can be in any order but must be complete: k per problem and seed."""
+    """All metrics of one benchmark. Samples can be in any order but must be complete: k per problem and
+    seed.
+    """
     graded = list(samples)
     problems = sorted({sample.problem for sample in graded})
     seeds = sorted({sample.seed for sample in graded})
@@ -119,7 +124,9 @@ def benchmark_metrics(samples: Iterable[GradedSample], bootstrap_seed: int = 0) 
 
     correct = np.zeros((len(seeds), len(problems), k), dtype=bool)
     levels: list[int | None] = [None] * len(problems)
-    for position, sample in enumerate(sorted(graded, key=lambda s: (row[s.seed], place[s.problem], s.sample))):
+    for position, sample in enumerate(
+        sorted(graded, key=lambda s: (row[s.seed], place[s.problem], s.sample))
+    ):
         correct[row[sample.seed], place[sample.problem], position % k] = sample.correct
         levels[place[sample.problem]] = sample.level
 
@@ -150,10 +157,12 @@ def sample_accuracy(correct: NDArray[np.bool_]) -> Spread:
 def bootstrap_interval(
     solved: NDArray[np.floating], seed: int = 0, resamples: int = 10_000, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Percentile bootstrap of a mean over problems, in percent. `solved` (N): the share of seeds that solve a problem.
+    """Percentile bootstrap of a mean over problems, in percent. `solved` (N): the share of seeds that solve
+    a problem.
 
-    Problems are resampled, N of N with replacement; a problem keeps its grades under all seeds. The interval therefore
-    describes other problems for the same student; the std over seeds describes other decodings of the same problems.
+    Problems are resampled, N of N with replacement; a problem keeps its grades under all seeds. The
+    interval therefore describes other problems for the same student; the std over seeds describes other
+    decodings of the same problems.
     """
     rng = np.random.default_rng(seed)
     chosen = rng.integers(len(solved), size=(resamples, len(solved)), dtype=np.int32)
@@ -164,19 +173,22 @@ def bootstrap_interval(
 
 
 def average(benchmarks: Sequence[BenchmarkMetrics]) -> Spread:
-    """The paper's Avg column: Acc@k averaged over benchmarks (unweighted) for each seed, then mean and std over seeds.
+    """The paper's Avg column: Acc@k averaged over benchmarks (unweighted) for each seed, then mean and std
+    over seeds.
 
-    The std is that of the averages, not the average of the stds. This reading is consistent with the paper's Table 1:
-    there are whole numbers of solved problems that give all 54 of its Avg stds along with their rows' other entries; the
-    average of the stds gives 18 of the 54. In 52 rows this works only if the seeds rank alike on all four benchmarks.
-    If seeds are independent between benchmarks, as ours are, expect a std about half as large as the paper's.
+    The std is that of the averages, not the average of the stds. This reading is consistent with the
+    paper's Table 1: there are whole numbers of solved problems that give all 54 of its Avg stds along with
+    their rows' other entries; the average of the stds gives 18 of the 54. In 52 rows this works only if the
+    seeds rank alike on all four benchmarks. If seeds are independent between benchmarks, as ours are,
+    expect a std about half as large as the paper's.
     """
     if not benchmarks:
         raise LarkError("There is no benchmark to average over.")
     counts = {len(benchmark.seeds) for benchmark in benchmarks}
     if len(counts) > 1:
         raise LarkError(
-            f"Avg needs the same number of seeds on every benchmark, but they have {sorted(counts)}: evaluate the rest."
+            f"Avg needs the same number of seeds on every benchmark, but they have {sorted(counts)}: evaluate"
+            " the rest."
         )
     table = np.array([benchmark.accuracy_at_k.by_seed for benchmark in benchmarks])
     return Spread.over(table.mean(axis=0))
@@ -201,8 +213,8 @@ def _check_complete(graded: Sequence[GradedSample], problems: int, seeds: int) -
     for (problem, seed), found in numbers.items():
         if len(set(found)) != len(found) or sorted(found) != expected:
             raise LarkError(
-                f"Problem {problem} has samples {sorted(found)} under seed {seed}, but others have {expected}: "
-                "the evaluation is incomplete or was merged twice. Run it again."
+                f"Problem {problem} has samples {sorted(found)} under seed {seed}, but others have"
+                f" {expected}: the evaluation is incomplete or was merged twice. Run it again."
             )
     if len(numbers) != problems * seeds:
         raise LarkError(

@@ -1,4 +1,6 @@
-"""The public datasets of benchmarks: one file of a hub dataset, downloaded once and kept in the hub's cache."""
+"""The public datasets of benchmarks: one file of a hub dataset, downloaded once and kept in the hub's
+cache.
+"""
 
 import logging
 from dataclasses import replace
@@ -56,9 +58,9 @@ def _read_from(task: Task, path: str) -> Task:
 
 def _gated(name: str, source: PublicFile) -> LarkError:
     return LarkError(
-        f"benchmark {name}: its dataset {source.dataset} is gated. Accept its conditions on its page on the Hugging Face hub, log "
-        "in with `hf auth login` (or set HF_TOKEN), and run the command again. If you have the file, put it at "
-        f"{source.instead_of}. benchmark.skip=[{name}] continues without it."
+        f"benchmark {name}: its dataset {source.dataset} is gated. Accept its conditions on its page on the"
+        " Hugging Face hub, log in with `hf auth login` (or set HF_TOKEN), and run the command again. If you"
+        f" have the file, put it at {source.instead_of}. benchmark.skip=[{name}] continues without it."
     )
 
 
@@ -70,8 +72,9 @@ def _unreachable(name: str, source: PublicFile, error: Exception) -> LarkError:
         else ""
     )
     return LarkError(
-        f"benchmark {name}: there is no file {source.instead_of}, and its public dataset {source.dataset} cannot be downloaded "
-        f"({type(error).__name__}: {first_line(error)}). On a machine with a network, the same command with stages=[fetch] "
-        f"downloads all inputs, and `hf download {source.dataset} {source.file} --repo-type dataset{revision}` only this one; copy "
-        f"the hub's cache (HF_HOME) to this machine.{gated} benchmark.skip=[{name}] continues without it."
+        f"benchmark {name}: there is no file {source.instead_of}, and its public dataset {source.dataset}"
+        f" cannot be downloaded ({type(error).__name__}: {first_line(error)}). On a machine with a network,"
+        f" the same command with stages=[fetch] downloads all inputs, and `hf download {source.dataset}"
+        f" {source.file} --repo-type dataset{revision}` only this one; copy the hub's cache (HF_HOME) to this"
+        f" machine.{gated} benchmark.skip=[{name}] continues without it."
     )

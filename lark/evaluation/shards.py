@@ -1,4 +1,5 @@
-"""The answers that processes have stored so far, checked against the plan: each problem and seed once, with all its samples.
+"""The answers that processes have stored so far, checked against the plan: each problem and seed once, with
+all its samples.
 
 Imports no model code: workers and the pipeline use it.
 """
@@ -21,7 +22,9 @@ GENERATIONS = Kind("generations", 2, "generations.jsonl")
 PROBLEMS = "problems.jsonl"
 SHARDS = "shard-*.jsonl"
 CHECKSUM = "generations.sha256"
-"""Checksum of the merged file. Between merging, which removes the shards, and the manifest, nothing else would show a change."""
+"""Checksum of the merged file. Between merging, which removes the shards, and the manifest, nothing else
+would show a change.
+"""
 Samples = list[dict[str, Any]]
 
 
@@ -77,12 +80,15 @@ def stored(folder: Path, plan: Plan, report: bool = False) -> dict[tuple[str, in
             found[key] = row["samples"]
     if lost and report:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-        log.warning("%s: %s%s. Only this is left out, and generated again if it is missing.", folder, lost[0], more)
+        log.warning(
+            "%s: %s%s. Only this is left out, and generated again if it is missing.", folder, lost[0], more
+        )
     return found
 
 
 def merged(folder: Path, plan: Plan, report: bool = False) -> bool:
-    """Whether the merged file exists, is unchanged and has exactly what was planned: if a run was killed right after merging.
+    """Whether the merged file exists, is unchanged and has exactly what was planned: if a run was killed
+    right after merging.
 
     `report`: log that there is one, but that it is damaged.
     """
@@ -103,21 +109,25 @@ def merged(folder: Path, plan: Plan, report: bool = False) -> bool:
 
 def _is_unchanged(folder: Path) -> bool:
     try:
-        return (folder / CHECKSUM).read_bytes().decode("ascii", "replace").strip() == checksum(folder / GENERATIONS.file)
+        return (folder / CHECKSUM).read_bytes().decode("ascii", "replace").strip() == checksum(
+            folder / GENERATIONS.file
+        )
     except OSError:
         return False
 
 
 def merge(folder: Path, plan: Plan) -> dict[str, Any]:
-    """Merge the shards into `generations.jsonl`: one sample per line, in the benchmark's order. The shards are removed."""
+    """Merge the shards into `generations.jsonl`: one sample per line, in the benchmark's order. The shards
+    are removed.
+    """
     if not merged(folder, plan):
         answers = stored(folder, plan)
         missing = [key for key in plan.keys if key not in answers]
         if missing:
             problem, seed = missing[0]
             raise LarkError(
-                f"{folder}: {len(missing)} of {len(plan.keys)} answers are missing or damaged (problem {problem}, seed {seed}). "
-                "Run the same command again to generate them."
+                f"{folder}: {len(missing)} of {len(plan.keys)} answers are missing or damaged (problem"
+                f" {problem}, seed {seed}). Run the same command again to generate them."
             )
         write_text(folder / GENERATIONS.file, "".join(_lines(answers, plan.keys)))
         write_text(folder / CHECKSUM, checksum(folder / GENERATIONS.file) + "\n")
@@ -129,4 +139,7 @@ def merge(folder: Path, plan: Plan) -> dict[str, Any]:
 def _lines(answers: Mapping[tuple[str, int], Samples], keys: Sequence[tuple[str, int]]) -> Iterator[str]:
     for problem, seed in keys:
         for number, sample in enumerate(answers[problem, seed]):
-            yield json.dumps({"problem": problem, "seed": seed, "sample": number, **sample}, ensure_ascii=False) + "\n"
+            yield (
+                json.dumps({"problem": problem, "seed": seed, "sample": number, **sample}, ensure_ascii=False)
+                + "\n"
+            )

@@ -1,1 +1,3 @@
-"""The explorer: a web page on the artifacts of a store, read-only (docs/explorer.md). Run as: python -m lark.explorer outputs/"""
+"""The explorer: a web page on the artifacts of a store, read-only (docs/explorer.md). Run as: python -m
+lark.explorer outputs/
+"""

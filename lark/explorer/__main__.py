@@ -50,8 +50,10 @@ def _serve(words: list[str]) -> None:
     if not access.is_loopback:
         log.warning(
             "Warning: --host %s makes this server reachable from other machines, without encryption. Everyone who has the address "
-            "below can read all texts and results in %s.", options.host, root,
-        )  # fmt: skip
+            "below can read all texts and results in %s.",
+            options.host,
+            root,
+        )
     log.info("LARK explorer of %s. It is read-only; Ctrl-C ends it.", root)
     sys.stdout.write(f"\n  {url}\n\n")  # not logged: the log redacts tokens, and this one is for the user
     sys.stdout.flush()
@@ -72,8 +74,8 @@ def _store(folder: str) -> Path:
     root = Path(folder).expanduser().resolve()
     if not root.is_dir():
         raise LarkError(
-            f"{folder}: there is no such folder. Give the folder that runs write to (outputs=), such as outputs/, which `make run` "
-            "fills."
+            f"{folder}: there is no such folder. Give the folder that runs write to (outputs=), such as"
+            " outputs/, which `make run` fills."
         )
     try:
         is_artifact, is_kind = _is_artifact(root), any(map(_is_artifact, root.iterdir()))
@@ -81,7 +83,9 @@ def _store(folder: str) -> Path:
         raise LarkError(f"{folder}: the folder cannot be read ({error.strerror}).") from error
     if is_artifact or is_kind:
         store = root.parent.parent if is_artifact else root.parent
-        raise LarkError(f"{folder}: this is a part of a store. Give the whole folder that runs write to: {store}")
+        raise LarkError(
+            f"{folder}: this is a part of a store. Give the whole folder that runs write to: {store}"
+        )
     return root
 
 
@@ -94,9 +98,13 @@ def _export(words: list[str]) -> None:
         "python -m lark.explorer export", description="Write the pages of some questions as static files."
     )
     parser.add_argument("outputs", nargs="?", default="outputs", help="the store (default: outputs)")
-    parser.add_argument("--questions", type=int, default=20, help="questions of each pool, spread evenly (default: 20)")
+    parser.add_argument(
+        "--questions", type=int, default=20, help="questions of each pool, spread evenly (default: 20)"
+    )
     parser.add_argument("--ids", help="question ids instead, separated by commas")
-    parser.add_argument("--to", required=True, help="the folder to write; it must be new, empty, or an earlier export")
+    parser.add_argument(
+        "--to", required=True, help="the folder to write; it must be new, empty, or an earlier export"
+    )
     options = parser.parse_args(words)
     from lark.explorer.context import Context  # noqa: PLC0415
     from lark.explorer.export import export  # noqa: PLC0415
@@ -106,15 +114,22 @@ def _export(words: list[str]) -> None:
     files, size = export(Context(_store(options.outputs)), target, options.questions, ids)
     log.info(
         "%s: %s files, %.1f MB. Any static web server can serve them; to look at them here:\n\n  python -m http.server -d %s",
-        target, f"{files:,}", size / 1e6, target,
-    )  # fmt: skip
+        target,
+        f"{files:,}",
+        size / 1e6,
+        target,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m lark.explorer", description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(
+        "python -m lark.explorer", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
     parser.add_argument("outputs", nargs="?", default="outputs", help="the store (default: outputs)")
     parser.add_argument("--port", type=int, help="port (default: 8717, or the next free one)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: this machine only)"
+    )
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     return parser
 

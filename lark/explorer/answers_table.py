@@ -41,7 +41,9 @@ class Answers:
     """Where the sample's line starts in generations.jsonl; one more entry for the end."""
 
     def solved(self, grader: str) -> np.ndarray:
-        """[N] The share of seeds in which a problem is solved by at least one sample (Acc@k of this problem)."""
+        """[N] The share of seeds in which a problem is solved by at least one sample (Acc@k of this
+        problem).
+        """
         seeds, code = np.unique(self.seed, return_inverse=True)
         table = np.zeros((len(self.problems), len(seeds)), dtype=bool)
         np.logical_or.at(table, (self.problem, code), self.correct[grader])
@@ -72,7 +74,9 @@ def _read(problems_file: Path, generations: Path, grades_file: Path) -> Answers:
         grades = [json.loads(line) for line in grades_file.read_bytes().splitlines()]
         correct = {grader: np.array([bool(row[grader]) for row in grades], dtype=bool) for grader in GRADERS}
         problem = np.array([place[row["problem"]] for row in grades], dtype=np.int64)
-        seed, sample = (np.array([int(row[key]) for row in grades], dtype=np.int64) for key in ("seed", "sample"))
+        seed, sample = (
+            np.array([int(row[key]) for row in grades], dtype=np.int64) for key in ("seed", "sample")
+        )
         answer = [row["answer"] for row in grades]
         gold = [str(row["gold"]) for row in grades]
         verify = [row.get("answer_verify") for row in grades]
@@ -87,7 +91,9 @@ def _read(problems_file: Path, generations: Path, grades_file: Path) -> Answers:
 
 
 def _scan(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where each line starts, whether the answer was cut off, and its tokens. Lines are not parsed: they can be hundreds of MB."""
+    """Where each line starts, whether the answer was cut off, and its tokens. Lines are not parsed: they
+    can be hundreds of MB.
+    """
     offsets, cut, size = [0], [], []
     with path.open("rb") as handle:
         for line in handle:

@@ -1,4 +1,6 @@
-"""The addresses of the data that pages load. An address is a path, so that the static export can write each answer to a file."""
+"""The addresses of the data that pages load. An address is a path, so that the static export can write each
+answer to a file.
+"""
 
 import logging
 import re
@@ -32,7 +34,10 @@ class Route:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        parts = [f"({PARTS[part[1:-1]]})" if part.startswith("{") else re.escape(part) for part in self.address.split("/")]
+        parts = [
+            f"({PARTS[part[1:-1]]})" if part.startswith("{") else re.escape(part)
+            for part in self.address.split("/")
+        ]
         return re.compile("/".join(parts))
 
     @property
@@ -73,7 +78,9 @@ def answer(context: Context, path: str) -> dict[str, Any] | Rows:
     for route, pattern in COMPILED:
         match = pattern.fullmatch(path)
         if match:
-            values = [int(v) if number else v for v, number in zip(match.groups(), route.numbers, strict=True)]
+            values = [
+                int(v) if number else v for v, number in zip(match.groups(), route.numbers, strict=True)
+            ]
             return _guarded(route, context, values)
     raise PageError("There is no such page.")
 
@@ -93,7 +100,9 @@ def _guarded(route: Route, context: Context, values: list[Any]) -> dict[str, Any
         # Files of a store can hold anything. What no reader foresaw must not end in a stack trace either.
         log.warning("/%s: %s: %s", route.address, type(error).__name__, first_line(error))
         raise PageError(
-            f"This page cannot be shown: a file has unexpected content ({type(error).__name__}: {first_line(error)}).", 503
+            f"This page cannot be shown: a file has unexpected content ({type(error).__name__}:"
+            f" {first_line(error)}).",
+            503,
         ) from error
 
 

@@ -1,4 +1,6 @@
-"""A cache of what was read, bounded by its size. An entry is valid as long as the files it was read from do not change."""
+"""A cache of what was read, bounded by its size. An entry is valid as long as the files it was read from do
+not change.
+"""
 
 import threading
 from collections import OrderedDict
@@ -24,7 +26,9 @@ def stamp(*paths: Path) -> Stamp:
 
 
 class Cache:
-    """Values by key. The least recently used ones are dropped when their sizes add up to more than `limit` bytes."""
+    """Values by key. The least recently used ones are dropped when their sizes add up to more than `limit`
+    bytes.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -35,7 +39,9 @@ class Cache:
         self.making: dict[Hashable, threading.Lock] = {}
 
     def get(self, key: Hashable, version: Any, make: Callable[[], T]) -> T:
-        """The value of `key`, made again if its version (the stamp of its files) is another one. Made once at a time."""
+        """The value of `key`, made again if its version (the stamp of its files) is another one. Made once
+        at a time.
+        """
         with self.lock:
             own = self.making.setdefault(key, threading.Lock())
         with own:

@@ -1,4 +1,6 @@
-"""Evaluations: which student answered which benchmark. Found by following the inputs of a `metrics` artifact."""
+"""Evaluations: which student answered which benchmark. Found by following the inputs of a `metrics`
+artifact.
+"""
 
 import hashlib
 import json
@@ -89,7 +91,9 @@ def _evaluation(listing: Listing, metrics: Entry, generations: Entry) -> Evaluat
         else generations.name.removeprefix(f"{model.checkpoint.name}-")
     )
     asked = {
-        key: value for key, value in listing.config(generations)["depends"].items() if key in ("task", "decoding", "engine")
+        key: value
+        for key, value in listing.config(generations)["depends"].items()
+        if key in ("task", "decoding", "engine")
     }
     same = [asked, listing.config(metrics)["depends"]]
     group = hashlib.sha256(json.dumps(same, sort_keys=True, default=str).encode()).hexdigest()[:12]

@@ -1,4 +1,6 @@
-"""Static export: the same pages for some questions, as files that any web server can serve. No request goes anywhere else."""
+"""Static export: the same pages for some questions, as files that any web server can serve. No request goes
+anywhere else.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -19,7 +21,9 @@ from lark.explorer.server import STATIC, encode, static_files
 from lark.explorer.tokens import PART
 
 TOKENS_PER_QUESTION = 150_000
-"""Tokens of a question that are written; a question with longer trajectories gets those of the selected ones first."""
+"""Tokens of a question that are written; a question with longer trajectories gets those of the selected
+ones first.
+"""
 MODE = '<meta name="lark-mode" content="server">'
 
 
@@ -46,7 +50,9 @@ class Writer:
         self.draft = draft
 
     def get(self, path: str) -> dict[str, Any] | None:
-        """The answer to an address; None if it cannot be given: the page then says that it is not part of the export."""
+        """The answer to an address; None if it cannot be given: the page then says that it is not part of
+        the export.
+        """
         try:
             found = answer(self.context, path)
         except PageError:
@@ -75,20 +81,25 @@ class Writer:
 
 
 def export(context: Context, target: Path, questions: int, ids: list[str] | None = None) -> tuple[int, int]:
-    """Write the pages; returns the number of files and bytes. An unfinished export never has the final name."""
+    """Write the pages; returns the number of files and bytes. An unfinished export never has the final
+    name.
+    """
     if questions < 1:
         raise LarkError(f"--questions {questions}: export at least 1 question.")
     with replacing(target.resolve()) as draft:  # a link to a folder stays a link
         writer = Writer(Snapshot(context.root, context.cache), draft)
         _page(writer)
         _store(writer)
-        found = sum(_pool(writer, pool, questions, ids) for pool in (writer.get("overview") or {}).get("pools", []))
+        found = sum(
+            _pool(writer, pool, questions, ids) for pool in (writer.get("overview") or {}).get("pools", [])
+        )
         if ids and not found:
             raise LarkError(f"--ids {','.join(ids)}: no pool of this store has such a question.")
         answered = _answers(writer, questions)
         if not found and not answered:
             raise NothingToExportError(
-                f"{context.root}: there is no finished pool and no graded answer to export yet. `make run` makes them."
+                f"{context.root}: there is no finished pool and no graded answer to export yet. `make run`"
+                " makes them."
             )
     return draft.files, draft.size
 
@@ -114,7 +125,9 @@ def _store(writer: Writer) -> None:
     for entry in writer.context.listing():
         values = writer.get(f"artifact/{entry.kind}/{entry.fingerprint}")
         if values is not None:
-            writer.put(f"artifact/{entry.kind}/{entry.fingerprint}", {**values, "runs": [], "log": "", "last": ""})
+            writer.put(
+                f"artifact/{entry.kind}/{entry.fingerprint}", {**values, "runs": [], "log": "", "last": ""}
+            )
 
 
 def _pool(writer: Writer, pool: dict[str, Any], count: int, ids: list[str] | None) -> int:
@@ -133,7 +146,13 @@ def _pool(writer: Writer, pool: dict[str, Any], count: int, ids: list[str] | Non
         writer.rows(f"questions/{where}", lambda row: row["n"] in numbers)
         _methods(writer, where, numbers)
         for i, n in enumerate(numbers):
-            _question(writer, where, n, numbers[i - 1] if i else None, numbers[i + 1] if i + 1 < len(numbers) else None)
+            _question(
+                writer,
+                where,
+                n,
+                numbers[i - 1] if i else None,
+                numbers[i + 1] if i + 1 < len(numbers) else None,
+            )
     for n in numbers:
         for c in range(rows.make(n)["candidates"]):
             writer.copy(f"text/{pool['fingerprint']}/{n}/{c}")
@@ -152,7 +171,10 @@ def _chosen(rows: Rows, count: int, ids: list[str] | None) -> list[int]:
 def _spread(numbers: np.ndarray, count: int) -> list[int]:
     if count <= 0 or not len(numbers):
         return []
-    return [int(numbers[i]) for i in np.unique(np.linspace(0, len(numbers) - 1, min(count, len(numbers))).round().astype(int))]
+    return [
+        int(numbers[i])
+        for i in np.unique(np.linspace(0, len(numbers) - 1, min(count, len(numbers))).round().astype(int))
+    ]
 
 
 def _question(writer: Writer, where: str, n: int, before: int | None, after: int | None) -> None:
@@ -166,11 +188,14 @@ def _question(writer: Writer, where: str, n: int, before: int | None, after: int
 
 
 def _tokens(writer: Writer, where: str, n: int, question: dict[str, Any]) -> Iterator[int]:
-    """Write the tokens of the question's candidates, selected ones first, as far as the limit allows. Yields their numbers."""
+    """Write the tokens of the question's candidates, selected ones first, as far as the limit allows.
+    Yields their numbers.
+    """
     left = TOKENS_PER_QUESTION
     selected = [row["c"] for selection in question["selections"] for row in selection["chosen"]]
     best = sorted(
-        range(len(question["candidates"])), key=lambda c: min((r[c] or 10**6 for r in question["ranks"].values()), default=0)
+        range(len(question["candidates"])),
+        key=lambda c: min((r[c] or 10**6 for r in question["ranks"].values()), default=0),
     )
     for c in dict.fromkeys([*selected, *best]):
         candidate = question["candidates"][c]
@@ -196,12 +221,15 @@ def _methods(writer: Writer, where: str, numbers: list[int]) -> None:
         writer.copy(f"agreement/{where}/{budget}")
         for i, first in enumerate(keys):
             for second in keys[i + 1 :]:
-                writer.rows(f"disagreement/{where}/{first}/{second}/{budget}", lambda row: row["n"] in numbers)
+                writer.rows(
+                    f"disagreement/{where}/{first}/{second}/{budget}", lambda row: row["n"] in numbers
+                )
 
 
 def _answers(writer: Writer, count: int) -> int:
-    """Evenly spread problems of each benchmark: the base student beside each student that was trained from it. Returns the number
-    of benchmarks."""
+    """Evenly spread problems of each benchmark: the base student beside each student that was trained from
+    it. Returns the number of benchmarks.
+    """
     values = writer.copy("benchmarks") or {"benchmarks": [], "graders": []}
     for benchmark in values["benchmarks"]:
         models = benchmark["models"]

@@ -1,4 +1,6 @@
-"""The folder of an export: which files are its own, and how it is replaced. A file that no export wrote is never removed."""
+"""The folder of an export: which files are its own, and how it is replaced. A file that no export wrote is
+never removed.
+"""
 
 import contextlib
 import hashlib
@@ -59,7 +61,9 @@ def replacing(target: Path) -> Iterator[Draft]:
         finally:
             shutil.rmtree(draft.folder, ignore_errors=True)
     except OSError as error:
-        raise LarkError(f"--to {target}: the folder cannot be written ({error.strerror}). Give another one.") from error
+        raise LarkError(
+            f"--to {target}: the folder cannot be written ({error.strerror}). Give another one."
+        ) from error
 
 
 def _exchange(draft: Path, target: Path, old: Path) -> None:
@@ -77,9 +81,13 @@ def _exchange(draft: Path, target: Path, old: Path) -> None:
 
 
 def _remove(old: Path) -> None:
-    """Remove the files of an earlier export, and folders that are then empty. Whatever was added meanwhile stays."""
+    """Remove the files of an earlier export, and folders that are then empty. Whatever was added meanwhile
+    stays.
+    """
     added = others(old)
-    files = [path for path in old.rglob("*") if path.is_file()]  # not the list's: a list can name a file elsewhere
+    files = [
+        path for path in old.rglob("*") if path.is_file()
+    ]  # not the list's: a list can name a file elsewhere
     for path in files:
         if path.relative_to(old).as_posix() not in added:
             path.unlink()
@@ -97,16 +105,19 @@ def _check(target: Path) -> None:
     try:
         found = others(target)
     except OSError as error:
-        raise LarkError(f"--to {target}: the folder cannot be read ({error.strerror}). Give another one.") from error
+        raise LarkError(
+            f"--to {target}: the folder cannot be read ({error.strerror}). Give another one."
+        ) from error
     if found and _is_older(target):
         raise LarkError(
-            f"--to {target}: this export is of an earlier version, which kept no list of its files, so it is not replaced. Give a "
-            "new folder, or remove this one."
+            f"--to {target}: this export is of an earlier version, which kept no list of its files, so it is"
+            " not replaced. Give a new folder, or remove this one."
         )
     if found:
         raise LarkError(
-            f"--to {target}: this folder has other files, or files that were changed since they were exported: {_named(found)}. "
-            "Give a new folder, or move them away; an unchanged earlier export is replaced."
+            f"--to {target}: this folder has other files, or files that were changed since they were"
+            f" exported: {_named(found)}. Give a new folder, or move them away; an unchanged earlier export"
+            " is replaced."
         )
 
 

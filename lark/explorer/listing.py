@@ -1,4 +1,5 @@
-"""The artifacts of a store: found by listing its folders, addressed by kind and fingerprint, never by a path from outside.
+"""The artifacts of a store: found by listing its folders, addressed by kind and fingerprint, never by a
+path from outside.
 
 Nothing is written, not even a lock: a run may be going on in the same store.
 """
@@ -22,7 +23,9 @@ from lark.work.entry import REPORTS
 FOLDER = re.compile(r"(?P<name>.*)-(?P<fingerprint>[0-9a-f]{12})")
 NOT_KINDS = frozenset({"runs", "report", "bench", REPORTS})
 QUIET_SECONDS = 120
-"""An unfinished artifact without a lock on this machine whose files changed this recently is being made on another one."""
+"""An unfinished artifact without a lock on this machine whose files changed this recently is being made on
+another one.
+"""
 EXPANSION = 8
 """Bytes in memory per byte of a manifest."""
 Key = tuple[str, str]
@@ -73,7 +76,9 @@ class Entry:
 
 
 class Listing:
-    """All artifacts of a store, listed again for each request; manifests that did not change are not read again."""
+    """All artifacts of a store, listed again for each request; manifests that did not change are not read
+    again.
+    """
 
     def __init__(self, root: Path, cache: Cache) -> None:
         self.root, self.cache = root, cache
@@ -147,7 +152,9 @@ class Listing:
         if not self.root.is_dir():
             raise PageError(f"The store {self.root.name} does not exist (any more).")
         with reading(self.root, f"The store {self.root.name}"):
-            kinds = sorted(p for p in self.root.iterdir() if p.name not in NOT_KINDS and not p.name.startswith("."))
+            kinds = sorted(
+                p for p in self.root.iterdir() if p.name not in NOT_KINDS and not p.name.startswith(".")
+            )
         for kind in kinds:
             for name in _folders(kind):
                 match = FOLDER.fullmatch(name)
@@ -159,10 +166,14 @@ class Listing:
 
         def read() -> Entry:
             if size < 0:
-                return Entry(kind, name, fingerprint, folder, {}, f"{kind}/{folder.name} has no manifest (yet).")
+                return Entry(
+                    kind, name, fingerprint, folder, {}, f"{kind}/{folder.name} has no manifest (yet)."
+                )
             manifest = readable_object(path)
             if manifest is None:
-                return Entry(kind, name, fingerprint, folder, {}, f"The manifest of {kind}/{folder.name} is damaged.")
+                return Entry(
+                    kind, name, fingerprint, folder, {}, f"The manifest of {kind}/{folder.name} is damaged."
+                )
             manifest.pop("files", None)  # checksums: long, and of no use here
             return Entry(kind, name, fingerprint, folder, manifest, nbytes=EXPANSION * size)
 

@@ -54,7 +54,9 @@ class Rows:
         """One page of the rows that match, with counts for the filters."""
         chosen = np.arange(self.count)
         if query.search:
-            chosen = np.array([i for i in range(self.count) if query.search in self.text(i).lower()], dtype=np.int64)
+            chosen = np.array(
+                [i for i in range(self.count) if query.search in self.text(i).lower()], dtype=np.int64
+            )
         matched = chosen
         for flag in query.flags:
             parts = [self.flags[name] for name in flag.split("|") if name in self.flags]
@@ -90,7 +92,10 @@ class Rows:
                 **row,
                 "_text": self.text(i).lower(),
                 "_flags": [name for name, values in self.flags.items() if values[i]],
-                "_sort": {name: None if np.isnan(values[i]) else float(values[i]) for name, values in self.sorts.items()},
+                "_sort": {
+                    name: None if np.isnan(values[i]) else float(values[i])
+                    for name, values in self.sorts.items()
+                },
             }
             for i, row in ((i, self.make(i)) for i in range(self.count))
             if keep(row)

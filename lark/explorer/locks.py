@@ -1,4 +1,6 @@
-"""Whether a run holds the lock of an artifact. Reads the kernel's list instead of trying the lock, which could delay the run."""
+"""Whether a run holds the lock of an artifact. Reads the kernel's list instead of trying the lock, which
+could delay the run.
+"""
 
 import time
 from pathlib import Path
@@ -15,15 +17,16 @@ def locked_inodes() -> frozenset[str]:
         lines = LIST.read_text(encoding="ascii").splitlines()
     except OSError:
         return frozenset()
-    # A line is "1: FLOCK  ADVISORY  WRITE 708 00:2d:1234 0 EOF". On some file systems (btrfs, overlay) the device differs from
-    # stat's, so only the inode counts.
+    # A line is "1: FLOCK  ADVISORY  WRITE 708 00:2d:1234 0 EOF". On some file systems (btrfs, overlay) the
+    # device differs from stat's, so only the inode counts.
     places = (line.split()[-3] for line in lines if "FLOCK" in line)
     return frozenset(place.rpartition(":")[2] for place in places)
 
 
 def locked(path: Path, inodes: frozenset[str]) -> bool:
-    """Whether a process of this machine holds a lock on the file, or a process of any machine has a lock file beside it (on file
-    systems without locks). `inodes`: from `locked_inodes`."""
+    """Whether a process of this machine holds a lock on the file, or a process of any machine has a lock
+    file beside it (on file systems without locks). `inodes`: from `locked_inodes`.
+    """
     try:
         if time.time() - _held(path).stat().st_mtime < STALE:
             return True

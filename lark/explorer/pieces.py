@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 
 def running_text(pieces: Iterable[bytes]) -> list[str]:
-    """Each token's part of the text. A character that is split between tokens belongs to the token that completes it; a token
-    that only starts or continues one is shown by its bytes, as ‹E2 82›."""
+    """Each token's part of the text. A character that is split between tokens belongs to the token that
+    completes it; a token that only starts or continues one is shown by its bytes, as ‹E2 82›.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     texts = []
     for piece in pieces:

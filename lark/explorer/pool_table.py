@@ -1,4 +1,6 @@
-"""A pool without its texts, in memory: which rows belong to which question, teachers, correctness. Texts are read when shown."""
+"""A pool without its texts, in memory: which rows belong to which question, teachers, correctness. Texts
+are read when shown.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,8 +85,10 @@ class PoolTable:
 
     @cached_property
     def grids(self) -> list[np.ndarray]:
-        """Rows of the questions as matrices [n, K], each row ordered by candidate id; -1 where a question has fewer than K.
-        Questions of similar size are together, so that all matrices have at most twice as many cells as the pool has rows."""
+        """Rows of the questions as matrices [n, K], each row ordered by candidate id; -1 where a question
+        has fewer than K. Questions of similar size are together, so that all matrices have at most twice as
+        many cells as the pool has rows.
+        """
         size = np.diff(self.start)
         order = np.lexsort((self.candidate.place, self.question))
         found = []
@@ -113,7 +117,9 @@ class PoolTable:
         """Rows of the pool with these ids; -1 for ids that it does not have."""
         known = (np.array([table.get(value, -1) for value in codes.values] + [-1], dtype=np.int64)
                  for table, codes in zip(self._numbers, (question, candidate), strict=True))  # fmt: skip
-        first, second = (numbers[codes.code] for numbers, codes in zip(known, (question, candidate), strict=True))
+        first, second = (
+            numbers[codes.code] for numbers, codes in zip(known, (question, candidate), strict=True)
+        )
         keys, order = self._sorted
         if not len(keys):
             return np.full(len(first), -1)
@@ -151,7 +157,10 @@ def pool_table(entry: Entry, cache: Cache) -> PoolTable:
 
 def _absent(entry: Entry) -> str:
     if entry.manifest.get("status") == "failed":
-        return f"The pool {entry.name} could not be made: {entry.manifest.get('error', 'its manifest does not say why')}"
+        return (
+            f"The pool {entry.name} could not be made:"
+            f" {entry.manifest.get('error', 'its manifest does not say why')}"
+        )
     return f"The pool {entry.name} is not finished: {pools.FILE} is not there yet."
 
 

@@ -10,8 +10,19 @@ import pyarrow as pa
 from lark.errors import LarkError, first_line
 from lark.reading.untrusted import regular
 
-READ_ERRORS = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, pa.ArrowException)
-"""What reading a damaged, half-written or vanished file can raise. (JSON, YAML and Unicode errors are ValueErrors, or below.)"""
+READ_ERRORS = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    RecursionError,
+    pa.ArrowException,
+)
+"""What reading a damaged, half-written or vanished file can raise. (JSON, YAML and Unicode errors are
+ValueErrors, or below.)
+"""
 
 
 class PageError(LarkError):
@@ -24,7 +35,9 @@ class PageError(LarkError):
 
 @contextlib.contextmanager
 def reading(path: Path, what: str | None = None) -> Iterator[None]:
-    """Turn any error of reading a file of the store into a sentence that names the file (without the path to the store)."""
+    """Turn any error of reading a file of the store into a sentence that names the file (without the path
+    to the store).
+    """
     name = what or "/".join(path.parts[-3:])
     try:
         regular(path)
@@ -34,7 +47,9 @@ def reading(path: Path, what: str | None = None) -> Iterator[None]:
     except FileNotFoundError as error:
         raise PageError(f"{name} does not exist (yet, or any more).") from error
     except json.JSONDecodeError as error:
-        raise PageError(f"{name} is not complete or is damaged: line {error.lineno} is not JSON.", 503) from error
+        raise PageError(
+            f"{name} is not complete or is damaged: line {error.lineno} is not JSON.", 503
+        ) from error
     except READ_ERRORS as error:
         why = first_line(error) if str(error) else type(error).__name__
         raise PageError(f"{name} cannot be read: {why}", 503) from error

@@ -40,27 +40,44 @@ def bar(log: str) -> dict[str, Any] | None:
         if match:
             clock = CLOCK.search(match["rest"])
             done = match["rest"].split(" [", 1)[0].strip()
-            times = {} if clock is None else {key: clock[key] for key in ("elapsed", "left", "rate") if clock[key]}
-            return {"what": match["what"].strip(), "percent": min(100, int(match["percent"])), "done": done, **times}
+            times = (
+                {}
+                if clock is None
+                else {key: clock[key] for key in ("elapsed", "left", "rate") if clock[key]}
+            )
+            return {
+                "what": match["what"].strip(),
+                "percent": min(100, int(match["percent"])),
+                "done": done,
+                **times,
+            }
     return None
 
 
 def parts(entry: Entry) -> int:
     """The number of shards that exist."""
     try:
-        return sum(1 for path in entry.folder.iterdir() if re.match(r"(shard|tokens)-\d+.*\.(parquet|jsonl)$", path.name))
+        return sum(
+            1
+            for path in entry.folder.iterdir()
+            if re.match(r"(shard|tokens)-\d+.*\.(parquet|jsonl)$", path.name)
+        )
     except OSError:
         return 0
 
 
 def progress(entry: Entry, reporter: Entry | None = None) -> dict[str, Any]:
-    """What is known about an artifact that is being made. `reporter` is the artifact that has the log, if it is another one."""
+    """What is known about an artifact that is being made. `reporter` is the artifact that has the log, if
+    it is another one.
+    """
     log = tail((reporter or entry).file(LOG))
     return {"bar": bar(log), "last": log.rsplit("\n", 1)[-1][:300], "parts": parts(entry)}
 
 
 def last_point(entry: Entry) -> dict[str, Any] | None:
-    """The last step of a training curve, and its loss. Reads the end of the file only. None if there is no curve (yet)."""
+    """The last step of a training curve, and its loss. Reads the end of the file only. None if there is no
+    curve (yet).
+    """
     step = loss = None
     for line in tail(entry.file(CURVE)).split("\n"):
         try:
@@ -81,6 +98,10 @@ def curve(entry: Entry) -> dict[str, list[Any]]:
         rows = [json.loads(line) for line in lines if line.strip()]
         if len(rows) > POINTS:
             step = -(-len(rows) // POINTS)
-            rows = [row for i, row in enumerate(rows) if i % step == 0 or i == len(rows) - 1 or "held_out_loss" in row]
+            rows = [
+                row
+                for i, row in enumerate(rows)
+                if i % step == 0 or i == len(rows) - 1 or "held_out_loss" in row
+            ]
         names = ("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "held_out_loss")
         return {name: [row.get(name) for row in rows] for name in names}

@@ -1,4 +1,6 @@
-"""Ways to rank the candidates of a view: every method that the existing artifacts allow, and those of finished selections."""
+"""Ways to rank the candidates of a view: every method that the existing artifacts allow, and those of
+finished selections.
+"""
 
 import contextlib
 import hashlib
@@ -30,7 +32,9 @@ CONF = Path(__file__).parents[2] / "conf" / "method"
 
 @dataclass(frozen=True)
 class Ranking:
-    """A method with its options. Scores of an external tool are known only for the trajectories that it selected."""
+    """A method with its options. Scores of an external tool are known only for the trajectories that it
+    selected.
+    """
 
     key: str
     label: str
@@ -66,13 +70,17 @@ def label_of(name: str) -> str:
 def about(method: Method) -> str:
     """What a method computes: the first paragraph of its function's docstring."""
     text = " ".join((getdoc(method.function) or "").split("\n\n")[0].split())
-    is_reversed = "external" not in method.needs and method.higher_is_better != METHODS[method.name].higher_is_better
+    is_reversed = (
+        "external" not in method.needs and method.higher_is_better != METHODS[method.name].higher_is_better
+    )
     return f"{text} Reversed here: the other end is selected." if is_reversed else text
 
 
 def rankings_of(listing: Listing, view: View, pool: PoolTable, cache: Cache) -> list[Ranking]:
     """All rankings of a view, in the order of METHODS."""
-    available = columns(view, pool, {column for source in SOURCES.values() for column in source.columns}, cache)
+    available = columns(
+        view, pool, {column for source in SOURCES.values() for column in source.columns}, cache
+    )
     found = {}
     for method in METHODS.values():
         ranking = Ranking(method.name, label_of(method.name), method)
@@ -103,14 +111,18 @@ def ranking_of(depends: Mapping[str, Any]) -> Ranking:
         return Ranking(name, label, method)
     said = ", ".join(f"{key} {str(value)[:12]}" for key, value in own.items())
     digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return Ranking(f"{name}-{digest}", f"{label} ({said})", method, options, None if teacher is None else str(teacher))
+    return Ranking(
+        f"{name}-{digest}", f"{label} ({said})", method, options, None if teacher is None else str(teacher)
+    )
 
 
 def _defaults(method: Method) -> dict[str, Any]:
     return {name: parameter.default for name, parameter in signature(method.function).parameters.items()}
 
 
-def scores(ranking: Ranking, view: View, pool: PoolTable, cache: Cache, rows: np.ndarray | None = None) -> np.ndarray:
+def scores(
+    ranking: Ranking, view: View, pool: PoolTable, cache: Cache, rows: np.ndarray | None = None
+) -> np.ndarray:
     """The score of every row, or of some whole questions; NaN where it is not defined or not known."""
     if rows is None:
         key = ("scores", ranking.key, view.pool.key, view.id)
@@ -118,14 +130,19 @@ def scores(ranking: Ranking, view: View, pool: PoolTable, cache: Cache, rows: np
     return _scores(ranking, view, pool, cache, rows)
 
 
-def _scores(ranking: Ranking, view: View, pool: PoolTable, cache: Cache, rows: np.ndarray | None) -> np.ndarray:
+def _scores(
+    ranking: Ranking, view: View, pool: PoolTable, cache: Cache, rows: np.ndarray | None
+) -> np.ndarray:
     if "external" in ranking.method.needs:
         return np.full(len(pool) if rows is None else len(rows), np.nan)
     by_number = rows is None and _ignores_ids(ranking, view, pool, cache)
     table = frame(view, pool, sorted(ranking.needs), cache, rows, by_number)
     known = set(table.columns)
     if not ranking.needs <= known:
-        raise PageError(f"{ranking.label} needs {', '.join(sorted(ranking.needs - known))}, which this store does not have.")
+        raise PageError(
+            f"{ranking.label} needs {', '.join(sorted(ranking.needs - known))}, which this store does not"
+            " have."
+        )
     score = ranking.method.score(table, ranking.options)
     if ranking.teacher is not None:
         teacher = pool.teacher.values.index(find_teacher(ranking.teacher, pool.teacher.values))
@@ -134,11 +151,14 @@ def _scores(ranking: Ranking, view: View, pool: PoolTable, cache: Cache, rows: n
 
 
 def _ignores_ids(ranking: Ranking, view: View, pool: PoolTable, cache: Cache) -> bool:
-    """Whether a method only groups by the question's id, so that numbers, which are faster, can replace it. Tried on some
-    questions: a method of a user may do anything with the ids."""
+    """Whether a method only groups by the question's id, so that numbers, which are faster, can replace it.
+    Tried on some questions: a method of a user may do anything with the ids.
+    """
     rows = np.sort(pool.order[: pool.start[min(3, len(pool.questions))]])
     with contextlib.suppress(Exception):  # it needs texts, or a column that is not there
-        tables = (frame(view, pool, sorted(ranking.needs), cache, rows, by_number) for by_number in (False, True))
+        tables = (
+            frame(view, pool, sorted(ranking.needs), cache, rows, by_number) for by_number in (False, True)
+        )
         by_text, by_number = (ranking.method.score(table, ranking.options) for table in tables)
         return bool(np.array_equal(by_text, by_number, equal_nan=True))
     return False
@@ -151,19 +171,24 @@ class Ranks:
     rank: np.ndarray
     """1 is the best, as `select` ranks: equal scores by candidate id. 0 without a score."""
     standard: np.ndarray
-    """Average ranks (equal scores share one), centred and scaled to length 1 within the question, so that a sum of products is
-    Spearman's rank correlation. 0 without a score."""
+    """Average ranks (equal scores share one), centred and scaled to length 1 within the question, so that a
+    sum of products is Spearman's rank correlation. 0 without a score.
+    """
     varies: np.ndarray
     """[N] Whether the question's scores differ."""
 
 
 def ranks(ranking: Ranking, view: View, pool: PoolTable, cache: Cache) -> Ranks:
     key = ("ranks", ranking.key, view.pool.key, view.id)
-    return cache.get(key, _version(view, pool), lambda: rank_all(scores(ranking, view, pool, cache), ranking, pool))
+    return cache.get(
+        key, _version(view, pool), lambda: rank_all(scores(ranking, view, pool, cache), ranking, pool)
+    )
 
 
 def rank_all(score: np.ndarray, ranking: Ranking, pool: PoolTable) -> Ranks:
-    """Rank all questions, many at once: as rows of matrices whose columns are in the order of the candidate ids."""
+    """Rank all questions, many at once: as rows of matrices whose columns are in the order of the candidate
+    ids.
+    """
     found, standard = np.zeros(len(score), dtype=np.int32), np.zeros(len(score), dtype=np.float32)
     varies = np.zeros(len(pool.questions), dtype=bool)
     sign = 1.0 if ranking.method.higher_is_better else -1.0
@@ -181,7 +206,9 @@ def rank_all(score: np.ndarray, ranking: Ranking, pool: PoolTable) -> Ranks:
 
 
 def _standard(utility: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Average ranks of rows that are sorted, best first, centred and scaled to length 1; and the lengths before that."""
+    """Average ranks of rows that are sorted, best first, centred and scaled to length 1; and the lengths
+    before that.
+    """
     place = np.arange(utility.shape[1], dtype=np.float64)[None, :]
     new = np.ones_like(valid)
     new[:, 1:] = utility[:, 1:] != utility[:, :-1]
@@ -217,7 +244,8 @@ def find_ranking(found: list[Ranking], key: str) -> Ranking:
         if ranking.key == key:
             return ranking
     raise PageError(
-        f"There is no method {key[:60]} for this pool and student. Those with scores: {', '.join(r.key for r in found)}."
+        f"There is no method {key[:60]} for this pool and student. Those with scores:"
+        f" {', '.join(r.key for r in found)}."
     )
 
 
@@ -242,5 +270,9 @@ def amount(budget: Any) -> str:
     """A selection's budget in words: "B = 3" per question, or "450 trajectories in all" across questions."""
     if not isinstance(budget, dict):
         return f"B = {budget}"
-    words = {"total": "{:,} trajectories in all", "tokens": "{:,} tokens in all", "size": "at most {:,} per question"}
+    words = {
+        "total": "{:,} trajectories in all",
+        "tokens": "{:,} tokens in all",
+        "size": "at most {:,} per question",
+    }
     return ", ".join(words.get(key, f"{key} {{}}").format(value) for key, value in budget.items())

@@ -14,7 +14,9 @@ from lark.explorer.progress import tail
 from lark.work.record import FILE
 
 LOG = "lark.log"
-STEP = re.compile(r"INFO lark\.runtime\.pipeline: (?P<step>\S.*?)\s+(?P<took>[\d.]+ s|reused)\s+(?P<where>\S.*)$")
+STEP = re.compile(
+    r"INFO lark\.runtime\.pipeline: (?P<step>\S.*?)\s+(?P<took>[\d.]+ s|reused)\s+(?P<where>\S.*)$"
+)
 LARGEST = 8 * 2**20
 """Bytes at the end of a record that are read: thousands of runs."""
 PROCESSES = Path("/proc")
@@ -55,7 +57,9 @@ class RunRecord:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process is on this machine. Numbers of processes are used again, so the command must be one of ours."""
+        """Whether its process is on this machine. Numbers of processes are used again, so the command must
+        be one of ours.
+        """
         if self.ended or self.host != socket.gethostname():
             return False
         try:
@@ -87,15 +91,22 @@ def _run(lines: list[dict[str, Any]]) -> RunRecord | None:
         by_event.setdefault(str(values.get("event")), []).append(values)
     start, end = by_event.get("start", [{}])[0], by_event.get("end", [None])[-1]
     plan = [step for step in _list(start.get("plan")) if isinstance(step, dict)]
-    done = {str(values.get("step")): _done(values) for values in by_event.get("step", [])}  # a step made again counts once
+    done = {
+        str(values.get("step")): _done(values) for values in by_event.get("step", [])
+    }  # a step made again counts once
     error = None if end is None else end.get("error")
     return RunRecord(
-        started=str(start.get("time", lines[0].get("time", ""))), typed=tuple(map(str, _list(start.get("typed")))),
+        started=str(start.get("time", lines[0].get("time", ""))),
+        typed=tuple(map(str, _list(start.get("typed")))),
         plan=tuple(str(step.get("step")) for step in plan),
         planned=_keys([folder for step in plan for folder in _list(step.get("artifacts"))]),
-        steps=tuple(done.values()), changed=str(lines[-1].get("time", "")), ended=end is not None,
-        error=None if error is None else str(error), process=_int(start.get("process")), host=str(start.get("host", "")),
-    )  # fmt: skip
+        steps=tuple(done.values()),
+        changed=str(lines[-1].get("time", "")),
+        ended=end is not None,
+        error=None if error is None else str(error),
+        process=_int(start.get("process")),
+        host=str(start.get("host", "")),
+    )
 
 
 def _done(values: dict[str, Any]) -> Done:
@@ -119,7 +130,9 @@ def _logged(path: Path) -> list[RunRecord]:
         keys, is_reused = _keys([match["where"].strip()]), match["took"] == "reused"
         seconds = None if is_reused else float(match["took"].removesuffix(" s"))
         where = "" if keys else match["where"].strip()
-        steps[match["step"]] = Done(match["step"], seconds, () if is_reused else keys, keys if is_reused else (), where)
+        steps[match["step"]] = Done(
+            match["step"], seconds, () if is_reused else keys, keys if is_reused else (), where
+        )
     try:
         changed = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(path.stat().st_mtime))
     except OSError:

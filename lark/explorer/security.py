@@ -1,7 +1,9 @@
-"""Who may read the pages: a browser on this machine that was given the token, asking for this host by name, with GET.
+"""Who may read the pages: a browser on this machine that was given the token, asking for this host by name,
+with GET.
 
-The pages show texts of models, which are hostile input: the content security policy forbids every script, style, frame, form and
-request that is not the explorer's own, and lets the browser refuse HTML in texts (trusted types).
+The pages show texts of models, which are hostile input: the content security policy forbids every script,
+style, frame, form and request that is not the explorer's own, and lets the browser refuse HTML in texts
+(trusted types).
 """
 
 import hmac
@@ -18,8 +20,9 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
-    "manifest-src 'self'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; require-trusted-types-for"
+    " 'script'; trusted-types 'none'"
 )
 HEADERS = {
     "content-security-policy": f"{POLICY}; frame-ancestors 'none'",
@@ -46,7 +49,9 @@ class Access:
     """Tokens that are accepted once."""
 
     def single_use(self) -> str:
-        """A token for the command line of a browser, which other users of the machine can read: the first use is the last."""
+        """A token for the command line of a browser, which other users of the machine can read: the first
+        use is the last.
+        """
         code = secrets.token_urlsafe(24)
         self.codes.add(code)
         return code
@@ -56,8 +61,10 @@ class Access:
         return self.host in LOOPBACK or _address(self.host, loopback=True)
 
     def allows_host(self, header: str) -> bool:
-        """Whether a Host header names this server. A page elsewhere can make its own name resolve to this machine (DNS
-        rebinding), but it cannot make the browser send another name. The port may differ: it can be forwarded."""
+        """Whether a Host header names this server. A page elsewhere can make its own name resolve to this
+        machine (DNS rebinding), but it cannot make the browser send another name. The port may differ: it
+        can be forwarded.
+        """
         name = _host_name(header)
         if name is None:
             return False
@@ -66,7 +73,11 @@ class Access:
         if self.is_loopback:
             return False
         # Numeric addresses cannot be rebound: no name was looked up.
-        return name in {self.host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()} or _address(name)
+        return name in {
+            self.host.lower(),
+            socket.gethostname().lower(),
+            socket.getfqdn().lower(),
+        } or _address(name)
 
     def allows_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self.token.encode())
@@ -124,10 +135,14 @@ class Guard:
         headers = Headers(scope=scope)
         if scope["method"] != "GET":
             return PlainTextResponse(
-                "Only GET is allowed: the explorer is read-only.\n", HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "GET"}
+                "Only GET is allowed: the explorer is read-only.\n",
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                {"allow": "GET"},
             )
         if len(headers.getlist("host")) != 1 or not self.access.allows_host(headers.get("host", "")):
-            return PlainTextResponse("This server does not answer to that host name.\n", HTTPStatus.MISDIRECTED_REQUEST)
+            return PlainTextResponse(
+                "This server does not answer to that host name.\n", HTTPStatus.MISDIRECTED_REQUEST
+            )
         if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
             return PlainTextResponse("Other sites cannot read these pages.\n", HTTPStatus.FORBIDDEN)
         query = parse_qs(scope["query_string"].decode("latin-1"))
@@ -156,8 +171,9 @@ class Guard:
 
     @staticmethod
     def _refuse(scope: Scope, again: bool) -> Response:
-        """Refuse without a cookie. If the address was opened from another site (a terminal in a browser), the browser holds the
-        cookie back once: the page loads itself again, and that request has it."""
+        """Refuse without a cookie. If the address was opened from another site (a terminal in a browser),
+        the browser holds the cookie back once: the page loads itself again, and that request has it.
+        """
         headers = {"cache-control": "no-store"}
         if scope["path"] != "/" or again:
             return PlainTextResponse(REFUSED, HTTPStatus.FORBIDDEN, headers)

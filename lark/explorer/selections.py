@@ -46,4 +46,6 @@ def _read(entry: Entry, pool: PoolTable) -> Chosen:
         question = pool.question[rows[known]].astype(np.int64)
         numbers = {name: table[name].cast(pa.float64()).to_numpy()[known] for name in NUMBERS}
         order = np.lexsort((numbers["rank"], question))
-        return Chosen(rows[known][order], question[order], {name: values[order] for name, values in numbers.items()})
+        return Chosen(
+            rows[known][order], question[order], {name: values[order] for name, values in numbers.items()}
+        )

@@ -44,7 +44,11 @@ TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".s
 
 def static_files() -> dict[str, Path]:
     """The files of the front end, by the address under /static/. Nothing else can be asked for."""
-    return {path.relative_to(STATIC).as_posix(): path for path in sorted(STATIC.rglob("*")) if path.suffix in TYPES}
+    return {
+        path.relative_to(STATIC).as_posix(): path
+        for path in sorted(STATIC.rglob("*"))
+        if path.suffix in TYPES
+    }
 
 
 def application(context: Context, access: Access) -> ASGIApp:
@@ -58,7 +62,9 @@ def application(context: Context, access: Access) -> ASGIApp:
     async def static(request: Request) -> Response:
         path = files.get(request.path_params["path"])
         return (
-            Response("There is no such file.\n", HTTPStatus.NOT_FOUND, media_type="text/plain") if path is None else _file(path)
+            Response("There is no such file.\n", HTTPStatus.NOT_FOUND, media_type="text/plain")
+            if path is None
+            else _file(path)
         )
 
     async def data(request: Request) -> Response:
@@ -77,7 +83,9 @@ def _encoded(context: Context, path: str, query: dict[str, str]) -> tuple[int, b
 
 
 def encode(values: Any) -> bytes:
-    """JSON in few bytes. What JSON does not have (NaN, dates, keys that are not texts) is replaced: manifests may hold anything."""
+    """JSON in few bytes. What JSON does not have (NaN, dates, keys that are not texts) is replaced:
+    manifests may hold anything.
+    """
     try:
         text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (ValueError, TypeError, RecursionError):
@@ -99,11 +107,15 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 def _file(path: Path) -> Response:
     kind = TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return Response(path.read_bytes(), headers={"cache-control": "no-cache"}, media_type=f"{kind}; charset=utf-8")
+    return Response(
+        path.read_bytes(), headers={"cache-control": "no-cache"}, media_type=f"{kind}; charset=utf-8"
+    )
 
 
 def warm(context: Context) -> None:
-    """Read the newest pool and rank its candidates under every method before someone asks: half a second for 165,000 of them."""
+    """Read the newest pool and rank its candidates under every method before someone asks: half a second
+    for 165,000 of them.
+    """
     with contextlib.suppress(LarkError):
         pools = context.listing().of(POOL.name)
         for entry in [entry for entry in pools if entry.finished][:1]:
@@ -130,19 +142,25 @@ def listen(host: str, port: int | None) -> socket.socket:
         except (OSError, UnicodeError) as error:
             found.close()
             reason = getattr(error, "strerror", None) or str(error)
-            if not isinstance(error, OSError) or isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            if (
+                not isinstance(error, OSError)
+                or isinstance(error, socket.gaierror)
+                or error.errno == errno.EADDRNOTAVAIL
+            ):
                 raise LarkError(
-                    f"--host {host}: this machine has no such address ({reason}). Leave --host out to be reachable from this "
-                    "machine only, or use --host 0.0.0.0 for all of its addresses."
+                    f"--host {host}: this machine has no such address ({reason}). Leave --host out to be"
+                    " reachable from this machine only, or use --host 0.0.0.0 for all of its addresses."
                 ) from error
     raise LarkError(
-        f"--port {wanted[-1]}: it cannot be used ({reason}). Choose another one; without --port, a free one is found."
+        f"--port {wanted[-1]}: it cannot be used ({reason}). Choose another one; without --port, a free one"
+        " is found."
     )
 
 
 class Connection(H11Protocol):
-    """A connection that cannot keep other users out: a client that only waits, or that never completes its request, is dropped
-    after REQUEST_SECONDS, or sooner if another client needs its place."""
+    """A connection that cannot keep other users out: a client that only waits, or that never completes its
+    request, is dropped after REQUEST_SECONDS, or sooner if another client needs its place.
+    """
 
     deadline: asyncio.TimerHandle | None = None
     """Set while there is no complete request to work on."""
@@ -178,7 +196,11 @@ class Connection(H11Protocol):
             self.deadline = None
 
     def _make_room(self) -> None:
-        others = [c for c in self.connections if isinstance(c, Connection) and c is not self and not c.transport.is_closing()]
+        others = [
+            c
+            for c in self.connections
+            if isinstance(c, Connection) and c is not self and not c.transport.is_closing()
+        ]
         deadlines = {other: other.deadline.when() for other in others if other.deadline is not None}
         if len(others) >= CONNECTIONS and deadlines:
             oldest = min(deadlines, key=deadlines.__getitem__)
@@ -188,8 +210,16 @@ class Connection(H11Protocol):
 def serve(context: Context, access: Access) -> uvicorn.Server:
     """A server that is ready to run."""
     config = uvicorn.Config(
-        application(context, access), log_level="warning", access_log=False, server_header=False, date_header=False,
-        lifespan="off", ws="none", http=Connection, proxy_headers=False, timeout_graceful_shutdown=1,
+        application(context, access),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        lifespan="off",
+        ws="none",
+        http=Connection,
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
         limit_concurrency=2 * CONNECTIONS,
-    )  # fmt: skip
+    )
     return uvicorn.Server(config)

@@ -1,4 +1,6 @@
-"""Columns of scoring tables, aligned with the rows of the pool. A table that is still being made has the rows that are done."""
+"""Columns of scoring tables, aligned with the rows of the pool. A table that is still being made has the
+rows that are done.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -40,39 +42,64 @@ def _sources(view: View) -> Iterator[tuple[Entry, Kind, tuple[str, ...]]]:
     for name, entry in view.sources.items():
         kind = SOURCES[name].kind
         if kind is not None:
-            yield entry, kind, (*SOURCES[name].columns, *(("truncated",) if "n_tokens" in SOURCES[name].columns else ()))
+            yield (
+                entry,
+                kind,
+                (*SOURCES[name].columns, *(("truncated",) if "n_tokens" in SOURCES[name].columns else ())),
+            )
 
 
 def frame(
-    view: View, pool: PoolTable, wanted: Iterable[str], cache: Cache, rows: np.ndarray | None = None, by_number: bool = False
+    view: View,
+    pool: PoolTable,
+    wanted: Iterable[str],
+    cache: Cache,
+    rows: np.ndarray | None = None,
+    by_number: bool = False,
 ) -> pd.DataFrame:
-    """The columns as methods take them, of all rows or of some. `by_number`: questions and candidates are numbers, not ids."""
+    """The columns as methods take them, of all rows or of some. `by_number`: questions and candidates are
+    numbers, not ids.
+    """
     chosen = slice(None) if rows is None else rows
     numbers = {name: column[chosen] for name, column in columns(view, pool, wanted, cache).items()}
     if by_number:
-        return pd.DataFrame({"question_id": pool.question[chosen], "candidate_id": pool.candidate.code[chosen], **numbers})
-    return pd.DataFrame({**{name: pd.Series(values, dtype=object) for name, values in names(pool, rows).items()}, **numbers})
+        return pd.DataFrame(
+            {"question_id": pool.question[chosen], "candidate_id": pool.candidate.code[chosen], **numbers}
+        )
+    return pd.DataFrame(
+        {**{name: pd.Series(values, dtype=object) for name, values in names(pool, rows).items()}, **numbers}
+    )
 
 
 def names(pool: PoolTable, rows: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """Ids of questions and candidates."""
     chosen = slice(None) if rows is None else rows
-    questions, candidates = np.array(pool.questions, dtype=object), np.array(pool.candidate.values, dtype=object)
-    return {"question_id": questions[pool.question[chosen]], "candidate_id": candidates[pool.candidate.code[chosen]]}
+    questions, candidates = (
+        np.array(pool.questions, dtype=object),
+        np.array(pool.candidate.values, dtype=object),
+    )
+    return {
+        "question_id": questions[pool.question[chosen]],
+        "candidate_id": candidates[pool.candidate.code[chosen]],
+    }
 
 
 def _column(entry: Entry, file: str, name: str, pool: PoolTable, cache: Cache) -> np.ndarray | None:
     """A column of an artifact's table, or of the shards that exist so far."""
     path = entry.file(file)
     if path.exists():
-        return cache.get(("column", path, name), (stamp(path), len(pool)), lambda: _aligned(path, name, pool, cache))
+        return cache.get(
+            ("column", path, name), (stamp(path), len(pool)), lambda: _aligned(path, name, pool, cache)
+        )
     try:
         shards = sorted(p for p in entry.folder.iterdir() if SHARD.fullmatch(p.name))
     except OSError:
         return None
     if not shards:
         return None
-    return cache.get(("column", entry.folder, name), (stamp(*shards), len(pool)), lambda: _of_shards(shards, name, pool))
+    return cache.get(
+        ("column", entry.folder, name), (stamp(*shards), len(pool)), lambda: _of_shards(shards, name, pool)
+    )
 
 
 def _aligned(path: Path, name: str, pool: PoolTable, cache: Cache) -> np.ndarray | None:

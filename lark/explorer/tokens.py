@@ -1,4 +1,6 @@
-"""Tokens of a trajectory under the student, as the page takes them: texts and numbers, and the alternatives in parts."""
+"""Tokens of a trajectory under the student, as the page takes them: texts and numbers, and the alternatives
+in parts.
+"""
 
 from functools import partial
 from typing import Any
@@ -10,7 +12,15 @@ from lark.explorer.pieces import running_text, single
 from lark.explorer.problems import PageError, reading
 from lark.explorer.values import rounded
 from lark.explorer.views import View
-from lark.scoring.tokens import PIECES, Pieces, TrajectoryTokens, candidates, places, read_pieces, read_trajectories
+from lark.scoring.tokens import (
+    PIECES,
+    Pieces,
+    TrajectoryTokens,
+    candidates,
+    places,
+    read_pieces,
+    read_trajectories,
+)
 
 PART = 256
 """Tokens whose alternatives are sent together."""
@@ -22,7 +32,9 @@ def questions_with_tokens(view: View, cache: Cache) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for entry in view.tokens:
         try:
-            for question in cache.get(("token questions", entry.folder), stamp(entry.folder), partial(_questions, entry)):
+            for question in cache.get(
+                ("token questions", entry.folder), stamp(entry.folder), partial(_questions, entry)
+            ):
                 found.setdefault(question, entry)
         except LarkError:
             continue  # the comparison's page says what is wrong
@@ -43,7 +55,9 @@ def candidates_with_tokens(view: View, question_id: str, cache: Cache) -> frozen
         return frozenset()
 
 
-def trajectory_tokens(view: View, question_id: str, candidate_id: str, cache: Cache) -> tuple[Entry, TrajectoryTokens]:
+def trajectory_tokens(
+    view: View, question_id: str, candidate_id: str, cache: Cache
+) -> tuple[Entry, TrajectoryTokens]:
     """The tokens of one candidate, and the artifact that has them."""
     if not view.tokens:
         raise PageError(f"The tokens of this pool were not kept. {ASK}")
@@ -68,7 +82,9 @@ def _trajectories(entry: Entry, question_id: str, cache: Cache) -> dict[str, Tra
 
 
 def describe_tokens(entry: Entry, tokens: TrajectoryTokens) -> dict[str, Any]:
-    """All tokens of a trajectory: each distinct text once, its number at every position, and the statistics."""
+    """All tokens of a trajectory: each distinct text once, its number at every position, and the
+    statistics.
+    """
     words = _pieces(entry)
     texts = (
         [f"[{token}]" for token in tokens.token.tolist()]
@@ -94,12 +110,17 @@ def describe_tokens(entry: Entry, tokens: TrajectoryTokens) -> dict[str, Any]:
 
 
 def describe_alternatives(entry: Entry, tokens: TrajectoryTokens, part: int) -> dict[str, Any]:
-    """The student's most likely tokens at PART positions: ids and probabilities, and the text of each distinct id."""
+    """The student's most likely tokens at PART positions: ids and probabilities, and the text of each
+    distinct id.
+    """
     here = slice(part * PART, (part + 1) * PART)
     ids, words = tokens.alternatives[here], _pieces(entry)
     p = rounded(tokens.alternative_p[here].reshape(-1), 4)
     k = ids.shape[1] if ids.ndim == 2 else 0
-    known = [[(token, p[i * k + j]) for j, token in enumerate(row) if token >= 0] for i, row in enumerate(ids.tolist())]
+    known = [
+        [(token, p[i * k + j]) for j, token in enumerate(row) if token >= 0]
+        for i, row in enumerate(ids.tolist())
+    ]
     distinct = sorted({token for row in known for token, _ in row})
     return {
         "start": part * PART,

@@ -7,7 +7,9 @@ import numpy as np
 
 
 def plain(values: np.ndarray) -> list[Any]:
-    """A list with None for what is not a finite number. All digits are kept: the page computes weights from scores."""
+    """A list with None for what is not a finite number. All digits are kept: the page computes weights from
+    scores.
+    """
     array = np.asarray(values)
     if array.dtype.kind in "iub":
         return array.tolist()
@@ -26,7 +28,9 @@ def number(value: Any) -> float | None:
 
 
 def rounded(values: np.ndarray, digits: int = 5) -> list[Any]:
-    """Numbers with this many significant digits, for arrays of thousands. Five digits identify every half float."""
+    """Numbers with this many significant digits, for arrays of thousands. Five digits identify every half
+    float.
+    """
     array = np.asarray(values, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = np.floor(np.log10(np.abs(array)))

@@ -1,7 +1,8 @@
-"""A pool under the eyes of one student: the artifacts that were made from the same pool with the same model.
+"""A pool under the eyes of one student: the artifacts that were made from the same pool with the same
+model.
 
-The scores of a student identify the view (or its token counts, if there are no scores). Judges and text indicators do not depend
-on the student and belong to every view of their pool.
+The scores of a student identify the view (or its token counts, if there are no scores). Judges and text
+indicators do not depend on the student and belong to every view of their pool.
 """
 
 import heapq
@@ -16,7 +17,9 @@ from lark.pool.trajectories import POOL
 from lark.scoring.methods import LENGTHS_TABLE, SCORES_TABLE, SOURCES, TOKENS
 from lark.selection.write import SELECTION
 
-OWN = frozenset({"rank_clip", "local_context", "local_steps", "questions", "tokens", "alternatives", "sketch", "features"})
+OWN = frozenset(
+    {"rank_clip", "local_context", "local_steps", "questions", "tokens", "alternatives", "sketch", "features"}
+)
 """Settings of a pass that do not identify its model."""
 NONE = "-"
 """The id of a view without a student."""
@@ -54,7 +57,12 @@ class View:
 
 
 def describe_source(entry: Entry) -> dict[str, Any]:
-    return {"kind": entry.kind, "fingerprint": entry.fingerprint, "name": entry.name, "finished": entry.finished}
+    return {
+        "kind": entry.kind,
+        "fingerprint": entry.fingerprint,
+        "name": entry.name,
+        "finished": entry.finished,
+    }
 
 
 def views_of(listing: Listing, pool: Entry) -> list[View]:
@@ -63,7 +71,9 @@ def views_of(listing: Listing, pool: Entry) -> list[View]:
     scores = [entry for entry in of_pool if entry.kind == SCORES_TABLE.name]
     named = {listing.input(entry, LENGTHS_TABLE.name) for entry in scores}
     lengths = [entry for entry in of_pool if entry.kind == LENGTHS_TABLE.name and entry not in named]
-    heads = sorted([*scores, *lengths], key=lambda e: (e.kind == SCORES_TABLE.name, e.finished, started(e)), reverse=True)
+    heads = sorted(
+        [*scores, *lengths], key=lambda e: (e.kind == SCORES_TABLE.name, e.finished, started(e)), reverse=True
+    )
     passes = Passes(listing, of_pool)
     return [_view(listing, pool, head, passes) for head in heads] or [View(pool, None)]
 
@@ -71,8 +81,8 @@ def views_of(listing: Listing, pool: Entry) -> list[View]:
 def find_view(listing: Listing, pool: str, fingerprint: str) -> View:
     """The view with this id, of the pool with this fingerprint.
 
-    During a run, a page that was opened before there were scores has the id of the token counts, or of no student. It gets the
-    view that was made from them since, or the newest one.
+    During a run, a page that was opened before there were scores has the id of the token counts, or of no
+    student. It gets the view that was made from them since, or the newest one.
     """
     entry = listing.get(POOL.name, pool)
     found = views_of(listing, entry)
@@ -90,18 +100,27 @@ def find_view(listing: Listing, pool: str, fingerprint: str) -> View:
 def selections_of(listing: Listing, view: View) -> list[Entry]:
     """Finished selections from this pool that used this view's artifacts, newest first."""
     own = {entry.key for entry in view.sources.values()}
-    found = [entry for entry in listing.of(SELECTION.name) if entry.inputs.get(POOL.name) == view.pool.key and entry.finished]
-    return [entry for entry in found if {key for name, key in entry.inputs.items() if name != POOL.name} <= own]
+    found = [
+        entry
+        for entry in listing.of(SELECTION.name)
+        if entry.inputs.get(POOL.name) == view.pool.key and entry.finished
+    ]
+    return [
+        entry for entry in found if {key for name, key in entry.inputs.items() if name != POOL.name} <= own
+    ]
 
 
 class Passes:
-    """The passes over a pool by the model that made them. Each is looked at once, however many views the pool has."""
+    """The passes over a pool by the model that made them. Each is looked at once, however many views the
+    pool has.
+    """
 
     def __init__(self, listing: Listing, of_pool: list[Entry]) -> None:
         self.listing = listing
         self.by_lengths: dict[tuple[str, Key | None], list[tuple[int, Entry]]] = {}
-        """Kind and token counts, and the passes with their places in the order, newest first. Without token counts (None), a pass
-        does not depend on the student."""
+        """Kind and token counts, and the passes with their places in the order, newest first. Without token
+        counts (None), a pass does not depend on the student.
+        """
         self.by_model: dict[tuple[str, Key], dict[str | None, list[tuple[int, Entry]]]] = {}
         newest = sorted(of_pool, key=lambda e: (e.finished, started(e)), reverse=True)
         for place, entry in enumerate(newest):
@@ -109,7 +128,9 @@ class Passes:
             self.by_lengths.setdefault(group, []).append((place, entry))
 
     def of(self, kind: str, head: Entry) -> Iterator[Entry]:
-        """The passes of a kind that used the view's model, or that do not depend on the student, newest first."""
+        """The passes of a kind that used the view's model, or that do not depend on the student, newest
+        first.
+        """
         shared = self.by_lengths.get((kind, None), [])
         return (entry for _, entry in heapq.merge(shared, self._of_model(kind, head)))
 
@@ -129,7 +150,9 @@ class Passes:
         """The settings of a pass that identify its model, as a text. None if they cannot be read."""
         try:
             depends = self.listing.config(entry)["depends"]
-            return json.dumps({key: value for key, value in depends.items() if key not in OWN}, sort_keys=True, default=str)
+            return json.dumps(
+                {key: value for key, value in depends.items() if key not in OWN}, sort_keys=True, default=str
+            )
         except (PageError, TypeError):
             return None
 

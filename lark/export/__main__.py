@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 GB = 10**9
 OWN_CODE = "--weights keep, and train with the trainer in docs/train-jsonl.md; "
 CHOICES = (
-    "--weights repeat, which writes each line as often as its weight says, on average; or --weights drop, which trains on the same "
-    "selection without its weights"
+    "--weights repeat, which writes each line as often as its weight says, on average; or --weights drop,"
+    " which trains on the same selection without its weights"
 )
 
 
 THINKING = (
-    "%d of %d examples have their thinking in `reasoning_content`. A chat template that does not know this field drops it "
-    "silently: check yours, or use --thinking text."
+    "%d of %d examples have their thinking in `reasoning_content`. A chat template that does not know this"
+    " field drops it silently: check yours, or use --thinking text."
 )
 
 
@@ -69,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         log.info(THINKING, found.thinking, found.examples)
 
 
-def lines(source: Path, target: Target, found: Overview, mode: str, options: argparse.Namespace) -> Iterator[tuple[str, int]]:
+def lines(
+    source: Path, target: Target, found: Overview, mode: str, options: argparse.Namespace
+) -> Iterator[tuple[str, int]]:
     """Each line of the exported file, and how often it is written."""
     for number, given in enumerate(read_examples(source)):
         as_text = options.thinking == "text"
@@ -96,9 +98,14 @@ def check_numbers(options: argparse.Namespace) -> None:
 def check_file(to: Path) -> None:
     """Refuse to write over something, and to write where no file can be."""
     if to.is_dir():
-        raise LarkError(f"--to {to}: this is a folder. Give the name of a file in it, such as {to / 'data.jsonl'}.")
+        raise LarkError(
+            f"--to {to}: this is a folder. Give the name of a file in it, such as {to / 'data.jsonl'}."
+        )
     if to.is_symlink() and not to.exists():
-        raise LarkError(f"--to {to}: this is a link to {to.readlink()}, which does not exist. Give the name of a new file.")
+        raise LarkError(
+            f"--to {to}: this is a link to {to.readlink()}, which does not exist. Give the name of a new"
+            " file."
+        )
     if to.exists():
         raise LarkError(f"--to {to}: this file exists. Choose another name, or remove it.")
     if not to.parent.is_dir():
@@ -110,7 +117,10 @@ def check_size(size: int, to: Path, limit: float) -> None:
     free = shutil.disk_usage(to.parent).free
     wanted = f"--to {to}: the file would have {size / GB:,.1f} GB"
     if size > free:
-        raise LarkError(f"{wanted}, and {to.parent} has {free / GB:,.1f} GB free. Use a smaller --copies, or another disk.")
+        raise LarkError(
+            f"{wanted}, and {to.parent} has {free / GB:,.1f} GB free. Use a smaller --copies, or another"
+            " disk."
+        )
     if size > limit * GB:
         raise LarkError(
             f"{wanted}, more than the limit of {limit:g} GB. Use a smaller --copies, or raise the limit: "
@@ -125,7 +135,10 @@ def training_set(given: Path) -> Path:
         return given
     path = given / TRAINING_SET
     if not path.is_file():
-        raise LarkError(f"{given}: there is no {TRAINING_SET} here. Give the folder of a selection, outputs/selection/<name>.")
+        raise LarkError(
+            f"{given}: there is no {TRAINING_SET} here. Give the folder of a selection,"
+            " outputs/selection/<name>."
+        )
     try:
         finished = read_manifest(given).finished
     except LarkError:
@@ -157,25 +170,42 @@ def _report(to: Path, written: int, found: Overview, mode: str, target: Target, 
     lines = [f"{to}: {said}, for {target.label}."]
     if mode == "repeat" and copies > 1:
         lines.append(
-            f"An epoch has {copies} times as many lines as without repetition: divide the number of epochs by {copies}."
+            f"An epoch has {copies} times as many lines as without repetition: divide the number of epochs by"
+            f" {copies}."
         )
     settings = target.settings(found, to.name)
     return "\n".join([*lines, *([settings] if settings else [])])
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m lark.export", description="Export a finished selection for another trainer.")
-    parser.add_argument("selection", help="the folder of a selection, outputs/selection/<name>, or a train.jsonl")
+    parser = argparse.ArgumentParser(
+        "python -m lark.export", description="Export a finished selection for another trainer."
+    )
+    parser.add_argument(
+        "selection", help="the folder of a selection, outputs/selection/<name>, or a train.jsonl"
+    )
     parser.add_argument("--for", dest="target", required=True, choices=TARGETS, help="the trainer")
     parser.add_argument("--to", required=True, help="the file to write")
-    parser.add_argument("--weights", choices=("keep", "repeat", "drop"), help="required if the trainer ignores weights")
-    parser.add_argument("--copies", type=int, default=1, help="with --weights repeat: lines per unit of weight (default: 1)")
     parser.add_argument(
-        "--max-gb", type=float, default=10.0, help="with --weights repeat: refuse to write a larger file (default: 10)"
+        "--weights", choices=("keep", "repeat", "drop"), help="required if the trainer ignores weights"
     )
-    parser.add_argument("--seed", type=int, default=42, help="with --weights repeat: seed of the rounding (default: 42)")
     parser.add_argument(
-        "--thinking", choices=("keep", "text"), default="keep", help="text: write `reasoning_content` as <think>…</think> text"
+        "--copies", type=int, default=1, help="with --weights repeat: lines per unit of weight (default: 1)"
+    )
+    parser.add_argument(
+        "--max-gb",
+        type=float,
+        default=10.0,
+        help="with --weights repeat: refuse to write a larger file (default: 10)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=42, help="with --weights repeat: seed of the rounding (default: 42)"
+    )
+    parser.add_argument(
+        "--thinking",
+        choices=("keep", "text"),
+        default="keep",
+        help="text: write `reasoning_content` as <think>…</think> text",
     )
     parser.add_argument("--ids", action="store_true", help="also write question_id and candidate_id")
     return parser

@@ -90,11 +90,17 @@ def _example(row: Row) -> Example:
         raise LarkError(f"{row.where}: the last message must be the assistant's, because it is trained on.")
     if all(is_context(message) for message in messages if message["role"] == "assistant"):
         raise LarkError(
-            f'{row.where}: nothing in this conversation is trained on, because every assistant message has "weight": 0. Remove '
-            "the line, or the weight of the messages to train on."
+            f"{row.where}: nothing in this conversation is trained on, because every assistant message has"
+            ' "weight": 0. Remove the line, or the weight of the messages to train on.'
         )
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= sys.float_info.max:
+    if (
+        isinstance(weight, bool)
+        or not isinstance(weight, int | float)
+        or not 0 <= weight <= sys.float_info.max
+    ):
         raise LarkError(f"{row.where}: the weight must be a number that is not negative, not {weight!r:.40}.")
     require_characters(row.values, row.where)
     ids = {name: str(row.values[name]) for name in ("question_id", "candidate_id") if name in row.values}
-    return Example([dict(message) for message in messages], row.values.get("tools"), float(weight), ids, row.where)
+    return Example(
+        [dict(message) for message in messages], row.values.get("tools"), float(weight), ids, row.where
+    )

@@ -1,8 +1,8 @@
 """Replace weights by repetition, for trainers that have no weights. Pure functions.
 
-A line with weight w is written c times, where c is an integer with expectation `copies` x w: its whole part, plus one with the
-probability of its fraction. An objective that averages over lines then has, in expectation, the weighted objective
-(docs/train-jsonl.md).
+A line with weight w is written c times, where c is an integer with expectation `copies` x w: its whole
+part, plus one with the probability of its fraction. An objective that averages over lines then has, in
+expectation, the weighted objective (docs/train-jsonl.md).
 """
 
 import hashlib
@@ -17,8 +17,8 @@ MOST = 1e12
 
 def too_many(example: Example, copies: int) -> LarkError:
     return LarkError(
-        f"{example.where}: the weight {example.weight:g} with --copies {copies} means more than {MOST:g} copies of this line. Use "
-        "smaller weights (their mean is 1 in a selection), or a smaller --copies."
+        f"{example.where}: the weight {example.weight:g} with --copies {copies} means more than {MOST:g}"
+        " copies of this line. Use smaller weights (their mean is 1 in a selection), or a smaller --copies."
     )
 
 

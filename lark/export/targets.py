@@ -1,4 +1,5 @@
-"""The trainers that a training set can be exported for: the fields of a line, and what each does with a weight.
+"""The trainers that a training set can be exported for: the fields of a line, and what each does with a
+weight.
 
 docs/train-jsonl.md has the same facts as a table, with the versions they were checked with.
 """
@@ -22,7 +23,9 @@ class Target:
     convert: Callable[[Example, Overview], Line]
     """The fields of a line, without the weight."""
     weights: Literal["used", "own code", "ignored"]
-    """used: the trainer multiplies the loss by `weight`. own code: only with the trainer in docs/train-jsonl.md."""
+    """used: the trainer multiplies the loss by `weight`. own code: only with the trainer in
+    docs/train-jsonl.md.
+    """
     check: Callable[[Overview], None]
     """Raises LarkError for a training set that the trainer cannot represent."""
     settings: Callable[[Overview, str], str]
@@ -44,7 +47,9 @@ def _fireworks(example: Example, found: Overview) -> Line:
 
 
 def _arguments_as_text(message: Message) -> Message:
-    """The message with the arguments of its tool calls as JSON text, which is OpenAI's format and that of hosted trainers."""
+    """The message with the arguments of its tool calls as JSON text, which is OpenAI's format and that of
+    hosted trainers.
+    """
     calls = message.get("tool_calls")
     return {**message, "tool_calls": list(map(_call_with_text, calls))} if calls else message
 
@@ -80,7 +85,11 @@ def _axolotl(example: Example, found: Overview) -> Line:
 def _llama_factory(example: Example, found: Overview) -> Line:
     """Thinking is text in LLaMA-Factory: its converter reads only the role and the content of a message."""
     messages = [thinking_as_text(message) for message in example.messages]
-    return {"messages": [{"role": message["role"], "content": message.get("content") or ""} for message in messages]}
+    return {
+        "messages": [
+            {"role": message["role"], "content": message.get("content") or ""} for message in messages
+        ]
+    }
 
 
 def thinking_as_text(message: Message) -> Message:
@@ -108,8 +117,9 @@ def _anything(found: Overview) -> None:
 def _one_kind(found: Overview, name: str) -> None:
     if found.examples not in (found.last_only, found.every_turn):
         raise LarkError(
-            f"{name} cannot leave out single assistant messages: in this training set, some conversations are trained on in their "
-            "last message only and others in all of them. Export for axolotl, Fireworks or Together, which can."
+            f"{name} cannot leave out single assistant messages: in this training set, some conversations are"
+            " trained on in their last message only and others in all of them. Export for axolotl, Fireworks"
+            " or Together, which can."
         )
 
 
@@ -121,8 +131,8 @@ def _check_llama_factory(found: Overview) -> None:
     _one_kind(found, "LLaMA-Factory")
     if found.tools:
         raise LarkError(
-            f"{found.tools} of {found.examples} examples use tools, and LLaMA-Factory's format cannot store a tool call next to "
-            "text or thinking. Export for TRL, axolotl, Fireworks or Together."
+            f"{found.tools} of {found.examples} examples use tools, and LLaMA-Factory's format cannot store a"
+            " tool call next to text or thinking. Export for TRL, axolotl, Fireworks or Together."
         )
 
 
@@ -138,14 +148,29 @@ def _trl_settings(found: Overview, file: str) -> str:
 
 def _axolotl_settings(found: Overview, file: str) -> str:
     masked = "" if found.every_turn == found.examples else "\n    message_field_training: train"
-    return f"In the configuration:\n\ndatasets:\n  - path: {file}\n    ds_type: json\n    type: chat_template{masked}"
+    return (
+        f"In the configuration:\n\ndatasets:\n  - path: {file}\n    ds_type: json\n    type:"
+        f" chat_template{masked}"
+    )
 
 
 def _llama_factory_settings(found: Overview, file: str) -> str:
-    tags = {name: name.removesuffix("_tag") for name in ("role_tag", "content_tag", "user_tag", "assistant_tag", "system_tag")}
-    entry = {"lark": {"file_name": file, "formatting": "sharegpt", "columns": {"messages": "messages"}, "tags": tags}}
+    tags = {
+        name: name.removesuffix("_tag")
+        for name in ("role_tag", "content_tag", "user_tag", "assistant_tag", "system_tag")
+    }
+    entry = {
+        "lark": {
+            "file_name": file,
+            "formatting": "sharegpt",
+            "columns": {"messages": "messages"},
+            "tags": tags,
+        }
+    }
     masked = (
-        "" if found.every_turn == found.examples else "\n\nSet mask_history: true, so that only the last message is trained on."
+        ""
+        if found.every_turn == found.examples
+        else "\n\nSet mask_history: true, so that only the last message is trained on."
     )
     return f"In data/dataset_info.json:\n\n{json.dumps(entry, ensure_ascii=False)}{masked}"
 
@@ -155,7 +180,9 @@ TARGETS = {
     "fireworks": Target("Fireworks", _fireworks, "used", _anything, _nothing),
     "trl": Target("TRL's SFTTrainer", _trl, "own code", _check_trl, _trl_settings),
     "axolotl": Target("axolotl", _axolotl, "ignored", _anything, _axolotl_settings),
-    "llama_factory": Target("LLaMA-Factory", _llama_factory, "ignored", _check_llama_factory, _llama_factory_settings, False),
+    "llama_factory": Target(
+        "LLaMA-Factory", _llama_factory, "ignored", _check_llama_factory, _llama_factory_settings, False
+    ),
     "together": Target("Together", _together, "ignored", _anything, _nothing, False),
 }
 """Values of `--for`."""

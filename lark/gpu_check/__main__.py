@@ -42,7 +42,12 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
         if not gpus:
             _say(folder, "\nThis machine has no GPU: running on the CPU what can run there.")
         outcomes = run_checks(
-            chosen, gpus, folder, folder / LOG, options.limit, lambda c: log.info("running %s: %s …", c.name, c.claim)
+            chosen,
+            gpus,
+            folder,
+            folder / LOG,
+            options.limit,
+            lambda c: log.info("running %s: %s …", c.name, c.claim),
         )
         _say(folder, f"\n{table(outcomes)}\n\nFull output: {folder / LOG}\n{verdict(outcomes, gpus)}")
     return int(any(o.status == "FAIL" for o in outcomes))
@@ -59,14 +64,22 @@ def _chosen(names: str | None, checks: Sequence[Check]) -> list[Check]:
     known = {check.name: check for check in checks}
     wanted = list(known) if names is None else [name.strip() for name in names.split(",")]
     if unknown := [name for name in wanted if name not in known]:
-        raise LarkError(f"--only {names}: there is no check {unknown[0]!r}. The checks are {', '.join(known)}.")
+        raise LarkError(
+            f"--only {names}: there is no check {unknown[0]!r}. The checks are {', '.join(known)}."
+        )
     return [known[name] for name in wanted]
 
 
 def _parser(checks: Sequence[Check]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m lark.gpu_check", description="Check this machine's GPUs and packages.")
-    parser.add_argument("--only", help=f"checks to run, separated by commas: {', '.join(check.name for check in checks)}")
-    parser.add_argument("--limit", type=int, help="seconds per check (default: 120 to 900, depending on the check)")
+    parser = argparse.ArgumentParser(
+        "python -m lark.gpu_check", description="Check this machine's GPUs and packages."
+    )
+    parser.add_argument(
+        "--only", help=f"checks to run, separated by commas: {', '.join(check.name for check in checks)}"
+    )
+    parser.add_argument(
+        "--limit", type=int, help="seconds per check (default: 120 to 900, depending on the check)"
+    )
     parser.add_argument("--outputs", default="outputs", help="where the log is written (default: outputs)")
     return parser
 

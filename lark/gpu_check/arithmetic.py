@@ -36,7 +36,9 @@ def kernel(place: Place) -> str:
     """The Triton kernel for the statistics of tokens. On the CPU in Triton's interpreter."""
     device, dtype = _start(place)
     tokens, words, width = (512, 50_000, 512) if place.cuda else (16, 3_000, 32)
-    hidden, weight = (4 * torch.randn(n, width, device=device).to(dtype) * width**-0.25 for n in (tokens, words))
+    hidden, weight = (
+        4 * torch.randn(n, width, device=device).to(dtype) * width**-0.25 for n in (tokens, words)
+    )
     targets = torch.randint(words, (tokens,), device=device)
     head = Head(weight)
     found = detailed_statistics(hidden, targets, head, 5, "triton")
@@ -46,32 +48,47 @@ def kernel(place: Place) -> str:
     residual = p.square().sum(1) - 2 * p.gather(1, targets[:, None])[:, 0] + 1
     rank = 1 + (logits > gold).sum(1)
     said = [
-        within("surprisal", largest(found.surprisal, -logits.log_softmax(1).gather(1, targets[:, None])[:, 0]), 1e-4),
+        within(
+            "surprisal",
+            largest(found.surprisal, -logits.log_softmax(1).gather(1, targets[:, None])[:, 0]),
+            1e-4,
+        ),
         within("residual", largest(found.residual, residual), 1e-4),
         within("entropy", largest(found.entropy, -(p * logits.log_softmax(1)).sum(1)), 1e-4),
         within("alternatives", largest(found.alternative_p, p.topk(5)[0]), 1e-4),
         within("rank / vocabulary", float((found.rank - rank).abs().max()) / words, 1e-3),
     ]
     if place.cuda:
-        slow, fast = (seconds(lambda b=b: token_statistics(hidden, targets, head, b)) for b in ("eager", "triton"))  # type: ignore[misc]
+        slow, fast = (
+            seconds(lambda b=b: token_statistics(hidden, targets, head, b)) for b in ("eager", "triton")
+        )  # type: ignore[misc]
         said.insert(0, f"{slow / fast:.1f}x the speed of PyTorch")
     return ", ".join(said)
 
 
 def loss(place: Place) -> str:
-    """`weighted_loss` and its gradients. On a GPU this runs products of bf16 with an fp32 output, which exist only there."""
+    """`weighted_loss` and its gradients. On a GPU this runs products of bf16 with an fp32 output, which
+    exist only there.
+    """
     device, _ = _start(place)
     tokens, words, width, chunk = (4096, 32_000, 512, 1024) if place.cuda else (96, 700, 32, 32)
-    hidden, weight = (torch.randn(n, width, device=device).mul_(width**-0.25).bfloat16() for n in (tokens, words))
+    hidden, weight = (
+        torch.randn(n, width, device=device).mul_(width**-0.25).bfloat16() for n in (tokens, words)
+    )
     targets = torch.randint(words, (tokens,), device=device)
     segment = torch.arange(4, device=device).repeat_interleave(tokens // 4)
-    weights, lengths = torch.tensor([0.2, 1.7, 0.9, 3.1], device=device), torch.full((4,), tokens // 4, device=device)
+    weights, lengths = (
+        torch.tensor([0.2, 1.7, 0.9, 3.1], device=device),
+        torch.full((4,), tokens // 4, device=device),
+    )
 
     def ours(h: Tensor, w: Tensor) -> Tensor:
         return weighted_loss(h, w, targets, segment, weights, lengths, 4, chunk=chunk)[0]
 
     def direct(h: Tensor, w: Tensor) -> Tensor:
-        nll = functional.cross_entropy((h @ w.T).to(torch.promote_types(h.dtype, torch.float32)), targets, reduction="none")
+        nll = functional.cross_entropy(
+            (h @ w.T).to(torch.promote_types(h.dtype, torch.float32)), targets, reduction="none"
+        )
         return (nll * (weights / lengths / 4)[segment]).sum()
 
     (value, *found), (truth, *exact) = (
@@ -90,12 +107,15 @@ def loss(place: Place) -> str:
 
 
 def attention(place: Place) -> str:
-    """Attention within each trajectory of a pack. On a GPU with the variable-length kernel, elsewhere with its replacement."""
+    """Attention within each trajectory of a pack. On a GPU with the variable-length kernel, elsewhere with
+    its replacement.
+    """
     device, _ = _start(place)
     sizes = [700, 1, 1300, 47] if place.cuda else [30, 1, 47, 5]
     heads, kv_heads, width = 8, 2, 64
     query, key, value = (
-        torch.randn(1, n, sum(sizes), width, device=device, dtype=torch.bfloat16) for n in (heads, kv_heads, kv_heads)
+        torch.randn(1, n, sum(sizes), width, device=device, dtype=torch.bfloat16)
+        for n in (heads, kv_heads, kv_heads)
     )
     direction = torch.randn(1, sum(sizes), heads, width, device=device)
     if place.cuda and (reason := why_not_kernel(query, value, query.dtype, 0.0)):

@@ -79,16 +79,50 @@ class Check:
 PACKAGE = "lark.gpu_check"
 CHECKS = (
     Check("gpus", "PyTorch computes on every GPU", f"{PACKAGE}.arithmetic:gpus", most=64, limit=120),
-    Check("kernel", "scoring kernel = float64", f"{PACKAGE}.arithmetic:kernel", cpu=1, cpu_environment=ON_CPU),
+    Check(
+        "kernel", "scoring kernel = float64", f"{PACKAGE}.arithmetic:kernel", cpu=1, cpu_environment=ON_CPU
+    ),
     Check("loss", "weighted loss in bf16 = float64", f"{PACKAGE}.arithmetic:loss", cpu=1),
-    Check("attention", "packed attention = float64, with gradients", f"{PACKAGE}.arithmetic:attention", cpu=1),
-    Check("scoring", "2 processes score like 1", f"{PACKAGE}.stages:scoring", gpus=2, most=2, cpu=2, limit=600),
-    Check("zero2", "ZeRO-2 with Liger gives the direct gradient", f"{PACKAGE}.gradients:zero2", gpus=2, most=2, cpu=2, limit=600),
-    Check("resume", "a killed training resumes to the same weights", f"{PACKAGE}.stages:resume", most=2, cpu=1, limit=900),
-    Check("vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{PACKAGE}.stages:vllm", most=2, cpu=1, limit=900),
-    Check("tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{PACKAGE}.stages:tensor_parallel",
-          gpus=2, most=2, limit=900),
-)  # fmt: skip
+    Check(
+        "attention", "packed attention = float64, with gradients", f"{PACKAGE}.arithmetic:attention", cpu=1
+    ),
+    Check(
+        "scoring", "2 processes score like 1", f"{PACKAGE}.stages:scoring", gpus=2, most=2, cpu=2, limit=600
+    ),
+    Check(
+        "zero2",
+        "ZeRO-2 with Liger gives the direct gradient",
+        f"{PACKAGE}.gradients:zero2",
+        gpus=2,
+        most=2,
+        cpu=2,
+        limit=600,
+    ),
+    Check(
+        "resume",
+        "a killed training resumes to the same weights",
+        f"{PACKAGE}.stages:resume",
+        most=2,
+        cpu=1,
+        limit=900,
+    ),
+    Check(
+        "vllm",
+        "vLLM, one engine per GPU, answers like PyTorch",
+        f"{PACKAGE}.stages:vllm",
+        most=2,
+        cpu=1,
+        limit=900,
+    ),
+    Check(
+        "tensor-parallel",
+        "vLLM on 2 GPUs together answers like PyTorch",
+        f"{PACKAGE}.stages:tensor_parallel",
+        gpus=2,
+        most=2,
+        limit=900,
+    ),
+)
 """Cheapest first."""
 
 

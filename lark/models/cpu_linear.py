@@ -1,9 +1,10 @@
 """Linear layers on CPU whose weights have the layout of oneDNN's kernels.
 
-PyTorch multiplies float32 matrices with MKL, which reorders the weight in every call. oneDNN, which is part of PyTorch too,
-multiplies by a weight that was reordered once. On a Zen 4 core the layers of SmolLM2 are 1.1 times as fast (106 to 111 GFLOP/s
-instead of 90 to 100). The operators are those that `torch.compile` uses for frozen weights. They have no gradients of their
-own: a layer with `gradients` also holds its transposed weight in that layout, for the gradient at its input.
+PyTorch multiplies float32 matrices with MKL, which reorders the weight in every call. oneDNN, which is part
+of PyTorch too, multiplies by a weight that was reordered once. On a Zen 4 core the layers of SmolLM2 are
+1.1 times as fast (106 to 111 GFLOP/s instead of 90 to 100). The operators are those that `torch.compile`
+uses for frozen weights. They have no gradients of their own: a layer with `gradients` also holds its
+transposed weight in that layout, for the gradient at its input.
 """
 
 import logging
@@ -18,11 +19,15 @@ from lark.errors import first_line
 
 log = logging.getLogger(__name__)
 ROWS = 1024
-"""Tokens for which oneDNN chooses the layout. Other numbers are almost as fast; with 1 it would choose one for generation."""
+"""Tokens for which oneDNN chooses the layout. Other numbers are almost as fast; with 1 it would choose one
+for generation.
+"""
 
 
 class PackedLinear(nn.Module):
-    """A linear layer with frozen weights. It holds them in oneDNN's layout only: once, or for `gradients` twice."""
+    """A linear layer with frozen weights. It holds them in oneDNN's layout only: once, or for `gradients`
+    twice.
+    """
 
     def __init__(self, layer: nn.Linear, gradients: bool = False) -> None:
         super().__init__()
@@ -65,13 +70,16 @@ def _multiply(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 
 @torch.no_grad()
 def pack_linears(model: nn.Module, gradients: bool = False) -> int:
-    """Replace the float32 linear layers in `model` and return their number: 0 where oneDNN cannot be used. `gradients`: layers
-    propagate gradients to their inputs."""
+    """Replace the float32 linear layers in `model` and return their number: 0 where oneDNN cannot be used.
+    `gradients`: layers propagate gradients to their inputs.
+    """
     places = [
         (parent, name, layer)
         for parent in model.modules()
         for name, layer in parent.named_children()
-        if type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"
+        if type(layer) is nn.Linear
+        and layer.weight.dtype == torch.float32
+        and layer.weight.device.type == "cpu"
     ]
     if not places or not _works(places[0][2]):
         return 0

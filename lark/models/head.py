@@ -1,7 +1,8 @@
-"""From hidden states to logits: the rule that scoring, training and analysis share, and the LM head taken out of a model.
+"""From hidden states to logits: the rule that scoring, training and analysis share, and the LM head taken
+out of a model.
 
-Statistics and the loss need the head separately, because they process the vocabulary or the positions in chunks and never hold
-all logits at once.
+Statistics and the loss need the head separately, because they process the vocabulary or the positions in
+chunks and never hold all logits at once.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,9 @@ SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier")
 
 @dataclass(frozen=True)
 class LogitRule:
-    """How a model turns head outputs h = W x + b into logits z: z = scale · h, and then z = softcap · tanh(z / softcap)."""
+    """How a model turns head outputs h = W x + b into logits z: z = scale · h, and then z = softcap ·
+    tanh(z / softcap).
+    """
 
     scale: float = 1.0
     softcap: float | None = None
@@ -51,10 +54,10 @@ PLAIN = LogitRule()
 def logit_rule(model: "PreTrainedModel") -> LogitRule:
     """The rule of this model, found by comparing its logits with W x + b on a few tokens.
 
-    The config alone is not enough: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X. The comparison makes
-    this safe for unknown model families: a model that does something unknown between its last hidden state and its logits is
-    refused, not silently scored or trained wrongly. Call this when the model is on its device, because some attention runs
-    only on GPUs.
+    The config alone is not enough: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X. The
+    comparison makes this safe for unknown model families: a model that does something unknown between its
+    last hidden state and its logits is refused, not silently scored or trained wrongly. Call this when the
+    model is on its device, because some attention runs only on GPUs.
     """
     weight, bias = _plain_head(model)
     config = model.config.get_text_config()
@@ -78,9 +81,9 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     # The model rounds its logits to its own precision, and sums in its own order.
     if not errors[best] <= max(16 * torch.finfo(theirs.dtype).eps, 1e-4):
         raise LarkError(
-            f"{type(model).__name__} does something to its logits that lark/models/head.py does not know: logits computed from "
-            f"its last hidden state are off by {errors[best]:.1e} of the largest. Add the rule to `LogitRule`, or choose "
-            "another student."
+            f"{type(model).__name__} does something to its logits that lark/models/head.py does not know:"
+            f" logits computed from its last hidden state are off by {errors[best]:.1e} of the largest. Add"
+            " the rule to `LogitRule`, or choose another student."
         )
     return rules[best]
 
@@ -98,8 +101,8 @@ def _plain_head(model: "PreTrainedModel") -> tuple[Tensor, Tensor | None]:
     weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         raise LarkError(
-            f"{type(model).__name__} has no LM head with a plain floating-point weight matrix, so it cannot be scored. "
-            "Use an unquantised causal language model."
+            f"{type(model).__name__} has no LM head with a plain floating-point weight matrix, so it cannot"
+            " be scored. Use an unquantised causal language model."
         )
     return weight.detach(), bias.detach() if isinstance(bias, Tensor) else None
 
@@ -126,7 +129,9 @@ class Head:
         return cls(weight, bias, logit_rule(model))
 
     def rows(self, tokens: slice | Tensor) -> "Head":
-        """The head for a part of the vocabulary. Its weight is ready for `logits`: converted once, not at every use."""
+        """The head for a part of the vocabulary. Its weight is ready for `logits`: converted once, not at
+        every use.
+        """
         weight, bias = self.weight[tokens], self.bias
         return replace(
             self,
@@ -137,10 +142,10 @@ class Head:
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits of `hidden` [T, d] in fp32 [T, V], written to `out` if given.
 
-        Always fp32: bf16 logits between 16 and 32 are 0.125 apart, which causes false ties and errors of 0.06 nats.
-        Products of bf16 numbers are exact in fp32, so on a GPU bf16 inputs with fp32 accumulation and output lose
-        nothing; elsewhere the inputs are converted. (TF32, off by default in PyTorch, would break this for fp32 weights
-        on a GPU.)
+        Always fp32: bf16 logits between 16 and 32 are 0.125 apart, which causes false ties and errors of
+        0.06 nats. Products of bf16 numbers are exact in fp32, so on a GPU bf16 inputs with fp32
+        accumulation and output lose nothing; elsewhere the inputs are converted. (TF32, off by default in
+        PyTorch, would break this for fp32 weights on a GPU.)
         """
         if mixes(self.weight) and hidden.dtype == self.weight.dtype:
             z = torch.mm(hidden, self.weight.T, out_dtype=torch.float32, out=out)
@@ -163,6 +168,8 @@ def mixes(x: Tensor) -> bool:
 
 
 def predicting(hidden: Tensor, encoded: "Encoded") -> Tensor:
-    """[T, d] The hidden states that predict a trajectory's response tokens, from the states [>= length, d] of its tokens."""
+    """[T, d] The hidden states that predict a trajectory's response tokens, from the states [>= length, d]
+    of its tokens.
+    """
     rows = [hidden[start - 1 : stop - 1] for start, stop in encoded.turns]
     return rows[0] if len(rows) == 1 else torch.cat(rows) if rows else hidden[:0]

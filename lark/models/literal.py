@@ -1,9 +1,10 @@
 """Tokenise text that other people wrote, so that none of it becomes a control token.
 
-A question, a teacher's response or a benchmark problem may contain `<|im_end|>` or another string that the tokenizer reads as a
-control token. Such a text could close its turn, open another one, or teach the student to stop. `Literal.shield` marks
-every such string in a field before the template is rendered, and `Literal.tokenise` cuts the rendered text at the marks: the
-two halves of `<|im_end|>` are then ordinary text. Control tokens that the template itself writes have no mark.
+A question, a teacher's response or a benchmark problem may contain `<|im_end|>` or another string that the
+tokenizer reads as a control token. Such a text could close its turn, open another one, or teach the student
+to stop. `Literal.shield` marks every such string in a field before the template is rendered, and
+`Literal.tokenise` cuts the rendered text at the marks: the two halves of `<|im_end|>` are then ordinary
+text. Control tokens that the template itself writes have no mark.
 """
 
 import re
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 MARK = "\ufdd0"
 """A noncharacter: it is not valid in any text that is meant to be exchanged."""
 THINKING_TAGS = ("<think>", "</think>")
-"""Tokens of some tokenizers that do not end a turn. A response that contains them as text means the tokens."""
+"""Tokens of some tokenizers that do not end a turn. A response that contains them as text means the tokens.
+"""
 BARRED = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
 """Names of control tokens, such as the headers of tool calls. Not all tokenizers call them special."""
 NAMED = frozenset({"role", "type"})
@@ -31,7 +33,9 @@ class Literal:
     """A tokenizer, and the strings that it would read as control tokens."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", control_ids: Iterable[int] = ()) -> None:
-        """`control_ids`: tokens to treat as control tokens in addition to those that are called special or look like `<|…|>`."""
+        """`control_ids`: tokens to treat as control tokens in addition to those that are called special or
+        look like `<|…|>`.
+        """
         self.tokenizer = tokenizer
         added = tokenizer.added_tokens_decoder.items()
         special = {id for id, token in added if token.special or BARRED.fullmatch(token.content)} | set(
@@ -43,11 +47,16 @@ class Literal:
         self._pattern = re.compile("|".join(map(re.escape, strings))) if strings else None
 
     def shield(self, value: Any) -> Any:
-        """A text, or all texts in a message, with a mark inside every string that would become a control token."""
+        """A text, or all texts in a message, with a mark inside every string that would become a control
+        token.
+        """
         if isinstance(value, str):
             return self._shielded(value)
         if isinstance(value, Mapping):
-            return {self._shielded_key(key): item if _is_name(key, item) else self.shield(item) for key, item in value.items()}
+            return {
+                self._shielded_key(key): item if _is_name(key, item) else self.shield(item)
+                for key, item in value.items()
+            }
         if isinstance(value, Sequence):
             return [self.shield(item) for item in value]
         return value
@@ -80,13 +89,15 @@ class Literal:
         return ids
 
     def check(self, ids: Sequence[int]) -> None:
-        """Refuse ids of a field that contain a control token in spite of the marks (a tokenizer that normalises text)."""
+        """Refuse ids of a field that contain a control token in spite of the marks (a tokenizer that
+        normalises text).
+        """
         found = set(ids) & self.control.keys()
         if found:
             names = ", ".join(sorted(self.control[id] for id in found))
             raise LarkError(
-                f"The tokenizer of {self.tokenizer.name_or_path} turns ordinary text into the control token {names}. Remove the "
-                "trajectories that contain it: pool.special_tokens=drop."
+                f"The tokenizer of {self.tokenizer.name_or_path} turns ordinary text into the control token"
+                f" {names}. Remove the trajectories that contain it: pool.special_tokens=drop."
             )
 
     def offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:

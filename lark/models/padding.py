@@ -1,4 +1,6 @@
-"""Sequences of different lengths as one tensor. Padding is on the right, where causality hides it from real tokens."""
+"""Sequences of different lengths as one tensor. Padding is on the right, where causality hides it from real
+tokens.
+"""
 
 from collections.abc import Sequence
 

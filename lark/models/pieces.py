@@ -1,8 +1,8 @@
 """The bytes of every token of a vocabulary in running text.
 
-Joined and decoded as UTF-8, the bytes of a text's tokens give the text, including characters that are split over several tokens.
-`tokenizer.decode([id])` cannot do this: it gives a replacement character for a part of a character, and some tokenizers drop the
-space before a first word.
+Joined and decoded as UTF-8, the bytes of a text's tokens give the text, including characters that are split
+over several tokens. `tokenizer.decode([id])` cannot do this: it gives a replacement character for a part of
+a character, and some tokenizers drop the space before a first word.
 """
 
 import re
@@ -20,7 +20,9 @@ ANCHOR = "a"
 def vocabulary_pieces(tokenizer: "PreTrainedTokenizerBase") -> tuple[list[bytes], list[bool]]:
     """The bytes of each id, and whether it is a control token. Empty bytes for an id without a token."""
     added = {id: token.content for id, token in tokenizer.added_tokens_decoder.items()}
-    control = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} | set(tokenizer.all_special_ids)
+    control = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
+        tokenizer.all_special_ids
+    )
     names = {id: name for name, id in tokenizer.get_vocab().items()} | added
     pieces = [b""] * (max(names, default=-1) + 1)
     kind = repr(tokenizer.backend_tokenizer.decoder) if tokenizer.is_fast else ""
@@ -44,10 +46,14 @@ def _decoded(tokenizer: "PreTrainedTokenizerBase", name: str) -> str:
 
 
 def _byte_level() -> dict[str, int]:
-    """The byte that each character of a byte-level token means: itself if it is visible, otherwise by its number from 256 on."""
+    """The byte that each character of a byte-level token means: itself if it is visible, otherwise by its
+    number from 256 on.
+    """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]
-    return {chr(byte): byte for byte in visible} | {chr(256 + number): byte for number, byte in enumerate(hidden)}
+    return {chr(byte): byte for byte in visible} | {
+        chr(256 + number): byte for number, byte in enumerate(hidden)
+    }
 
 
 BYTE_LEVEL = _byte_level()

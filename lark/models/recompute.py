@@ -1,4 +1,6 @@
-"""Recompute activations in the backward pass, where gradients of a whole trajectory would not fit into memory otherwise."""
+"""Recompute activations in the backward pass, where gradients of a whole trajectory would not fit into
+memory otherwise.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -9,10 +11,19 @@ if TYPE_CHECKING:
 
 
 def recompute_activations(model: "PreTrainedModel") -> None:
-    """Enable gradient checkpointing. It works only in training mode, where dropout would make the loss random."""
-    dropout = [key for key, value in model.config.to_dict().items() if "drop" in key and isinstance(value, float) and value > 0]
+    """Enable gradient checkpointing. It works only in training mode, where dropout would make the loss
+    random.
+    """
+    dropout = [
+        key
+        for key, value in model.config.to_dict().items()
+        if "drop" in key and isinstance(value, float) and value > 0
+    ]
     if dropout:
-        raise LarkError(f"Exact gradients of a student with {dropout[0]} > 0 would be random: set it to 0 in its config.json.")
+        raise LarkError(
+            f"Exact gradients of a student with {dropout[0]} > 0 would be random: set it to 0 in its"
+            " config.json."
+        )
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.disable_input_require_grads()  # its hook on the embedding is for reentrant checkpoints, and stops forward mode
     model.train()

@@ -4,9 +4,10 @@ What a template writes is found by rendering, never by knowing the template:
 - the prompt P of a turn is the rendering of the messages before it, with the generation prompt, as evaluation sends it;
 - the rendering of the whole conversation must start with P, and what follows up to the token that ends the turn is the turn.
 
-Templates treat thinking in different ways. Some write `reasoning_content` themselves (Qwen3, GLM, gpt-oss). Some open `<think>`
-in the generation prompt and drop the thinking of an answered turn (DeepSeek-R1-Distill): their response is the thinking, the
-closing tag and the answer. Others know nothing of thinking: it is written as text.
+Templates treat thinking in different ways. Some write `reasoning_content` themselves (Qwen3, GLM, gpt-oss).
+Some open `<think>` in the generation prompt and drop the thinking of an answered turn
+(DeepSeek-R1-Distill): their response is the thinking, the closing tag and the answer. Others know nothing
+of thinking: it is written as text.
 """
 
 import contextlib
@@ -56,14 +57,19 @@ class CannotWriteError(LarkError):
 def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **options: Any) -> str:
     """Render messages with the tokenizer's chat template. Errors of the template are reported as such."""
     if isinstance(tokenizer.chat_template, str) and len(tokenizer.chat_template) > LONGEST_TEMPLATE:
-        raise LarkError(f"The chat template of {tokenizer.name_or_path} is longer than {LONGEST_TEMPLATE:,} characters.")
+        raise LarkError(
+            f"The chat template of {tokenizer.name_or_path} is longer than {LONGEST_TEMPLATE:,} characters."
+        )
     try:
         with limited(f"The chat template of {tokenizer.name_or_path}"):
-            text = tokenizer.apply_chat_template(list(messages), tokenize=False, strftime_now=TODAY.strftime, **options)  # type: ignore[arg-type]
+            text = tokenizer.apply_chat_template(
+                list(messages), tokenize=False, strftime_now=TODAY.strftime, **options
+            )  # type: ignore[arg-type]
         assert isinstance(text, str)
         if len(text) > LONGEST:
             raise LarkError(
-                f"The chat template of {tokenizer.name_or_path} writes {len(text):,} characters; at most {LONGEST:,} are allowed."
+                f"The chat template of {tokenizer.name_or_path} writes {len(text):,} characters; at most"
+                f" {LONGEST:,} are allowed."
             )
         text.encode()
     except LarkError:
@@ -89,7 +95,9 @@ class Renderer:
 
     tokenizer: "PreTrainedTokenizerBase"
     thinking: str = "template"
-    """How thinking is written: as the template does (`template`), as a `<think>` block (`text`), or not at all (`drop`)."""
+    """How thinking is written: as the template does (`template`), as a `<think>` block (`text`), or not at
+    all (`drop`).
+    """
     options: Mapping[str, Any] = field(default_factory=dict)
     """Variables for the template, such as enable_thinking."""
 
@@ -116,7 +124,10 @@ class Renderer:
         if ANSWER not in plain:
             self._refuse("does not write the text of an assistant message")
         if not (self.is_verbatim or self.opens_thinking or plain.startswith(prompt)):
-            self._refuse("changes the prompt once it is answered, so the scored prompt would differ from the one at evaluation")
+            self._refuse(
+                "changes the prompt once it is answered, so the scored prompt would differ from the one at"
+                " evaluation"
+            )
         self.end_ids = self._find_ends(user, answer)
         """Tokens that end an assistant's turn; the first ends the last turn of a conversation."""
         self.ends = tuple(str(self.tokenizer.convert_ids_to_tokens(id)) for id in self.end_ids)
@@ -125,7 +136,9 @@ class Renderer:
         self.literal = Literal(self.tokenizer, self.written_ids)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """The text that is sent to the model before it answers. The last one is kept: candidates share their prompt."""
+        """The text that is sent to the model before it answers. The last one is kept: candidates share
+        their prompt.
+        """
         key = (list(messages), tools)
         if self._last is None or self._last[0] != key:
             text = self._render(messages, tools, add_generation_prompt=True)
@@ -134,29 +147,41 @@ class Renderer:
         return self._last[1]
 
     def _check_context(self, messages: Sequence[Message], prompt: str) -> None:
-        """Refuse a prompt without the text of a user turn: the student would answer something else. A system prompt that the
-        template leaves out, as some do, is reported once."""
+        """Refuse a prompt without the text of a user turn: the student would answer something else. A
+        system prompt that the template leaves out, as some do, is reported once.
+        """
         for message in messages:
             content = message.get("content")
-            if message["role"] not in ("system", "user") or not isinstance(content, str) or contains(prompt, content):
+            if (
+                message["role"] not in ("system", "user")
+                or not isinstance(content, str)
+                or contains(prompt, content)
+            ):
                 continue
             if message["role"] == "user":
                 self._refuse(f"does not write the text of a user message as it is ({content.strip()[:40]!r})")
             if not self._lacks_system:
-                log.warning("The chat template of %s leaves out the system prompt.", self.tokenizer.name_or_path)
+                log.warning(
+                    "The chat template of %s leaves out the system prompt.", self.tokenizer.name_or_path
+                )
             self._lacks_system = True
 
     @cached_property
     def generation_prompt(self) -> str:
-        """What the template appends to a conversation to ask for an answer; empty if that is nothing, or cannot be told."""
+        """What the template appends to a conversation to ask for an answer; empty if that is nothing, or
+        cannot be told.
+        """
         user = [{"role": "user", "content": QUESTION}]
         before, prompt = self._render(user), self.prompt(user)
         return prompt[len(before) :] if prompt.startswith(before) else ""
 
     def segments(self, dialogue: Dialogue) -> list[Segment]:
-        """The rendered conversation, cut into context and assistant turns. The last turn has no end-of-turn token."""
+        """The rendered conversation, cut into context and assistant turns. The last turn has no end-of-turn
+        token.
+        """
         shielded = Dialogue(
-            self.literal.shield(list(map(self._without_end, dialogue.messages))), self.literal.shield(dialogue.tools)
+            self.literal.shield(list(map(self._without_end, dialogue.messages))),
+            self.literal.shield(dialogue.tools),
         )
         if shielded.is_single and not uses_tools(shielded):
             return self._cut(shielded)
@@ -181,8 +206,9 @@ class Renderer:
 
     def _leaves_out(self, what: str) -> "CannotWriteError":
         return CannotWriteError(
-            f"The chat template of {self.tokenizer.name_or_path} leaves out {what}. Use pool.turns=last, which keeps earlier turns "
-            "as context, or a template that writes it (student.chat_template=<file>)."
+            f"The chat template of {self.tokenizer.name_or_path} leaves out {what}. Use pool.turns=last,"
+            " which keeps earlier turns as context, or a template that writes it"
+            " (student.chat_template=<file>)."
         )
 
     def _cut(self, shielded: Dialogue) -> list[Segment]:
@@ -190,7 +216,10 @@ class Renderer:
         *before, last = shielded.messages
         if shielded.is_single:
             prompt = self.prompt([self._written(m) for m in before], shielded.tools)
-            return [Segment(prompt, loss=False), Segment(self._last_turn(prompt, before, last, shielded.tools), loss=True)]
+            return [
+                Segment(prompt, loss=False),
+                Segment(self._last_turn(prompt, before, last, shielded.tools), loss=True),
+            ]
         return self._turns(shielded)
 
     def _last_turn(self, prompt: str, before: Sequence[Message], last: Message, tools: Any) -> str:
@@ -218,17 +247,21 @@ class Renderer:
             return f"{gap}{thinking or ''}\n{CLOSE}{after}"
         if thinking:
             raise LarkError(
-                f"The chat template of {self.tokenizer.name_or_path} closes the thinking in its prompt, so a trajectory's "
-                "thinking has no place. Ask the template to think (student.template_options={enable_thinking: true}), or leave the "
-                "thinking out (student.thinking=drop)."
+                f"The chat template of {self.tokenizer.name_or_path} closes the thinking in its prompt, so a"
+                " trajectory's thinking has no place. Ask the template to think"
+                " (student.template_options={enable_thinking: true}), or leave the thinking out"
+                " (student.thinking=drop)."
             )
         raise LarkError(
-            f"The chat template of {self.tokenizer.name_or_path} changes the conversation before a turn once the turn is answered, "
-            f"so the scored prompt would differ from the one at evaluation. {remedy(self.tokenizer)}"
+            f"The chat template of {self.tokenizer.name_or_path} changes the conversation before a turn once"
+            " the turn is answered, so the scored prompt would differ from the one at evaluation."
+            f" {remedy(self.tokenizer)}"
         )
 
     def _after_thinking(self, prompt: str, whole: str) -> str | None:
-        """What an answered turn has after its thinking, in a template whose prompt opens it. None if the turn is not found."""
+        """What an answered turn has after its thinking, in a template whose prompt opens it. None if the
+        turn is not found.
+        """
         before = prompt.rstrip().removesuffix(OPEN)
         if not whole.startswith(before):
             return None
@@ -236,13 +269,17 @@ class Renderer:
         return turn.partition(CLOSE)[2] if turn.lstrip().startswith(OPEN) else f"\n\n{turn}"
 
     def _alone(self, prompt: str, message: Message, tools: Any) -> str | None:
-        """The last turn after a question of its own, for templates that rewrite earlier turns once they are answered (gpt-oss):
-        the prompt is then what the model saw. None if the prompts do not end in the same way."""
+        """The last turn after a question of its own, for templates that rewrite earlier turns once they are
+        answered (gpt-oss): the prompt is then what the model saw. None if the prompts do not end in the
+        same way.
+        """
         user = {"role": "user", "content": QUESTION}
         opening = self._render([user], tools, add_generation_prompt=True)
         whole = self._render([user, message], tools)
         same_end = prompt.endswith(opening[opening.rindex(QUESTION) + len(QUESTION) :])
-        return self._without_last_end(whole[len(opening) :]) if same_end and whole.startswith(opening) else None
+        return (
+            self._without_last_end(whole[len(opening) :]) if same_end and whole.startswith(opening) else None
+        )
 
     def _turns(self, dialogue: Dialogue) -> list[Segment]:
         """Every assistant turn of one rendering of the whole conversation."""
@@ -253,12 +290,15 @@ class Renderer:
             prompt = self.prompt(messages[:index], dialogue.tools)
             if not whole.startswith(prompt):
                 raise LarkError(
-                    f"The chat template of {self.tokenizer.name_or_path} rewrites earlier turns (turn {index + 1} of "
-                    f"{len(messages)}), so they cannot be scored in one conversation. Use pool.turns=last, or a template that "
-                    "keeps them (student.chat_template=<file>)."
+                    f"The chat template of {self.tokenizer.name_or_path} rewrites earlier turns (turn"
+                    f" {index + 1} of {len(messages)}), so they cannot be scored in one conversation. Use"
+                    " pool.turns=last, or a template that keeps them (student.chat_template=<file>)."
                 )
             end = self._end_of(whole, len(prompt), messages, index, dialogue.tools)
-            segments += [Segment(whole[done : len(prompt)], loss=False), Segment(whole[len(prompt) : end], loss=True)]
+            segments += [
+                Segment(whole[done : len(prompt)], loss=False),
+                Segment(whole[len(prompt) : end], loss=True),
+            ]
             done = end
         return segments
 
@@ -270,15 +310,15 @@ class Renderer:
         other = self._render([*messages[: index + 1], following, *messages[index + 2 :]], tools)
         if whole == other:
             raise CannotWriteError(
-                f"The chat template of {self.tokenizer.name_or_path} leaves out turn {index + 2} ({following['role']}). Set "
-                "student.chat_template to a Jinja file that writes it."
+                f"The chat template of {self.tokenizer.name_or_path} leaves out turn {index + 2}"
+                f" ({following['role']}). Set student.chat_template to a Jinja file that writes it."
             )
         limit = next((i for i, (a, b) in enumerate(zip(whole, other, strict=False)) if a != b), len(whole))
         found = [(at + len(end)) for end in self.ends if (at := whole.rfind(end, start, limit)) >= 0]
         if not found:
             raise LarkError(
-                f"The chat template of {self.tokenizer.name_or_path} does not end turn {index + 1} with an end-of-turn token. Use "
-                "pool.turns=last."
+                f"The chat template of {self.tokenizer.name_or_path} does not end turn {index + 1} with an"
+                " end-of-turn token. Use pool.turns=last."
             )
         return max(found)
 
@@ -290,7 +330,9 @@ class Renderer:
         if message["role"] != "assistant" or in_its_place:
             return self._message(message)
         if self.thinking == "drop":
-            return self._message({**message, "content": split_thinking(message)[1], "reasoning_content": None})
+            return self._message(
+                {**message, "content": split_thinking(message)[1], "reasoning_content": None}
+            )
         return self._message({**message, "content": as_text(message), "reasoning_content": None})
 
     def _message(self, message: Message) -> dict[str, Any]:
@@ -300,7 +342,9 @@ class Renderer:
         return {"content": "", **values, **(dict.fromkeys(THINKING_KEYS, thinking) if thinking else {})}
 
     def _without_end(self, message: Message) -> Message:
-        """The message without an end of turn that was stored with an assistant's text: there must not be two."""
+        """The message without an end of turn that was stored with an assistant's text: there must not be
+        two.
+        """
         content = message.get("content")
         if message["role"] != "assistant" or not isinstance(content, str):
             return message
@@ -312,14 +356,20 @@ class Renderer:
     def _without_last_end(self, text: str) -> str:
         """The text of the last turn without its end token and the white space after that."""
         left, found = text.rstrip(), text
-        while end := next((end for end in (*self.ends, self.tokenizer.eos_token) if end and left.endswith(end)), None):
+        while end := next(
+            (end for end in (*self.ends, self.tokenizer.eos_token) if end and left.endswith(end)), None
+        ):
             left = left.removesuffix(end)
-            found = left if end in self.ends else found  # Phi writes the end of text after the end of the last turn
+            found = (
+                left if end in self.ends else found
+            )  # Phi writes the end of text after the end of the last turn
             left = left.rstrip()
         return found
 
     def _find_ends(self, user: Message, answer: Message) -> tuple[int, ...]:
-        """Tokens that close an assistant's turn, found by rendering one at the end and one followed by a user turn."""
+        """Tokens that close an assistant's turn, found by rendering one at the end and one followed by a
+        user turn.
+        """
         found, special = [], added_tokens(self.tokenizer)
         for messages in ([user, answer], [user, answer, user]):
             with contextlib.suppress(LarkError):
@@ -328,8 +378,8 @@ class Renderer:
                 found += [token for token in tail if token in special][:1]
         if not found:
             raise LarkError(
-                f"The chat template of {self.tokenizer.name_or_path} ends an answer with no special token, so generation would "
-                f"never stop. {remedy(self.tokenizer)}"
+                f"The chat template of {self.tokenizer.name_or_path} ends an answer with no special token, so"
+                f" generation would never stop. {remedy(self.tokenizer)}"
             )
         return tuple(dict.fromkeys(found))
 
@@ -346,13 +396,17 @@ def added_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[int]:
     return set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
 
 
-def control_tokens(tokenizer: "PreTrainedTokenizerBase", variables: Mapping[str, Any] | None = None) -> set[int]:
+def control_tokens(
+    tokenizer: "PreTrainedTokenizerBase", variables: Mapping[str, Any] | None = None
+) -> set[int]:
     """The added tokens that the template writes around the turns of a conversation."""
     system, user, answer = ({"role": role, "content": "x"} for role in ("system", "user", "assistant"))
     found: set[int] = set()
     for messages in ([user, answer, user], [system, user], [user]):
         with contextlib.suppress(LarkError):  # some templates refuse a system turn
-            text = render(tokenizer, messages, **{**(variables or {}), "add_generation_prompt": messages[-1] is user})
+            text = render(
+                tokenizer, messages, **{**(variables or {}), "add_generation_prompt": messages[-1] is user}
+            )
             found |= set(Literal(tokenizer).tokenise(text))
     return found & added_tokens(tokenizer)
 

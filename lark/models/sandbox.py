@@ -1,8 +1,8 @@
 """Limits for chat templates, which come with a model and can contain anything.
 
-Transformers renders them in Jinja's sandbox, which keeps them from reading files and calling code, but not from computing
-forever. Here a template also has limits on its size, time and memory. Arithmetic on huge integers runs in C and cannot be
-interrupted, so it is refused.
+Transformers renders them in Jinja's sandbox, which keeps them from reading files and calling code, but not
+from computing forever. Here a template also has limits on its size, time and memory. Arithmetic on huge
+integers runs in C and cannot be interrupted, so it is refused.
 """
 
 import contextlib
@@ -24,7 +24,9 @@ BITS = 4096
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """The sandbox of transformers, with a limit on integers and without chance: a prompt is the same in every process."""
+    """The sandbox of transformers, with a limit on integers and without chance: a prompt is the same in
+    every process.
+    """
 
     intercepted_binops = frozenset({"*", "**"})
 
@@ -52,7 +54,9 @@ def _install() -> None:
 
 @contextlib.contextmanager
 def limited(what: str) -> Iterator[None]:
-    """Time and memory limits for rendering one conversation. `what` names the template in the error message."""
+    """Time and memory limits for rendering one conversation. `what` names the template in the error
+    message.
+    """
     _install()
     said = f"{what} does not finish within {SECONDS:g} seconds: check it for loops."
     with time_limit(SECONDS, said), memory_limit(BYTES):

@@ -1,8 +1,8 @@
 """The shape of a student without its weights: sizes, context, parameters. Imports no model code.
 
-architectures/ has the shapes of the students in conf/student/ and of the paper's judge, so that a run can be planned and
-checked before anything is downloaded. Each file is a `config.json` that transformers can read; tests build it on the meta
-device.
+architectures/ has the shapes of the students in conf/student/ and of the paper's judge, so that a run can
+be planned and checked before anything is downloaded. Each file is a `config.json` that transformers can
+read; tests build it on the meta device.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,9 @@ ARCHITECTURES = Path(__file__).parent / "architectures"
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder of the Llama family (including Qwen-2.5 and Qwen-3), which determine its cost and memory."""
+    """Sizes of a decoder of the Llama family (including Qwen-2.5 and Qwen-3), which determine its cost and
+    memory.
+    """
 
     layers: int
     hidden: int
@@ -80,7 +82,9 @@ class Shape:
     @property
     def parameters(self) -> int:
         biases = self.layers * (self.attention_width + 2 * self.kv_width) if self.qkv_bias else 0
-        norms = (2 * self.layers + 1) * self.hidden + (2 * self.layers * self.head_size if self.qk_norm else 0)
+        norms = (2 * self.layers + 1) * self.hidden + (
+            2 * self.layers * self.head_size if self.qk_norm else 0
+        )
         return self.backbone_matrices + biases + norms + self.head * (1 if self.tied else 2)
 
 
@@ -88,7 +92,9 @@ LARGEST = 2**40
 
 
 def _count(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """A size. Raises KeyError if it is missing, or has the form of another family (a list); LarkError if it is not a size."""
+    """A size. Raises KeyError if it is missing, or has the form of another family (a list); LarkError if it
+    is not a size.
+    """
     value = default if config.get(key) is None else config[key]
     if value is None or isinstance(value, list | dict):
         raise KeyError(key)
@@ -98,7 +104,9 @@ def _count(config: Mapping[str, Any], key: str, default: int | None = None) -> i
 
 
 def config_of(student: Student) -> dict[str, Any] | None:
-    """The student's `config.json` from its folder, architectures/ or the hub's cache. None if it is in none of them."""
+    """The student's `config.json` from its folder, architectures/ or the hub's cache. None if it is in none
+    of them.
+    """
     folder = DEMO if student.path == "demo" else Path(student.path).expanduser()
     if (folder / "config.json").is_file():
         return _read(folder / "config.json", student)
@@ -114,18 +122,24 @@ def _read(path: Path, student: Student) -> dict[str, Any]:
     try:
         return read_object(path)
     except LarkError as error:
-        raise LarkError(f"{student.setting}.path={student.path}: its config.json cannot be read ({error})") from error
+        raise LarkError(
+            f"{student.setting}.path={student.path}: its config.json cannot be read ({error})"
+        ) from error
 
 
 def shape_of(student: Student) -> Shape | None:
-    """The student's shape, or None if it is unknown without downloading, or if the student is of another family."""
+    """The student's shape, or None if it is unknown without downloading, or if the student is of another
+    family.
+    """
     config = config_of(student)
     try:
         return None if config is None else Shape.of(config)
     except KeyError:
         return None
     except LarkError as error:
-        raise LarkError(f"{student.setting}.path={student.path}: config.json: {error}. Download the model again.") from error
+        raise LarkError(
+            f"{student.setting}.path={student.path}: config.json: {error}. Download the model again."
+        ) from error
 
 
 def _cached(student: Student) -> Path | None:

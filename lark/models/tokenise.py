@@ -1,8 +1,9 @@
 """Tokenise many texts with all threads of the tokenizers library.
 
-The library splits a batch of texts over RAYON_NUM_THREADS threads (set by launch.py). A fast tokenizer's backend is called
-directly: `PreTrainedTokenizerBase.__call__` would convert every batch to Python lists of ids, masks and types on one thread,
-which takes longer than tokenising and does not get faster with more cores.
+The library splits a batch of texts over RAYON_NUM_THREADS threads (set by launch.py). A fast tokenizer's
+backend is called directly: `PreTrainedTokenizerBase.__call__` would convert every batch to Python lists of
+ids, masks and types on one thread, which takes longer than tokenising and does not get faster with more
+cores.
 """
 
 from array import array
@@ -26,7 +27,9 @@ class Tokens:
     """Start and end of each token in the text, if requested."""
 
 
-def tokenise(tokenizer: "PreTrainedTokenizerBase", texts: Iterable[str], offsets: bool = False) -> Iterator[Tokens]:
+def tokenise(
+    tokenizer: "PreTrainedTokenizerBase", texts: Iterable[str], offsets: bool = False
+) -> Iterator[Tokens]:
     """Yield the tokens of each text, in order, without the special tokens that the tokenizer would add.
 
     `offsets` needs a fast tokenizer.
@@ -45,17 +48,24 @@ def joined(parts: Iterable[Sequence[int]]) -> "array[int]":
 
 
 def uses_backend(tokenizer: "PreTrainedTokenizerBase") -> bool:
-    """Whether the tokenizer's class leaves encoding to the tokenizers library. A few classes change the text in Python first."""
+    """Whether the tokenizer's class leaves encoding to the tokenizers library. A few classes change the
+    text in Python first.
+    """
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
 
     methods = ("__call__", "_encode_plus", "_batch_encode_plus")
-    own = [name for name in methods if getattr(type(tokenizer), name, None) is not getattr(PreTrainedTokenizerFast, name, None)]
+    own = [
+        name
+        for name in methods
+        if getattr(type(tokenizer), name, None) is not getattr(PreTrainedTokenizerFast, name, None)
+    ]
     return tokenizer.is_fast and not own
 
 
 def _by_backend(tokenizer: "PreTrainedTokenizerBase", texts: list[str], offsets: bool) -> Iterator[Tokens]:
     backend = tokenizer.backend_tokenizer
-    # tokenizer.json may ask for truncation and padding; `PreTrainedTokenizerBase.__call__` turns them off too.
+    # tokenizer.json may ask for truncation and padding; `PreTrainedTokenizerBase.__call__` turns them off
+    # too.
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens

@@ -1,7 +1,9 @@
-"""Tools as text, for chat templates that have no place for them, and what a template leaves out of a conversation.
+"""Tools as text, for chat templates that have no place for them, and what a template leaves out of a
+conversation.
 
-Many templates do not write tool calls, tool results or the descriptions of tools: they drop them without an error. Such parts are
-then written as text, in the form that most models with tools use: `<tool_call>{"name": …, "arguments": …}</tool_call>`.
+Many templates do not write tool calls, tool results or the descriptions of tools: they drop them without an
+error. Such parts are then written as text, in the form that most models with tools use:
+`<tool_call>{"name": …, "arguments": …}</tool_call>`.
 """
 
 import contextlib
@@ -14,7 +16,10 @@ from typing import Any
 from lark.errors import LarkError
 from lark.models.dialogue import Dialogue, Message, split_thinking
 
-OFFER = 'You can call these tools with <tool_call>{{"name": ..., "arguments": ...}}</tool_call>:\n<tools>\n{}\n</tools>'
+OFFER = (
+    'You can call these tools with <tool_call>{{"name": ..., "arguments":'
+    " ...}}</tool_call>:\n<tools>\n{}\n</tools>"
+)
 
 
 def uses_tools(dialogue: Dialogue) -> bool:
@@ -25,7 +30,9 @@ def forms(dialogue: Dialogue) -> Iterator[Dialogue]:
     """The conversation as it is, then in forms that more templates can write, if it has tools."""
     yield dialogue
     if uses_tools(dialogue):
-        yield replace(dialogue, messages=[_with_arguments_as_text(m) for m in dialogue.messages])  # DeepSeek's templates
+        yield replace(
+            dialogue, messages=[_with_arguments_as_text(m) for m in dialogue.messages]
+        )  # DeepSeek's templates
         text = [_with_calls_as_text(m) for m in dialogue.messages]
         if dialogue.tools:
             text = _with_offer(text, OFFER.format("\n".join(_json(tool) for tool in dialogue.tools)))
@@ -34,9 +41,14 @@ def forms(dialogue: Dialogue) -> Iterator[Dialogue]:
 
 
 def written_by(render: Callable[[Sequence[Message], Any], str]) -> frozenset[str]:
-    """Which of tools (their descriptions) and results a chat template writes, found by rendering a short conversation."""
+    """Which of tools (their descriptions) and results a chat template writes, found by rendering a short
+    conversation.
+    """
     nothing = {"type": "object", "properties": {}}
-    tool = {"type": "function", "function": {"name": "offered_tool", "description": "", "parameters": nothing}}
+    tool = {
+        "type": "function",
+        "function": {"name": "offered_tool", "description": "", "parameters": nothing},
+    }
     call = {"id": "call_1", "type": "function", "function": {"name": "called_tool", "arguments": {"x": "1"}}}
     messages: list[Message] = [
         {"role": "user", "content": "How many?"},
@@ -52,11 +64,13 @@ def written_by(render: Callable[[Sequence[Message], Any], str]) -> frozenset[str
     return frozenset(name for name, mark in marks.items() if any(mark in text for text in texts))
 
 
-def left_out(dialogue: Dialogue, turns: Sequence[str], whole: str, thinking: bool, written: Collection[str]) -> str | None:
+def left_out(
+    dialogue: Dialogue, turns: Sequence[str], whole: str, thinking: bool, written: Collection[str]
+) -> str | None:
     """What a rendered conversation lacks, or None.
 
-    turns: the text of the assistant turns that carry loss. thinking: whether their thinking is to be written. written: what the
-    template writes (`written_by`).
+    turns: the text of the assistant turns that carry loss. thinking: whether their thinking is to be
+    written. written: what the template writes (`written_by`).
     """
     for index, text in zip(dialogue.turns, turns, strict=True):
         message = dialogue.messages[index]
@@ -104,13 +118,16 @@ def _with_arguments_as_text(message: Message) -> Message:
     return {
         **message,
         "tool_calls": [
-            {**call, "function": {**call["function"], "arguments": text}} for call, text in zip(calls, texts, strict=True)
+            {**call, "function": {**call["function"], "arguments": text}}
+            for call, text in zip(calls, texts, strict=True)
         ],
     }
 
 
 def _with_calls_as_text(message: Message) -> Message:
-    calls = [f"<tool_call>\n{_json(call['function'])}\n</tool_call>" for call in message.get("tool_calls") or ()]
+    calls = [
+        f"<tool_call>\n{_json(call['function'])}\n</tool_call>" for call in message.get("tool_calls") or ()
+    ]
     if not calls:
         return message
     content = "\n".join([*([message["content"]] if message.get("content") else []), *calls])
@@ -118,14 +135,18 @@ def _with_calls_as_text(message: Message) -> Message:
 
 
 def _with_offer(messages: Sequence[Message], offer: str) -> list[Message]:
-    """The offer at the end of the system turn, or before the first question: not every template has a system turn."""
+    """The offer at the end of the system turn, or before the first question: not every template has a
+    system turn.
+    """
     first, *rest = messages
     parts = (first["content"], offer) if first["role"] == "system" else (offer, first["content"])
     return [{**first, "content": "\n\n".join(part for part in parts if part)}, *rest]
 
 
 def _results_as_user_turns(messages: Sequence[Message]) -> Iterator[Mapping[str, Any]]:
-    """Results that follow one another become one turn, because many templates want users and assistants to alternate."""
+    """Results that follow one another become one turn, because many templates want users and assistants to
+    alternate.
+    """
     results: list[str] = []
     for message in messages:
         if message["role"] == "tool":

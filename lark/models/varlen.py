@@ -1,16 +1,17 @@
 """Causal attention within each trajectory of a pack, without a mask.
 
-On a GPU the kernel is `torch.nn.attention.varlen.varlen_attn`, the FlashAttention that PyTorch contains: nothing has to be
-built or installed. It needs half precision, an Ampere GPU or newer, and has no dropout. Everywhere else `sdpa_per_segment`
-computes the same function from the same arguments with one call of the causal sdpa kernel per trajectory.
+On a GPU the kernel is `torch.nn.attention.varlen.varlen_attn`, the FlashAttention that PyTorch contains:
+nothing has to be built or installed. It needs half precision, an Ampere GPU or newer, and has no dropout.
+Everywhere else `sdpa_per_segment` computes the same function from the same arguments with one call of the
+causal sdpa kernel per trajectory.
 
 The functions here are registered with transformers under two names (`student.attention` in parentheses):
 
     varlen         (varlen)  the GPU kernel where it applies, else `sdpa_per_segment`.
     sdpa_segments  (sdpa)    `sdpa_per_segment` on every device.
 
-In a pack for sdpa_segments, trajectories that begin alike can share their beginning: the row holds it once, and a later
-trajectory is a segment with a prefix (`Segments.prefixes`).
+In a pack for sdpa_segments, trajectories that begin alike can share their beginning: the row holds it once,
+and a later trajectory is a segment with a prefix (`Segments.prefixes`).
 """
 
 import inspect
@@ -50,8 +51,9 @@ _passes_window: set[type] = set()
 class Segments:
     """Where the trajectories of a pack begin and end.
 
-    Made once per micro-batch, from lengths that are known on the host. Kernels need the boundaries on the device and the
-    longest length as a number; to derive either from position ids, every layer would have to wait for the device.
+    Made once per micro-batch, from lengths that are known on the host. Kernels need the boundaries on the
+    device and the longest length as a number; to derive either from position ids, every layer would have to
+    wait for the device.
     """
 
     boundaries: Tensor
@@ -59,8 +61,9 @@ class Segments:
     longest: int
     """Tokens of the longest segment, with its prefix."""
     prefixes: tuple[Tensor, ...] | None = None
-    """For each segment, where in the row the tokens before its first are: [0 … length of its prefix] int64. None: no segment
-    has a prefix. Only sdpa_segments computes them."""
+    """For each segment, where in the row the tokens before its first are: [0 … length of its prefix] int64.
+    None: no segment has a prefix. Only sdpa_segments computes them.
+    """
 
     @classmethod
     def of(cls, lengths: Sequence[int], prefixes: Sequence[Tensor] | None = None) -> "Segments":
@@ -70,13 +73,19 @@ class Segments:
         return cls(bounds, longest, None if prefixes is None else tuple(prefixes))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Segments":
-        prefixes = None if self.prefixes is None else tuple(x.to(device, non_blocking=non_blocking) for x in self.prefixes)
+        prefixes = (
+            None
+            if self.prefixes is None
+            else tuple(x.to(device, non_blocking=non_blocking) for x in self.prefixes)
+        )
         return Segments(self.boundaries.to(device, non_blocking=non_blocking), self.longest, prefixes)
 
     def arguments(self, model: nn.Module) -> dict[str, Any]:
-        """Arguments for a model or its backbone, under the names that flash attention in transformers reads too.
+        """Arguments for a model or its backbone, under the names that flash attention in transformers reads
+        too.
 
-        Empty if the model does not pass unknown arguments on to its layers. Attention then uses the position ids.
+        Empty if the model does not pass unknown arguments on to its layers. Attention then uses the
+        position ids.
         """
         if not takes_keywords(type(model).forward):
             return {}
@@ -92,14 +101,18 @@ def takes_keywords(forward: Callable[..., Any]) -> bool:
 
 
 def _segments(arguments: dict[str, Any], position_ids: Tensor | None, length: int) -> Segments:
-    """The segments of one row: those in `arguments`, or else each run of positions that rise by 1 ([0 1 2 0 1]: 3 and 2)."""
+    """The segments of one row: those in `arguments`, or else each run of positions that rise by 1 ([0 1 2 0
+    1]: 3 and 2).
+    """
     boundaries, longest = arguments.get("cu_seq_lens_q"), arguments.get("max_length_q")
     if boundaries is not None and longest is not None:
         return Segments(boundaries, longest, arguments.get("prefixes"))
     if position_ids is None:
         return Segments.of([length])
     starts = (position_ids[0].diff() != 1).nonzero().squeeze(1).add(1).tolist()
-    return Segments.of([stop - start for start, stop in pairwise([0, *starts, length])]).to(position_ids.device)
+    return Segments.of([stop - start for start, stop in pairwise([0, *starts, length])]).to(
+        position_ids.device
+    )
 
 
 def packed_attention(
@@ -116,7 +129,8 @@ def packed_attention(
     gpu_kernel: bool = True,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """query [1, heads, t, head_dim] -> [1, t, heads, head_dim]. The signature is that of transformers' attention functions.
+    """query [1, heads, t, head_dim] -> [1, t, heads, head_dim]. The signature is that of transformers'
+    attention functions.
 
     Everything that is not a whole pack (a mask, several rows, a cache) uses ordinary sdpa.
     """
@@ -131,7 +145,15 @@ def packed_attention(
     window = window if segments is not None and window is not None and window < segments.longest else None
     if segments is None or (len(segments.boundaries) == 2 and window is None):
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            is_causal=is_causal,
+            **kwargs,
         )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     bounds = (segments.boundaries, segments.boundaries, segments.longest, segments.longest)
@@ -168,13 +190,15 @@ def sdpa_per_segment(
     dropout: float = 0.0,
     prefixes: Sequence[Tensor] | None = None,
 ) -> Tensor:
-    """`varlen_attn` on any device and in any precision: query [T, heads, d], key and value [T, kv_heads, d] -> [T, heads, d].
+    """`varlen_attn` on any device and in any precision: query [T, heads, d], key and value [T, kv_heads, d]
+    -> [T, heads, d].
 
-    The same arguments, for causal attention of segments that are the same in queries and keys. `max_q` and `max_k` are not
-    needed. Costs Σ t_i² (with a window w: Σ t_i w) and holds no mask of a whole segment.
+    The same arguments, for causal attention of segments that are the same in queries and keys. `max_q` and
+    `max_k` are not needed. Costs Σ t_i² (with a window w: Σ t_i w) and holds no mask of a whole segment.
 
-    `prefixes`: attention of a segment's prefix is computed again and left out, because the causal kernel needs as many queries
-    as keys. That is cheap compared with the layers' matrix products, which run on a shared prefix once.
+    `prefixes`: attention of a segment's prefix is computed again and left out, because the causal kernel
+    needs as many queries as keys. That is cheap compared with the layers' matrix products, which run on a
+    shared prefix once.
     """
     edges = list(pairwise(cu_seq_q.tolist()))
     nothing = torch.arange(0, device=query.device)
@@ -182,7 +206,9 @@ def sdpa_per_segment(
     for (start, stop), prefix in zip(edges, prefixes or [nothing] * len(edges), strict=True):
         before = len(prefix)
         size = before + stop - start
-        packed = (torch.cat([x[prefix], x[start:stop]]) if before else x[start:stop] for x in (query, key, value))
+        packed = (
+            torch.cat([x[prefix], x[start:stop]]) if before else x[start:stop] for x in (query, key, value)
+        )
         q, k, v = (x.transpose(0, 1)[None] for x in packed)
         if 0 <= window_size[0] < size - 1:
             attended = _windowed_sdpa(q, k, v, window_size[0] + 1, scale, enable_gqa, dropout)
@@ -195,9 +221,17 @@ def sdpa_per_segment(
 
 
 def _windowed_sdpa(
-    query: Tensor, key: Tensor, value: Tensor, window: int, scale: float | None, enable_gqa: bool, dropout: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: int,
+    scale: float | None,
+    enable_gqa: bool,
+    dropout: float,
 ) -> Tensor:
-    """Causal attention of [1, heads, n, d] to the last `window` tokens, in blocks of queries with the keys that they see."""
+    """Causal attention of [1, heads, n, d] to the last `window` tokens, in blocks of queries with the keys
+    that they see.
+    """
     if enable_gqa:  # with a mask, kernels need as many keys as queries
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
     length, block = query.shape[2], max(window, SMALLEST_BLOCK)
@@ -216,7 +250,9 @@ def _windowed_sdpa(
 
 
 def _precision(value: Tensor) -> torch.dtype:
-    """The precision that attention runs in. Custom kernels are not part of autocast, and rotary embeddings return float32."""
+    """The precision that attention runs in. Custom kernels are not part of autocast, and rotary embeddings
+    return float32.
+    """
     kind = value.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
 
@@ -247,12 +283,20 @@ def _has_kernel(device: torch.device) -> bool:
 @cache
 def _report(reason: str) -> None:
     """Log a reason once."""
-    log.warning("PyTorch's variable-length attention is not used: %s. Using one sdpa call per trajectory.", reason)
+    log.warning(
+        "PyTorch's variable-length attention is not used: %s. Using one sdpa call per trajectory.", reason
+    )
 
 
 def _refuse_unknown(module: nn.Module, kwargs: dict[str, Any]) -> None:
-    """Attention with a soft cap, sinks or position biases is a different function, which sdpa would silently not compute."""
-    extras = {"softcap": "a soft cap on attention scores", "s_aux": "attention sinks", "position_bias": "position biases"}
+    """Attention with a soft cap, sinks or position biases is a different function, which sdpa would
+    silently not compute.
+    """
+    extras = {
+        "softcap": "a soft cap on attention scores",
+        "s_aux": "attention sinks",
+        "position_bias": "position biases",
+    }
     for name, what in extras.items():
         if kwargs.get(name) is not None:
             raise LarkError(
@@ -270,22 +314,35 @@ def packed_mask(
     use_vmap: bool = False,
     **kwargs: Any,
 ) -> Tensor | None:
-    """None if `packed_attention` needs no mask. Padding, a cache or another pattern need sdpa's, which also separates packs.
+    """None if `packed_attention` needs no mask. Padding, a cache or another pattern need sdpa's, which also
+    separates packs.
 
-    A sliding window needs no mask if the model's layers pass it to the attention function. Not all families do: whether
-    this one does is known after its first forward pass.
+    A sliding window needs no mask if the model's layers pass it to the attention function. Not all families
+    do: whether this one does is known after its first forward pass.
     """
     config = kwargs.get("config")
     windowed = local_size is not None
-    applied = batch_size == 1 and local_size == getattr(config, "sliding_window", None) and type(config) in _passes_window
+    applied = (
+        batch_size == 1
+        and local_size == getattr(config, "sliding_window", None)
+        and type(config) in _passes_window
+    )
     if attention_mask is None and q_length == kv_length and not use_vmap and (applied or not windowed):
         return None
     return sdpa_mask(
-        batch_size=batch_size, q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, local_size=local_size,
-        use_vmap=use_vmap, **kwargs,
-    )  # fmt: skip
+        batch_size=batch_size,
+        q_length=q_length,
+        kv_length=kv_length,
+        attention_mask=attention_mask,
+        local_size=local_size,
+        use_vmap=use_vmap,
+        **kwargs,
+    )
 
 
-for _name, _attention in ((VARLEN, packed_attention), (SEGMENTS, partial(packed_attention, gpu_kernel=False))):
+for _name, _attention in (
+    (VARLEN, packed_attention),
+    (SEGMENTS, partial(packed_attention, gpu_kernel=False)),
+):
     AttentionInterface.register(_name, _attention)
     AttentionMaskInterface.register(_name, packed_mask)

@@ -1,7 +1,8 @@
 """Weights are loaded completely or not at all.
 
-Transformers fills a tensor that a checkpoint lacks with random numbers, different ones in every process, and only warns. Here
-missing, unexpected, duplicated and ill-fitting tensors are errors, and so are weights in pickles, which can execute code.
+Transformers fills a tensor that a checkpoint lacks with random numbers, different ones in every process,
+and only warns. Here missing, unexpected, duplicated and ill-fitting tensors are errors, and so are weights
+in pickles, which can execute code.
 """
 
 import contextlib
@@ -36,18 +37,20 @@ SHOWN = 3
 
 
 def check_files(path: str, what: str) -> None:
-    """Refuse a local folder whose weights are not safetensors, are listed outside of it, or contain a tensor twice.
+    """Refuse a local folder whose weights are not safetensors, are listed outside of it, or contain a
+    tensor twice.
 
-    Also a folder from which programs would load different weights: an adapter, which transformers completes with a model from
-    elsewhere, or several files without an index, of which transformers reads one and vLLM all.
+    Also a folder from which programs would load different weights: an adapter, which transformers completes
+    with a model from elsewhere, or several files without an index, of which transformers reads one and vLLM
+    all.
     """
     folder = Path(path)
     if not folder.is_dir():
         return
     if (folder / ADAPTER).exists():
         raise LarkError(
-            f"{what}: the folder has an {ADAPTER}, so it is an adapter for another model. Merge the adapter into its model, and "
-            "give the merged model's folder."
+            f"{what}: the folder has an {ADAPTER}, so it is an adapter for another model. Merge the adapter"
+            " into its model, and give the merged model's folder."
         )
     files = sorted(folder.glob("*.safetensors"))
     listed = _listed_files(folder, what) if (folder / INDEX).exists() else {}
@@ -55,30 +58,38 @@ def check_files(path: str, what: str) -> None:
         others = [file.name for file in files if file.name not in listed.values()]
         if others:
             raise LarkError(
-                f"{what}: {others[0]} is in the folder, but {INDEX} does not name it, so programs would load different weights. "
-                "Remove the file that does not belong to the model."
+                f"{what}: {others[0]} is in the folder, but {INDEX} does not name it, so programs would load"
+                " different weights. Remove the file that does not belong to the model."
             )
     if not files:
-        pickled = next((p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in sorted(folder.glob(pattern))), None)
+        pickled = next(
+            (p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in sorted(folder.glob(pattern))), None
+        )
         found = f" ({pickled} is a pickle, which can execute code)" if pickled else ""
-        raise LarkError(f"{what}: the folder has no safetensors weights{found}. Convert the model to safetensors.")
+        raise LarkError(
+            f"{what}: the folder has no safetensors weights{found}. Convert the model to safetensors."
+        )
     seen: dict[str, str] = {}
     for file in files:
         for name in _tensors(file, what):
             if name in seen:
-                raise LarkError(f"{what}: the tensor {name} is in {seen[name]} and in {file.name}. Remove one of them.")
+                raise LarkError(
+                    f"{what}: the tensor {name} is in {seen[name]} and in {file.name}. Remove one of them."
+                )
             seen[name] = file.name
     _check_config(folder, seen, what)
     if not listed and [file.name for file in files] != [SINGLE]:
         other = next(file.name for file in files if file.name != SINGLE)
         raise LarkError(
-            f"{what}: {INDEX} is missing, and {other} is not the usual file {SINGLE}, so it is unclear which files belong to the "
-            "model. Download the model again, or remove the files that do not belong to it."
+            f"{what}: {INDEX} is missing, and {other} is not the usual file {SINGLE}, so it is unclear which"
+            " files belong to the model. Download the model again, or remove the files that do not belong"
+            " to it."
         )
     for name, file_name in listed.items():
         if seen.get(name) != file_name:
             raise LarkError(
-                f"{what}: {INDEX} names {file_name} for the tensor {name}, but it is not in it. Get the model again."
+                f"{what}: {INDEX} names {file_name} for the tensor {name}, but it is not in it. Get the model"
+                " again."
             )
 
 
@@ -88,10 +99,12 @@ def _check_config(folder: Path, seen: Mapping[str, str], what: str) -> None:
     if config.get("tie_word_embeddings") is True:
         _check_tied(folder, seen, what)
     layers = config.get("num_hidden_layers")
-    if isinstance(layers, int) and layers > len(seen):  # a model with billions of layers would be built for hours
+    if isinstance(layers, int) and layers > len(
+        seen
+    ):  # a model with billions of layers would be built for hours
         raise LarkError(
-            f"{what}: config.json has {layers} layers, but the checkpoint has only {len(seen)} tensors. The weights and "
-            "config.json do not belong together, or the download is incomplete."
+            f"{what}: config.json has {layers} layers, but the checkpoint has only {len(seen)} tensors. The"
+            " weights and config.json do not belong together, or the download is incomplete."
         )
 
 
@@ -106,8 +119,8 @@ def check_size(path: str, config: PretrainedConfig, what: str) -> None:
     described = sum(parameter.numel() for parameter in model.parameters())
     if described > 2 * stored:
         raise LarkError(
-            f"{what}: config.json describes a model with {described:,} parameters, but the checkpoint has {stored:,}. The weights "
-            "and config.json do not belong together, or the download is incomplete."
+            f"{what}: config.json describes a model with {described:,} parameters, but the checkpoint has"
+            f" {stored:,}. The weights and config.json do not belong together, or the download is incomplete."
         )
 
 
@@ -117,19 +130,23 @@ def _elements(file: Path) -> int:
 
 
 def _check_tied(folder: Path, seen: Mapping[str, str], what: str) -> None:
-    """Refuse a head of its own in a checkpoint whose config says that the embeddings are the head: transformers would use the
-    head, and vLLM the embeddings."""
+    """Refuse a head of its own in a checkpoint whose config says that the embeddings are the head:
+    transformers would use the head, and vLLM the embeddings.
+    """
     embeddings = [name for name in seen if name.endswith("embed_tokens.weight")]
     if HEAD not in seen or len(embeddings) != 1:
         return
     try:
         head, embedding = (_tensor(folder / seen[name], name) for name in (HEAD, embeddings[0]))
     except (SafetensorError, OSError) as error:
-        raise LarkError(f"{what}: {HEAD} cannot be read ({first_line(error)}). Download the model again.") from error
+        raise LarkError(
+            f"{what}: {HEAD} cannot be read ({first_line(error)}). Download the model again."
+        ) from error
     if not torch.equal(head, embedding):
         raise LarkError(
-            f"{what}: `tie_word_embeddings` in config.json says that {embeddings[0]} is the head too, but the checkpoint has "
-            f"another {HEAD}, so programs would load different weights. Set it to false, or remove {HEAD}."
+            f"{what}: `tie_word_embeddings` in config.json says that {embeddings[0]} is the head too, but the"
+            f" checkpoint has another {HEAD}, so programs would load different weights. Set it to false, or"
+            f" remove {HEAD}."
         )
 
 
@@ -150,11 +167,16 @@ class Displacement:
 
 
 def displacement(folder: Path, start: Path) -> Displacement:
-    """The distance between two students saved in the same layout, tensor by tensor: neither is in memory as a whole."""
+    """The distance between two students saved in the same layout, tensor by tensor: neither is in memory as
+    a whole.
+    """
     changed = 0.0
     original = 0.0
     for file in sorted(start.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as before, safe_open(folder / file.name, framework="pt") as after:
+        with (
+            safe_open(file, framework="pt") as before,
+            safe_open(folder / file.name, framework="pt") as after,
+        ):
             for name in before.keys():  # noqa: SIM118  # not a dict
                 first = before.get_tensor(name).double()
                 original += float(first.square().sum())
@@ -165,11 +187,18 @@ def displacement(folder: Path, start: Path) -> Displacement:
 def _listed_files(folder: Path, what: str) -> dict[str, str]:
     """The file of each tensor, from the index."""
     listed = read_object(folder / INDEX).get("weight_map")
-    if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
+    if (
+        not isinstance(listed, dict)
+        or not listed
+        or not all(isinstance(name, str) for name in listed.values())
+    ):
         raise LarkError(f"{what}: {INDEX} has no `weight_map` of file names. Download the model again.")
     for name in sorted(set(listed.values())):
         if Path(name).name != name or not (folder / name).is_file():
-            raise LarkError(f"{what}: {INDEX} names {name!r}, which is not a file in the folder. Download the model again.")
+            raise LarkError(
+                f"{what}: {INDEX} names {name!r}, which is not a file in the folder. Download the model"
+                " again."
+            )
     return listed
 
 
@@ -183,26 +212,33 @@ def _types(file: Path, what: str) -> dict[str, str]:
         with safe_open(file, framework="pt") as opened:
             return {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118  # not a dict
     except (SafetensorError, OSError) as error:
-        raise LarkError(f"{what}: {file.name} cannot be read ({first_line(error)}). Download the model again.") from error
+        raise LarkError(
+            f"{what}: {file.name} cannot be read ({first_line(error)}). Download the model again."
+        ) from error
 
 
 def require_complete(info: Mapping[str, Any], what: str) -> None:
-    """Raise unless every tensor of the model came from the checkpoint, and every tensor of the checkpoint has a place."""
+    """Raise unless every tensor of the model came from the checkpoint, and every tensor of the checkpoint
+    has a place.
+    """
     problems = {
-        "lacks": info.get("missing_keys"), "has the wrong shape for": (key[0] for key in info.get("mismatched_keys") or ()),
+        "lacks": info.get("missing_keys"),
+        "has the wrong shape for": (key[0] for key in info.get("mismatched_keys") or ()),
         "has, without a place in the model,": info.get("unexpected_keys"),
-    }  # fmt: skip
+    }
     for verb, keys in problems.items():
         names = sorted(keys or ())
         if names:
             raise LarkError(
-                f"{what}: its checkpoint {verb} {_listed(names)}. The weights and config.json do not belong together, or the "
-                "download is incomplete."
+                f"{what}: its checkpoint {verb} {_listed(names)}. The weights and config.json do not belong"
+                " together, or the download is incomplete."
             )
 
 
 def require_floating(path: str, model: nn.Module, what: str) -> None:
-    """Refuse a local checkpoint that stores integers for a parameter that the model has as floating-point numbers."""
+    """Refuse a local checkpoint that stores integers for a parameter that the model has as floating-point
+    numbers.
+    """
     folder = Path(path)
     kinds = {
         name: kind for file in sorted(folder.glob("*.safetensors")) for name, kind in _types(file, what).items()
@@ -210,14 +246,17 @@ def require_floating(path: str, model: nn.Module, what: str) -> None:
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and not kinds.get(name, "F32").startswith(("F", "BF")):
             raise LarkError(
-                f"{what}: the tensor {name} is stored as {kinds[name]}, but the model's weights are floating-point numbers. Use "
-                "the original model: quantised weights can be neither scored exactly nor trained."
+                f"{what}: the tensor {name} is stored as {kinds[name]}, but the model's weights are"
+                " floating-point numbers. Use the original model: quantised weights can be neither scored"
+                " exactly nor trained."
             )
 
 
 @contextlib.contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Report any error of transformers while it loads a model as one of the model: its files can contain anything."""
+    """Report any error of transformers while it loads a model as one of the model: its files can contain
+    anything.
+    """
     try:
         yield
     except (LarkError, ImportError):
@@ -226,7 +265,9 @@ def loading(what: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         why = (
-            f"transformers does not know {error}, which config.json names" if isinstance(error, KeyError) else first_line(error)
+            f"transformers does not know {error}, which config.json names"
+            if isinstance(error, KeyError)
+            else first_line(error)
         )
         raise LarkError(f"{what}: the model cannot be loaded ({why}).") from error
 
@@ -237,14 +278,17 @@ def check_complete(path: str, revision: str | None, what: str) -> None:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     with loading(what):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(path, revision=revision, device_map="meta", **STRICT)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, revision=revision, device_map="meta", **STRICT
+        )
     require_complete(loaded[1], what)
     require_floating(path, loaded[0], what)
 
 
 def not_finite(model: nn.Module) -> str | None:
-    """Name of a parameter with a value that is NaN or infinite; None if all are numbers. Of a sharded one, only this process's
-    part is checked."""
+    """Name of a parameter with a value that is NaN or infinite; None if all are numbers. Of a sharded one,
+    only this process's part is checked.
+    """
     for name, parameter in model.named_parameters():
         local = getattr(parameter, "ds_tensor", parameter).detach()
         if local.is_floating_point() and local.element_size() > 1 and not bool(local.isfinite().all()):

@@ -1,7 +1,8 @@
-"""Dataset and model cards, made from what an artifact has on disk: its config.yaml, its manifest, and those of its inputs.
+"""Dataset and model cards, made from what an artifact has on disk: its config.yaml, its manifest, and those
+of its inputs.
 
-Cards are not part of an artifact: they are in no fingerprint and no checksum, so they can be edited. An artifact without one
-(from an older version) gets it from `python -m lark.publish`.
+Cards are not part of an artifact: they are in no fingerprint and no checksum, so they can be edited. An
+artifact without one (from an older version) gets it from `python -m lark.publish`.
 """
 
 import json
@@ -18,7 +19,13 @@ from lark.output.markdown import fenced, front_matter, table
 from lark.store.manifest import MANIFEST
 
 LICENCE = "fill in, e.g. apache-2.0: an identifier of https://huggingface.co/docs/hub/repositories-licenses"
-SIZES = [(10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M")]
+SIZES = [
+    (10**3, "n<1K"),
+    (10**4, "1K<n<10K"),
+    (10**5, "10K<n<100K"),
+    (10**6, "100K<n<1M"),
+    (10**7, "1M<n<10M"),
+]
 TEACHERS_SHOWN = 50
 FIELDS = [
     ("messages", "the conversation in chat format; the last message is the selected response"),
@@ -26,8 +33,8 @@ FIELDS = [
     ("question_id, candidate_id", "identify the trajectory in the pool"),
 ]
 RIGHTS = (
-    "The questions come from the pool and the responses from the teachers named here. Their licences and terms of use apply to "
-    "this {what}. Fill in `license` in the metadata above before you publish it."
+    "The questions come from the pool and the responses from the teachers named here. Their licences and"
+    " terms of use apply to this {what}. Fill in `license` in the metadata above before you publish it."
 )
 
 
@@ -43,7 +50,9 @@ class Facts:
     @classmethod
     def of(cls, folder: Path, counts: Mapping[str, Any] | None = None) -> "Facts":
         manifest = _read(folder / MANIFEST)
-        return cls(folder, _read(folder / "config.yaml"), manifest, counts or _mapping(manifest.get("counts")))
+        return cls(
+            folder, _read(folder / "config.yaml"), manifest, counts or _mapping(manifest.get("counts"))
+        )
 
     @property
     def depends(self) -> Mapping[str, Any]:
@@ -59,7 +68,11 @@ class Facts:
 
     def input(self, name: str) -> "Facts":
         where = _mapping(self.manifest.get("inputs")).get(name)
-        return Facts.of(self.folder.parent.parent / str(where)) if where else Facts(Path("unknown-unknown"), {}, {})
+        return (
+            Facts.of(self.folder.parent.parent / str(where))
+            if where
+            else Facts(Path("unknown-unknown"), {}, {})
+        )
 
 
 def dataset_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
@@ -76,12 +89,17 @@ def dataset_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
     parts = [
         front_matter(head, {"license": LICENCE, "language": "fill in, e.g. [en]"}),
         "# A weighted training set for distillation",
-        "Teacher trajectories that were selected for a student model, with a weight for each. Made with an implementation of LARK "
-        "(Learnability-Grounded Trajectory Selection for Efficient Reasoning Distillation) and the methods it is compared with.",
+        (
+            "Teacher trajectories that were selected for a student model, with a weight for each. Made with"
+            " an implementation of LARK (Learnability-Grounded Trajectory Selection for Efficient Reasoning"
+            " Distillation) and the methods it is compared with."
+        ),
         "## Selection",
         _selection_table(facts),
         "## Contents",
-        table(["count", ""], [(name.replace("_", " "), _shown(value)) for name, value in facts.counts.items()]),
+        table(
+            ["count", ""], [(name.replace("_", " "), _shown(value)) for name, value in facts.counts.items()]
+        ),
         *_teachers(facts.folder),
         "## Fields of train.jsonl",
         table(["field", "meaning"], FIELDS),
@@ -105,18 +123,26 @@ def model_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
         "tags": ["lark", "distillation", "reasoning"],
         **({"base_model": base} if base else {}),
     }
-    missing = {"license": LICENCE, **({} if base else {"base_model": "fill in the hub id of the student before training"})}
+    missing = {
+        "license": LICENCE,
+        **({} if base else {"base_model": "fill in the hub id of the student before training"}),
+    }
     training = _mapping(facts.depends.get("training"))
     parts = [
         front_matter(head, missing),
         "# A student fine-tuned on selected trajectories",
-        "A language model that was fine-tuned on a weighted selection of teacher trajectories. Add its evaluation results here.",
+        (
+            "A language model that was fine-tuned on a weighted selection of teacher trajectories. Add its"
+            " evaluation results here."
+        ),
         "## Training data",
         _selection_table(selection),
         *_teachers(selection.folder),
         "## Training",
         table(["setting", "value"], [(key, _shown(value)) for key, value in training.items()]),
-        table(["count", ""], [(name.replace("_", " "), _shown(value)) for name, value in facts.counts.items()]),
+        table(
+            ["count", ""], [(name.replace("_", " "), _shown(value)) for name, value in facts.counts.items()]
+        ),
         *_provenance(facts, [*_settings(selection), *_typed("training", training), "stages=[train]"]),
         "## Licence",
         RIGHTS.format(what="model") + " The licence of the base model applies too.",
@@ -144,7 +170,11 @@ def _budget(budget: Any) -> str:
     if isinstance(budget, int):
         return f"{budget} per question"
     values = _mapping(budget)
-    names = {"total": "trajectories in total", "tokens": "response tokens in total", "size": "at most per question"}
+    names = {
+        "total": "trajectories in total",
+        "tokens": "response tokens in total",
+        "size": "at most per question",
+    }
     return ", ".join(f"{value:,} {names.get(key, key)}" for key, value in values.items()) or "unknown"
 
 
@@ -189,15 +219,20 @@ def _said(value: Any) -> str:
 def _typed(group: str, values: Mapping[str, Any]) -> list[str]:
     """Plain values as settings of run.py: `training.bf16=false`. Nested ones are left out."""
     plain = {
-        key: value for key, value in values.items() if value is not None and not isinstance(value, Mapping) and value != []
+        key: value
+        for key, value in values.items()
+        if value is not None and not isinstance(value, Mapping) and value != []
     }
     return [
-        f"{group}.{key}={json.dumps(v) if isinstance(v, list | bool) else v}".replace(", ", ",") for key, v in plain.items()
+        f"{group}.{key}={json.dumps(v) if isinstance(v, list | bool) else v}".replace(", ", ",")
+        for key, v in plain.items()
     ]
 
 
 def _provenance(facts: Facts, settings: Sequence[str]) -> list[str]:
-    pool = (facts if "pool" in _mapping(facts.manifest.get("inputs")) else facts.input("selection")).input("pool")
+    pool = (facts if "pool" in _mapping(facts.manifest.get("inputs")) else facts.input("selection")).input(
+        "pool"
+    )
     made = {
         "fingerprint": facts.fingerprint,
         "inputs": dict(_mapping(facts.config.get("inputs"))),
@@ -207,8 +242,10 @@ def _provenance(facts: Facts, settings: Sequence[str]) -> list[str]:
     }
     return [
         "## Reproduce",
-        "This command makes it again, with `pool.path` and `student.path` added if they are your own files. It gives the same "
-        "fingerprint if the files and all settings are the same.",
+        (
+            "This command makes it again, with `pool.path` and `student.path` added if they are your own"
+            " files. It gives the same fingerprint if the files and all settings are the same."
+        ),
         fenced("python run.py " + " ".join(shlex.quote(setting) for setting in settings), "bash"),
         "Versions, and the settings and checksums of the pool:",
         fenced(yaml.safe_dump(made, sort_keys=False, allow_unicode=True), "yaml"),
@@ -227,7 +264,11 @@ def _teachers(selection: Path) -> list[str]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
-        return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | Mapping) else str(value)
+        return (
+            json.dumps(value, ensure_ascii=False, default=str)
+            if isinstance(value, list | Mapping)
+            else str(value)
+        )
     return f"{value:,}"
 
 

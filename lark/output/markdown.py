@@ -51,5 +51,9 @@ def metadata(card: str) -> dict[str, Any]:
 def with_licence(card: str, licence: str) -> str:
     """The card with a licence in its metadata; replaces the field to fill in."""
     line = yaml.safe_dump({"license": licence}, width=float("inf"))
-    body = re.sub(r"(?m)^#? ?license:.*\n", "", card, count=1) if card.startswith("---\n") else f"---\n---\n{card}"
+    body = (
+        re.sub(r"(?m)^#? ?license:.*\n", "", card, count=1)
+        if card.startswith("---\n")
+        else f"---\n---\n{card}"
+    )
     return body.replace("---\n", f"---\n{line}", 1)

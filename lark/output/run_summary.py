@@ -42,12 +42,16 @@ def run_summary(run: "Pipeline") -> None:
         note = note if config.student.name == "demo" else ""
         log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
         detail_header, details = details_table(config, store, graded)
-        log.info("\n%s\n\n%s\n", DETAILS.format(k=decoding.samples), text_table(detail_header, details, right=3))
+        log.info(
+            "\n%s\n\n%s\n", DETAILS.format(k=decoding.samples), text_table(detail_header, details, right=3)
+        )
         if unread := _unread(config, store, graded):
             log.warning(unread)
         level_header, levels = levels_table(config, store, graded)
         by_level = f"Acc@{decoding.samples} by level ({config.benchmark.grader} grader)"
-        if levels and any(task.path != "demo" for task in config.benchmark.tasks.values()):  # the demo's: only in the file
+        if levels and any(
+            task.path != "demo" for task in config.benchmark.tasks.values()
+        ):  # the demo's: only in the file
             log.info("%s\n\n%s\n", by_level, text_table(level_header, levels, right=3))
         text = f"{title}\n\n{markdown_table(header, rows)}\n{note}"
         text += f"\n{DETAILS.format(k=decoding.samples)}\n\n{markdown_table(detail_header, details)}"
@@ -60,22 +64,31 @@ def run_summary(run: "Pipeline") -> None:
         if levels:
             tracker.table("levels", level_header, levels)
     made = [
-        [o.step.stage or "–", o.step.title, f"{o.seconds:.1f} s" if o.made else "reused", _where(store, o.step)]
+        [
+            o.step.stage or "–",
+            o.step.title,
+            f"{o.seconds:.1f} s" if o.made else "reused",
+            _where(store, o.step),
+        ]
         for o in outcomes
     ]
     summary = folder / ("summary.md" if rows else "summary.json")
-    log.info("%s\n\nSummary: %s", text_table(["stage", "operation", "time", "artifact"], made, right=4), summary)
+    log.info(
+        "%s\n\nSummary: %s", text_table(["stage", "operation", "time", "artifact"], made, right=4), summary
+    )
     seconds = {o.step.title: round(o.seconds, 2) for o in outcomes if o.made}
     results = [dict(zip(header, row, strict=True)) for row in rows]
     write_text(
-        folder / "summary.json", json.dumps({"results": results, "seconds": seconds, "selection": selected}, indent=2) + "\n"
+        folder / "summary.json",
+        json.dumps({"results": results, "seconds": seconds, "selection": selected}, indent=2) + "\n",
     )
     tracker.log({f"seconds/{name}": value for name, value in seconds.items()})
 
 
 def _selected(store: Store, plan: Sequence[Step]) -> dict[str, float]:
-    """What the run's selection is like (lark/selection/character.py); empty for a run without a selection, and for
-    selections of older versions."""
+    """What the run's selection is like (lark/selection/character.py); empty for a run without a selection,
+    and for selections of older versions.
+    """
     made = [artifact for step in plan if step.makes(SELECTION) for artifact in step.artifacts]
     counts = store.manifest(made[0]).counts if made and store.state(made[0]) == "finished" else {}
     return {name: counts[name] for name in CHARACTER if name in counts}
@@ -103,7 +116,10 @@ def results_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple
     return header, rows
 
 
-DETAILS = "By benchmark, in percent: Acc@{k} and its 95% interval over problems, the other grader, and single samples"
+DETAILS = (
+    "By benchmark, in percent: Acc@{k} and its 95% interval over problems, the other grader, and single"
+    " samples"
+)
 
 
 def details_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
@@ -129,16 +145,21 @@ def details_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple
 def _unread(config: Config, store: Store, graded: Sequence[Step]) -> str | None:
     """A warning if most answers of a model have no box, which explains an accuracy near 0."""
     found = {
-        " B=".join(model).removesuffix(" B=–"): [values[config.benchmark.grader].unboxed for values in by_grader.values()]
+        " B=".join(model).removesuffix(" B=–"): [
+            values[config.benchmark.grader].unboxed for values in by_grader.values()
+        ]
         for model, by_grader in _evaluated(config, store, graded)
     }
-    worst = {name: sum(shares) / len(shares) for name, shares in found.items() if sum(shares) / len(shares) > MANY}
+    worst = {
+        name: sum(shares) / len(shares) for name, shares in found.items() if sum(shares) / len(shares) > MANY
+    }
     if not worst:
         return None
     said = ", ".join(f"{name} {share:.0f}%" for name, share in worst.items())
     return (
-        f"Answers without a \\boxed{{}}, which count as wrong: {said}. If they were cut off, raise "
-        "benchmark.decoding.max_new_tokens; if the pool's answers are not boxed, see pool.answer_pattern (docs/own-pool.md).\n"
+        f"Answers without a \\boxed{{}}, which count as wrong: {said}. If they were cut off, raise"
+        " benchmark.decoding.max_new_tokens; if the pool's answers are not boxed, see pool.answer_pattern"
+        " (docs/own-pool.md).\n"
     )
 
 
@@ -169,9 +190,12 @@ def _evaluated(
     """Each evaluated model (method and budget), with its metrics by benchmark and grader."""
     found = []
     for step in graded:
-        finished = {t: a for t, a in zip(step.labels, step.artifacts, strict=True) if store.state(a) == "finished"}
+        finished = {
+            t: a for t, a in zip(step.labels, step.artifacts, strict=True) if store.state(a) == "finished"
+        }
         metrics = {
-            name: {grader: metrics_of(store, artifact, grader) for grader in GRADERS} for name, artifact in finished.items()
+            name: {grader: metrics_of(store, artifact, grader) for grader in GRADERS}
+            for name, artifact in finished.items()
         }
         if metrics:
             trained = [config.method.title, config.budget.name.removeprefix("B")]

@@ -1,4 +1,6 @@
-"""Style of figures: colours that colour-blind readers can distinguish, and the same sizes and fonts everywhere."""
+"""Style of figures: colours that colour-blind readers can distinguish, and the same sizes and fonts
+everywhere.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -15,26 +17,57 @@ from matplotlib.transforms import Bbox
 
 from lark.printing import visible
 
-OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999", "#000000")
+OKABE_ITO = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#F0E442",
+    "#999999",
+    "#000000",
+)
 """Okabe and Ito's palette, the most legible on white first."""
 BLUE, GREY, BLACK = OKABE_ITO[0], OKABE_ITO[7], OKABE_ITO[8]
 LARK_COLOUR = "#D55E00"
 """LARK is vermilion in every figure."""
 METHOD_COLOURS = {
-    "lark": LARK_COLOUR, "rsr": "#0072B2", "local_naturalness": "#009E73", "grape": "#E69F00", "llm_judge": "#CC79A7",
-    "rule_quality": "#56B4E9", "token_length": "#999999", "random": "#000000", "base": "#BBBBBB",
-}  # fmt: skip
+    "lark": LARK_COLOUR,
+    "rsr": "#0072B2",
+    "local_naturalness": "#009E73",
+    "grape": "#E69F00",
+    "llm_judge": "#CC79A7",
+    "rule_quality": "#56B4E9",
+    "token_length": "#999999",
+    "random": "#000000",
+    "base": "#BBBBBB",
+}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 """Used together with colours, so that figures can also be read in greyscale."""
 STYLE = {
-    "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8, "ytick.labelsize": 8,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6,
-    "legend.frameon": False, "figure.dpi": 100, "savefig.dpi": 160, "pdf.fonttype": 42,
-}  # fmt: skip
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    "pdf.fonttype": 42,
+}
 
 
 def panels(count: int = 1, width: float = 5.2, height: float = 3.4) -> tuple[Figure, Sequence[Axes]]:
-    """A figure with `count` panels side by side. It does not use pyplot, so nothing is shown or has to be closed."""
+    """A figure with `count` panels side by side. It does not use pyplot, so nothing is shown or has to be
+    closed.
+    """
     mpl.rcParams.update(STYLE)
     figure = Figure(figsize=(width * count, height), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
@@ -52,19 +85,31 @@ LONGEST_LABEL = 60
 
 
 def plain_label(name: str, longest: int = LONGEST_LABEL) -> str:
-    """A name that someone else chose, as text of a figure: no formulas (`$`), no line breaks, and not longer than the figure."""
+    """A name that someone else chose, as text of a figure: no formulas (`$`), no line breaks, and not
+    longer than the figure.
+    """
     text = visible(name, lines=False).replace("$", r"\$")
     return text if len(text) <= longest else text[: longest - 1].rstrip("\\") + "…"
 
 
 _PLACES = (
-    ((5, 3), "left", "bottom"), ((-5, 3), "right", "bottom"), ((5, -3), "left", "top"), ((-5, -3), "right", "top"),
-    ((0, 6), "center", "bottom"), ((0, -6), "center", "top"), ((5, 13), "left", "bottom"), ((5, -13), "left", "top"),
-)  # fmt: skip
-"""Where a label can be relative to its point: offset in points, horizontal and vertical alignment. The first is preferred."""
+    ((5, 3), "left", "bottom"),
+    ((-5, 3), "right", "bottom"),
+    ((5, -3), "left", "top"),
+    ((-5, -3), "right", "top"),
+    ((0, 6), "center", "bottom"),
+    ((0, -6), "center", "top"),
+    ((5, 13), "left", "bottom"),
+    ((5, -13), "left", "top"),
+)
+"""Where a label can be relative to its point: offset in points, horizontal and vertical alignment. The
+first is preferred.
+"""
 
 
-def label_points(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str], fontsize: float) -> None:
+def label_points(
+    axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str], fontsize: float
+) -> None:
     """Write each name beside its point, where it covers no other label or point if there is such a place.
 
     Call it last: it depends on the limits of the axes and on the layout of the figure.
@@ -80,7 +125,9 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float]], names: Seque
         best = (float("inf"), _PLACES[0])
         for place in _PLACES:
             box = _put(label, place)
-            hidden = sum(_shared(box, other) for other in taken) + box.width * box.height - _shared(box, frame)
+            hidden = (
+                sum(_shared(box, other) for other in taken) + box.width * box.height - _shared(box, frame)
+            )
             best = min(best, (hidden, place), key=lambda found: found[0])
         taken.append(_put(label, best[1]))
 
@@ -112,7 +159,9 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def powers_of_ten(low: float, high: float) -> np.ndarray:
-    """Powers of ten from `low` to `high`, and 3 times each if high/low < 1000; `low` to one digit if there are none."""
+    """Powers of ten from `low` to `high`, and 3 times each if high/low < 1000; `low` to one digit if there
+    are none.
+    """
     digits = (1, 3) if high / low < 1000 else (1,)
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.floor(np.log10(high)) + 1)
     values = np.array([digit * power for power in powers for digit in digits])

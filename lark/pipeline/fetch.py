@@ -1,4 +1,5 @@
-"""The inputs of a run, downloaded beforehand (`stages=[fetch]`): the student, the judge, the pool and the benchmarks.
+"""The inputs of a run, downloaded beforehand (`stages=[fetch]`): the student, the judge, the pool and the
+benchmarks.
 
 They go to the hub's cache (HF_HOME), which can be copied to a machine without a network. No GPU is needed.
 """
@@ -88,7 +89,9 @@ def _benchmark(name: str, task: Task) -> Input:
         origin = f"{task.public.dataset}@{task.public.revision or 'main'}"
         return Input(f"benchmark {name}", origin, lambda: benchmarks.load(name, task))
     is_here = benchmarks.load_if_here(name, task) is not None
-    return Input(f"benchmark {name}", task.path or "", None if is_here else lambda: benchmarks.load(name, task))
+    return Input(
+        f"benchmark {name}", task.path or "", None if is_here else lambda: benchmarks.load(name, task)
+    )
 
 
 def _download_model(model: Student) -> None:
@@ -97,14 +100,17 @@ def _download_model(model: Student) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
     try:
         _require_hub(model.path, model.revision, "model")
-        folder = snapshot_download(model.path, revision=model.revision, allow_patterns=[*WEIGHTS, *OTHER_FILES])
+        folder = snapshot_download(
+            model.path, revision=model.revision, allow_patterns=[*WEIGHTS, *OTHER_FILES]
+        )
         if not list(Path(folder).glob(WEIGHTS[0])):
             snapshot_download(model.path, revision=model.revision, allow_patterns=OLDER_WEIGHTS)
     except Exception as error:  # network, authorisation, disk, an interrupted download
         raise LarkError(
-            f"{model.setting}.path={model.path}: the model cannot be downloaded ({type(error).__name__}: {first_line(error)}). If "
-            "it is gated, accept its conditions on its page on the Hugging Face hub and log in with `hf auth login`. Otherwise "
-            "check the name and the network, and run the command again; it resumes."
+            f"{model.setting}.path={model.path}: the model cannot be downloaded ({type(error).__name__}:"
+            f" {first_line(error)}). If it is gated, accept its conditions on its page on the Hugging Face"
+            " hub and log in with `hf auth login`. Otherwise check the name and the network, and run the"
+            " command again; it resumes."
         ) from error
 
 
@@ -114,14 +120,16 @@ def _download_pool(source: Source) -> None:
         _require_hub(source.path, source.revision, "dataset")
     except Exception as error:  # network, authorisation
         raise LarkError(
-            f"pool.path={source.path}: the dataset cannot be downloaded ({type(error).__name__}: {first_line(error)}). Check the "
-            "name and the network, and run the command again; it resumes."
+            f"pool.path={source.path}: the dataset cannot be downloaded ({type(error).__name__}:"
+            f" {first_line(error)}). Check the name and the network, and run the command again; it resumes."
         ) from error
     hub.snapshot(source)
 
 
 def _require_hub(path: str, revision: str | None, kind: str) -> None:
-    """Ask the hub for a repository. Without an answer, `snapshot_download` would be content with a part of it in the cache."""
+    """Ask the hub for a repository. Without an answer, `snapshot_download` would be content with a part of
+    it in the cache.
+    """
     from huggingface_hub import HfApi  # noqa: PLC0415
 
     HfApi().repo_info(path, revision=revision or "main", repo_type=kind)
@@ -129,6 +137,7 @@ def _require_hub(path: str, revision: str | None, kind: str) -> None:
 
 def _refuse_streamed(source: Source) -> None:
     raise LarkError(
-        f"pool.path={source.path}: this dataset is streamed while it is read, so it cannot be fetched beforehand. Run `hf download "
-        f"{source.path} --repo-type dataset --local-dir <folder>` and set pool.path=<folder>."
+        f"pool.path={source.path}: this dataset is streamed while it is read, so it cannot be fetched"
+        f" beforehand. Run `hf download {source.path} --repo-type dataset --local-dir <folder>` and set"
+        " pool.path=<folder>."
     )

@@ -1,5 +1,6 @@
-"""Carry out a plan: reuse what is finished, resume what was started, run the rest. Refers to no operation by name and imports
-no model code."""
+"""Carry out a plan: reuse what is finished, resume what was started, run the rest. Refers to no operation
+by name and imports no model code.
+"""
 
 import contextlib
 import logging
@@ -63,7 +64,9 @@ class Pipeline:
         """Folders of damaged artifacts that this run has made again."""
 
     def run(self, summarise: Callable[["Pipeline"], None] | None = None, typed: Sequence[str] = ()) -> None:
-        """Run every step in order, then write the summary if the stage `report` is requested. `typed` is what the user typed."""
+        """Run every step in order, then write the summary if the stage `report` is requested. `typed` is
+        what the user typed.
+        """
         self.record.start(typed, self.steps)
         try:
             WARMTH.prepare(self._coming(), self.machine.device)
@@ -71,7 +74,9 @@ class Pipeline:
                 self._intact(lambda step=step: self._carry_out(step))  # type: ignore[misc]
                 self._intact(lambda step=step: self._preview(step))  # type: ignore[misc]
             if not any(outcome.made for outcome in self.outcomes) and self.tracker.already_tracked:
-                self.tracker.enabled = False  # nothing new to report: a repeated sweep leaves no empty runs behind
+                self.tracker.enabled = (
+                    False  # nothing new to report: a repeated sweep leaves no empty runs behind
+                )
             self._track_what_was_there()
             if summarise is not None and self.config.wants_report:
                 self._intact(lambda: summarise(self))
@@ -80,17 +85,23 @@ class Pipeline:
             self.tracker.finish()
 
     def _track_what_was_there(self) -> None:
-        """Track counts and training curves of reused artifacts too: a trial is a run of its group even if others made them."""
+        """Track counts and training curves of reused artifacts too: a trial is a run of its group even if
+        others made them.
+        """
         if not self.tracker.enabled:
             return
         for outcome in self.outcomes:
             for artifact in outcome.step.artifacts:
                 counts = self.store.manifest(artifact).counts
-                numbers = {f"{artifact.kind.name}/{k}": v for k, v in counts.items() if isinstance(v, int | float)}
+                numbers = {
+                    f"{artifact.kind.name}/{k}": v for k, v in counts.items() if isinstance(v, int | float)
+                }
                 self.tracker.log(numbers)
             operation = outcome.step.operation
             if operation.curve and not outcome.made:
-                with self.tracker.follow(self.store.path(outcome.step.artifacts[0]) / operation.curve, operation.name):
+                with self.tracker.follow(
+                    self.store.path(outcome.step.artifacts[0]) / operation.curve, operation.name
+                ):
                     pass
 
     def lengths(self) -> PoolLengths:
@@ -124,19 +135,25 @@ class Pipeline:
         return bool({step.stage, step.operation.name, step.purpose} & set(self.config.force))
 
     def _report_idle_force(self) -> None:
-        """Warn about values of `force` that match no step of this run, such as those of another method or analysis."""
+        """Warn about values of `force` that match no step of this run, such as those of another method or
+        analysis.
+        """
         for name in self.config.force:
             if not any(name in (step.stage, step.operation.name, step.purpose) for step in self.steps):
                 there = ", ".join(dict.fromkeys(step.operation.name for step in self.steps))
                 log.warning("force=[%s] has no effect: the operations of this run are %s", name, there)
 
     def _intact(self, work: Callable[[], None]) -> None:
-        """Do some work. If it finds a damaged artifact, rebuild that and start the work again; each artifact once."""
+        """Do some work. If it finds a damaged artifact, rebuild that and start the work again; each
+        artifact once.
+        """
         while True:
             try:
                 return work()
             except DamagedError as error:
-                step = next((s for s in self.steps if error.folder in map(self.store.path, s.artifacts)), None)
+                step = next(
+                    (s for s in self.steps if error.folder in map(self.store.path, s.artifacts)), None
+                )
                 if step is None or error.folder in self.rebuilt:
                     raise
                 self.rebuilt.add(error.folder)
@@ -145,7 +162,9 @@ class Pipeline:
 
     def _carry_out(self, step: Step) -> None:
         started = time.time()
-        made = self.store.ensure(step.artifacts, lambda folders: self._build(step, folders), force=self._forced(step))
+        made = self.store.ensure(
+            step.artifacts, lambda folders: self._build(step, folders), force=self._forced(step)
+        )
         seconds = time.time() - started
         self.outcomes.append(Outcome(step, tuple(made), seconds))
         self.record.step(step, made, seconds)
@@ -156,12 +175,17 @@ class Pipeline:
         if step.operation.notice is not None:
             try:
                 step.operation.notice(self.config, self.store.manifest(first).counts, bool(made))
-            except (KeyError, TypeError, ValueError):  # counts of an older version, or edited: only a remark is lost
+            except (
+                KeyError,
+                TypeError,
+                ValueError,
+            ):  # counts of an older version, or edited: only a remark is lost
                 log.debug("no remarks on %s", first.folder, exc_info=True)
 
     def _preview(self, step: Step) -> None:
-        """Fail early on errors in later steps that their first input shows, and record the reason in the manifests of their
-        artifacts."""
+        """Fail early on errors in later steps that their first input shows, and record the reason in the
+        manifests of their artifacts.
+        """
         for later in self.steps[self.steps.index(step) + 1 :]:
             needed = {source.folder for source in later.needs}
             first = next((s for s in self.steps if needed & {a.folder for a in s.artifacts}), None)
@@ -170,7 +194,11 @@ class Pipeline:
             missing = [a for a in later.artifacts if self.store.state(a) != "finished"]
             if not missing:
                 continue
-            there = {name: self.store.path(a) for name, a in later.inputs.items() if self.store.state(a) == "finished"}
+            there = {
+                name: self.store.path(a)
+                for name, a in later.inputs.items()
+                if self.store.state(a) == "finished"
+            }
             for folder in there.values():
                 verify(folder)
             try:
@@ -189,12 +217,16 @@ class Pipeline:
             counts = operation.run(job)
         else:
             log.info("%s …", step.title)
-            follow = self.tracker.follow(folders[0] / operation.curve, operation.name) if operation.curve else None
+            follow = (
+                self.tracker.follow(folders[0] / operation.curve, operation.name) if operation.curve else None
+            )
             try:
                 with follow or contextlib.nullcontext():
                     counts = run_worker(job, operation.run, self._processes(step), WARMTH.start)
             except WorkerMemoryError as error:
-                raise LarkError(f"{error}\n{relief(self.config, self.machine, step, self.lengths())}") from error
+                raise LarkError(
+                    f"{error}\n{relief(self.config, self.machine, step, self.lengths())}"
+                ) from error
         if operation.collect is not None:
             counts = operation.collect(job, counts)
         if operation.card is not None:
@@ -205,7 +237,9 @@ class Pipeline:
 
     def _job(self, step: Step, folders: list[Path]) -> Job:
         labels = step.labels or tuple(artifact.kind.name for artifact in step.artifacts)
-        by_folder = {self.store.path(artifact): label for artifact, label in zip(step.artifacts, labels, strict=True)}
+        by_folder = {
+            self.store.path(artifact): label for artifact, label in zip(step.artifacts, labels, strict=True)
+        }
         weights = str(self.store.path(step.weights)) if isinstance(step.weights, Artifact) else step.weights
         return Job(
             operation=step.operation.name,
@@ -226,12 +260,18 @@ class Pipeline:
         for step in self.steps:
             operation, processes = step.operation, self._processes(step)
             alone = (processes or self.machine.processes) == 1
-            if self.config.hardware.warm and isinstance(operation.run, str) and alone and step.key not in finished:
+            if (
+                self.config.hardware.warm
+                and isinstance(operation.run, str)
+                and alone
+                and step.key not in finished
+            ):
                 env = environment(self.machine, processes, operation.gpus(self.config), operation.allocator)
                 yield operation.run.split(":")[0], env
 
     def _processes(self, step: Step) -> int | None:
-        """Processes of a step on this machine: one per GPU, or one per group of GPUs that share a model. None: all.
+        """Processes of a step on this machine: one per GPU, or one per group of GPUs that share a model.
+        None: all.
 
         On a cluster, one process that leads the others.
         """
@@ -242,7 +282,9 @@ class Pipeline:
 
 
 def check_machine(config: Config) -> Machine:
-    """Resolve the hardware settings; refuse what this machine does not have or the student's context does not allow."""
+    """Resolve the hardware settings; refuse what this machine does not have or the student's context does
+    not allow.
+    """
     hardware, cluster = config.hardware, None
     if hardware.cluster == "ray" and not config.dry_run:
         cluster = reach(address_of(hardware), config.outputs_path)
@@ -253,7 +295,9 @@ def check_machine(config: Config) -> Machine:
     else:
         machine = machine_of(cluster, hardware.device, hardware.processes, hardware.threads, hardware.workers)
     if machine.elsewhere:
-        log.warning("This machine has no GPU: the plan is for hardware=%s on another machine.", config.hardware.name)
+        log.warning(
+            "This machine has no GPU: the plan is for hardware=%s on another machine.", config.hardware.name
+        )
     check_student(config.student, machine)
     return machine
 

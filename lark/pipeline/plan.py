@@ -1,7 +1,8 @@
-"""The plan of a run, as one graph: each step's artifacts, what they depend on, and where their model comes from.
+"""The plan of a run, as one graph: each step's artifacts, what they depend on, and where their model comes
+from.
 
-Everything here is decided from the configuration alone, before anything runs. `dry_run=true` prints the plan, the planner
-estimates its cost, the pipeline carries it out.
+Everything here is decided from the configuration alone, before anything runs. `dry_run=true` prints the
+plan, the planner estimates its cost, the pipeline carries it out.
 """
 
 import hashlib
@@ -29,10 +30,29 @@ from lark.evaluation.grade import METRICS
 from lark.evaluation.shards import GENERATIONS
 from lark.generation.engine import ENGINES
 from lark.models.students import CONVERTED, location, packaged_file, tokenizer_identity, weights_identity
-from lark.pipeline.operations.analyse import CONTAMINATION, ESTIMATES, GRADIENTS, JACOBIANS, KAPPA, TEACHERS, TIMING
+from lark.pipeline.operations.analyse import (
+    CONTAMINATION,
+    ESTIMATES,
+    GRADIENTS,
+    JACOBIANS,
+    KAPPA,
+    TEACHERS,
+    TIMING,
+)
 from lark.pipeline.operations.evaluate import GENERATE, GRADE
 from lark.pipeline.operations.pool import POOL
-from lark.pipeline.operations.score import CORRECTNESS, EXACT, GRAM, INFLUENCE, JUDGE, LENGTHS, LOCAL, SCORE, TEXT, UNPROMPTED
+from lark.pipeline.operations.score import (
+    CORRECTNESS,
+    EXACT,
+    GRAM,
+    INFLUENCE,
+    JUDGE,
+    LENGTHS,
+    LOCAL,
+    SCORE,
+    TEXT,
+    UNPROMPTED,
+)
 from lark.pipeline.operations.select import SELECT
 from lark.pipeline.operations.student import CONVERT
 from lark.pipeline.operations.train import TRAIN
@@ -81,8 +101,9 @@ def make_plan(config: Config, checksums: Checksums, elsewhere: bool = False) -> 
 
 
 def fetched_plan(config: Config, checksums: Checksums, elsewhere: bool = False) -> list[Step]:
-    """The same, for a run that starts now: the benchmarks that it needs are downloaded first, because a benchmark that is here is
-    identified by its problems, and one that is not by its source."""
+    """The same, for a run that starts now: the benchmarks that it needs are downloaded first, because a
+    benchmark that is here is identified by its problems, and one that is not by its source.
+    """
     plan = make_plan(config, checksums, elsewhere)
     fetches = dict.fromkeys(step.operation.fetch for step in wanted(plan, config.stages))
     missing = [fetch(config) for fetch in fetches if fetch is not None]
@@ -128,7 +149,9 @@ class _Plan:
         self.identity = weights_identity(config.student, checksums)
         self.pool = self.pool_artifact()
         part = tokenizer_identity(config.student, checksums)
-        self.lengths = Step(LENGTHS, (Artifact(LENGTHS_TABLE, self.name, part, {"pool": self.pool}),), self.weights)
+        self.lengths = Step(
+            LENGTHS, (Artifact(LENGTHS_TABLE, self.name, part, {"pool": self.pool}),), self.weights
+        )
 
     def steps(self) -> list[Step]:
         config, pool = self.config, Step(POOL, (self.pool,))
@@ -176,12 +199,16 @@ class _Plan:
         if pool.noise_share:
             part["damage"] = DAMAGE
         if pool.decontaminate:
-            part["benchmarks"] = {name: _questions(name, task) for name, task in self.config.benchmark.tasks.items()}
+            part["benchmarks"] = {
+                name: _questions(name, task) for name, task in self.config.benchmark.tasks.items()
+            }
         return Artifact(pools.POOL, pool.name, part)
 
     def scoring(self) -> list[Step]:
         """Only the steps that the method needs. The forward pass is shared by all methods and budgets."""
-        needed = METHODS[self.config.method.name].needs | ({"statistics"} if self.config.scoring.tokens else set())
+        needed = METHODS[self.config.method.name].needs | (
+            {"statistics"} if self.config.scoring.tokens else set()
+        )
         passes = dict.fromkeys(step for source, step in SCORING.items() if source in needed)  # each once
         return [self.lengths, *(step(self) for step in passes)]
 
@@ -240,11 +267,18 @@ class _Plan:
     def sketch(self, size: str) -> dict[str, Any]:
         """The settings of a sketch that can change its result."""
         sketch = self.config.sketch
-        return {"size": getattr(sketch, size), "words": sketch.words, "states": sketch.states, "seed": sketch.seed}
+        return {
+            "size": getattr(sketch, size),
+            "words": sketch.words,
+            "states": sketch.states,
+            "seed": sketch.seed,
+        }
 
     def correctness(self) -> Step:
         part = {"verdicts": VERDICTS, "answer_format": self.config.pool.answer_format}
-        return Step(CORRECTNESS, (Artifact(CORRECTNESS_TABLE, self.config.pool.name, part, {"pool": self.pool}),))
+        return Step(
+            CORRECTNESS, (Artifact(CORRECTNESS_TABLE, self.config.pool.name, part, {"pool": self.pool}),)
+        )
 
     def text(self) -> Step:
         return Step(TEXT, (Artifact(TEXT_TABLE, self.config.pool.name, {}, {"pool": self.pool}),))
@@ -252,15 +286,30 @@ class _Plan:
     def judge(self) -> Step:
         """The verdicts of a judge model on a pool. They do not depend on the student."""
         judge = self.config.method.judge
-        settings = {key: value for key, value in asdict(judge).items() if key not in ("path", "revision", "tensor_parallel")}
-        part = {"judge": weights_identity(judge.model, self.checksums), **settings, "engine": self.config.engine.name}
+        settings = {
+            key: value
+            for key, value in asdict(judge).items()
+            if key not in ("path", "revision", "tensor_parallel")
+        }
+        part = {
+            "judge": weights_identity(judge.model, self.checksums),
+            **settings,
+            "engine": self.config.engine.name,
+        }
         name = f"{self.config.pool.name}-{Path(judge.path).name}"
-        return Step(JUDGE, (Artifact(JUDGE_TABLE, name, part, {"pool": self.pool}),), self.weights_of(judge.model))
+        return Step(
+            JUDGE, (Artifact(JUDGE_TABLE, name, part, {"pool": self.pool}),), self.weights_of(judge.model)
+        )
 
     def selection_artifact(self, scoring: Sequence[Step]) -> Artifact:
         method, budget, weighting = self.config.method, self.config.budget, self.config.weighting_name
         options = METHODS[method.name].check(method.options)
-        part: dict[str, Any] = {"method": method.name, "weighting": weighting, "budget": budget.identity, **options}
+        part: dict[str, Any] = {
+            "method": method.name,
+            "weighting": weighting,
+            "budget": budget.identity,
+            **options,
+        }
         if method.reverse:
             part["reverse"] = True
         if self.config.share_weights:
@@ -271,18 +320,33 @@ class _Plan:
             part["teacher"] = method.teacher
         needs = METHODS[method.name].needs
         if "external" in needs:
-            part |= {"scores": self.checksums(scores_file(method)), "higher_is_better": method.higher_is_better}
+            part |= {
+                "scores": self.checksums(scores_file(method)),
+                "higher_is_better": method.higher_is_better,
+            }
         known = [artifact for step in scoring for artifact in step.artifacts]
-        kinds = {LENGTHS_TABLE, *(SOURCES[source].kind for source in needs)}  # not those of scoring.tokens alone
-        inputs = {"pool": self.pool, **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds}}
+        kinds = {
+            LENGTHS_TABLE,
+            *(SOURCES[source].kind for source in needs),
+        }  # not those of scoring.tokens alone
+        inputs = {
+            "pool": self.pool,
+            **{artifact.kind.name: artifact for artifact in known if artifact.kind in kinds},
+        }
         name = f"{self.name}-{method.key}-{weighting}{self.shared_name()}{self.teacher_name()}-{budget.name}"
         return Artifact(SELECTION, name, part, inputs)
 
     def evaluation(self, checkpoint: Artifact | None) -> list[Step]:
-        """Generation and grading are separate steps, so that a fix to a grader or a gold answer costs no GPU time."""
+        """Generation and grading are separate steps, so that a fix to a grader or a gold answer costs no
+        GPU time.
+        """
         config, names = self.config, tuple(self.config.benchmark.tasks)
         model = f"{config.student.name}-base" if checkpoint is None else checkpoint.name
-        student = self.identity if checkpoint is None else {k: v for k, v in self.identity.items() if k != "weights"}
+        student = (
+            self.identity
+            if checkpoint is None
+            else {k: v for k, v in self.identity.items() if k != "weights"}
+        )
         inputs = {} if checkpoint is None else {"checkpoint": checkpoint}
         generations, metrics = [], []
         for name, task in config.benchmark.tasks.items():
@@ -294,7 +358,9 @@ class _Plan:
             }
             generated = Artifact(GENERATIONS, f"{model}-{name}", part, inputs)
             generations.append(generated)
-            metrics.append(Artifact(METRICS, f"{model}-{name}", _answers(name, task), {GENERATIONS.name: generated}))
+            metrics.append(
+                Artifact(METRICS, f"{model}-{name}", _answers(name, task), {GENERATIONS.name: generated})
+            )
         which: Literal["base", "trained"] = "base" if checkpoint is None else "trained"
         weights = self.weights if checkpoint is None else checkpoint
         return [
@@ -326,8 +392,8 @@ class _Plan:
             )
         if self.config.training.snapshots < 2:
             raise LarkError(
-                "analysis.name=kappa measures the student at several training steps: add training.snapshots=11 "
-                "(or another number, at least 2)."
+                "analysis.name=kappa measures the student at several training steps: add"
+                " training.snapshots=11 (or another number, at least 2)."
             )
         inputs = {"checkpoint": checkpoint, "selection": checkpoint.inputs["selection"]}
         part = {"analysis": "kappa", "dtype": self.config.analysis.dtype}
@@ -338,19 +404,30 @@ class _Plan:
         quick = self.config.analysis.quick
         if quick and not may_be_sketched:
             raise LarkError(
-                f"analysis.quick=true sketches gradients, and analysis.name={purpose} needs exact ones: remove it, or choose "
-                "analysis.name=gradients."
+                f"analysis.quick=true sketches gradients, and analysis.name={purpose} needs exact ones:"
+                " remove it, or choose analysis.name=gradients."
             )
         part = {**self.sampled("gradients"), **({"quick": self.sketch("exact")} if quick else {})}
         name = f"gradients-{'quick-' if quick else ''}{self.name}"
-        return [Step(GRADIENTS, (Artifact(GRADIENTS_TABLE, name, part, {"pool": self.pool}),), self.weights, purpose=purpose)]
+        return [
+            Step(
+                GRADIENTS,
+                (Artifact(GRADIENTS_TABLE, name, part, {"pool": self.pool}),),
+                self.weights,
+                purpose=purpose,
+            )
+        ]
 
     def sampled(self, analysis: str) -> dict[str, Any]:
         """What the gradients of a sample of questions depend on."""
         asked = self.config.analysis
         return {
-            "analysis": analysis, **self.identity, "dtype": asked.dtype, "questions": asked.questions, "seed": asked.seed,
-        }  # fmt: skip
+            "analysis": analysis,
+            **self.identity,
+            "dtype": asked.dtype,
+            "questions": asked.questions,
+            "seed": asked.seed,
+        }
 
     def surrogate(self) -> list[Step]:
         """Exact gradients, and the scores that estimate the same from sketches."""
@@ -368,13 +445,20 @@ class _Plan:
 
     def theory(self) -> list[Step]:
         asked, (gradients,) = self.config.analysis, self.gradients("theory", may_be_sketched=False)
-        part = {"analysis": "jacobians", "questions": asked.jacobians, "iterations": asked.iterations, "seed": asked.seed}
+        part = {
+            "analysis": "jacobians",
+            "questions": asked.jacobians,
+            "iterations": asked.iterations,
+            "seed": asked.seed,
+        }
         inputs = {"pool": self.pool, "gradients": gradients.artifacts[0]}
         jacobians = Artifact(JACOBIANS_TABLE, f"jacobians-{self.name}", part, inputs)
         return [gradients, Step(JACOBIANS, (jacobians,), self.weights, purpose="theory")]
 
     def timing(self) -> list[Step]:
-        """A measurement of this machine. Repeat it with force=[cost]; changing the hardware settings does not repeat it."""
+        """A measurement of this machine. Repeat it with force=[cost]; changing the hardware settings does
+        not repeat it.
+        """
         asked = self.config.analysis
         scoring = {key: value for key, value in asdict(self.config.scoring).items() if key != "local_steps"}
         scoring |= self.local_steps()
@@ -390,9 +474,7 @@ class _Plan:
     def model_name(self) -> str:
         weighting = "" if self.config.weighting == "auto" else f"-{self.config.weighting}"
         method = self.config.method.key
-        return (
-            f"{self.config.student.name}-{method}{weighting}{self.shared_name()}{self.teacher_name()}-{self.config.budget.name}"
-        )
+        return f"{self.config.student.name}-{method}{weighting}{self.shared_name()}{self.teacher_name()}-{self.config.budget.name}"
 
     def shared_name(self) -> str:
         return "-shared" if self.config.share_weights else ""
@@ -414,7 +496,9 @@ SCORING: dict[str, Callable[[_Plan], Step]] = {
     "text": _Plan.text,
     "judge": _Plan.judge,
 }
-"""What a method may need (`Method.needs`) and the steps that make it, in order. The lengths are always made."""
+"""What a method may need (`Method.needs`) and the steps that make it, in order. The lengths are always
+made.
+"""
 
 ANALYSES: dict[str, Callable[[_Plan], list[Step]]] = {
     "gradients": _Plan.gradients,
@@ -438,7 +522,9 @@ def _questions(name: str, task: Task) -> dict[str, Any]:
     """Everything in a task that can change a student's answers: the problems and the system prompt."""
     problems = benchmarks.load_if_here(name, task)
     if problems is None:
-        return {key: value for key, value in asdict(task).items() if key not in ("label", "count", "public")} | {"name": name}
+        return {
+            key: value for key, value in asdict(task).items() if key not in ("label", "count", "public")
+        } | {"name": name}
     return {"questions": _digest((p.id, p.question) for p in problems), "answer_format": task.answer_format}
 
 
@@ -453,7 +539,9 @@ def _digest(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
-    """Settings that can change the weights, and, only if requested, the curves and snapshots that must then exist."""
+    """Settings that can change the weights, and, only if requested, the curves and snapshots that must then
+    exist.
+    """
     part = {key: value for key, value in asdict(training).items() if key not in SPEED_ONLY}
     held_out = training.held_out.path
     if training.lora.bits is None:

@@ -1,7 +1,9 @@
-"""Settings that the user typed and that have no effect in this run: they are mistakes, and would otherwise go unnoticed.
+"""Settings that the user typed and that have no effect in this run: they are mistakes, and would otherwise
+go unnoticed.
 
-A single run refuses them. In a sweep they may be meant for other trials: `-m method=lark,random method.seed=1` passes the seed
-to both methods, and only one of them uses it. A trial of a sweep therefore only warns.
+A single run refuses them. In a sweep they may be meant for other trials: `-m method=lark,random
+method.seed=1` passes the seed to both methods, and only one of them uses it. A trial of a sweep therefore
+only warns.
 """
 
 import logging
@@ -21,8 +23,12 @@ from lark.work.operation import Step
 log = logging.getLogger(__name__)
 
 
-def check_unused(config: Config, machine: Machine, plan: Sequence[Step], overrides: Sequence[str], sweep: bool) -> None:
-    """Refuse overrides without effect; warn about them in a trial of a sweep. `plan`: all steps, also of other stages."""
+def check_unused(
+    config: Config, machine: Machine, plan: Sequence[Step], overrides: Sequence[str], sweep: bool
+) -> None:
+    """Refuse overrides without effect; warn about them in a trial of a sweep. `plan`: all steps, also of
+    other stages.
+    """
     typed = [override.lstrip("+~").split("=", 1)[0] for override in overrides]
     said = [
         *_method(config, typed),
@@ -44,18 +50,28 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
     """Settings that belong to another method."""
     method = config.method
     needs = METHODS[method.name].needs if method.name in METHODS else frozenset()
-    budget = [(key, getattr(config.budget, key.removeprefix("budget."))) for key in typed if key.startswith("budget.")]
+    budget = [
+        (key, getattr(config.budget, key.removeprefix("budget.")))
+        for key in typed
+        if key.startswith("budget.")
+    ]
     for key, value in (
-        ("weighting", config.weighting), ("method.teacher", method.teacher), ("method.reverse", str(method.reverse).lower()),
-        ("share_weights", str(config.share_weights).lower()), ("whole_weights", config.whole_weights),
+        ("weighting", config.weighting),
+        ("method.teacher", method.teacher),
+        ("method.reverse", str(method.reverse).lower()),
+        ("share_weights", str(config.share_weights).lower()),
+        ("whole_weights", config.whole_weights),
         *budget,
-    ):  # fmt: skip
+    ):
         if key in typed and config.weighting_name is None:
-            yield f"{key}={value} has no effect: method={method.name} selects nothing. Remove it, or choose another method."
+            yield (
+                f"{key}={value} has no effect: method={method.name} selects nothing. Remove it, or choose"
+                " another method."
+            )
     if "whole_weights" in typed and config.weighting_name == "uniform":
         yield (
-            f"whole_weights={config.whole_weights} has no effect: the weights of method={method.name} are uniform. Remove it, or "
-            "add weighting=chi2."
+            f"whole_weights={config.whole_weights} has no effect: the weights of method={method.name} are"
+            " uniform. Remove it, or add weighting=chi2."
         )
     if "method.seed" in typed and "seed" not in method.options:
         yield f"method.seed={method.seed} has no effect: method={method.name} takes no seed. Remove it."
@@ -66,19 +82,31 @@ def _method(config: Config, typed: Sequence[str]) -> Iterator[str]:
     for key, given in own.items():
         value = str(given).lower() if isinstance(given, bool) else given
         if f"method.{key}" in typed and "external" not in needs:
-            yield f"method.{key}={value} has no effect: it belongs to method=external. Remove it, or add method=external."
+            yield (
+                f"method.{key}={value} has no effect: it belongs to method=external. Remove it, or add"
+                " method=external."
+            )
 
 
 def _scoring(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
     """Settings of a pass over the pool that this run does not have."""
-    for key, table in (("rank_clip", SCORES_TABLE), ("local_context", LOCAL_TABLE), ("local_steps", LOCAL_TABLE)):
+    for key, table in (
+        ("rank_clip", SCORES_TABLE),
+        ("local_context", LOCAL_TABLE),
+        ("local_steps", LOCAL_TABLE),
+    ):
         if f"scoring.{key}" in typed and not any(step.makes(table) or step.makes(TIMINGS) for step in plan):
             value, method = getattr(config.scoring, key), config.method.name
-            yield f"scoring.{key}={value} has no effect: method={method} does not use it. Remove it, or choose another method."
+            yield (
+                f"scoring.{key}={value} has no effect: method={method} does not use it. Remove it, or choose"
+                " another method."
+            )
 
 
 def _gradients(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
-    """Settings of sketched gradients that this run does not compute, and of a validation set that nothing is compared with."""
+    """Settings of sketched gradients that this run does not compute, and of a validation set that nothing
+    is compared with.
+    """
     for prefix, has in (
         ("sketch.", any(step.operation.sketches for step in plan)),
         ("method.validation.", any(step.makes(INFLUENCE_TABLE) for step in plan)),
@@ -86,7 +114,10 @@ def _gradients(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> It
         given = [key for key in typed if key.startswith(prefix)]
         if given and not has:
             what = f"{given[0]} has" if len(given) == 1 else f"{', '.join(given)} have"
-            yield f"{what} no effect: method={config.method.name} does not use it. Remove it, or choose another method."
+            yield (
+                f"{what} no effect: method={config.method.name} does not use it. Remove it, or choose another"
+                " method."
+            )
 
 
 def _judge(config: Config, machine: Machine, plan: Sequence[Step], typed: Sequence[str]) -> Iterator[str]:
@@ -95,21 +126,32 @@ def _judge(config: Config, machine: Machine, plan: Sequence[Step], typed: Sequen
     given = [name for name in typed if name.startswith("method.judge.")]
     if given and not any(step.operation.asks_judge for step in plan):
         what = f"{given[0]} has" if len(given) == 1 else f"{', '.join(given)} have"
-        yield f"{what} no effect: method={config.method.name} asks no judge. Remove it, or choose method=llm_judge."
+        yield (
+            f"{what} no effect: method={config.method.name} asks no judge. Remove it, or choose"
+            " method=llm_judge."
+        )
     elif key in given:
         wanted = config.method.judge.tensor_parallel
         if shared_gpus(config.engine.name, wanted, machine.device) != wanted:
             where = f"engine={config.engine.name} on {'a CPU' if machine.device == 'cpu' else 'GPUs'}"
-            yield f"{key}={wanted} has no effect: {where} keeps the judge in one piece. Remove it, or use engine=vllm on GPUs."
+            yield (
+                f"{key}={wanted} has no effect: {where} keeps the judge in one piece. Remove it, or use"
+                " engine=vllm on GPUs."
+            )
 
 
 def _adapters(config: Config, typed: Sequence[str]) -> Iterator[str]:
-    """Settings of adapters in a training without any. training.lora.bits is checked in every run (lark/config/training.py)."""
+    """Settings of adapters in a training without any. training.lora.bits is checked in every run
+    (lark/config/training.py).
+    """
     settings = ("training.lora.alpha", "training.lora.dropout", "training.lora.targets")
     given = [key for key in typed if key in settings]
     if given and not config.training.lora.rank:
         what = f"{given[0]} has" if len(given) == 1 else f"{', '.join(given)} have"
-        yield f"{what} no effect: training.lora.rank=0 trains every weight. Set training.lora.rank too, or remove it."
+        yield (
+            f"{what} no effect: training.lora.rank=0 trains every weight. Set training.lora.rank too, or"
+            " remove it."
+        )
 
 
 def _analysis(config: Config, typed: Sequence[str]) -> Iterator[str]:
@@ -121,7 +163,10 @@ def _analysis(config: Config, typed: Sequence[str]) -> Iterator[str]:
         yield f"{what} no effect: no measurement is chosen. Add analysis.name={'|'.join(ANALYSES)}."
     elif given and stage not in config.stages:
         what = f"analysis.name={chosen}"
-        yield f"{what} has no effect: stages=[{','.join(config.stages)}] does not contain {stage}. Add it, or remove {what}."
+        yield (
+            f"{what} has no effect: stages=[{','.join(config.stages)}] does not contain {stage}. Add it, or"
+            f" remove {what}."
+        )
 
 
 def _compare(config: Config, typed: Sequence[str]) -> Iterator[str]:
@@ -141,10 +186,13 @@ def _stages(config: Config, plan: Sequence[Step], typed: Sequence[str]) -> Itera
         if stage in planned or all(operation.stage != stage for operation in OPERATIONS):
             continue
         if stage in (operation.stage for operation in ANALYSIS_OPERATIONS):
-            yield f"stages: {stage} has nothing to do: choose a measurement with analysis.name={'|'.join(ANALYSES)}."
+            yield (
+                f"stages: {stage} has nothing to do: choose a measurement with"
+                f" analysis.name={'|'.join(ANALYSES)}."
+            )
         else:
             there = ", ".join(dict.fromkeys(planned))
             yield (
-                f"stages: {stage} has nothing to do: the stages of method={config.method.name} are {there}. Choose one of them, or "
-                "another method."
+                f"stages: {stage} has nothing to do: the stages of method={config.method.name} are {there}."
+                " Choose one of them, or another method."
             )

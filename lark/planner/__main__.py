@@ -1,9 +1,12 @@
-"""Plan for N trajectories on G GPUs that fail at some rate: hours, lost work, disk, and what limits the speed.
+"""Plan for N trajectories on G GPUs that fail at some rate: hours, lost work, disk, and what limits the
+speed.
 
-Run as: python -m lark.planner trajectories=10000000 gpus=64 failures_per_gpu_hour=0.002 student=qwen7b hardware=a100x8
+Run as: python -m lark.planner trajectories=10000000 gpus=64 failures_per_gpu_hour=0.002 student=qwen7b
+hardware=a100x8
 
-Takes the settings of run.py and these: trajectories (of the pool), gpus (of the whole cluster), failures_per_gpu_hour (0.002 is one
-failure in 500 hours of a GPU; preemptible ones fail more often) and per_node (GPUs per node, 8). Runs nothing.
+Takes the settings of run.py and these: trajectories (of the pool), gpus (of the whole cluster),
+failures_per_gpu_hour (0.002 is one failure in 500 hours of a GPU; preemptible ones fail more often) and
+per_node (GPUs per node, 8). Runs nothing.
 """
 
 import logging
@@ -67,11 +70,17 @@ def numbers(arguments: Sequence[str]) -> tuple[Scale, float, list[str]]:
             raise LarkError(f"{argument}: must be a number.") from error
         whole = key != "failures_per_gpu_hour"
         if not whole <= values[key] <= LIMITS[key] or (whole and values[key] % 1):
-            raise LarkError(f"{argument}: must be a {'whole ' * whole}number from {int(whole)} to {LIMITS[key]:,}.")
+            raise LarkError(
+                f"{argument}: must be a {'whole ' * whole}number from {int(whole)} to {LIMITS[key]:,}."
+            )
     for key in ("trajectories", "gpus"):
         if not values[key]:
             raise LarkError(f"Give {key}=<number>, for example trajectories=10000000 gpus=64.")
-    return Scale(*(int(values[key]) for key in ("trajectories", "gpus", "per_node"))), values["failures_per_gpu_hour"], rest
+    return (
+        Scale(*(int(values[key]) for key in ("trajectories", "gpus", "per_node"))),
+        values["failures_per_gpu_hour"],
+        rest,
+    )
 
 
 def composed(arguments: Sequence[str]) -> conf.Config:
@@ -88,8 +97,8 @@ def require_gpus(config: conf.Config) -> None:
     """Refuse hardware without GPUs: rates of this machine's cores are not those of a GPU."""
     if resolve(config.hardware, here=False).device != "cuda":
         raise LarkError(
-            "This plan is for GPUs, and the hardware has none: name a machine with GPUs, such as hardware=a100x8. For other GPUs, "
-            "add hardware.tflops=<TFLOP/s> and hardware.bandwidth=<GB/s>."
+            "This plan is for GPUs, and the hardware has none: name a machine with GPUs, such as"
+            " hardware=a100x8. For other GPUs, add hardware.tflops=<TFLOP/s> and hardware.bandwidth=<GB/s>."
         )
 
 
@@ -103,19 +112,27 @@ def describe(config: conf.Config, steps: Sequence[Step], scale: Scale, failures:
     rows.append(["all", "", "", duration(total), "", _hours(sum(e.lost for e in found)), ""])
     disk = disk_gib(config, steps, scale)
     times = {
-        count: parts_seconds(config, steps, Scale(scale.trajectories, count, scale.per_node), failures) for count in COUNTS
+        count: parts_seconds(config, steps, Scale(scale.trajectories, count, scale.per_node), failures)
+        for count in COUNTS
     }
-    return "\n".join([
-        f"{trajectories} on {counted(scale.gpus, 'GPU')}, failures per GPU-hour: {failures:g}",
-        "",
-        text_table(["step", "divided into", "GPUs", "time", "share", "lost GPU-hours", "one process"], rows, right=3),
-        "",
-        *_limits(listed, found, failures / 3600, scale.gpus),
-        f"disk        {size(sum(disk.values()))}: " + ", ".join(f"{name} {size(gib)}" for name, gib in disk.items()),
-        "",
-        text_table(["GPUs", *map(str, COUNTS)], [["time", *map(duration, times.values())]], right=1),
-        _stop(times),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"{trajectories} on {counted(scale.gpus, 'GPU')}, failures per GPU-hour: {failures:g}",
+            "",
+            text_table(
+                ["step", "divided into", "GPUs", "time", "share", "lost GPU-hours", "one process"],
+                rows,
+                right=3,
+            ),
+            "",
+            *_limits(listed, found, failures / 3600, scale.gpus),
+            f"disk        {size(sum(disk.values()))}: "
+            + ", ".join(f"{name} {size(gib)}" for name, gib in disk.items()),
+            "",
+            text_table(["GPUs", *map(str, COUNTS)], [["time", *map(duration, times.values())]], right=1),
+            _stop(times),
+        ]
+    )
 
 
 def _limits(listed: Sequence[Part], found: Sequence[Expected], rate: float, gpus: int) -> list[str]:
@@ -123,15 +140,22 @@ def _limits(listed: Sequence[Part], found: Sequence[Expected], rate: float, gpus
     total = sum(e.seconds for e in found)
     if total == inf:
         endless = [part for part, e in zip(listed, found, strict=True) if e.seconds == inf]
-        return [f"bottleneck  {part.name} does not finish at this failure rate: {_remedy(part, rate)}" for part in endless]
+        return [
+            f"bottleneck  {part.name} does not finish at this failure rate: {_remedy(part, rate)}"
+            for part in endless
+        ]
     part, slowest = max(zip(listed, found, strict=True), key=lambda pair: pair[1].seconds)
     one = part.whole > slowest.seconds / 2
     why = {
-        "shards": "one process does most of it"
-        if one
-        else "more GPUs shorten it"
-        if slowest.gpus < part.pieces
-        else f"it has only {counted(part.pieces, 'shard')}",
+        "shards": (
+            "one process does most of it"
+            if one
+            else (
+                "more GPUs shorten it"
+                if slowest.gpus < part.pieces
+                else f"it has only {counted(part.pieces, 'shard')}"
+            )
+        ),
         "together": f"it uses at most {counted(part.most, 'GPU')}",
         "not": "GPUs do not shorten it",
     }
@@ -144,17 +168,32 @@ def _limits(listed: Sequence[Part], found: Sequence[Expected], rate: float, gpus
 def _remedy(part: Part, rate: float) -> str:
     """What helps a part that does not finish: pieces of which each has about one failure."""
     if part.divided == "shards":
-        return "a GPU fails before a shard is done. Use smaller shards (scoring.shard_tokens), or GPUs that fail less often."
+        return (
+            "a GPU fails before a shard is done. Use smaller shards (scoring.shard_tokens), or GPUs that fail"
+            " less often."
+        )
     if (checkpoints := ceil(rate * part.work)) > MOST_CHECKPOINTS:
         return "a GPU fails before the next checkpoint. Use GPUs that fail less often."
     return f"a GPU fails before the next checkpoint. Raise training.checkpoints to {checkpoints:,} or more."
 
 
 def _row(part: Part, e: Expected, total: float) -> list[str]:
-    pieces = {"shards": counted(part.pieces, "shard"), "together": counted(part.pieces, "checkpoint"), "not": "one process"}
+    pieces = {
+        "shards": counted(part.pieces, "shard"),
+        "together": counted(part.pieces, "checkpoint"),
+        "not": "one process",
+    }
     merging = duration(part.whole) if part.whole else ""
     share = f"{e.seconds / total:.0%}" if total < inf else ""
-    return [part.name, pieces[part.divided], f"{e.gpus:,}", duration(e.seconds), share, _hours(e.lost), merging]
+    return [
+        part.name,
+        pieces[part.divided],
+        f"{e.gpus:,}",
+        duration(e.seconds),
+        share,
+        _hours(e.lost),
+        merging,
+    ]
 
 
 def _hours(seconds: float) -> str:
@@ -168,7 +207,11 @@ def parts_seconds(config: conf.Config, steps: Sequence[Step], scale: Scale, fail
 
 def _stop(times: dict[int, float]) -> str:
     count = stops_falling(times)
-    return "" if count is None else f"Beyond {counted(count, 'GPU')}, twice as many save less than a tenth of the time."
+    return (
+        ""
+        if count is None
+        else f"Beyond {counted(count, 'GPU')}, twice as many save less than a tenth of the time."
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""The cost of a student, from its shape alone: floating-point operations and bytes. Pure functions; the planner's arithmetic.
+"""The cost of a student, from its shape alone: floating-point operations and bytes. Pure functions; the
+planner's arithmetic.
 
-A product of an [a, b] and a [b, c] matrix counts as 2abc. Attention is causal, so half of each n × n square is computed.
+A product of an [a, b] and a [b, c] matrix counts as 2abc. Attention is causal, so half of each n × n square
+is computed.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +18,9 @@ Floats = np.ndarray
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs of a forward pass. The head is separate because it sees response positions only and is never recomputed."""
+    """FLOPs of a forward pass. The head is separate because it sees response positions only and is never
+    recomputed.
+    """
 
     backbone: float
     head: float
@@ -26,35 +30,47 @@ class Flops:
         return self.backbone + self.head
 
     def training(self, recompute: bool, frozen: bool) -> float:
-        """FLOPs of forward and backward. A backward pass costs two forwards: the gradients of activations and of weights.
+        """FLOPs of forward and backward. A backward pass costs two forwards: the gradients of activations
+        and of weights.
 
-        `recompute`: gradient checkpointing runs the backbone once more. `frozen`: with LoRA, weights have no gradients.
+        `recompute`: gradient checkpointing runs the backbone once more. `frozen`: with LoRA, weights have
+        no gradients.
         """
         backward = 1.0 if frozen else 2.0
         return self.backbone * (1 + backward + recompute) + self.head * (1 + backward)
 
 
 def forward_flops(shape: Shape, lengths: Floats, projected: Floats, share: float = 1.0) -> Flops:
-    """FLOPs of all sequences together: `lengths` tokens each, of which `projected` go through the head (paper, App. D.1).
+    """FLOPs of all sequences together: `lengths` tokens each, of which `projected` go through the head
+    (paper, App. D.1).
 
-    `share`: of the tokens, those that the layers' matrices are run on. Sequences that begin alike can share tokens.
+    `share`: of the tokens, those that the layers' matrices are run on. Sequences that begin alike can share
+    tokens.
     """
     n = np.asarray(lengths, dtype=np.float64)
     matrices = 2.0 * shape.backbone_matrices * n.sum() * share
     attention = 2.0 * shape.layers * shape.attention_width * np.square(n).sum()
-    return Flops(float(matrices + attention), float(2.0 * shape.head * np.asarray(projected, dtype=np.float64).sum()))
+    return Flops(
+        float(matrices + attention), float(2.0 * shape.head * np.asarray(projected, dtype=np.float64).sum())
+    )
 
 
 def local_flops(shape: Shape, lengths: Floats, projected: Floats, context: int) -> Flops:
-    """FLOPs of Local Naturalness: every token goes through the backbone in `context` + 1 blocks, which are so short that the
-    cost of attention is negligible, and once through the head (lark/scoring/local.py)."""
+    """FLOPs of Local Naturalness: every token goes through the backbone in `context` + 1 blocks, which are
+    so short that the cost of attention is negligible, and once through the head (lark/scoring/local.py).
+    """
     tokens = float(np.asarray(lengths, dtype=np.float64).sum())
-    return replace(forward_flops(shape, lengths, projected), backbone=(context + 1) * 2.0 * shape.backbone_matrices * tokens)
+    return replace(
+        forward_flops(shape, lengths, projected),
+        backbone=(context + 1) * 2.0 * shape.backbone_matrices * tokens,
+    )
 
 
 @dataclass(frozen=True)
 class SketchShape:
-    """Sizes of the sketches of gradients (lark/config/method.py); a side that is not sketched has its own size."""
+    """Sizes of the sketches of gradients (lark/config/method.py); a side that is not sketched has its own
+    size.
+    """
 
     size: int
     words: int
@@ -71,7 +87,9 @@ class SketchShape:
         return shape.layers * layers + min(self.words, shape.vocabulary) * min(self.states, shape.hidden)
 
     def flops(self, shape: Shape, tokens: float) -> float:
-        """FLOPs to fold both sides of each gradient, and to multiply them: for two matrices per layer, and the head."""
+        """FLOPs to fold both sides of each gradient, and to multiply them: for two matrices per layer, and
+        the head.
+        """
         layer = shape.attention_width + shape.intermediate + 2 * shape.hidden + 2 * self.size**2
         head = shape.vocabulary + shape.hidden + self.words * self.states
         return 2.0 * tokens * (shape.layers * layer + head)
@@ -83,7 +101,9 @@ def gram_flops(shape: Shape, lengths: Floats, projected: Floats, sketch: SketchS
     return forward.forward + forward.head + sketch.flops(shape, float(np.sum(lengths)))
 
 
-def exact_flops(shape: Shape, lengths: Floats, projected: Floats, sketch: SketchShape, recompute: bool) -> float:
+def exact_flops(
+    shape: Shape, lengths: Floats, projected: Floats, sketch: SketchShape, recompute: bool
+) -> float:
     """FLOPs of the sketches with a backward pass: gradients of activations, and none of weights."""
     forward = forward_flops(shape, lengths, projected)
     return forward.training(recompute, frozen=True) + sketch.flops(shape, float(np.sum(lengths)))
@@ -117,11 +137,15 @@ class TrainingSetup:
 
 
 def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
-    """Memory of weights, gradients, AdamW's two moments and DeepSpeed's buckets, which does not depend on the batch."""
+    """Memory of weights, gradients, AdamW's two moments and DeepSpeed's buckets, which does not depend on
+    the batch.
+    """
     trained = lora_parameters(shape, setup.lora) if setup.lora else shape.parameters
     element = 2 if setup.half else 4
     frozen = _frozen_bytes(shape, setup, element) if setup.lora else 0.0
-    if setup.zero == 0:  # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 with weights of any precision
+    if (
+        setup.zero == 0
+    ):  # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 with weights of any precision
         return 16.0 * trained + frozen
     sharded = 0.0 if setup.offload else SHARDED * trained / setup.world
     weights = element * trained + frozen
@@ -129,7 +153,8 @@ def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
 
 
 NF4_CONSTANTS = (8 + 32 / 256) / 64
-"""Bits per weight for the scales of 4-bit blocks: 8 per block of 64, and 32 per 256 blocks (QLoRA, Sec. 3)."""
+"""Bits per weight for the scales of 4-bit blocks: 8 per block of 64, and 32 per 256 blocks (QLoRA, Sec. 3).
+"""
 
 
 def _frozen_bytes(shape: Shape, setup: TrainingSetup, element: int) -> float:
@@ -141,7 +166,9 @@ def _frozen_bytes(shape: Shape, setup: TrainingSetup, element: int) -> float:
 
 
 SHARDED = 4 + 8 + 4
-"""Bytes per parameter that ZeRO shards, and can keep in the host's memory: fp32 master weight, two moments, gradient."""
+"""Bytes per parameter that ZeRO shards, and can keep in the host's memory: fp32 master weight, two moments,
+gradient.
+"""
 
 
 def offloaded_bytes(shape: Shape, lora: int, nodes: int) -> float:
@@ -152,8 +179,8 @@ def offloaded_bytes(shape: Shape, lora: int, nodes: int) -> float:
 def _bucket_bytes(setup: TrainingSetup, trained: int) -> float:
     """DeepSpeed's buffers: gradients that are reduced in fp32, and a bucket in the weights' precision.
 
-    The latter holds gradients until they are reduced (ZeRO-2), or weights that are gathered in advance (ZeRO-3). GPU memory is
-    allocated in full; on CPU only what is used counts.
+    The latter holds gradients until they are reduced (ZeRO-2), or weights that are gathered in advance
+    (ZeRO-3). GPU memory is allocated in full; on CPU only what is used counts.
     """
     element, used = (2 if setup.half else 4), min(BUCKET, trained)
     allocated = BUCKET if setup.cuda else used
@@ -163,7 +190,9 @@ def _bucket_bytes(setup: TrainingSetup, trained: int) -> float:
 
 
 RESUMABLE = 3
-"""Checkpoints to resume from that are on disk at once: the last two (lark/training/trainer.py) and the one being written."""
+"""Checkpoints to resume from that are on disk at once: the last two (lark/training/trainer.py) and the one
+being written.
+"""
 
 
 def kept_bytes(shape: Shape, element: int, snapshots: int) -> float:
@@ -172,8 +201,9 @@ def kept_bytes(shape: Shape, element: int, snapshots: int) -> float:
 
 
 def resume_bytes(shape: Shape, setup: TrainingSetup) -> float:
-    """Additional disk space until a training is finished: weights and AdamW's two moments; with DeepSpeed, the weights twice
-    and fp32 master weights."""
+    """Additional disk space until a training is finished: weights and AdamW's two moments; with DeepSpeed,
+    the weights twice and fp32 master weights.
+    """
     if setup.lora:
         return RESUMABLE * 12.0 * lora_parameters(shape, setup.lora)
     weights = 2 if setup.half else 4
@@ -187,16 +217,24 @@ def lora_parameters(shape: Shape, rank: int) -> int:
 
 
 def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
-    """Memory of the activations for the backward pass: of all layers; with checkpointing, of one and the inputs of all."""
+    """Memory of the activations for the backward pass: of all layers; with checkpointing, of one and the
+    inputs of all.
+    """
     element = 2 if setup.bf16 else 4
     layer = _layer_elements(shape) * element
     kept = layer + shape.layers * shape.hidden * element if setup.checkpointing else shape.layers * layer
-    head = 0.0 if setup.lora else (4 + (2 if setup.half else 0)) * shape.head  # its gradient in fp32, and in the weights' bf16
-    return setup.tokens * (kept + 2 * layer) + _logits_bytes(shape, setup) + head  # and the gradients of the current layer
+    head = (
+        0.0 if setup.lora else (4 + (2 if setup.half else 0)) * shape.head
+    )  # its gradient in fp32, and in the weights' bf16
+    return (
+        setup.tokens * (kept + 2 * layer) + _logits_bytes(shape, setup) + head
+    )  # and the gradients of the current layer
 
 
 def _logits_bytes(shape: Shape, setup: TrainingSetup) -> float:
-    """Memory of one chunk of the loss: logits in fp32, which become residuals, and their bf16 copy for the products."""
+    """Memory of one chunk of the loss: logits in fp32, which become residuals, and their bf16 copy for the
+    products.
+    """
     chunk = min(setup.tokens, LOSS_CHUNK["cuda" if setup.cuda else "cpu"])
     return max(float(HEAD_BYTES), chunk * shape.vocabulary * (4.0 + 2 * setup.bf16))
 
@@ -211,5 +249,7 @@ HEAD_BYTES = 2**28
 
 
 def _layer_elements(shape: Shape) -> int:
-    """Elements that one token needs in one layer: norms, Q, K, V, attention's output, and SwiGLU's gate, up and product."""
+    """Elements that one token needs in one layer: norms, Q, K, V, attention's output, and SwiGLU's gate, up
+    and product.
+    """
     return 6 * shape.hidden + 2 * shape.attention_width + 2 * shape.kv_width + 4 * shape.intermediate

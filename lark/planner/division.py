@@ -1,4 +1,6 @@
-"""The steps of a plan as parts for scale.py: how much work each is for N trajectories, and how it is divided among G GPUs."""
+"""The steps of a plan as parts for scale.py: how much work each is for N trajectories, and how it is
+divided among G GPUs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +31,9 @@ class Scale:
     per_node: int = 8
 
 
-def parts(config: Config, steps: Sequence[Step], scale: Scale, lengths: PoolLengths | None = None) -> list[Part]:
+def parts(
+    config: Config, steps: Sequence[Step], scale: Scale, lengths: PoolLengths | None = None
+) -> list[Part]:
     """The parts of a run, in order. Steps that take less than a second are left out."""
     known = lengths or pool_lengths(config)
     lengths = replace(known, questions=max(1, round(scale.trajectories / known.candidates)))
@@ -41,7 +45,11 @@ def disk_gib(config: Config, steps: Sequence[Step], scale: Scale) -> dict[str, f
     """Disk space in GiB: of the pool, of the tables, and what operations declare."""
     known = pool_lengths(config)
     text = scale.trajectories * float(known.response.mean()) * CHARACTERS
-    estimates = [e for step in steps if (e := _estimate(config, step, _machine(config, scale, scale.gpus), known)) is not None]
+    estimates = [
+        e
+        for step in steps
+        if (e := _estimate(config, step, _machine(config, scale, scale.gpus), known)) is not None
+    ]
     return {
         "pool": TEXT_SHARE * text / GIB,
         "tables": ROW_BYTES * scale.trajectories / GIB,
@@ -53,13 +61,26 @@ def _machine(config: Config, scale: Scale, gpus: int) -> Machine:
     machine = resolve(config.hardware, here=False)
     processes = min(gpus, scale.per_node)
     threads = config.hardware.threads or (CORES if machine.device == "cuda" else machine.threads)
-    return replace(machine, processes=processes, nodes=-(-gpus // processes), threads=threads, cluster=PLANNED, workers=gpus)
+    return replace(
+        machine,
+        processes=processes,
+        nodes=-(-gpus // processes),
+        threads=threads,
+        cluster=PLANNED,
+        workers=gpus,
+    )
 
 
 def _part(config: Config, step: Step, scale: Scale, lengths: PoolLengths) -> Part | None:
     operation, whole = step.operation, step.operation.row_seconds * lengths.trajectories
     if operation.shard_rows:
-        return Part(step.title, "shards", whole, START_SECONDS["cpu"], -(-lengths.trajectories // operation.shard_rows))
+        return Part(
+            step.title,
+            "shards",
+            whole,
+            START_SECONDS["cpu"],
+            -(-lengths.trajectories // operation.shard_rows),
+        )
     if callable(operation.run) or operation.cost is None:
         return Part(step.title, "not", 0.0, 0.0, whole=whole)
     alone, together = operation.on_cpu or operation.processes == "one", operation.gpus(config) == 0

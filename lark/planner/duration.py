@@ -1,4 +1,6 @@
-"""Refuse runs that would take years. A typing error such as training.epochs=1000000000 should not be found out after weeks."""
+"""Refuse runs that would take years. A typing error such as training.epochs=1000000000 should not be found
+out after weeks.
+"""
 
 from collections.abc import Collection, Sequence
 from math import ceil
@@ -20,7 +22,9 @@ BANDWIDTH = 10_000.0
 STEP_SECONDS = 0.01
 """Lower bound for a training step, whatever the student's size."""
 TOKEN_BYTES = 100
-"""Bytes of a pool's files per selected token, at most: other columns, escapes and trajectories that are not selected."""
+"""Bytes of a pool's files per selected token, at most: other columns, escapes and trajectories that are not
+selected.
+"""
 YEAR = 365.25 * 24
 
 
@@ -36,14 +40,18 @@ def too_long(config: Config, estimates: Sequence[Estimate]) -> str | None:
         return None
     longest = max(hours, key=lambda name: hours[name])
     return (
-        f"This run would take {_long(total)}, {_long(hours[longest])} of it for {longest}: more than hardware.max_hours={limit:g}. "
-        f"Check the settings of {longest} (epochs, questions, samples, tokens), use more or faster devices, or raise "
-        "hardware.max_hours (0: no limit)."
+        f"This run would take {_long(total)}, {_long(hours[longest])} of it for {longest}: more than"
+        f" hardware.max_hours={limit:g}. Check the settings of {longest} (epochs, questions, samples,"
+        " tokens), use more or faster devices, or raise hardware.max_hours (0: no limit)."
     )
 
 
-def check_time(config: Config, machine: Machine, steps: Sequence[Step], finished: Collection[tuple[str, ...]]) -> None:
-    """Stop a run that would take longer than hardware.max_hours even on the fastest device. Nothing is read or measured."""
+def check_time(
+    config: Config, machine: Machine, steps: Sequence[Step], finished: Collection[tuple[str, ...]]
+) -> None:
+    """Stop a run that would take longer than hardware.max_hours even on the fastest device. Nothing is read
+    or measured.
+    """
     speed = FASTEST[machine.device] * (machine.threads if machine.device == "cpu" else 1)
     hardware = Throughput(machine, speed, device_memory(config, machine), BANDWIDTH)
     said = too_long(config, estimate(config, steps, at_least(config), hardware, finished))

@@ -1,4 +1,5 @@
-"""How long each step of a plan takes and whether it fits, from the cost function of its operation (`Operation.cost`).
+"""How long each step of a plan takes and whether it fits, from the cost function of its operation
+(`Operation.cost`).
 
 Estimates are made for the plan's own steps, so a plan and its estimate cannot disagree.
 """
@@ -26,8 +27,9 @@ CONCURRENT = 256
 STEP_SECONDS = {True: 0.02, False: 0.005}
 """Overhead of a decoding step on a GPU, without and with CUDA graphs (`engine.eager`)."""
 RESERVED_GIB = {"cuda": 1.5, "cpu": 0.0}
-"""Memory of a device that PyTorch cannot give to tensors: CUDA's context and kernels (about 0.5 GiB), NCCL's buffers, and gaps
-between allocations."""
+"""Memory of a device that PyTorch cannot give to tensors: CUDA's context and kernels (about 0.5 GiB),
+NCCL's buffers, and gaps between allocations.
+"""
 PAPER_STUDENTS = ("qwen7b", "qwen1.5b", "llama3b")
 
 
@@ -86,11 +88,15 @@ def estimate(
     planner = planner_of(config, hardware or throughput(config), lengths or pool_lengths(config))
     if planner is None:
         raise LarkError(
-            f"student.path={config.student.path}: its config.json is not available locally, so its cost cannot be estimated. "
-            "Download the model first, or give its folder."
+            f"student.path={config.student.path}: its config.json is not available locally, so its cost"
+            " cannot be estimated. Download the model first, or give its folder."
         )
     found = [(step, planner.estimate(step)) for step in steps]
-    return [_nothing_to_do(e) if step.key in finished else planner.with_remedy(e) for step, e in found if e is not None]
+    return [
+        _nothing_to_do(e) if step.key in finished else planner.with_remedy(e)
+        for step, e in found
+        if e is not None
+    ]
 
 
 def _nothing_to_do(e: Estimate) -> Estimate:
@@ -110,9 +116,13 @@ class Planner:
 
     @property
     def selected(self) -> int:
-        """Number of trajectories that the budget selects, at most. Selected trajectories are assumed to have the mean length."""
+        """Number of trajectories that the budget selects, at most. Selected trajectories are assumed to
+        have the mean length.
+        """
         budget, pool = self.config.budget, self.lengths
-        most = pool.trajectories if budget.size is None else min(budget.size, pool.candidates) * pool.questions
+        most = (
+            pool.trajectories if budget.size is None else min(budget.size, pool.candidates) * pool.questions
+        )
         if budget.limit is None:
             return most
         cost = 1.0 if budget.tokens is None else float(pool.response.mean())
@@ -126,15 +136,23 @@ class Planner:
         return e if e.fits else replace(e, remedy=_fewer_processes(e) or self.remedy(e, e.limit_gib))
 
     def remedy(self, e: Estimate, most_gib: float) -> str:
-        """A setting with which a step needs at most `most_gib` on a device. Settings are tried, not guessed."""
+        """A setting with which a step needs at most `most_gib` on a device. Settings are tried, not
+        guessed.
+        """
         machine, operation = self.hardware.machine, e.step.operation
-        options = operation.remedies(self.config, machine, int(self.lengths.total.max())) if operation.remedies else iter(())
+        options = (
+            operation.remedies(self.config, machine, int(self.lengths.total.max()))
+            if operation.remedies
+            else iter(())
+        )
 
         def fits(settings: Settings) -> bool:
             again = self._with(settings).estimate(e.step)
             return again is None or again.memory_gib <= most_gib
 
-        otherwise = remedies.last_resort(machine, e.memory_gib, operation.processes == "sharing", operation.model)
+        otherwise = remedies.last_resort(
+            machine, e.memory_gib, operation.processes == "sharing", operation.model
+        )
         return remedies.remedy(options, fits, otherwise)
 
     def _with(self, settings: Settings) -> "Planner":
@@ -152,14 +170,17 @@ class Planner:
         paper: str = "",
         devices: int | None = None,
     ) -> Estimate:
-        """An estimate from its figures; `memory` and `certain` in GiB, on `devices` (None: all of the machine's).
+        """An estimate from its figures; `memory` and `certain` in GiB, on `devices` (None: all of the
+        machine's).
 
         Both are the memory of tensors. What a process on a GPU needs in addition is added here.
         """
         hours = seconds * (devices or self.hardware.machine.world) / 3600
         memory += 0.0 if step.operation.processes == "one" else RESERVED_GIB[self.hardware.machine.device]
         limit = self.hardware.memory_gib
-        return Estimate(step, work, flops, seconds, hours, memory, certain, limit, paper=paper, sharing=self._sharing)
+        return Estimate(
+            step, work, flops, seconds, hours, memory, certain, limit, paper=paper, sharing=self._sharing
+        )
 
     @property
     def _sharing(self) -> int:
@@ -168,13 +189,28 @@ class Planner:
         return machine.processes if machine.device == "cpu" and not self.config.hardware.memory_gib else 1
 
     def seconds(self, kind: str, flops: float, load: float) -> float:
-        """Time for `flops` operations on all devices, including the start of a process and loading `load` bytes."""
-        return START_SECONDS[self.hardware.machine.device] + load / LOAD_BYTES + flops / self.hardware.rate(kind, self.shape)
+        """Time for `flops` operations on all devices, including the start of a process and loading `load`
+        bytes.
+        """
+        return (
+            START_SECONDS[self.hardware.machine.device]
+            + load / LOAD_BYTES
+            + flops / self.hardware.rate(kind, self.shape)
+        )
 
     def generation_seconds(
-        self, engine: Engine, shape: Shape, tokens: float, weights: float, kv: float, length: int, flops: float
+        self,
+        engine: Engine,
+        shape: Shape,
+        tokens: float,
+        weights: float,
+        kv: float,
+        length: int,
+        flops: float,
     ) -> float:
-        """Time to generate. A decoding step reads all weights and every sequence's cache, and takes longer than its FLOPs."""
+        """Time to generate. A decoding step reads all weights and every sequence's cache, and takes longer
+        than its FLOPs.
+        """
         machine, kind = self.hardware.machine, ENGINES[engine.name]
         engines = max(1, machine.world // engine.tensor_parallel)
         room = self.hardware.memory_gib * GIB * engine.memory_share - weights

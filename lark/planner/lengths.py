@@ -1,4 +1,6 @@
-"""Lengths of a pool's trajectories: measured if the lengths artifact is finished, read from a small pool, or assumed."""
+"""Lengths of a pool's trajectories: measured if the lengths artifact is finished, read from a small pool,
+or assumed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +61,9 @@ class PoolLengths:
         return float(self.total.sum()) * self.repeat
 
     def shared(self, tokens: int) -> float:
-        """The share of the pool's tokens that is left if candidates share their prompt in forward passes of `tokens` tokens."""
+        """The share of the pool's tokens that is left if candidates share their prompt in forward passes of
+        `tokens` tokens.
+        """
         prompt, response = float((self.total - self.response).mean()), float(self.response.mean())
         passes = ceil(self.candidates * response / max(1.0, tokens - prompt))
         copies = min(self.candidates, max(1, passes)) / self.candidates
@@ -92,8 +96,13 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
         assert pool.questions is not None
         questions = min(pool.questions, len(pool.ids) or pool.questions)
         shape = np.full(DEMO_CANDIDATES, 1.0)
-        return PoolLengths(questions, DEMO_CANDIDATES, shape * min(DEMO_PROMPT + DEMO_RESPONSE, longest), shape * DEMO_RESPONSE,
-                           "assumed: the demo pool's mean with its own tokenizer")  # fmt: skip
+        return PoolLengths(
+            questions,
+            DEMO_CANDIDATES,
+            shape * min(DEMO_PROMPT + DEMO_RESPONSE, longest),
+            shape * DEMO_RESPONSE,
+            "assumed: the demo pool's mean with its own tokenizer",
+        )
     try:
         files = source_files(pool)
     except LarkError:
@@ -108,7 +117,9 @@ def _measured(folder: Path) -> PoolLengths:
     response = columns["n_tokens"].to_numpy().astype(np.float64)
     questions = len(columns["question_id"].unique())
     total = columns["n_prompt"].to_numpy() + response
-    return PoolLengths(questions, round(len(response) / questions), total, response, "measured: the tokenised pool")
+    return PoolLengths(
+        questions, round(len(response) / questions), total, response, "measured: the tokenised pool"
+    )
 
 
 def _read(config: Config) -> PoolLengths:
@@ -116,14 +127,20 @@ def _read(config: Config) -> PoolLengths:
     prompt, response, questions = [], [], set()
     for trajectory in read(config.pool):
         questions.add(trajectory.question_id)
-        prompt.append(len(trajectory.question) + len(trajectory.system or "") + 120)  # template and instruction
+        prompt.append(
+            len(trajectory.question) + len(trajectory.system or "") + 120
+        )  # template and instruction
         response.append(trajectory.characters)
     if not questions:
-        raise LarkError(f"pool {config.pool.name}: there are no trajectories in {config.pool.path}; check pool.path.")
+        raise LarkError(
+            f"pool {config.pool.name}: there are no trajectories in {config.pool.path}; check pool.path."
+        )
     answer = np.array(response) / CHARACTERS
     total = np.minimum(np.array(prompt) / CHARACTERS + answer, config.student.max_length)
     note = f"read: the pool's characters, at {CHARACTERS} per token"
-    return PoolLengths(len(questions), round(len(response) / len(questions)), total, np.minimum(answer, total), note)
+    return PoolLengths(
+        len(questions), round(len(response) / len(questions)), total, np.minimum(answer, total), note
+    )
 
 
 def shortest() -> PoolLengths:
@@ -137,5 +154,8 @@ def assumed(questions: int, longest: int) -> PoolLengths:
     quantiles = np.array([normal.inv_cdf((i + 0.5) / 1000) for i in range(1000)])
     response = PAPER_MEDIAN * np.exp(PAPER_SIGMA * quantiles)
     total = np.minimum(response + 150, longest)
-    note = f"assumed: log-normal, median {PAPER_MEDIAN:,.0f} tokens, 1% over 32,768 (the paper's pool is not available here)"
+    note = (
+        f"assumed: log-normal, median {PAPER_MEDIAN:,.0f} tokens, 1% over 32,768 (the paper's pool is not"
+        " available here)"
+    )
     return PoolLengths(questions, PAPER_CANDIDATES, total, np.minimum(response, total), note)

@@ -1,7 +1,9 @@
-"""Settings that make a step fit: candidates in order, the least intrusive first, and the first of them that fits.
+"""Settings that make a step fit: candidates in order, the least intrusive first, and the first of them that
+fits.
 
-Each operation lists its candidates (`Operation.remedies`), built from the functions here. Each is tried by applying it and
-estimating the step again; only one that fits is named. Pure functions; the planner's advice.
+Each operation lists its candidates (`Operation.remedies`), built from the functions here. Each is tried by
+applying it and estimating the step again; only one that fits is named. Pure functions; the planner's
+advice.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +43,9 @@ def remedy(candidates: Iterable[Settings], fits: Callable[[Settings], bool], oth
 
 
 def last_resort(machine: Machine, needed_gib: float, more_gpus: bool, model: str = "student") -> str:
-    """Advice if no setting helps. `more_gpus`: whether several GPUs can hold one model; if not, they save time, not memory."""
+    """Advice if no setting helps. `more_gpus`: whether several GPUs can hold one model; if not, they save
+    time, not memory.
+    """
     memory = f"with more memory (about {ceil(needed_gib)} GiB)"
     if machine.device == "cpu":
         return f"a smaller {model} or a machine {memory}"
@@ -65,10 +69,14 @@ def shorter(longest: int, batch: str = "", tokens: int = 0) -> list[Settings]:
 
 
 def shared_model(config: Config, machine: Machine, model: Student, key: str, now: int) -> list[Settings]:
-    """Settings of `key` that share a model among more GPUs of a node than `now`, with an engine that supports it."""
+    """Settings of `key` that share a model among more GPUs of a node than `now`, with an engine that
+    supports it.
+    """
     shape = shape_of(model)
     gpus = machine.processes if machine.device == "cuda" and shape is not None else 1
-    counts = [n for n in range(now + 1, gpus + 1) if gpus % n == 0 and shape is not None and shape.heads % n == 0]
+    counts = [
+        n for n in range(now + 1, gpus + 1) if gpus % n == 0 and shape is not None and shape.heads % n == 0
+    ]
     engine = {} if ENGINES[config.engine.name].shares_model else {"engine": "vllm"}
     return [{}, *({**engine, key: count} for count in counts)]
 

@@ -23,13 +23,22 @@ log = logging.getLogger(__name__)
 RELIEF = 0.85
 """Share of the estimated memory that a setting may need to be suggested after a failure."""
 PAPER = (
-    "paper     the paper's figures for 8 A100: seconds per sample from App. D.1 (docs/reproduce.md explains how we read them),",
-    "          hours and minutes from App. C.3 at this run's size; about 1,600 A100-hours of training in all, with ablations",
+    (
+        "paper     the paper's figures for 8 A100: seconds per sample from App. D.1 (docs/reproduce.md"
+        " explains how we read them),"
+    ),
+    (
+        "          hours and minutes from App. C.3 at this run's size; about 1,600 A100-hours of training in"
+        " all, with ablations"
+    ),
 )
 
 
 def report(
-    config: Config, steps: Sequence[Step], lengths: PoolLengths | None = None, finished: Collection[tuple[str, ...]] = ()
+    config: Config,
+    steps: Sequence[Step],
+    lengths: PoolLengths | None = None,
+    finished: Collection[tuple[str, ...]] = (),
 ) -> tuple[str, str | None]:
     """The cost table with its assumptions; and a sentence for each step that does not fit, or None."""
     lengths = lengths or pool_lengths(config)
@@ -37,7 +46,9 @@ def report(
     estimates = estimate(config, steps, lengths, hardware, finished)
     machine, need = hardware.machine, disk(estimates)
     unit = "GPU" if machine.device == "cuda" else "process" if machine.world == 1 else "processes"
-    devices = f"{machine.world} {unit}{'s' * (machine.device == 'cuda' and machine.world > 1)} ({machine.device})"
+    devices = (
+        f"{machine.world} {unit}{'s' * (machine.device == 'cuda' and machine.world > 1)} ({machine.device})"
+    )
     nodes = f" on {machine.nodes} nodes" if machine.nodes > 1 else ""
     said = [
         *(["!         exceeds the memory of a device"] if not all(e.fits for e in estimates) else []),
@@ -45,12 +56,17 @@ def report(
         f"lengths   {lengths.source}",
         f"hardware  {devices}{nodes}, {hardware.tflops:,.2f} TFLOP/s and {size(hardware.memory_gib)} each",
         *(f"          {note}" for note in hardware.notes),
-        *([f"disk      {need}; outputs has {free_gib(config.outputs_path):,.0f} GiB free on this machine"] if need else []),
+        *(
+            [f"disk      {need}; outputs has {free_gib(config.outputs_path):,.0f} GiB free on this machine"]
+            if need
+            else []
+        ),
         *(PAPER if is_papers(config, hardware) else ()),
     ]
-    return "\n".join([table(estimates, steps, finished), "", *said]), " ".join(
-        filter(None, [too_long(config, estimates), refusal(estimates)])
-    ) or None
+    return (
+        "\n".join([table(estimates, steps, finished), "", *said]),
+        " ".join(filter(None, [too_long(config, estimates), refusal(estimates)])) or None,
+    )
 
 
 def disk(estimates: Sequence[Estimate]) -> str | None:
@@ -59,7 +75,9 @@ def disk(estimates: Sequence[Estimate]) -> str | None:
 
 
 def _disk(e: Estimate) -> str:
-    more = f", and up to {size(e.resume_gib)} more for checkpoints until it is finished" if e.resume_gib else ""
+    more = (
+        f", and up to {size(e.resume_gib)} more for checkpoints until it is finished" if e.resume_gib else ""
+    )
     return f"{e.name} needs {size(e.kept_gib)}{more}"
 
 
@@ -90,15 +108,34 @@ def _not_estimated(estimates: Sequence[Estimate], steps: Sequence[Step]) -> list
     return [NOT_ESTIMATED[mark] for mark in sorted({_mark(step) for step in steps if step.key not in known})]
 
 
-def table(estimates: Sequence[Estimate], steps: Sequence[Step] = (), finished: Collection[tuple[str, ...]] = ()) -> str:
-    """The estimates as a table for the terminal. `steps`: the whole plan, with the steps that have no estimate."""
+def table(
+    estimates: Sequence[Estimate], steps: Sequence[Step] = (), finished: Collection[tuple[str, ...]] = ()
+) -> str:
+    """The estimates as a table for the terminal. `steps`: the whole plan, with the steps that have no
+    estimate.
+    """
     paper = any(e.paper for e in estimates)
-    header = ["stage", "operation", "work", "FLOPs", "time", "device-hours", "GiB per device", *(["paper"] if paper else [])]
+    header = [
+        "stage",
+        "operation",
+        "work",
+        "FLOPs",
+        "time",
+        "device-hours",
+        "GiB per device",
+        *(["paper"] if paper else []),
+    ]
     total = ["all", "", "", f"{sum(e.flops for e in estimates):.1e}", duration(sum(e.seconds for e in estimates)),
              f"{sum(e.device_hours for e in estimates):.2f}", "", *([""] if paper else [])]  # fmt: skip
     known = {e.step.key: _row(e, paper) for e in estimates}
     rows = {
-        step.key: [step.stage, step.title, "", *_unknown(step, step.key in finished), *([""] if paper else [])]
+        step.key: [
+            step.stage,
+            step.title,
+            "",
+            *_unknown(step, step.key in finished),
+            *([""] if paper else []),
+        ]
         for step in steps
     }
     return text_table(header, [*(rows | known).values(), total], right=3)
@@ -109,9 +146,16 @@ def _unknown(step: Step, reused: bool) -> list[str]:
 
 
 def _row(e: Estimate, paper: bool) -> list[str]:
-    cost = ["", "reused", "", ""] if e.reused else [
-        f"{e.flops:.1e}", duration(e.seconds), f"{e.device_hours:.2f}", f"{e.memory_gib:.1f}{'' if e.fits else ' !'}"
-    ]  # fmt: skip
+    cost = (
+        ["", "reused", "", ""]
+        if e.reused
+        else [
+            f"{e.flops:.1e}",
+            duration(e.seconds),
+            f"{e.device_hours:.2f}",
+            f"{e.memory_gib:.1f}{'' if e.fits else ' !'}",
+        ]
+    )
     return [e.step.stage, e.step.title, e.work, *cost, *([e.paper] if paper else [])]
 
 
@@ -124,7 +168,9 @@ def duration(seconds: float) -> str:
 
 
 def refusal(estimates: Sequence[Estimate], certain: bool = False) -> str | None:
-    """One sentence per step that does not fit. `certain`: only if weights and optimizer alone do not, without assumptions."""
+    """One sentence per step that does not fit. `certain`: only if weights and optimizer alone do not,
+    without assumptions.
+    """
     found = [
         f"{_place(e)} needs about {_memory(e)}: use {e.remedy}."
         for e in estimates
@@ -136,7 +182,10 @@ def refusal(estimates: Sequence[Estimate], certain: bool = False) -> str | None:
 def _memory(e: Estimate) -> str:
     """What a step needs, and what there is."""
     if e.sharing > 1:
-        return f"{size(e.memory_gib)} in each of {e.sharing} processes, which share {size(e.limit_gib * e.sharing)}"
+        return (
+            f"{size(e.memory_gib)} in each of {e.sharing} processes, which share"
+            f" {size(e.limit_gib * e.sharing)}"
+        )
     return f"{ceil(e.memory_gib)} GiB on a device that has {e.limit_gib:.0f}"
 
 
@@ -153,7 +202,9 @@ def refuse(estimates: Sequence[Estimate], certain: bool = False) -> None:
 
 
 def relief(config: Config, machine: Machine, step: Step, lengths: PoolLengths) -> str:
-    """Advice for a step that ran out of memory: its estimate, and the first setting that reduces it clearly."""
+    """Advice for a step that ran out of memory: its estimate, and the first setting that reduces it
+    clearly.
+    """
     hardware = Throughput(machine, 1.0, device_memory(config, machine), 1.0)
     planner = planner_of(config, hardware, lengths)
     e = None if planner is None else planner.estimate(step)
@@ -164,9 +215,12 @@ def relief(config: Config, machine: Machine, step: Step, lengths: PoolLengths) -
     return f"{needs}. Use {planner.remedy(e, most)}, and run the command again."
 
 
-def check_memory(config: Config, machine: Machine, steps: Sequence[Step], finished: Collection[tuple[str, ...]] = ()) -> None:
-    """Stop a run whose weights and optimizer alone exceed a device's memory; warn if the disk is too small. No pool is read,
-    and nothing is measured."""
+def check_memory(
+    config: Config, machine: Machine, steps: Sequence[Step], finished: Collection[tuple[str, ...]] = ()
+) -> None:
+    """Stop a run whose weights and optimizer alone exceed a device's memory; warn if the disk is too small.
+    No pool is read, and nothing is measured.
+    """
     if shape_of(config.student) is not None:
         hardware = Throughput(machine, 1.0, device_memory(config, machine), 1.0)
         estimates = estimate(config, steps, shortest(), hardware, finished)

@@ -1,14 +1,17 @@
-"""N trajectories on G GPUs that fail at some rate: expected hours, lost work, and what limits the speed. Pure formulas.
+"""N trajectories on G GPUs that fail at some rate: expected hours, lost work, and what limits the speed.
+Pure formulas.
 
-A step is divided in one of three ways (`Part.divided`): into shards, which workers take from a queue; among processes that need
-each other, as in training; or not at all. The expected time of a piece of work of c seconds on a worker with failure rate λ,
-which starts from the beginning of the piece after a failure and loses R seconds each time, is
+A step is divided in one of three ways (`Part.divided`): into shards, which workers take from a queue; among
+processes that need each other, as in training; or not at all. The expected time of a piece of work of c
+seconds on a worker with failure rate λ, which starts from the beginning of the piece after a failure and
+loses R seconds each time, is
 
     E(c) = (1/λ + R) (exp(λ c) - 1)                                        (Daly 2006, "A higher order estimate …", eq. 1)
 
-For shards, c is a shard and λ the rate of one GPU. For training, c is the time between two checkpoints and λ the rate of all GPUs
-together. A piece that needs more than ATTEMPTS attempts on average counts as one that never ends: E is infinite.
-experiments/bench/cluster.py compares these formulas with a simulation of the real queue.
+For shards, c is a shard and λ the rate of one GPU. For training, c is the time between two checkpoints and
+λ the rate of all GPUs together. A piece that needs more than ATTEMPTS attempts on average counts as one
+that never ends: E is infinite. experiments/bench/cluster.py compares these formulas with a simulation of
+the real queue.
 """
 
 from collections.abc import Mapping
@@ -65,7 +68,9 @@ def expected(part: Part, gpus: int, failures_per_gpu_hour: float) -> Expected:
     if part.divided == "together":
         piece = part.work / used / part.pieces
         seconds = part.start + part.pieces * _until_done(piece, rate * used, again)
-        return Expected(part.name, seconds + part.whole, max(0.0, (seconds - part.start) * used - part.work), used)
+        return Expected(
+            part.name, seconds + part.whole, max(0.0, (seconds - part.start) * used - part.work), used
+        )
     used = min(used, part.pieces)
     shard = part.work / part.pieces
     busy = part.pieces * _until_done(shard, rate, again)
@@ -83,9 +88,10 @@ def _until_done(piece: float, rate: float, again: float) -> float:
 def _finish(part: Part, busy: float, workers: int, rate: float) -> float:
     """Time until the last of `workers` has finished shards that keep them busy for `busy` seconds in total.
 
-    Shards of equal size are done in rounds: workers take as long as ceil(pieces / workers) shards. If their sizes differ, the
-    costliest are first and the cheapest fill the gaps, so that workers finish within about one small shard of each other; but no
-    sooner than the longest shard. A failure in the last round, when nothing else is left to do, delays the end.
+    Shards of equal size are done in rounds: workers take as long as ceil(pieces / workers) shards. If their
+    sizes differ, the costliest are first and the cheapest fill the gaps, so that workers finish within
+    about one small shard of each other; but no sooner than the longest shard. A failure in the last round,
+    when nothing else is left to do, delays the end.
     """
     mean, mixed = busy / part.pieces, min(1.0, part.spread / 0.25)
     rounds = ceil(part.pieces / workers) * mean
@@ -96,7 +102,8 @@ def _finish(part: Part, busy: float, workers: int, rate: float) -> float:
 
 
 def stops_falling(times: Mapping[int, float], gain: float = 0.1) -> int | None:
-    """The number of GPUs after which the next larger number saves less than `gain` of the time; None if none of them does.
+    """The number of GPUs after which the next larger number saves less than `gain` of the time; None if
+    none of them does.
 
     `times`: by number of GPUs.
     """

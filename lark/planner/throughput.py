@@ -16,13 +16,16 @@ EFFICIENCY = {
     ("cuda", "forward"): 0.45, ("cuda", "training"): 0.45, ("cuda", "decoding"): 0.7,
     ("cpu", "forward"): 0.79, ("cpu", "training"): 0.92, ("cpu", "decoding"): 0.5,
 }  # fmt: skip
-"""Fraction of the peak that is reached. GPU: of bf16 peak, typical for 1.5-8 B students at these lengths; of memory bandwidth
-when generating. CPU: of the rate of a large matrix product, measured on this machine, for a wide student."""
+"""Fraction of the peak that is reached. GPU: of bf16 peak, typical for 1.5-8 B students at these lengths;
+of memory bandwidth when generating. CPU: of the rate of a large matrix product, measured on this machine,
+for a wide student.
+"""
 NARROW = 1.5
-"""On CPU a student of hidden size d reaches d / (d + 1.5 r) of that on a core of r GFLOP/s: the faster the matrix products, the
-larger the share of the work between them, and a narrow student has more of it. Fitted with experiments/bench/planner.py to the
-demo's student (d = 128) and SmolLM2 (d = 576) on cores of 85 and 165 GFLOP/s (AVX2, AVX-512): predicted times are 0.9 to 1.3
-times the measured ones."""
+"""On CPU a student of hidden size d reaches d / (d + 1.5 r) of that on a core of r GFLOP/s: the faster the
+matrix products, the larger the share of the work between them, and a narrow student has more of it. Fitted
+with experiments/bench/planner.py to the demo's student (d = 128) and SmolLM2 (d = 576) on cores of 85 and
+165 GFLOP/s (AVX2, AVX-512): predicted times are 0.9 to 1.3 times the measured ones.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,18 +52,29 @@ def efficiency(device: str, kind: str, shape: Shape, core_tflops: float) -> floa
 
 
 def throughput(config: Config, machine: Machine | None = None) -> Throughput:
-    """The configured throughput. Values that are not configured are measured (CPU), assumed or queried from the driver."""
+    """The configured throughput. Values that are not configured are measured (CPU), assumed or queried from
+    the driver.
+    """
     hardware = config.hardware
     machine = machine or resolve(hardware, here=False)
     notes = []
-    if hardware.cluster != "none" and not machine.cluster and not hardware.workers and job_nodes(planned=True) is None:
+    if (
+        hardware.cluster != "none"
+        and not machine.cluster
+        and not hardware.workers
+        and job_nodes(planned=True) is None
+    ):
         notes.append(
-            f"planned for 1 node: set hardware.workers=<processes on all nodes> to plan hardware={hardware.name} for more"
+            "planned for 1 node: set hardware.workers=<processes on all nodes> to plan"
+            f" hardware={hardware.name} for more"
         )
     tflops = hardware.tflops
     if not tflops and machine.device == "cpu":
         tflops = core_tflops() * machine.threads
-        notes.append(f"measured on this machine just now: {core_tflops() * 1000:,.0f} GFLOP/s per core in a matrix product")
+        notes.append(
+            f"measured on this machine just now: {core_tflops() * 1000:,.0f} GFLOP/s per core in a matrix"
+            " product"
+        )
     bandwidth = hardware.bandwidth or 12.0
     if machine.device == "cuda" and not (tflops and hardware.bandwidth):
         name, gpu = this_gpu()
@@ -85,20 +99,37 @@ class GPU:
 
 A100 = GPU(312, 2039)
 GPUS = {
-    "B200": GPU(2250, 8000), "H200": GPU(989, 4800), "H100 PCIe": GPU(756, 2000), "H100 NVL": GPU(835, 3938),
+    "B200": GPU(2250, 8000),
+    "H200": GPU(989, 4800),
+    "H100 PCIe": GPU(756, 2000),
+    "H100 NVL": GPU(835, 3938),
     "H100": GPU(989, 3350),
-    "A100-SXM4-40GB": GPU(312, 1555), "A100-PCIE-40GB": GPU(312, 1555), "A100 80GB PCIe": GPU(312, 1935), "A100": A100,
-    "L40S": GPU(362, 864), "RTX 6000 Ada": GPU(364, 960), "RTX 5090": GPU(210, 1792), "RTX 4090": GPU(165, 1008),
+    "A100-SXM4-40GB": GPU(312, 1555),
+    "A100-PCIE-40GB": GPU(312, 1555),
+    "A100 80GB PCIe": GPU(312, 1935),
+    "A100": A100,
+    "L40S": GPU(362, 864),
+    "RTX 6000 Ada": GPU(364, 960),
+    "RTX 5090": GPU(210, 1792),
+    "RTX 4090": GPU(165, 1008),
     "A40": GPU(150, 696),
-}  # fmt: skip
-"""By a part of the name that nvidia-smi reports, the most specific first. Figures of the vendor's data sheets."""
+}
+"""By a part of the name that nvidia-smi reports, the most specific first. Figures of the vendor's data
+sheets.
+"""
 
 
 @cache
 def this_gpu() -> tuple[str, GPU]:
-    """Name and rates of this machine's GPU; the slowest if they differ. Without a known one: no name, and an A100's rates."""
-    recognised = [next((pair for pair in GPUS.items() if pair[0] in name), None) for name in query_gpus("name")]
-    return min((pair for pair in recognised if pair is not None), key=lambda pair: pair[1].tflops, default=("", A100))
+    """Name and rates of this machine's GPU; the slowest if they differ. Without a known one: no name, and
+    an A100's rates.
+    """
+    recognised = [
+        next((pair for pair in GPUS.items() if pair[0] in name), None) for name in query_gpus("name")
+    ]
+    return min(
+        (pair for pair in recognised if pair is not None), key=lambda pair: pair[1].tflops, default=("", A100)
+    )
 
 
 def device_memory(config: Config, machine: Machine) -> float:
@@ -109,7 +140,9 @@ def device_memory(config: Config, machine: Machine) -> float:
 
 @cache
 def core_tflops(seconds: float = 0.4) -> float:
-    """Float32 rate per core of this machine with all cores busy, from a matrix product of the size of a student's."""
+    """Float32 rate per core of this machine with all cores busy, from a matrix product of the size of a
+    student's.
+    """
     said = re.match(r"\d+", os.environ.get("OMP_NUM_THREADS", ""))  # may be a list, one number per level
     cores = max(1, int(said[0])) if said else usable_cores()  # the cores that NumPy uses
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)

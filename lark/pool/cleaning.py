@@ -1,4 +1,6 @@
-"""Decide which trajectories are kept, and count what is not: wrong ones, incomplete ones, and text like control tokens."""
+"""Decide which trajectories are kept, and count what is not: wrong ones, incomplete ones, and text like
+control tokens.
+"""
 
 import re
 from collections import Counter
@@ -13,7 +15,9 @@ from lark.pool.files import Found, some
 from lark.pool.trajectory import Trajectory, verdict
 from lark.reading.rows import is_invisible
 
-SPECIAL = re.compile(r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|</?s>|<[be]os>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
+SPECIAL = re.compile(
+    r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|</?s>|<[be]os>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>"
+)
 """Text that looks like a control token of a chat template."""
 MARKS = ("<|", "<｜", "<s>", "</s>", "<bos>", "<eos>", "_of_turn>", "INST]", "SYS>>")
 """Each match of SPECIAL contains one of these. Looking for them first is much faster."""
@@ -30,8 +34,9 @@ def special_token(trajectory: Trajectory) -> str | None:
 
 
 def has_no_text(turn: str) -> bool:
-    """Whether an assistant turn has nothing to train on: no visible character, or control tokens alone. The latter is what remains
-    of an empty turn if its end-of-turn token was decoded as text."""
+    """Whether an assistant turn has nothing to train on: no visible character, or control tokens alone. The
+    latter is what remains of an empty turn if its end-of-turn token was decoded as text.
+    """
     if any(mark in turn for mark in MARKS):
         turn = SPECIAL.sub("", turn)
     return is_invisible(turn)
@@ -92,7 +97,9 @@ class Tally:
         self.wrong_questions |= other.wrong_questions
 
     def row_columns(self, unused: Mapping[str, int], lost: Iterable[str]) -> None:
-        self.unused.update({name: n for name, n in unused.items() if name in self.unused or len(self.unused) < COLUMNS})
+        self.unused.update(
+            {name: n for name, n in unused.items() if name in self.unused or len(self.unused) < COLUMNS}
+        )
         self.lost.update(name for name in lost if name in self.unused)
 
     def to_dict(self, pool: conf.Pool) -> dict[str, Any]:
@@ -132,7 +139,9 @@ def filters(pool: conf.Pool) -> list[str]:
 
 
 def kept_by(pool: conf.Pool) -> str:
-    """Which trajectories the filters keep, to add to a noun: ` that pool.correct_only=true keeps`, or nothing without filters."""
+    """Which trajectories the filters keep, to add to a noun: ` that pool.correct_only=true keeps`, or
+    nothing without filters.
+    """
     settings = filters(pool)
     verb = "keep" if len(settings) > 1 else "keeps"
     return f" that {' and '.join(settings)} {verb}" if settings else ""
@@ -147,7 +156,9 @@ def left_out(pool: conf.Pool, tally: Tally) -> list[str]:
         "pool.decontaminate=true": (len(tally.contaminated), "questions of the benchmarks"),
     }
     return [
-        f"{setting} leaves out {counts[setting][0]:,} {counts[setting][1]}" for setting in filters(pool) if counts[setting][0]
+        f"{setting} leaves out {counts[setting][0]:,} {counts[setting][1]}"
+        for setting in filters(pool)
+        if counts[setting][0]
     ]
 
 
@@ -161,7 +172,11 @@ class Filter:
     @property
     def is_off(self) -> bool:
         """Whether every trajectory is kept."""
-        return not self.pool.correct_only and self.pool.special_tokens == "text" and self.pool.incomplete == "keep"
+        return (
+            not self.pool.correct_only
+            and self.pool.special_tokens == "text"
+            and self.pool.incomplete == "keep"
+        )
 
     def keeps(self, trajectory: Trajectory, where: str) -> bool:
         special = special_token(trajectory)
@@ -177,9 +192,9 @@ class Filter:
         """Refuse the pool if it has text like control tokens and pool.special_tokens=error."""
         if self.pool.special_tokens == "error" and self.tally.special:
             raise LarkError(
-                f"pool.special_tokens=error: {self.tally.special} trajectories of {self.pool.name} contain text like a control "
-                f"token: {some(self.tally.examples)}. Remove it, or use pool.special_tokens=drop (leaves them out) or text (keeps "
-                "them, encoded as text)."
+                f"pool.special_tokens=error: {self.tally.special} trajectories of {self.pool.name} contain"
+                f" text like a control token: {some(self.tally.examples)}. Remove it, or use"
+                " pool.special_tokens=drop (leaves them out) or text (keeps them, encoded as text)."
             )
 
     def _is_correct(self, trajectory: Trajectory, where: str) -> bool:
@@ -188,8 +203,9 @@ class Filter:
             known = False  # a tie: the vote does not say that it is right
         if known is None:
             raise LarkError(
-                f"{where}: pool.correct_only=true, but question {trajectory.question_id!r} has neither `answer` nor `correct`: "
-                "give one of them, use pool.labels=vote, or set pool.correct_only=false."
+                f"{where}: pool.correct_only=true, but question {trajectory.question_id!r} has neither"
+                " `answer` nor `correct`: give one of them, use pool.labels=vote, or set"
+                " pool.correct_only=false."
             )
         (self.tally.right_questions if known else self.tally.wrong_questions).add(trajectory.question_id)
         self.tally.wrong += not known
@@ -197,10 +213,12 @@ class Filter:
 
 
 class Votes:
-    """Majority votes among the boxed answers of each question's candidates, for questions without an answer or verdict.
+    """Majority votes among the boxed answers of each question's candidates, for questions without an answer
+    or verdict.
 
-    An answer wins if at least two candidates give it and no other answer has as many votes. Answers are the same if the paper's
-    grader says so. Trajectories without a box have no vote, and are wrong if an answer wins.
+    An answer wins if at least two candidates give it and no other answer has as many votes. Answers are the
+    same if the paper's grader says so. Trajectories without a box have no vote, and are wrong if an answer
+    wins.
     """
 
     def __init__(self, answer_format: str) -> None:
@@ -216,7 +234,13 @@ class Votes:
         votes = self.counts.setdefault(trajectory.question_id, Counter())
         boxed = trajectory.boxed
         if boxed is not None:
-            votes[boxed if boxed in votes else next((known for known in votes if self._same(boxed, known)), boxed)] += 1
+            votes[
+                (
+                    boxed
+                    if boxed in votes
+                    else next((known for known in votes if self._same(boxed, known)), boxed)
+                )
+            ] += 1
 
     def _same(self, answer: str, other: str) -> bool:
         return grade_paper(answer, other, self.format)
@@ -233,7 +257,9 @@ class Votes:
         winner = self.winner(trajectory.question_id)
         if winner is None:
             return trajectory
-        return replace(trajectory, correct=trajectory.boxed is not None and self._same(trajectory.boxed, winner))
+        return replace(
+            trajectory, correct=trajectory.boxed is not None and self._same(trajectory.boxed, winner)
+        )
 
     def decides(self, question_id: str) -> bool:
         return question_id in self.counts and self.winner(question_id) is not None

@@ -36,14 +36,19 @@ NAMES = {
 SPECIAL = {
     "row_id": ("question_id", ("question_id", "problem_id", "uuid", "id")),
     "pair_question": ("question", ("question", "problem", "prompt", "input", "query", "instruction")),
-    "pair_response": ("response", ("response", "completion", "output", "generated_solution", "llm_response", "attempt")),
+    "pair_response": (
+        "response",
+        ("response", "completion", "output", "generated_solution", "llm_response", "attempt"),
+    ),
     "pair_thinking": ("thinking", (*REASONING, "thinking_trajectories")),
     "pair_system": ("system", ("system", "system_prompt")),
     "pair_teacher": ("teacher", ("teacher", "generation_model", "generator")),
     "pair_answer": ("answer", ("answer", "expected_answer", "final_answer")),
     "pair_calls": ("response", ("answers",)),
 }
-"""Columns with more accepted names in one layout: the column of `pool.fields` that sets another name, and the names."""
+"""Columns with more accepted names in one layout: the column of `pool.fields` that sets another name, and
+the names.
+"""
 TRAJECTORY = re.compile(
     r"(?:.+_)?(?:thinking_trajector(?:y|ies)|thinking|reasoning|reasoning_content|response|completion|attempt|output|generation"
     r"|generated_solution)s?(?:_?\d{1,3})?|(?:.+_)?solution_?\d{1,3}|messages|conversations"
@@ -52,7 +57,8 @@ TRAJECTORY = re.compile(
 SHORTEST = 20
 """Characters of a text that may be a trajectory rather than a label."""
 FLAGS = {"on", "off", "true", "false", "yes", "no", "none", "low", "medium", "high"}
-"""Values of a column like `reasoning` that say how a teacher was asked to think: they are not its thoughts."""
+"""Values of a column like `reasoning` that say how a teacher was asked to think: they are not its thoughts.
+"""
 
 
 def is_blank(value: Any) -> bool:
@@ -65,7 +71,9 @@ def is_flag(value: Any) -> bool:
 
 
 class Columns:
-    """A row under our names. Remembers which columns were used, so that nothing is left out without being reported."""
+    """A row under our names. Remembers which columns were used, so that nothing is left out without being
+    reported.
+    """
 
     def __init__(self, row: Row, fields: Mapping[str, str]) -> None:
         self.row = row
@@ -90,15 +98,20 @@ class Columns:
         value = self.get(name)
         if value is None:
             raise LarkError(
-                f"{self.where}: there is no `{name}`; the row has {', '.join(map(str, self.row.values))}. Name the column with "
-                f"pool.fields.{name}=<column>, or the layout of the rows with pool.layout (see docs/own-pool.md)."
+                f"{self.where}: there is no `{name}`; the row has {', '.join(map(str, self.row.values))}."
+                f" Name the column with pool.fields.{name}=<column>, or the layout of the rows with"
+                " pool.layout (see docs/own-pool.md)."
             )
         if isinstance(value, list):
             stored = self.stored(name)
-            several = f"For several trajectories use pool.fields.generations={stored}; for" if name == "response" else "For"
+            several = (
+                f"For several trajectories use pool.fields.generations={stored}; for"
+                if name == "response"
+                else "For"
+            )
             raise LarkError(
-                f"{self.where}: `{stored}` must be a string, not a list. {several} messages use pool.fields.prompt and "
-                "pool.fields.completion."
+                f"{self.where}: `{stored}` must be a string, not a list. {several} messages use"
+                " pool.fields.prompt and pool.fields.completion."
             )
         if not isinstance(value, str):
             raise LarkError(f"{self.where}: `{name}` must be a string, not {quoted(value)}.")
@@ -114,7 +127,9 @@ class Columns:
         return value if value and value.strip() else None
 
     def thinking(self, name: str = "thinking") -> str | None:
-        """The reasoning that is stored in a column. `reasoning: on` is a setting of the teacher and not used."""
+        """The reasoning that is stored in a column. `reasoning: on` is a setting of the teacher and not
+        used.
+        """
         stored = self.stored(name)
         return None if stored is not None and is_flag(self.row.values[stored]) else self.optional(name)
 
@@ -126,11 +141,17 @@ class Columns:
 
     def unused(self) -> Iterator[str]:
         """Columns with a value that were not used."""
-        return (str(name) for name, value in self.row.values.items() if name not in self.used and not is_blank(value))
+        return (
+            str(name)
+            for name, value in self.row.values.items()
+            if name not in self.used and not is_blank(value)
+        )
 
     def lost(self) -> Iterator[str]:
         """Unused columns that may hold trajectories."""
         for name in self.unused():
             value = self.row.values.get(name)
-            if TRAJECTORY.fullmatch(name) and (isinstance(value, list) or (isinstance(value, str) and len(value) >= SHORTEST)):
+            if TRAJECTORY.fullmatch(name) and (
+                isinstance(value, list) or (isinstance(value, str) and len(value) >= SHORTEST)
+            ):
                 yield name

@@ -1,7 +1,9 @@
-"""Find nearly identical candidates of a question with MinHash sketches: a few hundred bytes per trajectory, in one pass.
+"""Find nearly identical candidates of a question with MinHash sketches: a few hundred bytes per trajectory,
+in one pass.
 
-A text is the set of its windows of WIDTH bytes. Every window is hashed; the hashes are dealt into BINS bins, and the sketch keeps
-the smallest of each bin (one-permutation MinHash). The share of equal bins estimates the Jaccard similarity of two texts.
+A text is the set of its windows of WIDTH bytes. Every window is hashed; the hashes are dealt into BINS
+bins, and the sketch keeps the smallest of each bin (one-permutation MinHash). The share of equal bins
+estimates the Jaccard similarity of two texts.
 """
 
 from collections import defaultdict
@@ -32,7 +34,11 @@ def sketch(text: str) -> np.ndarray:
         hashes = hashes[:-width] * _ODD + hashes[width:]
         hashes ^= hashes >> np.uint64(29)
     smallest = np.full(BINS, EMPTY, dtype=np.uint32)
-    np.minimum.at(smallest, (hashes >> np.uint64(58)).astype(np.intp), (hashes & np.uint64(0xFFFFFFFE)).astype(np.uint32))
+    np.minimum.at(
+        smallest,
+        (hashes >> np.uint64(58)).astype(np.intp),
+        (hashes & np.uint64(0xFFFFFFFE)).astype(np.uint32),
+    )
     return smallest
 
 
@@ -44,7 +50,9 @@ def similar_pairs(sketches: Sequence[np.ndarray], least: float = NEAR) -> list[t
         others = table[first + 1 :]
         either = (table[first] != EMPTY) | (others != EMPTY)
         same = ((table[first] == others) & either).sum(axis=1)
-        pairs += [(first, first + 1 + int(place)) for place in np.flatnonzero(same >= least * either.sum(axis=1))]
+        pairs += [
+            (first, first + 1 + int(place)) for place in np.flatnonzero(same >= least * either.sum(axis=1))
+        ]
     return pairs
 
 
@@ -52,14 +60,22 @@ def similar_pairs(sketches: Sequence[np.ndarray], least: float = NEAR) -> list[t
 class NearDuplicates:
     """Collects sketches by question."""
 
-    sketches: defaultdict[str, list[tuple[str, np.ndarray]]] = field(default_factory=lambda: defaultdict(list))
+    sketches: defaultdict[str, list[tuple[str, np.ndarray]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     def add(self, trajectory: Trajectory) -> None:
-        text = (trajectory.thinking or "") + trajectory.response if trajectory.conversation is None else trajectory.conversation
+        text = (
+            (trajectory.thinking or "") + trajectory.response
+            if trajectory.conversation is None
+            else trajectory.conversation
+        )
         self.sketches[trajectory.question_id].append((trajectory.candidate_id, sketch(text)))
 
     def to_dict(self) -> dict[str, object]:
-        """Trajectories that are nearly the same as an earlier candidate of their question; empty if there are none."""
+        """Trajectories that are nearly the same as an earlier candidate of their question; empty if there
+        are none.
+        """
         count, questions = 0, 0
         examples: list[str] = []
         for question, candidates in self.sketches.items():
@@ -69,5 +85,7 @@ class NearDuplicates:
             later = {second for _, second in near}
             count += len(later)
             questions += bool(later)
-            examples += [f"{question}: {first} and {second}" for first, second in near[: EXAMPLES - len(examples)]]
+            examples += [
+                f"{question}: {first} and {second}" for first, second in near[: EXAMPLES - len(examples)]
+            ]
         return {"trajectories": count, "questions": questions, "examples": examples} if count else {}

@@ -37,7 +37,9 @@ def readable(source: Source) -> Iterator[None]:
     """Report a path that the file system refuses: forbidden, too long, or with characters that no path has."""
     try:
         with time_limit(
-            SECONDS, f"pool.path={source.path}: listing its files takes longer than {SECONDS:g} seconds. Name a folder."
+            SECONDS,
+            f"pool.path={source.path}: listing its files takes longer than {SECONDS:g} seconds. Name a"
+            " folder.",
         ):
             yield
     except (OSError, ValueError, NotImplementedError, RuntimeError) as error:
@@ -60,7 +62,8 @@ def table_files(source: Source) -> Found:
             return _in_folder(path, source)
         if reason := not_a_file(path):
             raise LarkError(
-                f"pool.path={source.path}: this is {reason}. Give a JSONL, Parquet or CSV file, a folder or a pattern."
+                f"pool.path={source.path}: this is {reason}. Give a JSONL, Parquet or CSV file, a folder or a"
+                " pattern."
             )
         found = [path] if path.is_file() else list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         files = sorted(file for file in found if file.is_file())
@@ -76,7 +79,8 @@ def table_files(source: Source) -> Found:
     if not kept:
         refuse_excluded(skipped, source)
         raise LarkError(
-            f"pool.path={source.path}: there is no such file. Give a JSONL, Parquet or CSV file, a folder or a glob pattern."
+            f"pool.path={source.path}: there is no such file. Give a JSONL, Parquet or CSV file, a folder or"
+            " a glob pattern."
         )
     return Found(kept, skipped)
 
@@ -88,10 +92,14 @@ def _in_folder(folder: Path, source: Source) -> Found:
     top = [file for file in tables if file.parent == folder]
     if not tables:
         refuse_excluded(skipped, source)
-        saved = " Read a dataset that `datasets` saved with pool=hub." if any(f.suffix == ".arrow" for f in kept) else ""
+        saved = (
+            " Read a dataset that `datasets` saved with pool=hub."
+            if any(f.suffix == ".arrow" for f in kept)
+            else ""
+        )
         raise LarkError(
-            f"pool.path={source.path}: there is no such file: the folder has no JSONL, JSON, Parquet or CSV file. It has "
-            f"{some(file.name for file in kept)}.{saved}"
+            f"pool.path={source.path}: there is no such file: the folder has no JSONL, JSON, Parquet or CSV"
+            f" file. It has {some(file.name for file in kept)}.{saved}"
         )
     files = top or tables
     skipped |= {relative(file, folder): reason for file in kept if (reason := _not_a_table(file))}
@@ -114,14 +122,24 @@ def not_a_file(path: Path) -> str | None:
         return "a link that leads nowhere"
     if path.is_symlink() and path.is_dir():
         return "a link to a folder, which is not followed"
-    return "a pipe, a socket or a device, not a file" if path.exists() and not (path.is_file() or path.is_dir()) else None
+    return (
+        "a pipe, a socket or a device, not a file"
+        if path.exists() and not (path.is_file() or path.is_dir())
+        else None
+    )
 
 
 def odd_files(folder: Path, source: Source) -> dict[str, str]:
     """What else is in a folder, and why it is not read."""
-    found = {relative(path, folder): reason for path in sorted(folder.rglob("*")) if (reason := not_a_file(path))}
+    found = {
+        relative(path, folder): reason for path in sorted(folder.rglob("*")) if (reason := not_a_file(path))
+    }
     names = (name for name in found if not any(part.startswith(".") for part in Path(name).parts))
-    return {name: found[name] for name in names if not any(is_excluded(name, pattern) for pattern in source.exclude)}
+    return {
+        name: found[name]
+        for name in names
+        if not any(is_excluded(name, pattern) for pattern in source.exclude)
+    }
 
 
 def visible_files(folder: Path) -> list[Path]:
@@ -145,22 +163,30 @@ def split_excluded(files: list[Path], folder: Path, source: Source) -> tuple[lis
             skipped[name] = EXCLUDED
     for pattern in source.exclude:
         if pattern not in matched:
-            raise LarkError(f"pool.exclude={pattern}: matches no file of {source.path}; it has {some(f.name for f in files)}.")
+            raise LarkError(
+                f"pool.exclude={pattern}: matches no file of {source.path}; it has"
+                f" {some(f.name for f in files)}."
+            )
     return [file for file in files if relative(file, folder) not in skipped], skipped
 
 
 def refuse_excluded(skipped: Mapping[str, str], source: Source) -> None:
-    """Refuse a pool without files if pool.exclude is the reason. `skipped`: its files that are not read, and why."""
+    """Refuse a pool without files if pool.exclude is the reason. `skipped`: its files that are not read,
+    and why.
+    """
     excluded = [name for name, reason in skipped.items() if reason == EXCLUDED]
     if excluded:
         raise LarkError(
-            f"pool.path={source.path}: pool.exclude leaves out {some(excluded)}, and nothing is left to read. Exclude fewer files."
+            f"pool.path={source.path}: pool.exclude leaves out {some(excluded)}, and nothing is left to read."
+            " Exclude fewer files."
         )
 
 
 def is_excluded(name: str, pattern: str) -> bool:
     """Whether a pattern matches a file's relative name, its last part, or one of its folders."""
-    return fnmatch(name, pattern.rstrip("/")) or any(fnmatch(part, pattern.rstrip("/")) for part in name.split("/"))
+    return fnmatch(name, pattern.rstrip("/")) or any(
+        fnmatch(part, pattern.rstrip("/")) for part in name.split("/")
+    )
 
 
 def relative(file: Path, folder: Path) -> str:

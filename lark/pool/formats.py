@@ -52,7 +52,9 @@ def source_rows(source: Source) -> tuple[Found, Iterator[Row]]:
 
 
 def file_rows(files: Sequence[Path], empty: set[str]) -> Iterator[Row]:
-    """The rows of several files. Adds files without rows to `empty`: an interrupted download, or a CSV file without a header."""
+    """The rows of several files. Adds files without rows to `empty`: an interrupted download, or a CSV file
+    without a header.
+    """
     for path in files:
         row = None
         for row in rows(path):

@@ -33,23 +33,36 @@ def write_report(group: Group, part: Path, start: dict[str, int]) -> None:
     tally, summary = group.tally, group.summary
     near = {question: [name for name, _ in found] for question, found in summary.near.sketches.items()}
     values: dict[str, Any] = {
-        "start": start, "counts": group.counts, "numbered": sorted(group.numbered), "texts": group.texts,
-        "missing": sorted(group.missing), "named": sorted(group.named),
+        "start": start,
+        "counts": group.counts,
+        "numbered": sorted(group.numbered),
+        "texts": group.texts,
+        "missing": sorted(group.missing),
+        "named": sorted(group.named),
         "tally": {"layouts": tally.layouts, "unused": tally.unused, "examples": tally.examples}
-        | {name: getattr(tally, name) for name in NUMBERS} | {name: sorted(getattr(tally, name)) for name in SETS},
-        "summary": {"candidates": summary.candidates, "near": near, "sources": sorted(summary.sources),
-                    "verdicts": [[*key, count] for key, count in summary.verdicts.items()],
-                    "teachers": {teacher: len(found) for teacher, found in summary.lengths.items()},
-                    "texts": summary.texts, "answers": summary.answers, "contradicted": sorted(summary.contradicted)}
+        | {name: getattr(tally, name) for name in NUMBERS}
+        | {name: sorted(getattr(tally, name)) for name in SETS},
+        "summary": {
+            "candidates": summary.candidates,
+            "near": near,
+            "sources": sorted(summary.sources),
+            "verdicts": [[*key, count] for key, count in summary.verdicts.items()],
+            "teachers": {teacher: len(found) for teacher, found in summary.lengths.items()},
+            "texts": summary.texts,
+            "answers": summary.answers,
+            "contradicted": sorted(summary.contradicted),
+        }
         | {name: getattr(summary, name) for name in COUNTS},
-    }  # fmt: skip
+    }
     json_file, array_file = paths(part)
     sketches = [values for found in summary.near.sketches.values() for _, values in found]
     with atomic(array_file) as draft, draft.open("wb") as handle:
         np.savez(
-            handle, keys=group.keys, sketches=np.array(sketches, dtype=np.uint32),
+            handle,
+            keys=group.keys,
+            sketches=np.array(sketches, dtype=np.uint32),
             lengths=np.array([n for found in summary.lengths.values() for n in found], dtype=np.int64),
-        )  # fmt: skip
+        )
     write_text(json_file, json.dumps(values))
 
 
@@ -66,7 +79,11 @@ def read_report(part: Path, pool: conf.Pool) -> Group:
     with np.load(array_file, allow_pickle=False) as arrays:
         keys, sketches, lengths = arrays["keys"], arrays["sketches"], arrays["lengths"].tolist()
     tally, said = Tally(), values["tally"]
-    tally.layouts, tally.unused, tally.examples = Counter(said["layouts"]), Counter(said["unused"]), said["examples"]
+    tally.layouts, tally.unused, tally.examples = (
+        Counter(said["layouts"]),
+        Counter(said["unused"]),
+        said["examples"],
+    )
     for name in NUMBERS:
         setattr(tally, name, said[name])
     for name in SETS:
@@ -74,7 +91,11 @@ def read_report(part: Path, pool: conf.Pool) -> Group:
     summary, said = Summary(pool, tally), values["summary"]
     summary.candidates, summary.sources = Counter(said["candidates"]), set(said["sources"])
     summary.verdicts = Counter({(teacher, verdict): count for teacher, verdict, count in said["verdicts"]})
-    summary.texts, summary.answers, summary.contradicted = said["texts"], said["answers"], set(said["contradicted"])
+    summary.texts, summary.answers, summary.contradicted = (
+        said["texts"],
+        said["answers"],
+        set(said["contradicted"]),
+    )
     for name in COUNTS:
         setattr(summary, name, said[name])
     place = 0

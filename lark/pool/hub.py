@@ -18,11 +18,14 @@ def is_remote(source: Source) -> bool:
     path = os.path.expanduser(source.path or "")  # noqa: PTH111  # unlike Path, os.path accepts any text
     if source.format == "hub":
         return not os.path.isdir(path)  # noqa: PTH112
-    return source.format == "rsr" and bool(re.fullmatch(r"\w[\w.-]*/[\w.-]+", path)) and not os.path.exists(path)  # noqa: PTH110
+    is_dataset_id = re.fullmatch(r"\w[\w.-]*/[\w.-]+", path) is not None
+    return source.format == "rsr" and is_dataset_id and not os.path.exists(path)  # noqa: PTH110
 
 
 def snapshot(source: Source) -> Path:
-    """The folder of a dataset's JSON files. They are downloaded if they are not in the hub's cache; offline, the cache is used."""
+    """The folder of a dataset's JSON files. They are downloaded if they are not in the hub's cache;
+    offline, the cache is used.
+    """
     assert source.path is not None
     return _snapshot(source.path, source.revision)
 
@@ -34,14 +37,18 @@ def _snapshot(path: str, revision: str | None) -> Path:
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
     try:
-        return Path(snapshot_download(path, repo_type="dataset", revision=revision, allow_patterns=["*.json", "*.json.gz"]))
+        return Path(
+            snapshot_download(
+                path, repo_type="dataset", revision=revision, allow_patterns=["*.json", "*.json.gz"]
+            )
+        )
     except Exception as error:  # network, authorisation, disk, a missing or interrupted download
         option = f" --revision {revision}" if revision else ""
         raise LarkError(
-            f"pool.path={path}: there is no such folder here, and the dataset cannot be downloaded "
-            f"({type(error).__name__}: {first_line(error)}). On a machine with a network, run `hf download {path} "
-            f"--repo-type dataset{option} --local-dir rsr`, copy the folder to this machine, and set pool.path=<folder> (or put "
-            "it at data/rsr)."
+            f"pool.path={path}: there is no such folder here, and the dataset cannot be downloaded"
+            f" ({type(error).__name__}: {first_line(error)}). On a machine with a network, run `hf download"
+            f" {path} --repo-type dataset{option} --local-dir rsr`, copy the folder to this machine, and set"
+            " pool.path=<folder> (or put it at data/rsr)."
         ) from error
 
 
@@ -62,18 +69,22 @@ def hub_rows(source: Source) -> Iterator[Row]:
         place = f" after row {number}" if number else ""
         remedy = "Run the command again" if number else "Check pool.path, pool.subset and pool.split"
         raise LarkError(
-            f"pool.path={source.path}: the dataset cannot be read{place} ({type(error).__name__}: {first_line(error)}). "
-            f"{remedy}, or download the dataset and give its folder as pool.path."
+            f"pool.path={source.path}: the dataset cannot be read{place} ({type(error).__name__}:"
+            f" {first_line(error)}). {remedy}, or download the dataset and give its folder as pool.path."
         ) from error
 
 
 def _dataset(source: Source, datasets: Any) -> Any:
     folder = Path(str(source.path)).expanduser()
     if not ((folder / "dataset_info.json").exists() or (folder / "dataset_dict.json").exists()):
-        return datasets.load_dataset(source.path, source.subset, split=source.split, revision=source.revision, streaming=True)
+        return datasets.load_dataset(
+            source.path, source.subset, split=source.split, revision=source.revision, streaming=True
+        )
     data = datasets.load_from_disk(str(folder))
     if not isinstance(data, datasets.DatasetDict):
         return data
     if source.split not in data:
-        raise LarkError(f"pool.split={source.split}: {source.path} has the splits {', '.join(data)}; choose one of them.")
+        raise LarkError(
+            f"pool.split={source.split}: {source.path} has the splits {', '.join(data)}; choose one of them."
+        )
     return data[source.split]

@@ -15,8 +15,12 @@ from lark.store.store import Checksums
 
 
 def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False) -> dict[str, Any]:
-    """The pool's part of its fingerprint. `elsewhere`: the pool need not be on this machine; it is then identified by its path."""
-    part = _settings(pool if pool.noise_share else replace(pool, noise="none"))  # without a share, there is no damage
+    """The pool's part of its fingerprint. `elsewhere`: the pool need not be on this machine; it is then
+    identified by its path.
+    """
+    part = _settings(
+        pool if pool.noise_share else replace(pool, noise="none")
+    )  # without a share, there is no damage
     if pool.format != "mix":
         return part | _files(pool, checksums, elsewhere)
     mixed: dict[str, Any] = {}
@@ -29,7 +33,8 @@ def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False
 def _settings(source: Source) -> dict[str, Any]:
     """The settings that are not at their default, so that a new one leaves finished pools valid."""
     defaults = {
-        field.name: field.default if field.default_factory is MISSING else field.default_factory() for field in fields(source)
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(source)
     }
     return {key: value for key, value in asdict(source).items() if value != defaults[key]}
 

@@ -1,4 +1,6 @@
-"""What rows of public datasets look like, and how each layout becomes trajectories. A layout is one entry of `LAYOUTS`."""
+"""What rows of public datasets look like, and how each layout becomes trajectories. A layout is one entry
+of `LAYOUTS`.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -39,15 +41,24 @@ class Layout:
 
 
 PARTS = {
-    "system": "system prompt", "question": "question", "prompt": "question", "thinking": "reasoning", "response": "response",
-    "completion": "response", "generations": "response",
-}  # fmt: skip
+    "system": "system prompt",
+    "question": "question",
+    "prompt": "question",
+    "thinking": "reasoning",
+    "response": "response",
+    "completion": "response",
+    "generations": "response",
+}
 """The part of a trajectory that a column holds. A column holds one."""
 
 
 def drafts(columns: Columns, source: Source) -> tuple[Layout, Iterator[Draft]]:
     """The layout of a row and its trajectories."""
-    layout = LAYOUTS[source.layout] if source.layout else next(known for known in LAYOUTS.values() if known.detects(columns))
+    layout = (
+        LAYOUTS[source.layout]
+        if source.layout
+        else next(known for known in LAYOUTS.values() if known.detects(columns))
+    )
     return layout, layout.read(columns)
 
 
@@ -57,12 +68,14 @@ def check(source: Source) -> None:
         one_of("pool.layout", source.layout, tuple(LAYOUTS))
     for name in source.fields:
         if name not in NAMES:
-            raise LarkError(f"pool.fields.{name}: there is no such column here; choose one of {', '.join(NAMES)}.")
+            raise LarkError(
+                f"pool.fields.{name}: there is no such column here; choose one of {', '.join(NAMES)}."
+            )
     for name, other in combinations((name for name in source.fields if name in PARTS), 2):
         if source.fields[name] == source.fields[other] and PARTS[name] != PARTS[other]:
             raise LarkError(
-                f"pool.fields.{name} and pool.fields.{other} both name the column {source.fields[name]!r}. Name the column of "
-                f"the {PARTS[name]} and that of the {PARTS[other]}."
+                f"pool.fields.{name} and pool.fields.{other} both name the column {source.fields[name]!r}."
+                f" Name the column of the {PARTS[name]} and that of the {PARTS[other]}."
             )
 
 
@@ -70,7 +83,10 @@ def _one(columns: Columns, found: Turns) -> Draft:
     """A row that is one trajectory."""
     return Draft(
         found,
-        **{name: columns.get(name) for name in ("question_id", "candidate_id", "teacher", "rollout", "answer", "correct")},
+        **{
+            name: columns.get(name)
+            for name in ("question_id", "candidate_id", "teacher", "rollout", "answer", "correct")
+        },
     )
 
 
@@ -106,7 +122,10 @@ def _prompt_completion(columns: Columns) -> Iterator[Draft]:
             columns.text(name)  # raises
         messages += _turn(columns, name, value, role)
     yield _one(
-        columns, turns(messages, columns.where, "prompt and completion", columns.optional("system"), columns.get("tools"))
+        columns,
+        turns(
+            messages, columns.where, "prompt and completion", columns.optional("system"), columns.get("tools")
+        ),
     )
 
 
@@ -114,7 +133,9 @@ def _turn(columns: Columns, name: str, value: Any, role: str) -> list[Message]:
     """A text as one message, or messages, which may be stored as JSON text."""
     if isinstance(value, str):
         listed = parsed(value) if value.lstrip().startswith("[") else None
-        is_chat = isinstance(listed, list) and all(isinstance(m, dict) and ("role" in m or "from" in m) for m in listed)
+        is_chat = isinstance(listed, list) and all(
+            isinstance(m, dict) and ("role" in m or "from" in m) for m in listed
+        )
         value = listed if is_chat and listed else [{"role": role, "content": value}]
     return normalised(value, columns.where, str(columns.stored(name)))
 
@@ -127,17 +148,30 @@ def _generations(columns: Columns) -> Iterator[Draft]:
     stored = columns.get("generations")
     generations = [] if stored is None else listed(stored, where, "generations")
     if not generations:
-        raise LarkError(f"{where}: `generations` is empty. Add the question's trajectories, or remove the row.")
-    system, (tools, answer, question_id) = columns.optional("system"), map(columns.get, ("tools", "answer", "row_id"))
+        raise LarkError(
+            f"{where}: `generations` is empty. Add the question's trajectories, or remove the row."
+        )
+    system, (tools, answer, question_id) = (
+        columns.optional("system"),
+        map(columns.get, ("tools", "answer", "row_id")),
+    )
     lists = {name: _aligned(columns, name, len(generations)) for name in LISTS}
     for i, generation in enumerate(generations):
         place = f"{where}, generation {i + 1}"
         _refuse_other_generations(generation, place)
         message = generation if isinstance(generation, dict) else {"content": generation}
-        exchange = normalised([{"role": "user", "content": question}, {"role": "assistant", **message}], place, "generations")
-        said = {name: truth(lists[name][i], str(columns.stored(name)), place) for name in (*VERDICTS, "complete")}
+        exchange = normalised(
+            [{"role": "user", "content": question}, {"role": "assistant", **message}], place, "generations"
+        )
+        said = {
+            name: truth(lists[name][i], str(columns.stored(name)), place) for name in (*VERDICTS, "complete")
+        }
         verdicts = [said[name] for name in VERDICTS if said[name] is not None]
-        cut_off = str(lists["finish_reasons"][i]).lower() in CUT_OFF if said["complete"] is None else not said["complete"]
+        cut_off = (
+            str(lists["finish_reasons"][i]).lower() in CUT_OFF
+            if said["complete"] is None
+            else not said["complete"]
+        )
         yield Draft(
             turns(exchange, where, "generations", system, tools),
             question_id=question_id,
@@ -154,13 +188,13 @@ def _refuse_other_generations(generation: Any, where: str) -> None:
     """Refuse objects without a text, and several texts in the place of one: joined, no teacher wrote them."""
     if isinstance(generation, list) and not all(isinstance(part, dict) for part in generation):
         raise LarkError(
-            f"{where}: it is a list of texts, not a text. Write `generations` as one list of all samples of the question, and "
-            "name their teachers in `teacher`, a list of the same length."
+            f"{where}: it is a list of texts, not a text. Write `generations` as one list of all samples of"
+            " the question, and name their teachers in `teacher`, a list of the same length."
         )
     if isinstance(generation, dict) and not {"content", "value", "tool_calls"} & set(generation):
         raise LarkError(
-            f"{where}: it is an object with {', '.join(map(str, generation)) or 'nothing in it'}, not a text. Write the text, or a "
-            "message with `content`."
+            f"{where}: it is an object with {', '.join(map(str, generation)) or 'nothing in it'}, not a text."
+            " Write the text, or a message with `content`."
         )
 
 
@@ -185,8 +219,8 @@ def _aligned(columns: Columns, name: str, length: int) -> list[Any]:
     values = listed(stored, columns.where, str(columns.stored(name)))
     if len(values) != length:
         raise LarkError(
-            f"{columns.where}: {length} generations, but `{columns.stored(name)}` has {len(values)} values. Give one value per "
-            "generation, or remove the list."
+            f"{columns.where}: {length} generations, but `{columns.stored(name)}` has {len(values)} values."
+            " Give one value per generation, or remove the list."
         )
     return values
 
@@ -204,13 +238,16 @@ def truth(value: Any, name: str, where: str) -> bool | None:
 
 
 def _teacher_columns(columns: Columns) -> Iterator[Draft]:
-    """A question with columns for several teachers, as in s1K-1.1. A teacher without text has no trajectory in this row."""
+    """A question with columns for several teachers, as in s1K-1.1. A teacher without text has no trajectory
+    in this row.
+    """
     question, system = columns.text("question"), columns.optional("system")
     teachers = find_teachers(columns)
     if not teachers:
         raise LarkError(
-            f"{columns.where}: no column pair like `deepseek_thinking_trajectory` and `deepseek_attempt`; the row has "
-            f"{', '.join(map(str, columns.row.values))}. Choose another pool.layout ({', '.join(LAYOUTS)})."
+            f"{columns.where}: no column pair like `deepseek_thinking_trajectory` and `deepseek_attempt`; the"
+            f" row has {', '.join(map(str, columns.row.values))}. Choose another pool.layout"
+            f" ({', '.join(LAYOUTS)})."
         )
     shared = _one(columns, Turns(question, ""))
     if not any(each.thought for each in teachers):
@@ -220,13 +257,19 @@ def _teacher_columns(columns: Columns) -> Iterator[Draft]:
         columns.used |= {*names, *([each.grade] if each.grade else [])}
         for name in names:
             if not isinstance(columns.row.values[name], str | None):
-                raise LarkError(f"{columns.where}: `{name}` must be a string, not {described(columns.row.values[name])}.")
-        thinking, response = (columns.row.values[name] if name else None for name in (each.thought, each.attempt))
+                raise LarkError(
+                    f"{columns.where}: `{name}` must be a string, not {described(columns.row.values[name])}."
+                )
+        thinking, response = (
+            columns.row.values[name] if name else None for name in (each.thought, each.attempt)
+        )
         if not (thinking or response):
             continue
         yield replace(
             shared,
-            turns=Turns(question, response or "", system, thinking if thinking and thinking.strip() else None),
+            turns=Turns(
+                question, response or "", system, thinking if thinking and thinking.strip() else None
+            ),
             candidate_id=".".join(str(part) for part in (each.teacher, each.number) if part is not None),
             teacher=each.teacher,
             rollout=each.number or 0,
@@ -236,7 +279,9 @@ def _teacher_columns(columns: Columns) -> Iterator[Draft]:
 
 
 def _pair(columns: Columns) -> Iterator[Draft]:
-    """A question and a response under other names, each as text or as messages. Tool calls alone are a response too."""
+    """A question and a response under other names, each as text or as messages. Tool calls alone are a
+    response too.
+    """
     name, question = columns.stored("pair_question"), columns.get("pair_question")
     if name is None or not (columns.has("pair_response") or columns.has("pair_calls")):
         columns.text("response" if name else "question")  # raises
@@ -249,20 +294,25 @@ def _pair(columns: Columns) -> Iterator[Draft]:
         answer = _turn(columns, "pair_response", columns.get("pair_response"), "assistant")
     else:
         calls = columns.get("pair_calls")
-        answer = normalised([{"role": "assistant", "tool_calls": calls}], columns.where, str(columns.stored("pair_calls")))
+        answer = normalised(
+            [{"role": "assistant", "tool_calls": calls}], columns.where, str(columns.stored("pair_calls"))
+        )
     shown = f"{name} and {columns.stored('pair_response') or columns.stored('pair_calls')}"
     messages = [*_turn(columns, "pair_question", question, "user"), *answer]
     thinking = columns.thinking("pair_thinking")
     if thinking and messages[-1]["role"] == "assistant":
         messages[-1] = {"reasoning_content": thinking, **messages[-1]}
     found = turns(messages, columns.where, shown, columns.optional("pair_system"), columns.get("tools"))
-    yield replace(_one(columns, found), teacher=columns.get("pair_teacher"), answer=columns.get("pair_answer"))
+    yield replace(
+        _one(columns, found), teacher=columns.get("pair_teacher"), answer=columns.get("pair_answer")
+    )
 
 
 def _is_pair(columns: Columns) -> bool:
     calls = columns.stored("pair_calls")
     return columns.has("pair_question") and (
-        columns.has("pair_response") or (calls is not None and columns.has("tools") and _is_calls(columns.row.values[calls]))
+        columns.has("pair_response")
+        or (calls is not None and columns.has("tools") and _is_calls(columns.row.values[calls]))
     )
 
 
@@ -270,17 +320,27 @@ def _is_calls(value: Any) -> bool:
     """Whether a value is a list of tool calls, or JSON text of one."""
     if isinstance(value, str):
         value = parsed(value)
-    return isinstance(value, list) and bool(value) and all(isinstance(call, dict) and "name" in call for call in value)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(call, dict) and "name" in call for call in value)
+    )
 
 
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout("generations", lambda columns: columns.has("generations", "question") or _lacks_list(columns), _generations),
+        Layout(
+            "generations",
+            lambda columns: columns.has("generations", "question") or _lacks_list(columns),
+            _generations,
+        ),
         Layout("messages", lambda columns: columns.has("messages"), _chat("messages")),
         Layout(
             "openthoughts3",
-            lambda columns: columns.has("conversations") and {"difficulty", "domain"} <= columns.row.values.keys(),
+            lambda columns: (
+                columns.has("conversations") and {"difficulty", "domain"} <= columns.row.values.keys()
+            ),
             _chat("conversations"),
         ),
         Layout("conversations", lambda columns: columns.has("conversations"), _chat("conversations")),
@@ -291,7 +351,9 @@ LAYOUTS = {
         ),
         Layout(
             "teachers",
-            lambda columns: columns.has("question") and not columns.has("response") and bool(find_teachers(columns)),
+            lambda columns: (
+                columns.has("question") and not columns.has("response") and bool(find_teachers(columns))
+            ),
             _teacher_columns,
         ),
         Layout("pairs", lambda columns: not columns.has("question", "response") and _is_pair(columns), _pair),

@@ -1,4 +1,6 @@
-"""Chat messages as other people store them, in one form: roles, text, reasoning, tool calls and tool results."""
+"""Chat messages as other people store them, in one form: roles, text, reasoning, tool calls and tool
+results.
+"""
 
 import json
 import math
@@ -12,12 +14,23 @@ from lark.pool.cleaning import has_no_text
 from lark.reading.untrusted import described, parse, quoted
 
 ROLES = {
-    "system": "system", "developer": "system",
-    "user": "user", "human": "user",
-    "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant", "bot": "assistant",
-    "function_call": "assistant", "tool_call": "assistant",
-    "tool": "tool", "function": "tool", "observation": "tool", "function_response": "tool", "tool_response": "tool",
-}  # fmt: skip
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "function_call": "assistant",
+    "tool_call": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+    "tool_response": "tool",
+}
 """Names of roles in messages (`role`) and in ShareGPT's conversations (`from`), and our names for them."""
 CALLS = ("function_call", "tool_call")
 """ShareGPT's roles of assistant turns whose text is a tool call in JSON."""
@@ -27,9 +40,21 @@ WRITTEN_CALL = re.compile(
     r"<tool_calls?>|<function_?calls?>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]|\A\s*\[[^\[\]()\n]*\w\(.*\)\s*\]\s*\Z",
     re.DOTALL,
 )
-"""Tool calls that a teacher wrote in its text; they stay there. The last form is a list of calls: `[add(a=1, b=2)]`."""
+"""Tool calls that a teacher wrote in its text; they stay there. The last form is a list of calls:
+`[add(a=1, b=2)]`.
+"""
 TEXT_PARTS = ("text", "input_text", "output_text")
-KNOWN = {"role", "from", "content", "value", "tool_calls", "function_call", "tool_call_id", "name", *REASONING}
+KNOWN = {
+    "role",
+    "from",
+    "content",
+    "value",
+    "tool_calls",
+    "function_call",
+    "tool_call_id",
+    "name",
+    *REASONING,
+}
 ASSISTANTS = {"tool_calls", "function_call", *REASONING}
 """Keys that are read in assistant turns only."""
 
@@ -45,7 +70,9 @@ class Turns:
     system: str | None = None
     thinking: str | None = None
     messages: list[Message] | None = None
-    """All turns, if there is more than an optional system turn, a user turn and an assistant turn with text."""
+    """All turns, if there is more than an optional system turn, a user turn and an assistant turn with
+    text.
+    """
     tools: list[Any] | None = None
     cut: bool = False
     """Whether the conversation continued after its last assistant turn. Those turns are left out."""
@@ -57,13 +84,18 @@ class Turns:
         """Whether an assistant turn has no text. A tool call may have none."""
         if self.messages is None:
             return has_no_text(self.response)
-        return any(m["role"] == "assistant" and has_no_text(m["content"]) and "tool_calls" not in m for m in self.messages)
+        return any(
+            m["role"] == "assistant" and has_no_text(m["content"]) and "tool_calls" not in m
+            for m in self.messages
+        )
 
     def conversation(self, where: str) -> str | None:
         """The messages and tools as JSON text, or None for a single exchange."""
         if self.messages is None:
             return None
-        return _json({"messages": self.messages, "tools": self.tools}, where, "a tool call or a tool's description")
+        return _json(
+            {"messages": self.messages, "tools": self.tools}, where, "a tool call or a tool's description"
+        )
 
 
 def _json(value: Any, where: str, what: str) -> str:
@@ -73,7 +105,9 @@ def _json(value: Any, where: str, what: str) -> str:
     except RecursionError as error:
         raise LarkError(f"{where}: {what} is nested too deeply. Remove the trajectory.") from error
     except TypeError as error:
-        raise LarkError(f"{where}: {what} is not JSON ({first_line(error)}). Store it as JSON text.") from error
+        raise LarkError(
+            f"{where}: {what} is not JSON ({first_line(error)}). Store it as JSON text."
+        ) from error
 
 
 def listed(value: Any, where: str, name: str) -> list[Any]:
@@ -86,12 +120,17 @@ def listed(value: Any, where: str, name: str) -> list[Any]:
 
 
 def normalised(value: Any, where: str, name: str) -> list[Message]:
-    """Messages of any of the known forms as `role`, `content` and, where given, `reasoning_content`, `tool_calls`,
-    `tool_call_id` and `name`."""
+    """Messages of any of the known forms as `role`, `content` and, where given, `reasoning_content`,
+    `tool_calls`, `tool_call_id` and `name`.
+    """
     messages = listed(value, where, name)
     if not all(isinstance(message, dict) for message in messages):
-        raise LarkError(f"{where}: `{name}` must be a list of objects with `role` and `content` (or `from` and `value`).")
-    return [_message(message, f"{where}, message {number}") for number, message in enumerate(messages, start=1)]
+        raise LarkError(
+            f"{where}: `{name}` must be a list of objects with `role` and `content` (or `from` and `value`)."
+        )
+    return [
+        _message(message, f"{where}, message {number}") for number, message in enumerate(messages, start=1)
+    ]
 
 
 def unused_keys(value: Any, name: str) -> frozenset[str]:
@@ -111,9 +150,11 @@ def _is_assistants(message: Mapping[str, Any]) -> bool:
     return isinstance(stored, str) and ROLES.get(stored.lower()) == "assistant"
 
 
-def turns(messages: list[Message], where: str, name: str, system: str | None = None, tools: Any = None) -> Turns:
-    """The parts of a conversation. It starts with a user turn after optional system turns; every assistant turn is part of the
-    trajectory; turns after the last assistant turn are cut.
+def turns(
+    messages: list[Message], where: str, name: str, system: str | None = None, tools: Any = None
+) -> Turns:
+    """The parts of a conversation. It starts with a user turn after optional system turns; every assistant
+    turn is part of the trajectory; turns after the last assistant turn are cut.
 
     system: a system prompt that is stored outside the messages. tools: the tools that the assistant may call.
     """
@@ -125,8 +166,8 @@ def turns(messages: list[Message], where: str, name: str, system: str | None = N
     kept, start = messages[: last + 1], len(opening)
     if len(kept) < start + 2 or kept[start]["role"] != "user":
         raise LarkError(
-            f"{where}: `{name}` must be an optional system turn, one user turn, one assistant turn, and optionally more turns; "
-            f"it has {', '.join(message['role'] for message in messages) or 'none'}."
+            f"{where}: `{name}` must be an optional system turn, one user turn, one assistant turn, and"
+            f" optionally more turns; it has {', '.join(message['role'] for message in messages) or 'none'}."
         )
     _check_results(kept, where, first=0 if added else 1)
     answer, offered = kept[-1], _tools(tools, where)
@@ -165,7 +206,9 @@ def _message(raw: Mapping[str, Any], where: str) -> Message:
     text, parts = _text("" if content is None and role == "assistant" else content, where)
     reasoning = _reasoning(raw, parts, where) if role == "assistant" else None
     if parts.strip() and role != "assistant":
-        raise LarkError(f"{where}: a content part with reasoning in a {role} turn. Remove it, or write it as text.")
+        raise LarkError(
+            f"{where}: a content part with reasoning in a {role} turn. Remove it, or write it as text."
+        )
     return {
         "role": role,
         "content": text,
@@ -178,7 +221,9 @@ def _message(raw: Mapping[str, Any], where: str) -> Message:
 def _is_text(content: Any) -> bool:
     """Whether the content is text or text parts."""
     parts = content if isinstance(content, list) else []
-    return isinstance(content, str) or (bool(parts) and all(isinstance(part, dict) and "type" in part for part in parts))
+    return isinstance(content, str) or (
+        bool(parts) and all(isinstance(part, dict) and "type" in part for part in parts)
+    )
 
 
 def _text(content: Any, where: str) -> tuple[str, str]:
@@ -186,7 +231,9 @@ def _text(content: Any, where: str) -> tuple[str, str]:
     if isinstance(content, str):
         return content, ""
     if not isinstance(content, list):
-        raise LarkError(f"{where}: `content` must be a string or a list of text parts, not {described(content)}.")
+        raise LarkError(
+            f"{where}: `content` must be a string or a list of text parts, not {described(content)}."
+        )
     text: list[str] = []
     reasoning: list[str] = []
     for part in content:
@@ -196,7 +243,8 @@ def _text(content: Any, where: str) -> tuple[str, str]:
             value = part.get(kind) if isinstance(part.get(kind), str) else value
         if kind not in (*TEXT_PARTS, *REASONING):
             raise LarkError(
-                f"{where}: a content part of type {quoted(kind)}. Only text can be used: remove the part or the trajectory."
+                f"{where}: a content part of type {quoted(kind)}. Only text can be used: remove the part or"
+                " the trajectory."
             )
         if not isinstance(value, str):
             raise LarkError(f'{where}: a content part without a `text`. Write {{"type": "text", "text": …}}.')
@@ -228,12 +276,16 @@ def _calls(raw: Mapping[str, Any], where: str) -> list[Message]:
         function = call.get("function", call) if isinstance(call, dict) else {}
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(name, str) or not name:
-            raise LarkError(f'{where}: tool call {number} has no name. Write {{"name": …, "arguments": {{…}}}}.')
+            raise LarkError(
+                f'{where}: tool call {number} has no name. Write {{"name": …, "arguments": {{…}}}}.'
+            )
         arguments = function.get("arguments") or {}
         if isinstance(arguments, str):
             arguments = parse(arguments, f"{where}: the arguments of tool call {number}")
         if not isinstance(arguments, dict):
-            raise LarkError(f"{where}: the arguments of tool call {number} must be an object, not {described(arguments)}.")
+            raise LarkError(
+                f"{where}: the arguments of tool call {number} must be an object, not {described(arguments)}."
+            )
         identity = str(call.get("id") or f"call_{number}")
         calls.append({"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}})
     return calls
@@ -246,22 +298,24 @@ def _check_results(messages: list[Message], where: str, first: int) -> None:
         if message["role"] == "tool":
             if pending == 0:
                 raise LarkError(
-                    f"{where}, message {number}: a tool result without a call. Add the call (`tool_calls`) to the assistant turn "
-                    "before it, or remove the result."
+                    f"{where}, message {number}: a tool result without a call. Add the call (`tool_calls`) to"
+                    " the assistant turn before it, or remove the result."
                 )
             pending -= 1
             answered = message.get("tool_call_id")
             if answered is not None and calls and answered not in calls:
                 raise LarkError(
-                    f"{where}, message {number}: the result of the call {quoted(answered)}, but the calls before it are "
-                    f"{', '.join(sorted(calls))[:80]}. Correct `tool_call_id`, or remove it."
+                    f"{where}, message {number}: the result of the call {quoted(answered)}, but the calls"
+                    f" before it are {', '.join(sorted(calls))[:80]}. Correct `tool_call_id`, or remove it."
                 )
         else:
             written = WRITTEN_CALL.search(message["content"])
             made = message.get("tool_calls", [])
             pending = math.inf if written else len(made)
             ours = [f"call_{k}" for k in range(1, len(made) + 1)]  # given to calls without an id
-            calls = set() if written or [call["id"] for call in made] == ours else {call["id"] for call in made}
+            calls = (
+                set() if written or [call["id"] for call in made] == ours else {call["id"] for call in made}
+            )
 
 
 def _tools(value: Any, where: str) -> list[Any] | None:
@@ -272,5 +326,6 @@ def _tools(value: Any, where: str) -> list[Any] | None:
     if not all(isinstance(tool, dict) for tool in tools):
         raise LarkError(f"{where}: `tools` must be a list of objects, one description per tool.")
     return [
-        tool if "function" in tool or "name" not in tool else {"type": "function", "function": tool} for tool in tools
+        tool if "function" in tool or "name" not in tool else {"type": "function", "function": tool}
+        for tool in tools
     ] or None

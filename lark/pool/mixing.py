@@ -1,5 +1,6 @@
-"""The sources of a mixed pool: how many questions each gives, and errors that name it. Other pools have one source, without a
-name."""
+"""The sources of a mixed pool: how many questions each gives, and errors that name it. Other pools have one
+source, without a name.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -42,8 +43,10 @@ def naming(source: str) -> Iterator[None]:
 
 
 def quotas(sizes: Mapping[str, int], pool: conf.Pool) -> dict[str, int]:
-    """Questions to take from each source, given how many it has: in proportion to the shares, with the largest remainders rounded
-    up. Shares are exact fractions, so neither rounding nor overflow of floats decides."""
+    """Questions to take from each source, given how many it has: in proportion to the shares, with the
+    largest remainders rounded up. Shares are exact fractions, so neither rounding nor overflow of floats
+    decides.
+    """
     shares = {name: Fraction(str(source.share)) for name, source in pool.mix.items()} or {"": Fraction(1)}
     total = sum(shares.values())
     _refuse_empty(sizes, pool)
@@ -81,17 +84,23 @@ def _too_few(name: str, quota: int, size: int, pool: conf.Pool) -> LarkError:
     place = f"the {quota} of pool.mix.{name}, but it" if name else f"but {pool.path}"
     otherwise = "as many as the shares allow" if name else "all"
     return LarkError(
-        f"pool.questions={pool.questions}, {place} has only {size}{kept_by(pool)}: use fewer, or null for {otherwise}."
+        f"pool.questions={pool.questions}, {place} has only {size}{kept_by(pool)}: use fewer, or null for"
+        f" {otherwise}."
     )
 
 
-def _none_taken(name: str, count: int, shares: Mapping[str, Fraction], sizes: Mapping[str, int], pool: conf.Pool) -> LarkError:
-    """A source whose share is less than a question. The advice names only a number of questions that the sources have."""
+def _none_taken(
+    name: str, count: int, shares: Mapping[str, Fraction], sizes: Mapping[str, int], pool: conf.Pool
+) -> LarkError:
+    """A source whose share is less than a question. The advice names only a number of questions that the
+    sources have.
+    """
     total = sum(shares.values())
     enough = ceil(total / shares[name])
     has_enough = all(enough * share / total <= sizes[other] for other, share in shares.items())
     more = f", set pool.questions={enough} or more" if pool.questions and has_enough else ""
     return LarkError(
-        f"pool.mix.{name} would give none of the {count} questions: with a share of {pool.mix[name].share:g}, its part is less "
-        f"than one question. Set a larger pool.mix.{name}.share{more}, or leave the source out."
+        f"pool.mix.{name} would give none of the {count} questions: with a share of {pool.mix[name].share:g},"
+        f" its part is less than one question. Set a larger pool.mix.{name}.share{more}, or leave the source"
+        " out."
     )

@@ -1,7 +1,9 @@
-"""Damage a share of a pool's trajectories on purpose, to see which methods still select good ones (`make noise`).
+"""Damage a share of a pool's trajectories on purpose, to see which methods still select good ones (`make
+noise`).
 
-Of the trajectories that the damage would change, those with the smallest hashes of their ids are damaged: what is damaged at 10% is
-also damaged at 30%. `correct` becomes unknown; `answer` stays what it is. Questions are never changed.
+Of the trajectories that the damage would change, those with the smallest hashes of their ids are damaged:
+what is damaged at 10% is also damaged at 30%. `correct` becomes unknown; `answer` stays what it is.
+Questions are never changed.
 """
 
 import json
@@ -19,17 +21,24 @@ DAMAGE = 2
 """Version of the damage. Only a pool with pool.noise_share depends on it."""
 LETTERS = "ABCD"
 BREAKS = (re.compile(r"\n+"), re.compile(r"(?<=[.!?])\s+"), re.compile(r"(?<=[;,])\s+"))
-"""Where steps end: lines, or sentences, or clauses, whichever gives at least three steps that can be put in another order."""
+"""Where steps end: lines, or sentences, or clauses, whichever gives at least three steps that can be put in
+another order.
+"""
 ATTEMPTS = 100
 """Other answers that are tried, until one is not equal to the answer for the grader."""
 
 
 def to_damage(trajectories: Iterable[Trajectory], pool: conf.Pool) -> set[int]:
-    """Draws (`_draw`) of the trajectories to damage: pool.noise_share of all, or fewer if the damage would not change that many."""
+    """Draws (`_draw`) of the trajectories to damage: pool.noise_share of all, or fewer if the damage would
+    not change that many.
+    """
     total, able, first = 0, list[int](), dict[str, str]()
     for trajectory in trajectories:
         total += 1
-        if _damaged(trajectory, pool, first.setdefault(trajectory.question_id, trajectory.response)) is not None:
+        if (
+            _damaged(trajectory, pool, first.setdefault(trajectory.question_id, trajectory.response))
+            is not None
+        ):
             able.append(_draw("noise", trajectory, pool))
     return set(sorted(able)[: round(pool.noise_share * total)])
 
@@ -48,7 +57,9 @@ def _draw(purpose: str, trajectory: Trajectory, pool: conf.Pool) -> int:
 
 
 def _damaged(trajectory: Trajectory, pool: conf.Pool, first: str) -> str | None:
-    """The damaged response; None if the damage changes no word of it. `first`: the response of the question's first candidate."""
+    """The damaged response; None if the damage changes no word of it. `first`: the response of the
+    question's first candidate.
+    """
     original, draw = trajectory.response, _draw("damage", trajectory, pool)
     match pool.noise:
         case "wrong":
@@ -64,7 +75,9 @@ def _damaged(trajectory: Trajectory, pool: conf.Pool, first: str) -> str | None:
 
 def with_response(trajectory: Trajectory, response: str) -> Trajectory:
     """The trajectory with another text in its last turn. Whether it is correct is then unknown."""
-    changed = replace(trajectory, response=response, correct=trajectory.correct if response == trajectory.response else None)
+    changed = replace(
+        trajectory, response=response, correct=trajectory.correct if response == trajectory.response else None
+    )
     if trajectory.conversation is None:
         return changed
     stored = json.loads(trajectory.conversation)
@@ -72,10 +85,14 @@ def with_response(trajectory: Trajectory, response: str) -> Trajectory:
     return replace(changed, conversation=json.dumps(stored, ensure_ascii=False))
 
 
-def wrong(response: str, draw: int, answer: str | None = None, answer_format: AnswerFormat = AnswerFormat.FREE_FORM) -> str:
-    """Another answer in the last closed box, or, without a box, in place of the last mention of `answer`. The rest stays.
+def wrong(
+    response: str, draw: int, answer: str | None = None, answer_format: AnswerFormat = AnswerFormat.FREE_FORM
+) -> str:
+    """Another answer in the last closed box, or, without a box, in place of the last mention of `answer`.
+    The rest stays.
 
-    The other answer equals neither the one that was there nor `answer` for the grader. Unchanged if there is nothing to change.
+    The other answer equals neither the one that was there nor `answer` for the grader. Unchanged if there
+    is nothing to change.
     """
     place = _answer_place(response, answer)
     if place is None:
@@ -89,7 +106,9 @@ def wrong(response: str, draw: int, answer: str | None = None, answer_format: An
 
 
 def _answer_place(response: str, answer: str | None) -> slice | None:
-    """Where the answer is: the content of the last closed box without the space around it, or the last mention of `answer`."""
+    """Where the answer is: the content of the last closed box without the space around it, or the last
+    mention of `answer`.
+    """
     for box in reversed(boxed_places(response)):
         content = response[box]
         if content.strip():
@@ -126,10 +145,14 @@ def truncated(response: str, draw: int) -> str:
 
 
 def shuffled(response: str, draw: int) -> str:
-    """The steps in another order; the last one, with the answer, stays last. Unchanged if the steps before it are all the same."""
+    """The steps in another order; the last one, with the answer, stays last. Unchanged if the steps before
+    it are all the same.
+    """
     for pattern in BREAKS:
         ends = [match.end() for match in pattern.finditer(response)]
-        steps = [response[a:b] for a, b in zip([0, *ends], [*ends, len(response)], strict=True) if response[a:b]]
+        steps = [
+            response[a:b] for a, b in zip([0, *ends], [*ends, len(response)], strict=True) if response[a:b]
+        ]
         if len({step.strip() for step in steps[:-1]}) >= 2:
             break
     else:

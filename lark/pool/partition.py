@@ -1,9 +1,11 @@
-"""Read a large pool of many files in several processes, into one Parquet file for each group of source files.
+"""Read a large pool of many files in several processes, into one Parquet file for each group of source
+files.
 
-Groups are consecutive files of about PART_BYTES, so the parts and their order depend on the files alone, not on the number of
-processes. The parts together have the trajectories of one process, in its order. What concerns several groups is checked here: a
-question's text, candidates that appear twice, and the numbers of trajectories without a candidate_id or rollout. A group whose
-numbers depend on earlier groups is read a second time.
+Groups are consecutive files of about PART_BYTES, so the parts and their order depend on the files alone,
+not on the number of processes. The parts together have the trajectories of one process, in its order. What
+concerns several groups is checked here: a question's text, candidates that appear twice, and the numbers of
+trajectories without a candidate_id or rollout. A group whose numbers depend on earlier groups is read a
+second time.
 """
 
 import os
@@ -35,13 +37,19 @@ PART_BYTES = 64_000_000
 
 
 def groups(pool: conf.Pool) -> list[list[Path]]:
-    """The pool's files in groups, each the source of one part. Fewer than two: the pool is read by one process.
+    """The pool's files in groups, each the source of one part. Fewer than two: the pool is read by one
+    process.
 
-    So are pools in which a trajectory depends on all others before it can be written: those that are sampled, mixed, labelled
-    by votes, decontaminated or damaged on purpose, and other formats than files of rows.
+    So are pools in which a trajectory depends on all others before it can be written: those that are
+    sampled, mixed, labelled by votes, decontaminated or damaged on purpose, and other formats than files of
+    rows.
     """
     whole = (
-        pool.format != "rows" or pool.questions is not None or pool.labels == "vote" or pool.decontaminate or pool.noise_share
+        pool.format != "rows"
+        or pool.questions is not None
+        or pool.labels == "vote"
+        or pool.decontaminate
+        or pool.noise_share
     )
     if whole:
         return []
@@ -75,7 +83,9 @@ class Group:
 
 
 def read_group(pool: conf.Pool, files: Sequence[Path], path: Path, start: Mapping[str, int]) -> Group:
-    """Read some files and write their part. `start`: numbers of trajectories of their questions in earlier groups."""
+    """Read some files and write their part. `start`: numbers of trajectories of their questions in earlier
+    groups.
+    """
     check(pool)
     tally = Tally()
     group = Group(tally, Summary(pool, tally), Counter(), set(), {}, np.empty(0, np.uint64), set(pool.fields))
@@ -86,7 +96,9 @@ def read_group(pool: conf.Pool, files: Sequence[Path], path: Path, start: Mappin
     return group
 
 
-def _kept(pool: conf.Pool, files: Sequence[Path], group: Group, counter: Numbering, keys: list[int]) -> Iterator[Trajectory]:
+def _kept(
+    pool: conf.Pool, files: Sequence[Path], group: Group, counter: Numbering, keys: list[int]
+) -> Iterator[Trajectory]:
     keep, known = Filter(pool, group.tally), Known()
     for where, trajectory in _located(pool, files, group.tally, counter, group.missing):
         if pool.ids:
@@ -107,7 +119,9 @@ def _located(
     return from_rows(file_rows(files, tally.empty), pool, tally, counter, missing)
 
 
-def write_parts(pool: conf.Pool, split: Sequence[Sequence[Path]], folder: Path, processes: int | None = None) -> dict[str, Any]:
+def write_parts(
+    pool: conf.Pool, split: Sequence[Sequence[Path]], folder: Path, processes: int | None = None
+) -> dict[str, Any]:
     """Read the groups in processes of this machine and write their parts; return the summary of the pool."""
     for stale in pools.parts(folder / pools.FILE):
         stale.unlink(missing_ok=True)
@@ -115,7 +129,10 @@ def write_parts(pool: conf.Pool, split: Sequence[Sequence[Path]], folder: Path, 
     with ProcessPoolExecutor(count, get_context("spawn"), _prepare, (os.getpid(),)) as executor:
 
         def read_some(starts: Mapping[int, Mapping[str, int]]) -> list[Group]:
-            asked = [executor.submit(read_group, pool, split[n], part_of(folder, n), start) for n, start in starts.items()]
+            asked = [
+                executor.submit(read_group, pool, split[n], part_of(folder, n), start)
+                for n, start in starts.items()
+            ]
             return [future.result() for future in asked]  # the error of the first file comes first
 
         try:
@@ -131,8 +148,9 @@ def part_of(folder: Path, number: int) -> Path:
 
 
 def read_all(count: int, read_some: Callable[[Mapping[int, Mapping[str, int]]], list[Group]]) -> list[Group]:
-    """Read all groups, and again those whose numbers depend on earlier ones. `read_some` reads groups, given what their numbers
-    start with."""
+    """Read all groups, and again those whose numbers depend on earlier ones. `read_some` reads groups,
+    given what their numbers start with.
+    """
     found = read_some({number: {} for number in range(count)})
     again = _renumbered(found)
     for number, group in zip(again, read_some(again) if again else [], strict=True):
@@ -162,7 +180,9 @@ def _prepare(parent: int) -> None:
 
 
 def _renumbered(found: Sequence[Group]) -> dict[int, dict[str, int]]:
-    """Groups that number trajectories of questions that earlier groups have too, with the numbers that those end with."""
+    """Groups that number trajectories of questions that earlier groups have too, with the numbers that
+    those end with.
+    """
     before: Counter[str] = Counter()
     again = {}
     for number, group in enumerate(found):
@@ -176,7 +196,9 @@ def _check_across(pool: conf.Pool, split: Sequence[Sequence[Path]], found: Seque
     """Refuse a question with two texts, and a candidate that appears twice, in different groups."""
     texts: dict[str, int] = {}
     for number, group in enumerate(found):
-        wrong = [row for question, (text, row) in group.texts.items() if texts.setdefault(question, text) != text]
+        wrong = [
+            row for question, (text, row) in group.texts.items() if texts.setdefault(question, text) != text
+        ]
         if wrong:
             raise another_text(*_at(pool, split[number], min(wrong), _start(found[:number])))
     keys = np.concatenate([group.keys for group in found])

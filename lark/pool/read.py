@@ -1,6 +1,7 @@
 """Read and check candidate pools one trajectory at a time, without loading the pool into memory.
 
-A row comes from a file or the hub (formats.py), is read by its layout (layouts.py), and becomes a checked `Trajectory` here.
+A row comes from a file or the hub (formats.py), is read by its layout (layouts.py), and becomes a checked
+`Trajectory` here.
 """
 
 import logging
@@ -35,8 +36,8 @@ LARGEST = 2**31 - 1
 PATTERN_SECONDS = 5.0
 """Time limit for pool.answer_pattern in one response."""
 SLOW_PATTERN = (
-    "pool.answer_pattern={pattern} takes longer than 5 seconds in a response of {length:,} characters. Use a pattern that cannot "
-    "match the same text in many ways, such as <answer>((?:(?!<answer>).)*?)</answer>."
+    "pool.answer_pattern={pattern} takes longer than 5 seconds in a response of {length:,} characters. Use a"
+    " pattern that cannot match the same text in many ways, such as <answer>((?:(?!<answer>).)*?)</answer>."
 )
 
 
@@ -105,7 +106,8 @@ def check_named(pool: conf.Pool, named: Collection[str]) -> None:
     unknown = [identity for identity in dict.fromkeys(pool.ids) if identity not in named]
     if unknown:
         raise LarkError(
-            f"pool.ids: {some(unknown)} not found in {pool.path or pool.name}, which has the ids {some(sorted(named))}."
+            f"pool.ids: {some(unknown)} not found in {pool.path or pool.name}, which has the ids"
+            f" {some(sorted(named))}."
         )
 
 
@@ -114,8 +116,12 @@ def question_texts(pool: conf.Pool) -> dict[str, str]:
     return {trajectory.question_id: trajectory.question for _, trajectory in _trajectories(pool, Tally())}
 
 
-def _labelled(pool: conf.Pool, tally: Tally, votes: Votes | None, without: Collection[str]) -> Iterator[tuple[str, Trajectory]]:
-    """Each trajectory with its location, with votes in place of missing verdicts, without the questions in `without`."""
+def _labelled(
+    pool: conf.Pool, tally: Tally, votes: Votes | None, without: Collection[str]
+) -> Iterator[tuple[str, Trajectory]]:
+    """Each trajectory with its location, with votes in place of missing verdicts, without the questions in
+    `without`.
+    """
     for where, trajectory in _trajectories(pool, tally):
         if trajectory.question_id not in without:
             yield where, trajectory if votes is None else votes.label(trajectory)
@@ -141,7 +147,10 @@ def _trajectories(pool: conf.Pool, tally: Tally) -> Iterator[tuple[str, Trajecto
         for name, member in members(pool).items():
             with naming(name):
                 for where, trajectory in _trajectories(member, tally):
-                    ids = {"question_id": f"{name}:{trajectory.question_id}", "teacher": f"{name}:{trajectory.teacher}"}
+                    ids = {
+                        "question_id": f"{name}:{trajectory.question_id}",
+                        "teacher": f"{name}:{trajectory.teacher}",
+                    }
                     yield where, replace(trajectory, **ids)  # type: ignore[arg-type]
         return
     yield from _from_rows(pool, tally)
@@ -169,7 +178,9 @@ class Numbering(Counter[str]):
 def from_rows(
     rows: Iterable[Row], pool: conf.Pool, tally: Tally, counter: Numbering, missing: set[str]
 ) -> Iterator[tuple[str, Trajectory]]:
-    """Each trajectory of some rows, with its location. `missing`: names in pool.fields whose column has not been found yet."""
+    """Each trajectory of some rows, with its location. `missing`: names in pool.fields whose column has not
+    been found yet.
+    """
     for row in rows:
         columns = Columns(row, pool.fields)
         layout, candidates = drafts(columns, pool)
@@ -183,7 +194,9 @@ def from_rows(
             tally.incomplete += incomplete
             if incomplete and pool.incomplete == "drop":
                 continue
-            if empty and not (pool.special_tokens == "drop" and special_token(trajectory)):  # the filter drops those
+            if empty and not (
+                pool.special_tokens == "drop" and special_token(trajectory)
+            ):  # the filter drops those
                 raise _empty_response(row.where, trajectory)
             yield row.where, trajectory
         missing -= {name for name in missing if pool.fields[name] in row.values}
@@ -193,14 +206,17 @@ def from_rows(
 def _empty_response(where: str, trajectory: Trajectory) -> LarkError:
     reason = " (text like a control token does not count)" if special_token(trajectory) else ""
     return LarkError(
-        f"{where}: the response is empty{reason}. Remove the trajectory, give its text, or drop such trajectories with "
-        "pool.incomplete=drop."
+        f"{where}: the response is empty{reason}. Remove the trajectory, give its text, or drop such"
+        " trajectories with pool.incomplete=drop."
     )
 
 
 def check_missing(pool: conf.Pool, missing: Collection[str]) -> None:
     for name in sorted(missing):
-        raise LarkError(f"pool.fields.{name}={pool.fields[name]}: no row of {pool.path} has such a column. Correct the name.")
+        raise LarkError(
+            f"pool.fields.{name}={pool.fields[name]}: no row of {pool.path} has such a column. Correct the"
+            " name."
+        )
 
 
 def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Numbering) -> Trajectory:
@@ -234,7 +250,9 @@ def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Numbering) -> T
         "".join(text for text in vars(trajectory).values() if isinstance(text, str)).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
-        raise LarkError(f"{where}: lone surrogate {half!r} (half a character). Write the whole character.") from error
+        raise LarkError(
+            f"{where}: lone surrogate {half!r} (half a character). Write the whole character."
+        ) from error
     return trajectory
 
 
@@ -245,7 +263,8 @@ def _identity(value: Any, name: str, where: str) -> str | None:
     text = id_text(value)
     if isinstance(value, bool | list | dict | bytes) or not _is_finite(value) or is_invisible(text):
         raise LarkError(
-            f"{where}: `{name}` must be text or a number, not {quoted(value)}. Give an id, or leave the column out."
+            f"{where}: `{name}` must be text or a number, not {quoted(value)}. Give an id, or leave the"
+            " column out."
         )
     return text
 
@@ -262,8 +281,8 @@ def _scalar(value: Any, name: str, where: str) -> str | None:
         return None
     if isinstance(value, bool | list | dict | bytes) or not _is_finite(value):  # true may mean Yes
         raise LarkError(
-            f"{where}: `{name}` must be text or a number, not {quoted(value)}. Write one text, or name another column with "
-            f"pool.fields.{name}=<column>."
+            f"{where}: `{name}` must be text or a number, not {quoted(value)}. Write one text, or name"
+            f" another column with pool.fields.{name}=<column>."
         )
     return plain_text(value)
 
@@ -276,7 +295,10 @@ def _whole(value: Any, where: str) -> int:
     except (OverflowError, TypeError, ValueError) as error:
         raise LarkError(f"{where}: `rollout` must be a whole number, not {quoted(value)}.") from error
     if not -LARGEST <= number <= LARGEST:
-        raise LarkError(f"{where}: `rollout` must be at most {LARGEST:,}, not {quoted(value)}. Number the rollouts 0, 1, 2, ….")
+        raise LarkError(
+            f"{where}: `rollout` must be at most {LARGEST:,}, not {quoted(value)}. Number the rollouts 0, 1,"
+            " 2, …."
+        )
     return number
 
 
@@ -286,14 +308,20 @@ def _boxed(turns: Turns, pattern: str, where: str) -> Turns:
         response = box_answer(turns.response, pattern)
     except LarkError as error:
         raise LarkError(f"{where}: {error}") from error
-    messages = None if turns.messages is None else [*turns.messages[:-1], {**turns.messages[-1], "content": response}]
+    messages = (
+        None
+        if turns.messages is None
+        else [*turns.messages[:-1], {**turns.messages[-1], "content": response}]
+    )
     return replace(turns, response=response, messages=messages)
 
 
 def box_answer(response: str, pattern: str) -> str:
-    """Replace the last match of `pattern` with a box around its first group. It is then the last box, which is the answer: boxes in
-    the group and after it are removed, and their contents stay. Without a match, or with an empty group, the response is
-    unchanged: an empty box would be an answer that the teacher did not give."""
+    """Replace the last match of `pattern` with a box around its first group. It is then the last box, which
+    is the answer: boxes in the group and after it are removed, and their contents stay. Without a match, or
+    with an empty group, the response is unchanged: an empty box would be an answer that the teacher did not
+    give.
+    """
     with time_limit(PATTERN_SECONDS, SLOW_PATTERN.format(pattern=pattern, length=len(response))):
         last = None
         for last in re.finditer(pattern, response, re.DOTALL):  # noqa: B007  # the last one is used
@@ -307,19 +335,24 @@ def box_answer(response: str, pattern: str) -> str:
 
 
 def _sample(pool: conf.Pool, votes: Votes | None, without: Collection[str]) -> set[str] | None:
-    """The questions to keep, or None for all: those with the smallest hashes, so that the sample does not depend on the pool's
-    order or size. A mixed pool has its shares of each source."""
+    """The questions to keep, or None for all: those with the smallest hashes, so that the sample does not
+    depend on the pool's order or size. A mixed pool has its shares of each source.
+    """
     if pool.format == "demo" or (pool.questions is None and (pool.format != "mix" or pool.ids)):
         return None
     everything, keep = replace(pool, questions=None), Filter(pool, Tally())
-    if pool.format == "rsr" and keep.is_off and not is_remote(pool):  # aligned files: the first has every question
+    if (
+        pool.format == "rsr" and keep.is_off and not is_remote(pool)
+    ):  # aligned files: the first has every question
         everything = replace(everything, path=str(source_files(pool)[0]), exclude=[])
     ids = {
         trajectory.question_id
         for where, trajectory in _labelled(everything, Tally(), votes, without)
         if keep.keeps(trajectory, where)
     }
-    groups = {name: {i for i in ids if i.startswith(f"{name}:")} for name in pool.mix} if pool.mix else {"": ids}
+    groups = (
+        {name: {i for i in ids if i.startswith(f"{name}:")} for name in pool.mix} if pool.mix else {"": ids}
+    )
     wanted = quotas({name: len(group) for name, group in groups.items()}, pool)
     if len(ids) > sum(wanted.values()):
         why = "the shares of pool.mix" if pool.questions is None else "pool.questions; null uses all"

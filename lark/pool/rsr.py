@@ -13,7 +13,16 @@ from typing import Any
 
 from lark.config import Source
 from lark.errors import LarkError
-from lark.pool.files import Found, is_excluded, readable, refuse_excluded, relative, some, split_excluded, visible_files
+from lark.pool.files import (
+    Found,
+    is_excluded,
+    readable,
+    refuse_excluded,
+    relative,
+    some,
+    split_excluded,
+    visible_files,
+)
 from lark.pool.hashing import hash64
 from lark.reading.rows import Row, ending, is_json_list, json_array
 
@@ -41,11 +50,14 @@ def rsr_files(source: Source) -> Found:
             return Found([path])
         if not path.is_dir():
             raise LarkError(
-                f"pool.path={source.path}: there is no such file. Give the folder with the pool's JSON files, or a dataset id."
+                f"pool.path={source.path}: there is no such file. Give the folder with the pool's JSON files,"
+                " or a dataset id."
             )
         kept, skipped = split_excluded(visible_files(path), path, source)
         for name, reason in NOT_TEACHERS.items():
-            skipped |= {relative(file, path): reason for file in kept if is_excluded(relative(file, path), name)}
+            skipped |= {
+                relative(file, path): reason for file in kept if is_excluded(relative(file, path), name)
+            }
         lists = [file for file in kept if relative(file, path) not in skipped and ending(file) == ".json"]
         flat = [file for file in lists if file.parent == path]
         nested = [file for file in lists if file.parent.parent == path]
@@ -53,12 +65,16 @@ def rsr_files(source: Source) -> Found:
     if not files:
         refuse_excluded(skipped, source)
         raise LarkError(f"pool.path={source.path}: there is no such file: the folder has no JSON files.")
-    skipped = {relative(file, path): "not a teacher's JSON file" for file in kept if file not in set(files)} | skipped
+    skipped = {
+        relative(file, path): "not a teacher's JSON file" for file in kept if file not in set(files)
+    } | skipped
     return Found(files, skipped, _check_folders(path, files) if files is nested else [])
 
 
 def _check_folders(path: Path, files: list[Path]) -> list[str]:
-    """Every folder has files with the names that most folders have, or it is not a teacher's. Returns what is missing."""
+    """Every folder has files with the names that most folders have, or it is not a teacher's. Returns what
+    is missing.
+    """
     folders: defaultdict[Path, set[str]] = defaultdict(set)
     for file in files:
         folders[file.parent].add(file.name)
@@ -67,8 +83,9 @@ def _check_folders(path: Path, files: list[Path]) -> list[str]:
     for folder, names in folders.items():
         if usual and not names <= usual:
             raise LarkError(
-                f"{folder}: it has {some(sorted(names - usual))}, which most of the {len(folders)} folders in {path} do not have. "
-                f"If it is not a teacher's folder, leave it out with pool.exclude=[{folder.name}]."
+                f"{folder}: it has {some(sorted(names - usual))}, which most of the {len(folders)} folders in"
+                f" {path} do not have. If it is not a teacher's folder, leave it out with"
+                f" pool.exclude=[{folder.name}]."
             )
     return [
         f"{folder.name}: {some(sorted(usual - names))} is missing; most folders have it."
@@ -84,7 +101,9 @@ def teacher_files(source: Source, files: Sequence[Path]) -> list[TeacherFile]:
         rollouts = [teachers_and_rollouts([_stem(file)])[0][1] for file in files]
         times = Counter((file.parent, rollout) for file, rollout in zip(files, rollouts, strict=True))
         return [
-            TeacherFile(file, name, rollout, f"{name}.{rollout if times[file.parent, rollout] == 1 else _stem(file)}")
+            TeacherFile(
+                file, name, rollout, f"{name}.{rollout if times[file.parent, rollout] == 1 else _stem(file)}"
+            )
             for file, rollout in zip(files, rollouts, strict=True)
             for name in [file.parent.name]
         ]
@@ -100,8 +119,9 @@ def _stem(file: Path) -> str:
 
 
 def rsr_rows(source: Source, files: Sequence[Path], question: Callable[[Row], str]) -> Iterator[Row]:
-    """The rows of all files, with the teacher and rollout of their file. All files must have the same questions in the same
-    order. `question` reads a row's question."""
+    """The rows of all files, with the teacher and rollout of their file. All files must have the same
+    questions in the same order. `question` reads a row's question.
+    """
     first: list[int] = []
     for number, file in enumerate(teacher_files(source, files)):
         index = -1
@@ -115,14 +135,15 @@ def rsr_rows(source: Source, files: Sequence[Path], question: Callable[[Row], st
                 first.append(key)
             elif index >= len(first) or first[index] != key:
                 raise LarkError(
-                    f"{where}: the question differs from the one at this position in {files[0].name}; all files must have the same "
-                    f"questions in the same order. To leave files out, use pool.exclude=[<file or folder>]."
+                    f"{where}: the question differs from the one at this position in {files[0].name}; all"
+                    " files must have the same questions in the same order. To leave files out, use"
+                    " pool.exclude=[<file or folder>]."
                 )
             yield row
         if index + 1 != len(first):
             raise LarkError(
-                f"{file.path}: {index + 1} items, but {files[0].name} has {len(first)}; all files must have the same questions. To "
-                "leave files out, use pool.exclude=[<file or folder>]."
+                f"{file.path}: {index + 1} items, but {files[0].name} has {len(first)}; all files must have"
+                " the same questions. To leave files out, use pool.exclude=[<file or folder>]."
             )
 
 
@@ -144,9 +165,9 @@ def _with_names(values: dict[str, Any], file: TeacherFile, index: int) -> dict[s
 def teachers_and_rollouts(stems: Sequence[str]) -> list[tuple[str, int]]:
     """Teachers and rollouts from file names: `qwq-32b_rollout2` -> ("qwq-32b", 2), `phi-4` -> ("phi-4", 0).
 
-    A number at the end is the rollout if a word marks it as one, or if several files differ in nothing else and their numbers
-    count up from 0 or 1 (qwq-32b_1, qwq-32b_2, qwq-32b_3). Otherwise it is part of the teacher's name, and the rollout is 0. So
-    are numbers of more than nine digits, such as dates.
+    A number at the end is the rollout if a word marks it as one, or if several files differ in nothing else
+    and their numbers count up from 0 or 1 (qwq-32b_1, qwq-32b_2, qwq-32b_3). Otherwise it is part of the
+    teacher's name, and the rollout is 0. So are numbers of more than nine digits, such as dates.
     """
     matches = [re.fullmatch(rf"(.+?)[._-]+(?:({WORDS})|r|v)?[._-]?(\d{{1,9}})", stem) for stem in stems]
     numbers: defaultdict[str, list[int]] = defaultdict(list)

@@ -16,7 +16,11 @@ from lark.pool.hashing import hash64
 from lark.pool.trajectory import Trajectory, is_compared, verdict
 from lark.printing import text_table
 
-SOURCES = ("the answer in the last \\boxed{}", "the pool's own verdict", "a majority vote of the candidates (not gold answers)")
+SOURCES = (
+    "the answer in the last \\boxed{}",
+    "the pool's own verdict",
+    "a majority vote of the candidates (not gold answers)",
+)
 """Where verdicts come from."""
 
 
@@ -97,7 +101,9 @@ class Summary:
         return {
             "questions": len(self.candidates),
             "trajectories": self.trajectories,
-            "candidates": {"min": sizes[0], "median": sizes[len(sizes) // 2], "max": sizes[-1]} if sizes else {},
+            "candidates": (
+                {"min": sizes[0], "median": sizes[len(sizes) // 2], "max": sizes[-1]} if sizes else {}
+            ),
             "teachers": {teacher: self._part([teacher]) for teacher in sorted(self.lengths)},
             "all": self._part(list(self.lengths)),
             "boxed": self.boxed / max(1, self.trajectories),
@@ -149,16 +155,31 @@ def pool_summary(counts: Mapping[str, Any]) -> str:
     rows = [_pool_row(name, part) for name, part in [*counts["teachers"].items(), ("all", counts["all"])]]
     table = text_table(["teacher", "trajectories", "median length", "mean", "longest", "correct"], rows)
     notes = "Lengths in characters."
-    for key, what in (("thinking", "have separate reasoning"), ("conversations", "are conversations of several turns")):
+    for key, what in (
+        ("thinking", "have separate reasoning"),
+        ("conversations", "are conversations of several turns"),
+    ):
         notes += f" {counts[key]:,} trajectories {what}." if key in counts else ""
-    notes += f" Correct by {counts['verdicts']}." if counts["all"]["correct"] is not None else " Correctness is not known."
+    notes += (
+        f" Correct by {counts['verdicts']}."
+        if counts["all"]["correct"] is not None
+        else " Correctness is not known."
+    )
     hints = "".join(f"Note: {hint}\n" for hint in _pool_hints(counts))
-    return f"\n{counts['questions']:,} question{'' if counts['questions'] == 1 else 's'}, {each}\n\n{table}\n\n{hints}{notes}\n"
+    return (
+        f"\n{counts['questions']:,} question{'' if counts['questions'] == 1 else 's'},"
+        f" {each}\n\n{table}\n\n{hints}{notes}\n"
+    )
 
 
 def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
     lengths = (f"{part['characters'][key]:,.0f}" for key in ("median", "mean", "max"))
-    return [shown(name), f"{part['trajectories']:,}", *lengths, "–" if part["correct"] is None else f"{part['correct']:.1%}"]
+    return [
+        shown(name),
+        f"{part['trajectories']:,}",
+        *lengths,
+        "–" if part["correct"] is None else f"{part['correct']:.1%}",
+    ]
 
 
 def shown(name: str, longest: int = 60) -> str:
@@ -173,24 +194,31 @@ def _reading_hints(counts: Mapping[str, Any]) -> list[str]:
     skipped = counts.get("skipped_files", {})
     for reason in sorted(set(skipped.values())):
         names = [shown(name) for name, why in skipped.items() if why == reason]
-        hints.append(f"{len(names):,} file{'' if len(names) == 1 else 's'} not read: {some(names)} ({reason}).")
+        hints.append(
+            f"{len(names):,} file{'' if len(names) == 1 else 's'} not read: {some(names)} ({reason})."
+        )
     if empty := [shown(name) for name in counts.get("empty_files", [])]:
         hints.append(f"{len(empty):,} file{'' if len(empty) == 1 else 's'} without rows: {some(empty)}.")
     unused = counts.get("unused", {})
     lost = [shown(name) for name in counts.get("lost", [])]
     if lost:
         hints.append(
-            f"the column{'' if len(lost) == 1 else 's'} {some(lost)} may hold trajectories too, but the rows were read as "
-            f"{' and '.join(counts['layouts'])}. To read them in another way, use pool.layout=<layout>."
+            f"the column{'' if len(lost) == 1 else 's'} {some(lost)} may hold trajectories too, but the rows"
+            f" were read as {' and '.join(counts['layouts'])}. To read them in another way, use"
+            " pool.layout=<layout>."
         )
     if unused:
         hints.append(
-            f"columns that are not used: {some((f'{shown(name)} ({rows:,} rows)' for name, rows in unused.items()), 12)}."
+            "columns that are not used:"
+            f" {some((f'{shown(name)} ({rows:,} rows)' for name, rows in unused.items()), 12)}."
         )
     if "cut" in counts:
         hints.append(f"{counts['cut']:,} conversations end with a user or tool turn, which is left out.")
     if "incomplete" in counts:
-        hints.append(f"{counts['incomplete']:,} trajectories are marked as cut off or have no response (see pool.incomplete).")
+        hints.append(
+            f"{counts['incomplete']:,} trajectories are marked as cut off or have no response (see"
+            " pool.incomplete)."
+        )
     if "special_tokens" in counts:
         hints.append(
             f"{counts['special_tokens']:,} trajectories contain text like a control token: "
@@ -198,8 +226,9 @@ def _reading_hints(counts: Mapping[str, Any]) -> list[str]:
         )
     if "instruction_as_system" in counts:
         hints.append(
-            f"{counts['instruction_as_system']:,} trajectories have the instruction as their system message. It is left "
-            "out where the instruction ends the user turn (student.instruction), so that prompts contain it once."
+            f"{counts['instruction_as_system']:,} trajectories have the instruction as their system message."
+            " It is left out where the instruction ends the user turn (student.instruction), so that prompts"
+            " contain it once."
         )
     return hints
 
@@ -208,7 +237,10 @@ def _cleaning_hints(counts: Mapping[str, Any]) -> list[str]:
     """What was removed or labelled on purpose."""
     hints = []
     if "contaminated" in counts:
-        found = (f"{shown(question)} (like {shown(problem)})" for question, problem in counts["contaminated"].items())
+        found = (
+            f"{shown(question)} (like {shown(problem)})"
+            for question, problem in counts["contaminated"].items()
+        )
         hints.append(f"pool.decontaminate removed {len(counts['contaminated']):,} questions: {some(found)}.")
     if "damaged" in counts:
         damaged, total = counts["damaged"], counts["trajectories"]
@@ -227,20 +259,21 @@ def _cleaning_hints(counts: Mapping[str, Any]) -> list[str]:
     if "same_text" in counts:
         same = counts["same_text"]
         hints.append(
-            f"{same['questions']:,} questions have the text of another question, so their candidates are not compared with each "
-            f"other: {some(map(shown, same['examples']))}. Give rows with the same question the same question_id, or none."
+            f"{same['questions']:,} questions have the text of another question, so their candidates are not"
+            f" compared with each other: {some(map(shown, same['examples']))}. Give rows with the same"
+            " question the same question_id, or none."
         )
     if "contradicted" in counts:
         found = counts["contradicted"]
         hints.append(
-            f"{found['questions']:,} questions have different answers in different rows: {some(map(shown, found['examples']))}. "
-            "Each row is compared with its own."
+            f"{found['questions']:,} questions have different answers in different rows:"
+            f" {some(map(shown, found['examples']))}. Each row is compared with its own."
         )
     if "near_duplicates" in counts:
         near = counts["near_duplicates"]
         hints.append(
-            f"{near['trajectories']:,} trajectories of {near['questions']:,} questions are nearly identical to another candidate: "
-            f"{some(shown(example) for example in near['examples'])}."
+            f"{near['trajectories']:,} trajectories of {near['questions']:,} questions are nearly identical"
+            f" to another candidate: {some(shown(example) for example in near['examples'])}."
         )
     return hints
 
@@ -255,11 +288,14 @@ def _pool_hints(counts: Mapping[str, Any]) -> list[str]:
         )
     if counts["boxed"] < 0.5:
         hints.append(
-            f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, and evaluation reads nothing else: "
-            "a student trained on them may score 0. If answers are marked in another way, box them with a pattern, such as "
-            "\"pool.answer_pattern='<answer>((?:(?!<answer>).)*?)</answer>'\" (with both kinds of quotes)."
+            f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, and evaluation reads"
+            " nothing else: a student trained on them may score 0. If answers are marked in another way, box"
+            " them with a pattern, such as \"pool.answer_pattern='<answer>((?:(?!<answer>).)*?)</answer>'\""
+            " (with both kinds of quotes)."
         )
     correct = counts["all"]["correct"]
     if correct is not None and correct < 1:
-        hints.append(f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them.")
+        hints.append(
+            f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them."
+        )
     return hints

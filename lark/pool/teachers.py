@@ -1,4 +1,6 @@
-"""Rows with a column for each teacher or rollout: `deepseek_attempt` and `gemini_attempt`, or `r1_solution_1` to `_3`."""
+"""Rows with a column for each teacher or rollout: `deepseek_attempt` and `gemini_attempt`, or
+`r1_solution_1` to `_3`.
+"""
 
 import re
 from collections import Counter
@@ -10,11 +12,26 @@ from lark.pool.columns import Columns
 THOUGHTS = ("thinking_trajectory", "thinking", "reasoning_content", "reasoning")
 ATTEMPTS = ("attempt", "response", "solution", "completion", "generation", "output")
 GRADES = ("grade", "correct")
-"""Endings of the columns of one teacher: `deepseek_thinking_trajectory`, `deepseek_attempt`, `deepseek_grade`."""
-NAME = re.compile(rf"(?:(?P<teacher>.+)_)?(?P<kind>{'|'.join((*THOUGHTS, *ATTEMPTS))})(?:_?(?P<number>\d{{1,3}}))?")
+"""Endings of the columns of one teacher: `deepseek_thinking_trajectory`, `deepseek_attempt`,
+`deepseek_grade`.
+"""
+NAME = re.compile(
+    rf"(?:(?P<teacher>.+)_)?(?P<kind>{'|'.join((*THOUGHTS, *ATTEMPTS))})(?:_?(?P<number>\d{{1,3}}))?"
+)
 OTHERS = {
-    "reference", "ground_truth", "gold", "golden", "gt", "expected", "original", "official", "human", "chosen", "rejected", "raw",
-}  # fmt: skip
+    "reference",
+    "ground_truth",
+    "gold",
+    "golden",
+    "gt",
+    "expected",
+    "original",
+    "official",
+    "human",
+    "chosen",
+    "rejected",
+    "raw",
+}
 """Names before an ending that are not a teacher's."""
 
 
@@ -31,8 +48,9 @@ class TeacherColumns:
 
 
 def find_teachers(columns: Columns) -> list[TeacherColumns]:
-    """The trajectories in a row's columns: pairs of reasoning and response; or, if there are none, several responses that are
-    numbered or named after their teachers."""
+    """The trajectories in a row's columns: pairs of reasoning and response; or, if there are none, several
+    responses that are numbered or named after their teachers.
+    """
     return list(_pairs(columns)) or list(_several(columns))
 
 
@@ -48,12 +66,18 @@ def _pairs(columns: Columns) -> Iterator[TeacherColumns]:
 
 
 def _several(columns: Columns) -> Iterator[TeacherColumns]:
-    """Responses without reasoning. One alone may be anything, so there must be two that differ only in teacher or number."""
-    matches = [match for name in columns.row.values if isinstance(name, str) and (match := NAME.fullmatch(name))]
+    """Responses without reasoning. One alone may be anything, so there must be two that differ only in
+    teacher or number.
+    """
+    matches = [
+        match for name in columns.row.values if isinstance(name, str) and (match := NAME.fullmatch(name))
+    ]
     matches = [match for match in matches if match["kind"] in ATTEMPTS and match["teacher"] not in OTHERS]
     numbered = Counter((match["teacher"], match["kind"]) for match in matches if match["number"])
     named = Counter(
-        match["kind"] for match in matches if match["teacher"] and not match["number"] and match["kind"] != "solution"
+        match["kind"]
+        for match in matches
+        if match["teacher"] and not match["number"] and match["kind"] != "solution"
     )
     for match in matches:
         teacher, kind, number = match["teacher"], match["kind"], match["number"]
@@ -64,4 +88,6 @@ def _several(columns: Columns) -> Iterator[TeacherColumns]:
 
 
 def _grade(columns: Columns, teacher: str) -> str | None:
-    return next((f"{teacher}_{end}" for end in GRADES if columns.row.values.get(f"{teacher}_{end}") is not None), None)
+    return next(
+        (f"{teacher}_{end}" for end in GRADES if columns.row.values.get(f"{teacher}_{end}") is not None), None
+    )

@@ -1,7 +1,8 @@
 """A normalised pool on disk: `trajectories.parquet`, written and read one row group at a time.
 
-A large pool of many files is in several parts instead, `trajectories-00000.parquet` and so on (lark/pool/partition.py). Readers are
-given the path of `trajectories.parquet` in both cases: `parts` finds the files.
+A large pool of many files is in several parts instead, `trajectories-00000.parquet` and so on
+(lark/pool/partition.py). Readers are given the path of `trajectories.parquet` in both cases: `parts` finds
+the files.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,17 +29,29 @@ TEXT = [*KEY, "system", "question", "response", "thinking", "conversation"]
 """Columns that make up a trajectory's conversation (lark/models/dialogue.py)."""
 ROWS_IN_MEMORY = 2000
 CHARACTERS_IN_MEMORY = 8_000_000
-"""Limits of a row group; one trajectory may exceed the character limit. Readers hold one row group in memory."""
+"""Limits of a row group; one trajectory may exceed the character limit. Readers hold one row group in
+memory.
+"""
 SCHEMA = pa.schema(
     [
-        ("question_id", pa.string()), ("candidate_id", pa.string()), ("teacher", pa.string()), ("rollout", pa.int32()),
-        ("system", pa.string()), ("question", pa.string()), ("response", pa.string()), ("answer", pa.string()),
-        ("correct", pa.bool_()), ("thinking", pa.string()), ("conversation", pa.string()),
+        ("question_id", pa.string()),
+        ("candidate_id", pa.string()),
+        ("teacher", pa.string()),
+        ("rollout", pa.int32()),
+        ("system", pa.string()),
+        ("question", pa.string()),
+        ("response", pa.string()),
+        ("answer", pa.string()),
+        ("correct", pa.bool_()),
+        ("thinking", pa.string()),
+        ("conversation", pa.string()),
     ]
-)  # fmt: skip
+)
 
 
-def write(trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, tally: Tally | None = None) -> dict[str, Any]:
+def write(
+    trajectories: Iterator[Trajectory], path: Path, pool: conf.Pool, tally: Tally | None = None
+) -> dict[str, Any]:
     """Write the normalised pool and return its summary. `tally`: what `read` counts meanwhile."""
     tally = Tally() if tally is None else tally
     summary = Summary(pool, tally)
@@ -73,7 +86,9 @@ def _nothing_left(pool: conf.Pool, tally: Tally) -> LarkError:
     questions = f" for the questions {', '.join(pool.ids)}" if pool.ids else ""
     reasons = ", ".join(left_out(pool, tally))
     advice = f": {reasons}. Change the settings, or add trajectories." if reasons else "."
-    return LarkError(f"pool {pool.name}: there is no trajectory left in {pool.path or 'its sources'}{questions}{advice}")
+    return LarkError(
+        f"pool {pool.name}: there is no trajectory left in {pool.path or 'its sources'}{questions}{advice}"
+    )
 
 
 def parts(path: Path) -> list[Path]:
@@ -149,5 +164,7 @@ def iterate(path: Path, columns: list[str] | None = None) -> Iterator[dict[str, 
 
 
 def _record_batch(batch: list[Trajectory]) -> pa.RecordBatch:
-    columns = {field.name: [getattr(trajectory, field.name) for trajectory in batch] for field in fields(Trajectory)}
+    columns = {
+        field.name: [getattr(trajectory, field.name) for trajectory in batch] for field in fields(Trajectory)
+    }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)

@@ -28,9 +28,10 @@ class Trajectory:
     thinking: str | None = None
     """The reasoning of the last assistant turn, if the pool stores it separately from its text."""
     conversation: str | None = None
-    """JSON text {"messages": […], "tools": […] or null} of a trajectory that has more than a system, a user and an assistant turn
-    with text. Its messages have `role` (system, user, assistant, tool), `content` and, where given, `reasoning_content`,
-    `tool_calls`, `tool_call_id` and `name`."""
+    """JSON text {"messages": […], "tools": […] or null} of a trajectory that has more than a system, a user
+    and an assistant turn with text. Its messages have `role` (system, user, assistant, tool), `content`
+    and, where given, `reasoning_content`, `tool_calls`, `tool_call_id` and `name`.
+    """
 
     @cached_property
     def boxed(self) -> str | None:
@@ -40,23 +41,32 @@ class Trajectory:
     @property
     def characters(self) -> int:
         """Length of the text that is scored and trained on."""
-        return len(self.response) + len(self.thinking or "") if self.conversation is None else len(self.conversation)
+        return (
+            len(self.response) + len(self.thinking or "")
+            if self.conversation is None
+            else len(self.conversation)
+        )
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.system, self.question, self.response, self.thinking, self.conversation)))
+        return tuple(
+            filter(None, (self.system, self.question, self.response, self.thinking, self.conversation))
+        )
 
 
 def verdict(trajectory: Trajectory, pool: conf.Pool) -> bool | None:
-    """Whether it is correct: by the evaluation's extraction rule (paper, App. C.1), or by the pool's `correct` if there is
-    nothing to compare."""
+    """Whether it is correct: by the evaluation's extraction rule (paper, App. C.1), or by the pool's
+    `correct` if there is nothing to compare.
+    """
     if not is_compared(trajectory):
         return trajectory.correct
     return grade_paper(trajectory.boxed, str(trajectory.answer), AnswerFormat(pool.answer_format))
 
 
 def is_compared(trajectory: Trajectory) -> bool:
-    """Whether the boxed answer is compared with `answer`. Without a box it is then wrong, unless the pool has `correct`."""
+    """Whether the boxed answer is compared with `answer`. Without a box it is then wrong, unless the pool
+    has `correct`.
+    """
     if not (trajectory.answer and trajectory.answer.strip()):
         return False
     return trajectory.correct is None or trajectory.boxed is not None

@@ -1,4 +1,6 @@
-"""Reading the groups of a large pool as shards, on the nodes of a Ray cluster. The pool's files must be on the shared disk."""
+"""Reading the groups of a large pool as shards, on the nodes of a Ray cluster. The pool's files must be on
+the shared disk.
+"""
 
 import contextlib
 import json
@@ -27,7 +29,11 @@ def read_groups(job: Job) -> Work:
     sizes = {number: sum(file.stat().st_size for file in split[number]) for number in starts}
 
     def missing(some: Sequence[Shard]) -> list[Shard]:
-        return [shard for shard in some if not has_report(part_of(job.folder, int(shard.name)), starts[int(shard.name)])]
+        return [
+            shard
+            for shard in some
+            if not has_report(part_of(job.folder, int(shard.name)), starts[int(shard.name)])
+        ]
 
     @contextlib.contextmanager
     def load() -> Iterator[Do]:
@@ -42,12 +48,20 @@ def read_groups(job: Job) -> Work:
 
     listed = [Shard(str(number), size, size) for number, size in sizes.items()]
     return Work(
-        listed, missing, load, lambda done: {}, lambda shard: ", ".join(map(str, split[int(shard.name)])), "reading", "B"
+        listed,
+        missing,
+        load,
+        lambda done: {},
+        lambda shard: ", ".join(map(str, split[int(shard.name)])),
+        "reading",
+        "B",
     )
 
 
 def write_parts_on_cluster(job: Job, split: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Read the groups on the cluster and write their parts; return the summary of the pool. Resumes from finished groups."""
+    """Read the groups on the cluster and write their parts; return the summary of the pool. Resumes from
+    finished groups.
+    """
 
     def read_some(starts: Mapping[int, Mapping[str, int]]) -> list[Group]:
         write_text(job.folder / STARTS, json.dumps({number: dict(start) for number, start in starts.items()}))
@@ -55,6 +69,9 @@ def write_parts_on_cluster(job: Job, split: Sequence[Sequence[Any]]) -> dict[str
         return [read_report(part_of(job.folder, number), job.config.pool) for number in starts]
 
     counts = merged(job.config.pool, split, read_all(len(split), read_some))
-    for file in (job.folder / STARTS, *(path for n in range(len(split)) for path in paths(part_of(job.folder, n)))):
+    for file in (
+        job.folder / STARTS,
+        *(path for n in range(len(split)) for path in paths(part_of(job.folder, n))),
+    ):
         file.unlink(missing_ok=True)
     return counts

@@ -1,4 +1,5 @@
-"""Publish a selection (as a dataset) or a checkpoint (as a model) on a hub. Without --really, only shows what would be uploaded.
+"""Publish a selection (as a dataset) or a checkpoint (as a model) on a hub. Without --really, only shows
+what would be uploaded.
 
 Run as: python -m lark.publish outputs/selection/<name> --to owner/name
         python -m lark.publish 0123456789ab --to owner/name --license apache-2.0 --really
@@ -34,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         log.info("Nothing was uploaded. Check the card, %s, then add --really.", found.card)
         return
     if found.missing:
-        raise LarkError(f"{found.card} has no licence: add --license <identifier>, e.g. --license apache-2.0, or fill it in.")
+        raise LarkError(
+            f"{found.card} has no licence: add --license <identifier>, e.g. --license apache-2.0, or fill"
+            " it in."
+        )
     log.info("Published: %s", hub.push(found, options.to, options.public, options.hub))
 
 
@@ -42,8 +46,9 @@ def check_licence(licence: str | None) -> None:
     """Refuse a text: hubs read an identifier, and the text of a licence would break the card's metadata."""
     if licence is not None and not LICENCE.fullmatch(licence):
         raise LarkError(
-            f"--license {licence!r:.60}: this is not the identifier of a licence. Give one such as apache-2.0, mit, cc-by-4.0 or "
-            "other; the text of a licence belongs in a file of the repository."
+            f"--license {licence!r:.60}: this is not the identifier of a licence. Give one such as"
+            " apache-2.0, mit, cc-by-4.0 or other; the text of a licence belongs in a file of the"
+            " repository."
         )
 
 
@@ -52,7 +57,10 @@ def describe(found: Bundle, name: str, public: bool) -> str:
     rows = [[file.name, f"{file.stat().st_size:,}"] for file in found.files]
     total = sum(file.stat().st_size for file in found.files)
     lines = [
-        f"{found.folder.name} as the {found.repo_type} {name} ({'public' if public else 'private, if it is new'})",
+        (
+            f"{found.folder.name} as the {found.repo_type} {name}"
+            f" ({'public' if public else 'private, if it is new'})"
+        ),
         text_table(["file", "bytes"], [*rows, ["total", f"{total:,}"]]),
         *(f"Missing in {found.card.name}: {field}." for field in found.missing),
     ]
@@ -60,13 +68,21 @@ def describe(found: Bundle, name: str, public: bool) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m lark.publish", description="Publish a selection or a checkpoint on a hub.")
-    parser.add_argument("artifact", help="a folder below outputs/selection or outputs/checkpoint, or a fingerprint")
-    parser.add_argument("--to", required=True, help="owner/name of the repository; it is created if it does not exist")
+    parser = argparse.ArgumentParser(
+        "python -m lark.publish", description="Publish a selection or a checkpoint on a hub."
+    )
+    parser.add_argument(
+        "artifact", help="a folder below outputs/selection or outputs/checkpoint, or a fingerprint"
+    )
+    parser.add_argument(
+        "--to", required=True, help="owner/name of the repository; it is created if it does not exist"
+    )
     parser.add_argument("--license", help="identifier of the licence, written into the card")
     parser.add_argument("--public", action="store_true", help="create a public repository (default: private)")
     parser.add_argument("--hub", help="address of the hub (default: HF_ENDPOINT, or huggingface.co)")
-    parser.add_argument("--outputs", default="outputs", help="where to look for a fingerprint (default: outputs)")
+    parser.add_argument(
+        "--outputs", default="outputs", help="where to look for a fingerprint (default: outputs)"
+    )
     parser.add_argument("--really", action="store_true", help="upload; otherwise nothing leaves this machine")
     return parser
 

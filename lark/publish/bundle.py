@@ -68,22 +68,28 @@ def find_artifact(given: str, outputs: Path) -> Path:
     if folder.is_dir():
         return folder.resolve()
     matches = (
-        [path for kind in KINDS for path in outputs.glob(f"{kind}/*-{given}")] if re.fullmatch(r"[0-9a-f]{12}", given) else []
+        [path for kind in KINDS for path in outputs.glob(f"{kind}/*-{given}")]
+        if re.fullmatch(r"[0-9a-f]{12}", given)
+        else []
     )
     if not matches:
         raise LarkError(
-            f"{given}: there is no such folder, and no selection or checkpoint with this fingerprint in {outputs}. Give a folder "
-            "such as outputs/selection/<name>, or add --outputs <folder>."
+            f"{given}: there is no such folder, and no selection or checkpoint with this fingerprint in"
+            f" {outputs}. Give a folder such as outputs/selection/<name>, or add --outputs <folder>."
         )
     return matches[0].resolve()
 
 
 def bundle(folder: Path, licence: str | None = None) -> Bundle:
-    """Check that the artifact is finished and complete, and make its card if it has none. `licence`: written into the card."""
+    """Check that the artifact is finished and complete, and make its card if it has none. `licence`:
+    written into the card.
+    """
     manifest = _manifest(folder)
     kind = KINDS.get(manifest.kind)
     if kind is None:
-        raise LarkError(f"{folder}: only a selection or a checkpoint can be published, not a folder of another kind.")
+        raise LarkError(
+            f"{folder}: only a selection or a checkpoint can be published, not a folder of another kind."
+        )
     if not manifest.finished:
         raise LarkError(f"{folder}: this artifact is not finished. Run its command again, then publish it.")
     if harm := damage(folder, manifest):
@@ -105,4 +111,6 @@ def _manifest(folder: Path) -> Manifest:
     try:
         return read_manifest(folder)
     except LarkError as error:
-        raise LarkError(f"{folder}: there is no readable {MANIFEST}, so this is not an artifact of a run.") from error
+        raise LarkError(
+            f"{folder}: there is no readable {MANIFEST}, so this is not an artifact of a run."
+        ) from error

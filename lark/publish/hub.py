@@ -1,4 +1,6 @@
-"""Upload to a hub with huggingface_hub. The token is the one that huggingface_hub finds; it is never read or printed here."""
+"""Upload to a hub with huggingface_hub. The token is the one that huggingface_hub finds; it is never read
+or printed here.
+"""
 
 from lark.errors import LarkError, first_line
 from lark.publish.bundle import Bundle
@@ -20,13 +22,21 @@ def check_name(name: str) -> None:
 def push(bundle: Bundle, name: str, public: bool, endpoint: str | None = None) -> str:
     """Create the repository if it does not exist and upload all files in one commit. Return its address."""
     from huggingface_hub import CommitOperationAdd, HfApi  # noqa: PLC0415
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled  # noqa: PLC0415
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        HfHubHTTPError,
+        LocalTokenNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
     api = HfApi(endpoint=endpoint, library_name="lark")
-    operations = [CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=str(file)) for file in bundle.files]
+    operations = [
+        CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=str(file)) for file in bundle.files
+    ]
     try:
         api.create_repo(name, repo_type=bundle.repo_type, private=not public, exist_ok=True)
-        commit = api.create_commit(name, operations, repo_type=bundle.repo_type, commit_message=f"Upload {bundle.folder.name}")
+        commit = api.create_commit(
+            name, operations, repo_type=bundle.repo_type, commit_message=f"Upload {bundle.folder.name}"
+        )
     except OfflineModeIsEnabled as error:
         raise LarkError(
             "The environment variable HF_HUB_OFFLINE forbids uploads: unset it and run the command again."
@@ -37,10 +47,12 @@ def push(bundle: Bundle, name: str, public: bool, endpoint: str | None = None) -
         raise LarkError(
             _refused(error.response.status_code if error.response is not None else 0, name, api.endpoint)
         ) from error
-    except Exception as error:  # the transport's own errors, whose classes depend on the version of huggingface_hub
+    except (
+        Exception
+    ) as error:  # the transport's own errors, whose classes depend on the version of huggingface_hub
         raise LarkError(
-            f"The upload to {api.endpoint} failed ({type(error).__name__}). Check the network and the address, then run the same "
-            "command again."
+            f"The upload to {api.endpoint} failed ({type(error).__name__}). Check the network and the"
+            " address, then run the same command again."
         ) from error
     return str(commit.repo_url)
 
@@ -53,7 +65,12 @@ def _refused(status: int, name: str, endpoint: str) -> str:
     if status == 401:
         return _login(endpoint)
     if status == 403:
-        return f"{endpoint} does not allow this token to write to {name}: use a token with write access to this owner."
+        return (
+            f"{endpoint} does not allow this token to write to {name}: use a token with write access to this"
+            " owner."
+        )
     if status == 404:
         return f"{endpoint} has no owner or repository {name}, or this token cannot see it."
-    return f"{endpoint} refused the upload to {name} (HTTP status {status}). Run the same command again later."
+    return (
+        f"{endpoint} refused the upload to {name} (HTTP status {status}). Run the same command again later."
+    )

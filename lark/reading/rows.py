@@ -43,27 +43,34 @@ class Row:
 
 
 class FloatText(str):
-    """A value of a CSV column in which every value is written as Python and pandas write a float: `5.0`, not `5` or `5.00`."""
+    """A value of a CSV column in which every value is written as Python and pandas write a float: `5.0`,
+    not `5` or `5.00`.
+    """
 
     __slots__ = ()
 
 
 class MixedFloatText(str):
-    """A float, such as `5.0`, of a CSV column that has whole numbers too. As an id it is a number: a file may be made of parts of
-    which only some have floats. As an answer it is text."""
+    """A float, such as `5.0`, of a CSV column that has whole numbers too. As an id it is a number: a file
+    may be made of parts of which only some have floats. As an answer it is text.
+    """
 
     __slots__ = ()
 
 
 class ShortFloat(float):
-    """A value of a column with less than 64 bits, as the number that its shortest text means: 0.1, not 0.10000000149011612."""
+    """A value of a column with less than 64 bits, as the number that its shortest text means: 0.1, not
+    0.10000000149011612.
+    """
 
     __slots__ = ()
 
 
 def plain_text(value: object) -> str:
-    """A value as text. Whole floats and decimals lose their `.0`: tables often store the answer 5 as 5.0. No number has an
-    exponent: 1e-05, which is how Python writes 0.00001, is not how an answer is written. Text is unchanged, except FloatText."""
+    """A value as text. Whole floats and decimals lose their `.0`: tables often store the answer 5 as 5.0.
+    No number has an exponent: 1e-05, which is how Python writes 0.00001, is not how an answer is written.
+    Text is unchanged, except FloatText.
+    """
     if isinstance(value, FloatText):
         value = float(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
@@ -75,13 +82,16 @@ def plain_text(value: object) -> str:
 
 
 def id_text(value: object) -> str:
-    """An id as text: 7, 7.0 and `7 ` are the same id, because a table stores the integers of a column with a gap as floats."""
+    """An id as text: 7, 7.0 and `7 ` are the same id, because a table stores the integers of a column with
+    a gap as floats.
+    """
     return plain_text(FloatText(value) if isinstance(value, MixedFloatText) else value).strip()
 
 
 def is_invisible(text: str) -> bool:
-    """Whether a text has no visible character: it is empty, or only white space and marks such as a zero-width space. A lone
-    surrogate is half of a character, so such a text is damaged and not empty."""
+    """Whether a text has no visible character: it is empty, or only white space and marks such as a
+    zero-width space. A lone surrogate is half of a character, so such a text is damaged and not empty.
+    """
     return not any(_is_visible(character) or "\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -135,7 +145,10 @@ def jsonl_rows(path: Path) -> Iterator[Row]:
             number += 1
             where = f"{path}, line {number}"
             if len(line) > LONGEST:
-                raise LarkError(f"{where}: the line is longer than {LONGEST >> 20} MiB. Split the file into one row per line.")
+                raise LarkError(
+                    f"{where}: the line is longer than {LONGEST >> 20} MiB. Split the file into one row per"
+                    " line."
+                )
             if line.strip():
                 try:
                     values = parse_object(line, where)
@@ -150,7 +163,8 @@ def _expected(path: Path) -> str:
     known = ", ".join(READERS)
     why = "" if is_table(path) else f", because its ending {ending(path)!r} is not one of {known}"
     return (
-        f"The file is read as JSON Lines{why}: write every row as an object on a line of its own, or all rows as one list, […]."
+        f"The file is read as JSON Lines{why}: write every row as an object on a line of its own, or all rows"
+        " as one list, […]."
     )
 
 
@@ -167,10 +181,15 @@ def parquet_rows(path: Path) -> Iterator[Row]:
                 values |= {name: _shortest(values[name], kind) for name, kind in narrow.items()}
                 yield Row(values, f"{path}, row {number}")
     except (pa.ArrowException, OSError, OverflowError, ValueError) as error:
-        raise LarkError(f"{path}, after row {number}: cannot be read as Parquet ({first_line(error)}).") from error
+        raise LarkError(
+            f"{path}, after row {number}: cannot be read as Parquet ({first_line(error)})."
+        ) from error
 
 
-NARROW: dict[pa.DataType, Callable[[float], np.floating[Any]]] = {pa.float32(): np.float32, pa.float16(): np.float16}
+NARROW: dict[pa.DataType, Callable[[float], np.floating[Any]]] = {
+    pa.float32(): np.float32,
+    pa.float16(): np.float16,
+}
 
 
 def _shortest(value: float | None, narrow: Callable[[float], np.floating[Any]]) -> float | None:
@@ -179,19 +198,23 @@ def _shortest(value: float | None, narrow: Callable[[float], np.floating[Any]]) 
 
 
 def csv_table_rows(path: Path) -> Iterator[Row]:
-    """`csv_rows`, with floats as FloatText or MixedFloatText in columns of numbers. The file is read twice, because all of a column
-    decides."""
+    """`csv_rows`, with floats as FloatText or MixedFloatText in columns of numbers. The file is read twice,
+    because all of a column decides.
+    """
     columns: dict[str, type[FloatText | MixedFloatText]] = {}
     with contextlib.suppress(LarkError):  # raised again below, after the rows before it
         columns = _number_columns(csv_rows(path))
     for row in csv_rows(path):
-        floats = {name: kind(row.values[name]) for name, kind in columns.items() if _is_float(row.values[name])}
+        floats = {
+            name: kind(row.values[name]) for name, kind in columns.items() if _is_float(row.values[name])
+        }
         yield Row({**row.values, **floats}, row.where)
 
 
 def _number_columns(rows: Iterator[Row]) -> dict[str, type[FloatText | MixedFloatText]]:
-    """Columns with a value, in which every value is written as Python writes a number, and what their floats are. The others are
-    text: `007`, `1e5`, `2.50`."""
+    """Columns with a value, in which every value is written as Python writes a number, and what their
+    floats are. The others are text: `007`, `1e5`, `2.50`.
+    """
     text: set[str] = set()
     numbers: set[str] = set()
     mixed: set[str] = set()
@@ -217,10 +240,11 @@ def _is_float(text: str) -> bool:
 
 
 def csv_rows(path: Path, spaced: bool = False) -> Iterator[Row]:
-    """Rows of a CSV file with a header. Values are strings; a row must have as many values as the header has names.
+    """Rows of a CSV file with a header. Values are strings; a row must have as many values as the header
+    has names.
 
-    A missing or additional comma would shift values into other columns, so ragged rows are refused. `spaced`: spaces after commas
-    do not belong to the values.
+    A missing or additional comma would shift values into other columns, so ragged rows are refused.
+    `spaced`: spaces after commas do not belong to the values.
     """
     csv.field_size_limit(LONGEST_FIELD)
     with _opened(path) as handle:
@@ -235,7 +259,9 @@ def csv_rows(path: Path, spaced: bool = False) -> Iterator[Row]:
                 if values:
                     yield Row(_csv_row(header, values, where := f"{path}, line {reader.line_num}"), where)
         except csv.Error as error:
-            raise LarkError(f"{path}, line {reader.line_num}: cannot be read as CSV ({first_line(error)}).") from error
+            raise LarkError(
+                f"{path}, line {reader.line_num}: cannot be read as CSV ({first_line(error)})."
+            ) from error
         except UnicodeDecodeError as error:
             raise LarkError(f"{path}, after line {reader.line_num}: {problem(error)}.") from error
 
@@ -243,8 +269,8 @@ def csv_rows(path: Path, spaced: bool = False) -> Iterator[Row]:
 def _csv_row(header: list[str], values: list[str], where: str) -> dict[str, str]:
     if len(values) != len(header):
         raise LarkError(
-            f"{where}: {len(values)} values, but the header has {len(header)} columns ({', '.join(header)}). Put a value that "
-            "contains a comma in double quotes, and remove commas at the end of the line."
+            f"{where}: {len(values)} values, but the header has {len(header)} columns ({', '.join(header)})."
+            " Put a value that contains a comma in double quotes, and remove commas at the end of the line."
         )
     if any(value and not name.strip() for name, value in zip(header, values, strict=True)):
         raise LarkError(f"{where}: a value in a column without a name. Name every column in the header.")
@@ -295,7 +321,8 @@ def _require_end(path: Path, handle: TextIO, rest: str, items: int) -> None:
     while True:
         if rest.strip(SPACE):
             raise LarkError(
-                f"{path}: unexpected {rest.lstrip(SPACE)[:20]!r} after the list of {items} items. Put all items into one list."
+                f"{path}: unexpected {rest.lstrip(SPACE)[:20]!r} after the list of {items} items. Put all"
+                " items into one list."
             )
         rest = handle.read(1 << 20)
         if not rest:
@@ -320,11 +347,15 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 class _Streams(io.RawIOBase):
-    """The bytes of one or more compressed streams. Anything else after a stream is an error: Python's own readers stop there, and
-    a stream behind it would be lost."""
+    """The bytes of one or more compressed streams. Anything else after a stream is an error: Python's own
+    readers stop there, and a stream behind it would be lost.
+    """
 
     def __init__(
-        self, raw: IO[bytes], start: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor], padding: bytes = b""
+        self,
+        raw: IO[bytes],
+        start: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
+        padding: bytes = b"",
     ) -> None:
         """`padding`: what the format allows between and after streams."""
         self.raw, self.start, self.padding, self.stream = raw, start, padding, start()

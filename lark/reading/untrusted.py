@@ -1,4 +1,6 @@
-"""Parse JSON and YAML from untrusted sources. Whatever is wrong with JSON becomes a LarkError that names the place."""
+"""Parse JSON and YAML from untrusted sources. Whatever is wrong with JSON becomes a LarkError that names
+the place.
+"""
 
 import json
 from pathlib import Path
@@ -56,8 +58,9 @@ class NotAFileError(OSError):
 
 
 def regular(path: Path) -> Path:
-    """The path, if it can be read without waiting: a named pipe waits for a writer, and a device may never end. A file that is
-    missing, or a folder, is left to the code that opens it."""
+    """The path, if it can be read without waiting: a named pipe waits for a writer, and a device may never
+    end. A file that is missing, or a folder, is left to the code that opens it.
+    """
     if not (path.is_file() or path.is_dir()) and path.exists():
         raise NotAFileError("is a pipe, a socket or a device, not a file")
     return path
@@ -74,7 +77,10 @@ def readable_object(path: Path) -> dict[str, Any] | None:
 def problem(error: Exception) -> str:
     """What is wrong with a JSON text, as a phrase."""
     if isinstance(error, UnicodeDecodeError):
-        return f"not UTF-8 (byte 0x{error.object[error.start]:02x} at position {error.start}); convert the file to UTF-8"
+        return (
+            f"not UTF-8 (byte 0x{error.object[error.start]:02x} at position {error.start}); convert the file"
+            " to UTF-8"
+        )
     if isinstance(error, json.JSONDecodeError):
         return f"broken JSON ({error.msg.removesuffix(' at')} at column {error.colno})"
     if isinstance(error, RecursionError):
@@ -85,19 +91,30 @@ def problem(error: Exception) -> str:
 
 
 def require_characters(value: Any, where: str) -> None:
-    """Refuse lone surrogates (halves of characters) in a parsed value: JSON can contain them, but no file or tokenizer can."""
+    """Refuse lone surrogates (halves of characters) in a parsed value: JSON can contain them, but no file
+    or tokenizer can.
+    """
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
-        raise LarkError(f"{where}: lone surrogate {half!r} (half a character). Write the whole character.") from error
+        raise LarkError(
+            f"{where}: lone surrogate {half!r} (half a character). Write the whole character."
+        ) from error
     except RecursionError as error:
         raise LarkError(f"{where}: {problem(error)}.") from error
 
 
 def described(value: Any) -> str:
     """A value of the wrong type, for messages."""
-    kinds = {list: "a list", dict: "an object", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    kinds = {
+        list: "a list",
+        dict: "an object",
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+    }
     return kinds.get(type(value), "null" if value is None else type(value).__name__)
 
 
@@ -119,19 +136,25 @@ DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML without merge keys (`<<`), which repeat what they name while the file is being read. Nothing here writes them."""
+    """YAML without merge keys (`<<`), which repeat what they name while the file is being read. Nothing
+    here writes them.
+    """
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Leave the keys as they are, so that `<<` is reported as an unknown key."""
 
 
 ALIASED = 100_000
-"""Values and characters that the aliases of a YAML file can add. A few lines of aliases can stand for billions of values."""
+"""Values and characters that the aliases of a YAML file can add. A few lines of aliases can stand for
+billions of values.
+"""
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file as a tree: what aliases name is repeated, and a part that contains itself is cut off there.
-    Raises ValueError if it is not YAML or far larger than the file, and OSError if the file cannot be read."""
+    """The content of a YAML file as a tree: what aliases name is repeated, and a part that contains itself
+    is cut off there. Raises ValueError if it is not YAML or far larger than the file, and OSError if the
+    file cannot be read.
+    """
     text = regular(path).read_text(encoding="utf-8")
     try:
         return _Tree(ALIASED + len(text)).copy(yaml.load(text, Loader=_Loader))

@@ -1,7 +1,8 @@
 """Scores in the formats of the LARK authors' code (method=external): `scores.json`.
 
-Their scorers write one row of numbers per file of the pool, `scores[file][question]`, with `candidate_files` naming the files.
-Their released LARK scorer writes a dictionary instead: for each problem, a list of candidates with `g_hat`.
+Their scorers write one row of numbers per file of the pool, `scores[file][question]`, with
+`candidate_files` naming the files. Their released LARK scorer writes a dictionary instead: for each
+problem, a list of candidates with `g_hat`.
 """
 
 from pathlib import Path
@@ -19,7 +20,8 @@ from lark.reading.untrusted import quoted, read_object
 SCORE = "score"
 LARK_SCORE = "g_hat"
 EXPECTED = (
-    "expected `scores` and `candidate_files` as the authors' scorers write them, or their LARK scorer's `scores` by problem"
+    "expected `scores` and `candidate_files` as the authors' scorers write them, or their LARK scorer's"
+    " `scores` by problem"
 )
 
 
@@ -33,7 +35,9 @@ def read_authors_scores(path: Path) -> pd.DataFrame:
 
 
 def _by_file(path: Path, scores: Any, files: Any) -> list[tuple[str, str, Any]]:
-    """A matrix [C][N]: C files of the paper's pool with the same N questions. Ids are those that `pool=rsr` gives them."""
+    """A matrix [C][N]: C files of the paper's pool with the same N questions. Ids are those that `pool=rsr`
+    gives them.
+    """
     _require_matrix(path, scores, files)
     places = [Path(str(file["teacher"])) / Path(str(file["path"])).name for file in files]
     rows = []
@@ -58,13 +62,20 @@ def _by_problem(path: Path, scores: dict[str, Any]) -> list[tuple[str, str, Any]
 
 
 def _require_matrix(path: Path, scores: Any, files: Any) -> None:
-    if not (isinstance(scores, list) and isinstance(files, list) and all(isinstance(row, list) for row in scores)):
+    if not (
+        isinstance(scores, list) and isinstance(files, list) and all(isinstance(row, list) for row in scores)
+    ):
         raise LarkError(f"{path}: this looks like JSON, but it is not a file of scores; {EXPECTED}.")
     if len(scores) != len(files):
-        raise LarkError(f"{path}: `scores` has {len(scores)} rows, but `candidate_files` has {len(files)} files.")
+        raise LarkError(
+            f"{path}: `scores` has {len(scores)} rows, but `candidate_files` has {len(files)} files."
+        )
     lengths = {len(row) for row in scores}
     if len(lengths) > 1:
-        raise LarkError(f"{path}: the rows of `scores` have between {min(lengths)} and {max(lengths)} numbers, not one number.")
+        raise LarkError(
+            f"{path}: the rows of `scores` have between {min(lengths)} and {max(lengths)} numbers, not one"
+            " number."
+        )
     for place, file in enumerate(files):
         if not (isinstance(file, dict) and {"teacher", "path"} <= set(file)):
             raise LarkError(f"{path}: candidate_files[{place}] has no `teacher` or no `path`.")
@@ -72,7 +83,9 @@ def _require_matrix(path: Path, scores: Any, files: Any) -> None:
 
 def _require_list(path: Path, problem: str, candidates: Any) -> None:
     if not isinstance(candidates, list):
-        raise LarkError(f"{path}: scores[{problem!r}] must be a list of candidates; it is {quoted(candidates)}.")
+        raise LarkError(
+            f"{path}: scores[{problem!r}] must be a list of candidates; it is {quoted(candidates)}."
+        )
 
 
 def _require_candidate(path: Path, candidate: Any, where: str) -> None:

@@ -1,8 +1,8 @@
-"""More about the student's distribution at each token, from the same sweep over the vocabulary as statistics.py: its entropies, and
-its most likely tokens. Only computed where they are asked for.
+"""More about the student's distribution at each token, from the same sweep over the vocabulary as
+statistics.py: its entropies, and its most likely tokens. Only computed where they are asked for.
 
-A tile is read once more after its reduction, in plain PyTorch on every device. The sums run over the wrong tokens, relative to
-their running maximum m, as in statistics.py. With
+A tile is read once more after its reduction, in plain PyTorch on every device. The sums run over the wrong
+tokens, relative to their running maximum m, as in statistics.py. With
 
     t = Σ exp(z_v - m) (z_v - m),  ω the log odds of "wrong" against "gold",  π_w = 1 - π_y,
 
@@ -12,8 +12,8 @@ the entropy is a sum of terms that are not negative, so nothing cancels where π
 
 The Rényi entropy of order 2 is -log Σ_v π_v² = -log(1 - d) with d = 2 π_y π_w + π_w² (1 - s2/s1²).
 
-The K most likely tokens are those of the wrong tokens, kept from tile to tile, and the gold token, which joins them at the end.
-Few rows of a tile have a logit among the K largest so far, so only these are sorted.
+The K most likely tokens are those of the wrong tokens, kept from tile to tile, and the gold token, which
+joins them at the end. Few rows of a tile have a logit among the K largest so far, so only these are sorted.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,14 @@ import torch
 from torch import Tensor
 
 Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(logits [R, C] of the wrong tokens, m [R]): the tile's Σ exp(z - m) (z - m) and its largest logit, both [R]."""
+"""(logits [R, C] of the wrong tokens, m [R]): the tile's Σ exp(z - m) (z - m) and its largest logit, both
+[R].
+"""
 
 TEMPORARY = 2**22
-"""Logits that are copied at once: 16 MiB. A tile of the CUDA kernel has 128 MiB, which should not be in memory several times."""
+"""Logits that are copied at once: 16 MiB. A tile of the CUDA kernel has 128 MiB, which should not be in
+memory several times.
+"""
 NEGLIGIBLE = -128.0
 """exp(z - m) is 0 in fp32 for z - m below -104, but 0 · -inf would be NaN for a masked logit."""
 
@@ -40,15 +44,17 @@ class Distribution:
     renyi2: Tensor
     """[T] -log Σ_v π_v² in nats, fp32."""
     alternatives: Tensor
-    """[T, K] The most likely tokens, most likely first, int32; -1 where fewer than K have a probability above 0. Which of several
-    tokens with equal logits are kept at the end of the list is not defined."""
+    """[T, K] The most likely tokens, most likely first, int32; -1 where fewer than K have a probability
+    above 0. Which of several tokens with equal logits are kept at the end of the list is not defined.
+    """
     alternative_p: Tensor
     """[T, K] Their probabilities, fp32."""
 
 
 def top_residual(distribution: Distribution, targets: Tensor) -> Tensor:
-    """[T] ||π' - e_y||², fp32, where π' is the softmax over the K most likely tokens alone (0 for y if it is not one
-    of them)."""
+    """[T] ||π' - e_y||², fp32, where π' is the softmax over the K most likely tokens alone (0 for y if it
+    is not one of them).
+    """
     p = distribution.alternative_p.double()
     p = p / p.sum(1, keepdim=True)
     wrong = torch.where(distribution.alternatives == targets[:, None], 0, p)
@@ -59,7 +65,9 @@ def top_residual(distribution: Distribution, targets: Tensor) -> Tensor:
 def weigh_tile(logits: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
     """`Weigh` in plain PyTorch."""
     rows = _rows_at_once(logits)
-    sums = [_weighted_sum(part, m_part) for part, m_part in zip(logits.split(rows), m.split(rows), strict=True)]
+    sums = [
+        _weighted_sum(part, m_part) for part, m_part in zip(logits.split(rows), m.split(rows), strict=True)
+    ]
     return torch.cat(sums), logits.amax(1)
 
 
@@ -75,7 +83,9 @@ def _rows_at_once(tile: Tensor) -> int:
 class Collector:
     """The state of a sweep over T tokens in blocks: t, and the K largest logits of wrong tokens."""
 
-    def __init__(self, n_blocks: int, rows: int, n_alternatives: int, device: torch.device, weigh: Weigh = weigh_tile) -> None:
+    def __init__(
+        self, n_blocks: int, rows: int, n_alternatives: int, device: torch.device, weigh: Weigh = weigh_tile
+    ) -> None:
         self.weigh = weigh
         self.t = torch.zeros(n_blocks, rows, dtype=torch.float64, device=device)
         self.logits = torch.full((n_blocks, rows, n_alternatives), -torch.inf, device=device)
@@ -87,7 +97,9 @@ class Collector:
         self.before = state[:2].clone()
 
     def absorb(self, block: int, start: int, tile: Tensor, targets: Tensor, state: Tensor) -> None:
-        """Add a tile that has just been added to the state. `start`: the tile's first word; `targets` count from it."""
+        """Add a tile that has just been added to the state. `start`: the tile's first word; `targets` count
+        from it.
+        """
         (old_m, old_s1), m = self.before, state[0]
         here = (targets >= 0) & (targets < tile.shape[1])
         column = targets.clamp(0, tile.shape[1] - 1)[:, None]
@@ -128,7 +140,9 @@ class Collector:
         )
 
     def _most_likely(self, targets: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, K] words and logits, with the gold token among them. Of equal logits the first word comes first."""
+        """[T, K] words and logits, with the gold token among them. Of equal logits the first word comes
+        first.
+        """
         n_kept, T = self.words.shape[2], len(targets)
         own = torch.where(gold > -torch.inf, targets, -1)
         words = torch.cat([self.words.flatten(0, 1)[:T], own[:, None]], 1)

@@ -1,8 +1,9 @@
-"""The student's forward pass over trajectories: hidden states at response positions, and from them every statistic.
+"""The student's forward pass over trajectories: hidden states at response positions, and from them every
+statistic.
 
-A GPU runs a whole batch at once. A CPU runs it in several passes (`CPU_TOKENS`), and trajectories that begin alike, such as the
-candidates of a question, share their beginning: the layers run on it once per pass. The statistics of a batch are computed at
-once on every device.
+A GPU runs a whole batch at once. A CPU runs it in several passes (`CPU_TOKENS`), and trajectories that
+begin alike, such as the candidates of a question, share their beginning: the layers run on it once per
+pass. The statistics of a batch are computed at once on every device.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,9 @@ class Student:
 
     @classmethod
     def load(cls, path: str, student: config.Student, device: str, gradients: bool = False) -> "Student":
-        """The model at `path`, with frozen weights. On CPU its hidden states have gradients only if they are requested."""
+        """The model at `path`, with frozen weights. On CPU its hidden states have gradients only if they
+        are requested.
+        """
         model = load_model(path, student, device)
         if device == "cpu":
             pack_linears(model.base_model, gradients)
@@ -58,8 +61,8 @@ class Student:
 def batches(lengths: Sequence[int], budget: int, padded: bool, padding: float = inf) -> list[list[int]]:
     """Indices of trajectories in batches of at most `budget` tokens (at least one trajectory).
 
-    Packed, they keep their order, in which candidates of a question are neighbours. Padded, the longest are first, and
-    padding counts as tokens; no trajectory needs more than `padding` tokens of it.
+    Packed, they keep their order, in which candidates of a question are neighbours. Padded, the longest are
+    first, and padding counts as tokens; no trajectory needs more than `padding` tokens of it.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)) if padded else range(len(lengths))
     result: list[list[int]] = []
@@ -98,9 +101,11 @@ def packs(batch: Sequence[Encoded], budget: int, shares: bool) -> list[list[int]
 def response_statistics(
     student: Student, batch: Sequence[Encoded], n_alternatives: int | None = None
 ) -> Iterator[TokenStatistics]:
-    """Statistics of each trajectory's response tokens, in the batch's order. Prompt positions are not projected.
+    """Statistics of each trajectory's response tokens, in the batch's order. Prompt positions are not
+    projected.
 
-    `n_alternatives`: also the entropies and this number of most likely tokens (`DetailedStatistics`). None: neither.
+    `n_alternatives`: also the entropies and this number of most likely tokens (`DetailedStatistics`). None:
+    neither.
     """
     device = student.head.weight.device
     hidden = torch.cat(_hidden(student, batch))
@@ -113,7 +118,9 @@ def response_statistics(
     start = 0
     for encoded in batch:
         stop = start + encoded.n_response
-        yield type(statistics)(**{f.name: getattr(statistics, f.name)[start:stop] for f in fields(statistics)})
+        yield type(statistics)(
+            **{f.name: getattr(statistics, f.name)[start:stop] for f in fields(statistics)}
+        )
         start = stop
 
 
@@ -127,8 +134,9 @@ def _hidden(student: Student, batch: Sequence[Encoded]) -> list[Tensor]:
 
 
 def passes(student: Student, batch: Sequence[Encoded], shares: bool) -> list[list[int]]:
-    """Indices of the trajectories of each forward pass: on a GPU, all of them at once. `shares`: a common beginning is in a pass
-    once."""
+    """Indices of the trajectories of each forward pass: on a GPU, all of them at once. `shares`: a common
+    beginning is in a pass once.
+    """
     if student.head.weight.device.type != "cpu":
         return [list(range(len(batch)))]
     if student.packs:

@@ -1,14 +1,17 @@
-"""Sketches of the gradients of whole trajectories, from which the Gram matrix of a question's candidates follows.
+"""Sketches of the gradients of whole trajectories, from which the Gram matrix of a question's candidates
+follows.
 
-The paper's ĝ treats the gradients of different trajectories as orthogonal and their norms as Brier scores. Both sketches drop these
-assumptions. They cover the matrices that write to the residual stream (stream.py) and the head:
+The paper's ĝ treats the gradients of different trajectories as orthogonal and their norms as Brier scores.
+Both sketches drop these assumptions. They cover the matrices that write to the residual stream (stream.py)
+and the head:
 
     head   1/n Σ_t (π_t - e_y) ⊗ h_t            h_t: the last hidden state that predicts token t
     layer  1/n Σ_t δ_t ⊗ a_t                    a_t: the input of o_proj or down_proj; δ_t: the gradient at its output
 
-`ForwardSketcher` (method=lark_gram) needs no backward pass: it takes e_t = (∂norm)ᵀ Wᵀ(π_t - e_y), the gradient behind the final
-norm, for δ_t in every layer, as if the layers above passed it on unchanged. `BackwardSketcher` (method=lark_exact) backpropagates
-to the hidden states and no further: δ_t is exact, at every position, and no gradient of a weight is ever formed.
+`ForwardSketcher` (method=lark_gram) needs no backward pass: it takes e_t = (∂norm)ᵀ Wᵀ(π_t - e_y), the
+gradient behind the final norm, for δ_t in every layer, as if the layers above passed it on unchanged.
+`BackwardSketcher` (method=lark_exact) backpropagates to the hidden states and no further: δ_t is exact, at
+every position, and no gradient of a weight is ever formed.
 """
 
 from abc import ABC, abstractmethod
@@ -66,7 +69,11 @@ class Sketcher(ABC):
         """One gradient per trajectory, in the batch's order. Each has at least one response token."""
         found: dict[int, TrajectoryGradient] = {}
         for chosen in passes(self.student, batch, self.shares):
-            found |= zip(chosen, self.run(Inputs.of(self.student, [batch[i] for i in chosen], self.shares)), strict=True)
+            found |= zip(
+                chosen,
+                self.run(Inputs.of(self.student, [batch[i] for i in chosen], self.shares)),
+                strict=True,
+            )
         return [found[i] for i in range(len(batch))]
 
     @property
@@ -85,13 +92,18 @@ class Sketcher(ABC):
         return layers + self.words.kept * self.states.kept
 
     def at_head(self, inputs: Inputs, hidden: Tensor) -> tuple[Tensor, list[Tensor], list[float]]:
-        """From the last hidden states [T, d] that predict response tokens: the gradients of the tokens' losses there [T, d], and
-        the head's sketched gradient and Σ -log p of each trajectory."""
+        """From the last hidden states [T, d] that predict response tokens: the gradients of the tokens'
+        losses there [T, d], and the head's sketched gradient and Σ -log p of each trajectory.
+        """
         residuals = head_residuals(hidden, inputs.targets, self.student.head, self.words)
         sizes = [e.n_response for e in inputs.batch]
         pairs = zip(residuals.folded.split(sizes), self.states(hidden).split(sizes), sizes, strict=True)
         heads = [(left.T @ right).flatten() / n for left, right, n in pairs]
-        return residuals.pulled, heads, [float(part.double().sum()) for part in residuals.surprisal.split(sizes)]
+        return (
+            residuals.pulled,
+            heads,
+            [float(part.double().sum()) for part in residuals.surprisal.split(sizes)],
+        )
 
 
 class ForwardSketcher(Sketcher):
@@ -116,7 +128,9 @@ class ForwardSketcher(Sketcher):
         def keep(name: str, entering: Tensor, _output: Tensor) -> None:
             seen[name] = inputs.predicting(self.inputs[name](entering))
 
-        hook = self.norm.register_forward_hook(lambda _module, arguments, _output: last.extend(inputs.predicting(arguments[0])))
+        hook = self.norm.register_forward_hook(
+            lambda _module, arguments, _output: last.extend(inputs.predicting(arguments[0]))
+        )
         try:
             with watched(self.writers, keep):
                 hidden = torch.cat(inputs.predicting(inputs.run(self.student)))
@@ -158,7 +172,9 @@ class BackwardSketcher(Sketcher):
 
         def finish(name: str, delta: Tensor) -> None:
             right = inputs.each(self.outputs[name](delta))
-            layers[name] = [gradient.T @ entering for gradient, entering in zip(right, left[name], strict=True)]
+            layers[name] = [
+                gradient.T @ entering for gradient, entering in zip(right, left[name], strict=True)
+            ]
 
         with torch.enable_grad(), watched(self.writers, keep):
             hidden = torch.cat(inputs.predicting(inputs.run(self.student)))
@@ -178,7 +194,9 @@ def pull_back(norm: nn.Module, entering: Tensor, gradient: Tensor) -> Tensor:
     return found
 
 
-def _gradients(nll: list[float], sizes: list[int], layers: list[list[Tensor]], heads: list[Tensor]) -> list[TrajectoryGradient]:
+def _gradients(
+    nll: list[float], sizes: list[int], layers: list[list[Tensor]], heads: list[Tensor]
+) -> list[TrajectoryGradient]:
     """`layers`: by projection, then by trajectory."""
     wholes = [torch.cat([part.flatten() for part in parts]) for parts in zip(*layers, strict=True)]
     return [TrajectoryGradient(*parts) for parts in zip(nll, sizes, wholes, heads, strict=True)]

@@ -1,8 +1,9 @@
-"""The processes of the gradient passes: `gram` sketches gradients from a forward pass alone, `exact` with a backward pass.
+"""The processes of the gradient passes: `gram` sketches gradients from a forward pass alone, `exact` with a
+backward pass.
 
-Both need all candidates of a question together, so shards consist of whole questions. What is kept of a question is each
-candidate's g*, from the Gram matrix of the sketches, and its gradient's norm; of `exact` also a short vector of each gradient, if a
-method compares gradients of different questions (method=less).
+Both need all candidates of a question together, so shards consist of whole questions. What is kept of a
+question is each candidate's g*, from the Gram matrix of the sketches, and its gradient's norm; of `exact`
+also a short vector of each gradient, if a method compares gradients of different questions (method=less).
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,9 @@ from lark.work.sharding import Work, in_shards
 def gram(job: Job) -> Work:
     """g* from sketches of a forward pass (method=lark_gram)."""
     cut = Shards.by_question(job.inputs["lengths"], job.config.scoring.shard_tokens)
-    return pass_over(job, cut, "scoring", lambda student: GradientScorer(forward_sketcher(student, job.config), job))
+    return pass_over(
+        job, cut, "scoring", lambda student: GradientScorer(forward_sketcher(student, job.config), job)
+    )
 
 
 @in_shards
@@ -59,7 +62,9 @@ def exact(job: Job) -> Work:
 
 def forward_sketcher(student: Student, config: Config) -> ForwardSketcher:
     sketch = config.sketch
-    return ForwardSketcher(student, Sizes(sketch.gram, sketch.gram), Sizes(sketch.words, sketch.states), sketch.seed)
+    return ForwardSketcher(
+        student, Sizes(sketch.gram, sketch.gram), Sizes(sketch.words, sketch.states), sketch.seed
+    )
 
 
 def backward_sketcher(student: Student, config: Config) -> BackwardSketcher:
@@ -67,7 +72,9 @@ def backward_sketcher(student: Student, config: Config) -> BackwardSketcher:
     sketch = config.sketch
     if student.head.weight.is_cuda:
         recompute_activations(student.model)
-    return BackwardSketcher(student, Sizes(sketch.exact, sketch.exact), Sizes(sketch.words, sketch.states), sketch.seed)
+    return BackwardSketcher(
+        student, Sizes(sketch.exact, sketch.exact), Sizes(sketch.words, sketch.states), sketch.seed
+    )
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,9 @@ class GradientScorer:
                 candidates = Candidates.of([found[i] for i in question])
                 if not (np.isfinite(candidates.gram).all() and np.isfinite(candidates.losses).all()):
                     name = rows[question[0]]["question_id"]
-                    raise LarkError(f"A gradient of question {name} is not finite: check the student's weights.")
+                    raise LarkError(
+                        f"A gradient of question {name} is not finite: check the student's weights."
+                    )
                 g_star[question], norm[question] = candidates.g_star, candidates.norms
             nll |= {i: gradient.nll for i, gradient in found.items()}
             if FEATURES_TABLE.name in self.outputs:
@@ -132,7 +141,9 @@ class GradientScorer:
         losses = [nll.get(i, np.nan) for i in range(len(rows))]
         scored = id_table(rows, encoded, nll=losses, gradient_norm=norm)
         empty = bytes(2 * self.fold.kept)
-        vectors = id_table(rows, encoded, gradient_norm=norm, feature=[features.get(i, empty) for i in range(len(rows))])
+        vectors = id_table(
+            rows, encoded, gradient_norm=norm, feature=[features.get(i, empty) for i in range(len(rows))]
+        )
         return {
             GRAM_TABLE.name: pa.Table.from_pandas(scored.assign(g_gram=g_star), preserve_index=False),
             EXACT_TABLE.name: pa.Table.from_pandas(scored.assign(g_exact=g_star), preserve_index=False),
@@ -140,7 +151,9 @@ class GradientScorer:
         }
 
     def _together(self, rows: Rows, encoded: Sequence[Encoded]) -> Iterator[list[list[int]]]:
-        """Indices of the candidates with a response of each question, for several questions whose sketches fit into memory."""
+        """Indices of the candidates with a response of each question, for several questions whose sketches
+        fit into memory.
+        """
         most = max(1, SKETCH_BYTES // (4 * self.sketcher.numbers))
         group: list[list[int]] = []
         for _, each in groupby(range(len(rows)), key=lambda i: rows[i]["question_id"]):
@@ -173,13 +186,17 @@ def feature_fold(sketcher: Sketcher, config: Config) -> Fold:
 
 
 def feature(gradient: TrajectoryGradient, fold: Fold) -> bytes:
-    """A short vector with the gradient's direction: length 1, in half precision. Inner products estimate cosines."""
+    """A short vector with the gradient's direction: length 1, in half precision. Inner products estimate
+    cosines.
+    """
     vector = fold(torch.cat([gradient.layers, gradient.head])[None])[0]
     return (vector / vector.norm().clamp_min(1e-30)).half().cpu().numpy().tobytes()
 
 
 def influence(job: Job) -> dict[str, Any]:
-    """The cosine of every trajectory's gradient with that of the validation set: `influence.parquet` (method=less)."""
+    """The cosine of every trajectory's gradient with that of the validation set: `influence.parquet`
+    (method=less).
+    """
     table = pd.read_parquet(job.inputs[FEATURES_TABLE.name] / FEATURES_TABLE.file)
     vectors, norms = directions(table["feature"]), table["gradient_norm"].to_numpy()
     if job.config.method.validation.path is None:
@@ -199,29 +216,41 @@ def _validation_rows(job: Job, table: pd.DataFrame) -> np.ndarray:
     """Rows of the table whose trajectories are the validation set: of a sample of the pool's questions."""
     asked = job.config.method.validation
     names = set(influences.sample(table["question_id"], asked.questions, asked.seed))
-    rows = pools.iterate(job.inputs["pool"] / pools.FILE, columns=[field.name for field in fields(Trajectory)])
-    kept = influences.correct_or_all([Trajectory(**row) for row in rows if row["question_id"] in names], job.config.pool)
+    rows = pools.iterate(
+        job.inputs["pool"] / pools.FILE, columns=[field.name for field in fields(Trajectory)]
+    )
+    kept = influences.correct_or_all(
+        [Trajectory(**row) for row in rows if row["question_id"] in names], job.config.pool
+    )
     keys = {(trajectory.question_id, trajectory.candidate_id) for trajectory in kept}
     return np.flatnonzero([key in keys for key in table[KEY].itertuples(index=False, name=None)])
 
 
 def _validation_gradient(job: Job) -> tuple[Floats, int]:
-    """The mean gradient of the trajectories in `method.validation.path`, as a short vector, and their number."""
+    """The mean gradient of the trajectories in `method.validation.path`, as a short vector, and their
+    number.
+    """
     asked, config = job.config.method.validation, job.config
     kept = influences.validation_set(config)
     chat = load_chat(job.weights, config.student, config.pool.turns == "last")
-    encoded = [e for e in chat.encode_many([asdict(t) for t in kept], config.student.max_length) if e.n_response > 0]
+    encoded = [
+        e for e in chat.encode_many([asdict(t) for t in kept], config.student.max_length) if e.n_response > 0
+    ]
     if not encoded:
         raise LarkError(
-            f"method.validation.path={asked.path}: no trajectory is left to compare with, because the prompts of all of them are "
-            "longer than student.max_length. Give other trajectories."
+            f"method.validation.path={asked.path}: no trajectory is left to compare with, because the prompts"
+            " of all of them are longer than student.max_length. Give other trajectories."
         )
     student = Student.load(job.weights, config.student, start_torch(job), gradients=True)
     sketcher = backward_sketcher(student, config)
     fold, total = feature_fold(sketcher, config), np.zeros(1)
     with tqdm(total=len(encoded), desc="gradients of the validation set", unit="traj") as bar:
-        for batch in batches([len(e.ids) for e in encoded], config.hardware.train_tokens, padded=not student.packs):
+        for batch in batches(
+            [len(e.ids) for e in encoded], config.hardware.train_tokens, padded=not student.packs
+        ):
             for gradient in sketcher([encoded[i] for i in batch]):
-                total = total + fold(torch.cat([gradient.layers, gradient.head])[None])[0].double().cpu().numpy()
+                total = (
+                    total + fold(torch.cat([gradient.layers, gradient.head])[None])[0].double().cpu().numpy()
+                )
             bar.update(len(batch))
     return total / len(encoded), len(encoded)

@@ -1,4 +1,5 @@
-"""How similar each trajectory's gradient is to that of a validation set (method=less). Pure functions, no model code.
+"""How similar each trajectory's gradient is to that of a validation set (method=less). Pure functions, no
+model code.
 
 A gradient is given as a direction (a short vector of length 1, lark/scoring/gradient_worker.py) and its norm.
 """
@@ -19,8 +20,8 @@ from lark.scoring.learnability import Floats, Integers
 
 POOL_SETTING = re.compile(r"\bpool\.(?:fields|layout|incomplete)\b")
 RENAME = (
-    "Rename the file's columns to question, response and answer, or use another layout of docs/own-pool.md: pool.fields and "
-    "pool.layout do not apply to this file."
+    "Rename the file's columns to question, response and answer, or use another layout of docs/own-pool.md:"
+    " pool.fields and pool.layout do not apply to this file."
 )
 ROWS = 8192
 """Vectors that are widened to fp64 at a time."""
@@ -29,11 +30,15 @@ ROWS = 8192
 def sample(questions: Iterable[str], number: int, seed: int) -> list[str]:
     """The questions with the smallest hashes: a sample that does not depend on their order."""
     distinct = dict.fromkeys(questions)
-    return sorted(distinct, key=lambda question: hashlib.sha256(f"{seed}\x1f{question}".encode()).digest())[:number]
+    return sorted(distinct, key=lambda question: hashlib.sha256(f"{seed}\x1f{question}".encode()).digest())[
+        :number
+    ]
 
 
 def correct_or_all(trajectories: Sequence[Trajectory], pool: conf.Pool) -> list[Trajectory]:
-    """The correct trajectories of each question; all of those whose correctness nobody knows, if it has no correct one."""
+    """The correct trajectories of each question; all of those whose correctness nobody knows, if it has no
+    correct one.
+    """
     judged = [(trajectory, verdict(trajectory, pool)) for trajectory in trajectories]
     right = {trajectory.question_id for trajectory, is_correct in judged if is_correct}
     return [
@@ -58,20 +63,25 @@ def validation_pool(config: conf.Config) -> conf.Pool:
 
 
 def validation_set(config: conf.Config) -> list[Trajectory]:
-    """The trajectories of method.validation.path to compare with: the correct ones of a sample of its questions."""
+    """The trajectories of method.validation.path to compare with: the correct ones of a sample of its
+    questions.
+    """
     asked, source = config.method.validation, validation_pool(config)
     try:
         found = list(read(source))
     except LarkError as error:
         raise LarkError(f"method.validation.path: {_without_pool_settings(str(error))}") from error
     if not found:
-        raise LarkError(f"method.validation.path={asked.path}: the file is empty. Give a file with trajectories.")
+        raise LarkError(
+            f"method.validation.path={asked.path}: the file is empty. Give a file with trajectories."
+        )
     names = set(sample((t.question_id for t in found), asked.questions, asked.seed))
     kept = correct_or_all([t for t in found if t.question_id in names], source)
     if not kept:
         raise LarkError(
-            f"method.validation.path={asked.path}: all trajectories of {len(names)} questions are wrong, so there is nothing to "
-            "compare with. Give correct trajectories, or raise method.validation.questions."
+            f"method.validation.path={asked.path}: all trajectories of {len(names)} questions are wrong, so"
+            " there is nothing to compare with. Give correct trajectories, or raise"
+            " method.validation.questions."
         )
     return kept
 
@@ -83,7 +93,14 @@ def _without_pool_settings(message: str) -> str:
     if len(kept) == len(sentences):
         return message
     return " ".join(
-        [*kept, "Remove the trajectory from the file, or give its text." if "pool.incomplete" in message else RENAME]
+        [
+            *kept,
+            (
+                "Remove the trajectory from the file, or give its text."
+                if "pool.incomplete" in message
+                else RENAME
+            ),
+        ]
     )
 
 
@@ -99,14 +116,18 @@ def cosines(vectors: np.ndarray, target: Floats) -> Floats:
     for start in range(0, len(vectors), ROWS):
         part = vectors[start : start + ROWS].astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found[start : start + ROWS] = part @ target / (np.linalg.norm(part, axis=1) * np.linalg.norm(target))
+            found[start : start + ROWS] = (
+                part @ target / (np.linalg.norm(part, axis=1) * np.linalg.norm(target))
+            )
     return found
 
 
 def held_out_cosines(vectors: np.ndarray, norms: Floats, question: Integers, chosen: Integers) -> Floats:
-    """[R] Cosine of each gradient with the mean gradient of the rows `chosen`, without those of its own question.
+    """[R] Cosine of each gradient with the mean gradient of the rows `chosen`, without those of its own
+    question.
 
-    vectors [R, m]: directions. norms [R]. question [R]: codes. chosen: rows of the validation set, from at least two questions.
+    vectors [R, m]: directions. norms [R]. question [R]: codes. chosen: rows of the validation set, from at
+    least two questions.
     """
     raw = vectors[chosen].astype(np.float64) * norms[chosen, None]
     kept = np.isfinite(raw).all(axis=1)
@@ -114,8 +135,9 @@ def held_out_cosines(vectors: np.ndarray, norms: Floats, question: Integers, cho
     own = np.unique(question[chosen])
     if len(own) < 2:
         raise LarkError(
-            "method=less compares each candidate with trajectories of other questions, and the validation set has fewer than two "
-            "questions with a usable trajectory. Give a file (method.validation.path), or a pool with more correct trajectories."
+            "method=less compares each candidate with trajectories of other questions, and the validation set"
+            " has fewer than two questions with a usable trajectory. Give a file (method.validation.path), or"
+            " a pool with more correct trajectories."
         )
     total = raw.sum(axis=0)
     found = cosines(vectors, total / len(raw))

@@ -1,7 +1,8 @@
 """Trajectories as one input of the model, and which of its positions belong to which trajectory.
 
-Packed into one row, attention keeps them apart (lark/models/varlen.py), and those that begin alike may share their beginning.
-Otherwise they are padded on the right without a mask: attention is causal, so no real token sees the padding.
+Packed into one row, attention keeps them apart (lark/models/varlen.py), and those that begin alike may
+share their beginning. Otherwise they are padded on the right without a mask: attention is causal, so no
+real token sees the padding.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,9 @@ class Inputs:
     own: list[slice]
     """The positions of each trajectory, without a shared beginning."""
     prefixes: list[Tensor]
-    """The positions of a beginning that is shared with the trajectory before; empty: the trajectory has all its tokens itself."""
+    """The positions of a beginning that is shared with the trajectory before; empty: the trajectory has all
+    its tokens itself.
+    """
 
     @classmethod
     def of(cls, student: "Student", batch: Sequence[Encoded], shares: bool | None = None) -> "Inputs":
@@ -43,7 +46,10 @@ class Inputs:
     @classmethod
     def _padded(cls, student: "Student", batch: Sequence[Encoded]) -> "Inputs":
         ids = right_padded([encoded.ids for encoded in batch]).to(student.head.weight.device)
-        own = [slice(row * ids.shape[1], row * ids.shape[1] + len(encoded.ids)) for row, encoded in enumerate(batch)]
+        own = [
+            slice(row * ids.shape[1], row * ids.shape[1] + len(encoded.ids))
+            for row, encoded in enumerate(batch)
+        ]
         return cls(batch, ids, {}, own, [torch.arange(0)] * len(batch))
 
     @classmethod
@@ -61,24 +67,36 @@ class Inputs:
             where = torch.cat([where[:shared], torch.arange(own[-1].start, own[-1].stop)])
             ids += encoded.ids[shared:]
             positions += range(shared, len(encoded.ids))
-        segments = Segments.of([part.stop - part.start for part in own], prefixes if shares else None).to(device)
+        segments = Segments.of([part.stop - part.start for part in own], prefixes if shares else None).to(
+            device
+        )
         arguments = {
             "position_ids": torch.tensor(positions, device=device)[None],
             **segments.arguments(student.model.base_model),
         }
-        return cls(batch, torch.tensor(ids, device=device)[None], arguments, own, [prefix.to(device) for prefix in prefixes])
+        return cls(
+            batch,
+            torch.tensor(ids, device=device)[None],
+            arguments,
+            own,
+            [prefix.to(device) for prefix in prefixes],
+        )
 
     @property
     def targets(self) -> Tensor:
         """[T] The response tokens, one trajectory after the other."""
-        return torch.tensor([token for encoded in self.batch for token in encoded.response], device=self.ids.device)
+        return torch.tensor(
+            [token for encoded in self.batch for token in encoded.response], device=self.ids.device
+        )
 
     def run(self, student: "Student") -> Tensor:
         """[b, t, d] The last hidden states."""
         return last_hidden_state(student.model, self.ids, **self.arguments)
 
     def each(self, states: Tensor) -> list[Tensor]:
-        """The rows of `states` [b, t, …] that belong to each trajectory, with its prompt and without padding."""
+        """The rows of `states` [b, t, …] that belong to each trajectory, with its prompt and without
+        padding.
+        """
         flat = states.flatten(0, 1)
         return [
             torch.cat([flat[prefix], flat[own]]) if len(prefix) else flat[own]

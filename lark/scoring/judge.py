@@ -1,8 +1,9 @@
-"""LLM-judged quality (paper, App. C.2): the judge's prompt, the schema of its answers, and where its verdicts are stored.
+"""LLM-judged quality (paper, App. C.2): the judge's prompt, the schema of its answers, and where its
+verdicts are stored.
 
-A verdict depends only on the judge, the question and the response. It is stored under their hash in a folder of this judge, so
-that neither another pool nor a resumed run asks for it twice. Imports no model code; the judge runs in
-`lark.scoring.judge_worker`.
+A verdict depends only on the judge, the question and the response. It is stored under their hash in a
+folder of this judge, so that neither another pool nor a resumed run asks for it twice. Imports no model
+code; the judge runs in `lark.scoring.judge_worker`.
 """
 
 import hashlib
@@ -35,7 +36,9 @@ CRITERIA = (
 TENTHS = [round(i / 10, 1) for i in range(11)]
 NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
 BARE_SCORE = re.compile(rf"""(?<!\\)(["'])overall_score\1\s*:\s*(["']?)(?P<number>{NUMBER})\2\s*[,}}\n]""")
-"""The score in broken JSON. Something must follow the number: at the end of an answer, its last digits may be cut off."""
+"""The score in broken JSON. Something must follow the number: at the end of an answer, its last digits may
+be cut off.
+"""
 MISSING: Mapping[str, Any] = {}
 LONGEST_VERDICT = 20_000
 """Characters of an answer that are searched for JSON."""
@@ -50,10 +53,13 @@ def user_turn(style: str, question: str, response: str) -> str:
 
 
 def schema(style: str, longest_text: int = 400) -> dict[str, Any]:
-    """The JSON that the prompt asks for. `longest_text` limits a justification (in characters), so that every answer ends."""
+    """The JSON that the prompt asks for. `longest_text` limits a justification (in characters), so that
+    every answer ends.
+    """
     if style == "brief":
         return _object({"overall_score": {"enum": TENTHS}})
-    # A pattern instead of `maxLength`: with the latter, xgrammar allows control characters in a string, which JSON does not.
+    # A pattern instead of `maxLength`: with the latter, xgrammar allows control characters in a string, which
+    # JSON does not.
     text = {"type": "string", "pattern": rf'^[^\x00-\x1f"\\]{{0,{longest_text}}}$'}
     score = {"type": "number", "minimum": 0, "maximum": 1}
     criterion = _object({"score": score, "justification": text})
@@ -67,14 +73,21 @@ def schema(style: str, longest_text: int = 400) -> dict[str, Any]:
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 def overall_score(answer: str) -> float | None:
-    """s_judge in [0, 1] (App. C.2) from the first JSON object that has one, ignoring the text around it. None if not valid.
+    """s_judge in [0, 1] (App. C.2) from the first JSON object that has one, ignoring the text around it.
+    None if not valid.
 
-    If there is no such object, because LaTeX's backslashes, quotes or commas break it or its end is cut off, the score is the
-    number after its key, provided that the number is complete and all such places agree.
+    If there is no such object, because LaTeX's backslashes, quotes or commas break it or its end is cut
+    off, the score is the number after its key, provided that the number is complete and all such places
+    agree.
     """
     before, end, after = answer.partition("</think>")
     answer = (after if end else before)[:LONGEST_VERDICT]
@@ -87,7 +100,11 @@ def overall_score(answer: str) -> float | None:
             continue
         if isinstance(value, dict) and "overall_score" in value:
             return _in_range(value["overall_score"])
-    found = {match["number"] for match in BARE_SCORE.finditer(answer, max(answer.find("{"), 0))} if "{" in answer else set()
+    found = (
+        {match["number"] for match in BARE_SCORE.finditer(answer, max(answer.find("{"), 0))}
+        if "{" in answer
+        else set()
+    )
     return _in_range(found.pop()) if len(found) == 1 else None
 
 
@@ -105,7 +122,9 @@ def key(question: str, response: str) -> str:
 
 
 def verdicts_folder(artifact: Path) -> Path:
-    """Folder of this judge's verdicts: next to the artifacts, named after everything that its artifact depends on."""
+    """Folder of this judge's verdicts: next to the artifacts, named after everything that its artifact
+    depends on.
+    """
     config = yaml.safe_load((artifact / "config.yaml").read_text(encoding="utf-8"))
     identity = {"version": config["version"], **config["depends"]}
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
@@ -113,7 +132,8 @@ def verdicts_folder(artifact: Path) -> Path:
 
 
 def known_verdicts(folder: Path, report: bool = False) -> dict[str, Mapping[str, Any]]:
-    """All verdicts of this judge so far, by `key`. Answers are parsed again: newer code may understand more of them.
+    """All verdicts of this judge so far, by `key`. Answers are parsed again: newer code may understand more
+    of them.
 
     `report`: log which lines are left out.
     """
@@ -123,12 +143,18 @@ def known_verdicts(folder: Path, report: bool = False) -> dict[str, Mapping[str,
         known.setdefault(row["key"], {**row, "score": overall_score(row["answer"])})
     if lost and report:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-        log.warning("%s: %s%s. The judge is asked again for this verdict if it is needed.", folder, lost[0], more)
+        log.warning(
+            "%s: %s%s. The judge is asked again for this verdict if it is needed.", folder, lost[0], more
+        )
     return known
 
 
 def _problem(row: Mapping[str, Any]) -> str | None:
-    whole = isinstance(row.get("key"), str) and isinstance(row.get("answer"), str) and isinstance(row.get("cut"), bool)
+    whole = (
+        isinstance(row.get("key"), str)
+        and isinstance(row.get("answer"), str)
+        and isinstance(row.get("cut"), bool)
+    )
     return None if whole else "this is not a verdict"
 
 
@@ -138,7 +164,9 @@ def forget(artifact: Path) -> None:
 
 
 def collect(job: Job, asked: Counts) -> Counts:
-    """`judge.parquet`: question_id, candidate_id, judge (NaN where the judge gave no valid answer), valid, cut."""
+    """`judge.parquet`: question_id, candidate_id, judge (NaN where the judge gave no valid answer), valid,
+    cut.
+    """
     pool, artifact = job.inputs["pool"], job.folder
     known = known_verdicts(verdicts_folder(artifact))
     parts = []
@@ -163,7 +191,11 @@ def collect(job: Job, asked: Counts) -> Counts:
     table = pd.concat(parts, ignore_index=True)
     with atomic(artifact / JUDGE_TABLE.file) as draft:
         table.to_parquet(draft, index=False)
-    counts = {"trajectories": len(table), "invalid": int((~table["valid"]).sum()), "cut": int(table["cut"].sum())}
+    counts = {
+        "trajectories": len(table),
+        "invalid": int((~table["valid"]).sum()),
+        "cut": int(table["cut"].sum()),
+    }
     if counts["invalid"] or counts["cut"]:
         log.warning(
             "          %(invalid)d of %(trajectories)d answers of the judge were not valid and count as missing; "

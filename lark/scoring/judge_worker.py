@@ -1,4 +1,6 @@
-"""The judge's process: asks a model for a verdict on every trajectory of a pool that it has not judged before."""
+"""The judge's process: asks a model for a verdict on every trajectory of a pool that it has not judged
+before.
+"""
 
 import contextlib
 import logging
@@ -57,28 +59,38 @@ class Asker:
             tokens = self._tokens(question, str(self.tokenizer.decode(kept)))
         if len(tokens) > room:
             raise LarkError(
-                f"method.judge.max_length={self.settings.max_length}: the judge's prompt and question alone take {len(tokens)} "
-                f"tokens, and max_new_tokens={self.settings.max_new_tokens}. Set method.judge.style=brief or raise max_length."
+                f"method.judge.max_length={self.settings.max_length}: the judge's prompt and question alone"
+                f" take {len(tokens)} tokens, and max_new_tokens={self.settings.max_new_tokens}. Set"
+                " method.judge.style=brief or raise max_length."
             )
         return tuple(tokens), True
 
     def _tokens(self, question: str, response: str) -> list[int]:
         """The prompt as tokens, in non-thinking mode (App. C.2) if the template has one."""
         message = {"role": "user", "content": judge.user_turn(self.settings.style, question, response)}
-        text = render(self.tokenizer, [self.literal.shield(message)], add_generation_prompt=True, enable_thinking=False)
+        text = render(
+            self.tokenizer, [self.literal.shield(message)], add_generation_prompt=True, enable_thinking=False
+        )
         return self.literal.tokenise(text)
 
     def sampling(self, attempt: int) -> Sampling:
-        temperature = self.settings.temperature if attempt == 0 else max(self.settings.temperature, RETRY_TEMPERATURE)
+        temperature = (
+            self.settings.temperature if attempt == 0 else max(self.settings.temperature, RETRY_TEMPERATURE)
+        )
         return Sampling(temperature, 1.0, -1, 1.0, 1, self.stop_ids, self.schema)
 
-    def ask(self, engine: Engine, rows: Mapping[str, Mapping[str, Any]], verdicts: Journal, progress: Progress) -> None:
-        """Write a verdict for each row of the pool (by `judge.key`) as it arrives; ask again if it is not valid."""
+    def ask(
+        self, engine: Engine, rows: Mapping[str, Mapping[str, Any]], verdicts: Journal, progress: Progress
+    ) -> None:
+        """Write a verdict for each row of the pool (by `judge.key`) as it arrives; ask again if it is not
+        valid.
+        """
         prompts = {name: self.prompt(row["question"], response_text(row)) for name, row in rows.items()}
         pending = list(rows)
         for attempt in range(self.settings.retries + 1):
             requests = [
-                Request(prompts[name][0], (int(name[:8], 16) >> 1) + attempt, self.settings.max_new_tokens) for name in pending
+                Request(prompts[name][0], (int(name[:8], 16) >> 1) + attempt, self.settings.max_new_tokens)
+                for name in pending
             ]
             refused = []
             for index, (answer,) in engines.generate(engine, requests, self.sampling(attempt)):
@@ -95,15 +107,20 @@ class Asker:
 
 @in_shards
 def judge_pool(job: Job) -> Work:
-    """Ask for the missing verdicts; `lark.scoring.judge.collect` merges them. A shard is a few rows of the pool."""
+    """Ask for the missing verdicts; `lark.scoring.judge.collect` merges them. A shard is a few rows of the
+    pool.
+    """
     settings, path = job.config.method.judge, job.inputs["pool"] / pools.FILE
     if settings.path == "demo" and job.is_main:
         log.warning(
-            "The judge is the demo's student with a short prompt: its scores show only that the method runs; they mean nothing."
+            "The judge is the demo's student with a short prompt: its scores show only that the method runs;"
+            " they mean nothing."
         )
     folder = judge.verdicts_folder(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    slices = {f"{rows.start}-{rows.stop}": rows for group in pools.group_rows(path) for rows in _slices(group)}
+    slices = {
+        f"{rows.start}-{rows.stop}": rows for group in pools.group_rows(path) for rows in _slices(group)
+    }
 
     def missing(some: Sequence[Shard]) -> list[Shard]:
         """The shards with rows that have no verdict yet; their sizes are the numbers of these rows."""
@@ -141,7 +158,9 @@ def judge_pool(job: Job) -> Work:
         return named(read_rows(path, slices[shard.name], KEY))
 
     listed = [Shard(name, len(rows), len(rows)) for name, rows in slices.items()]
-    return Work(listed, missing, load, lambda done: {"asked": int(done.size)}, describe, "judging", "traj", many=True)
+    return Work(
+        listed, missing, load, lambda done: {"asked": int(done.size)}, describe, "judging", "traj", many=True
+    )
 
 
 def _slices(rows: range) -> list[range]:
@@ -155,10 +174,14 @@ def _unknown(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str
 
 
 def load_tokenizer(path: str, settings: Judge) -> tuple[PreTrainedTokenizerBase, list[int]]:
-    """The judge's tokenizer, and every token that ends its answer: its end-of-text token and those of its generation config."""
+    """The judge's tokenizer, and every token that ends its answer: its end-of-text token and those of its
+    generation config.
+    """
     what = f"method.judge.path={settings.path}"
     tokenizer = load.load_tokenizer(path, settings.revision, what)
     if not tokenizer.chat_template:
-        raise LarkError(f"method.judge.path={settings.path} has no chat template: a judge must be a chat model.")
+        raise LarkError(
+            f"method.judge.path={settings.path} has no chat template: a judge must be a chat model."
+        )
     stops = load.generation_stops(path, settings.revision, what, len(tokenizer))
     return tokenizer, sorted(stops | ({tokenizer.eos_token_id} - {None}))

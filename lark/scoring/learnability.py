@@ -1,8 +1,8 @@
-"""LARK's score (paper, Section 4.2), the g* that it estimates, and sums over the trajectories of each question. Pure functions, no
-I/O.
+"""LARK's score (paper, Section 4.2), the g* that it estimates, and sums over the trajectories of each
+question. Pure functions, no I/O.
 
-Rows are trajectories in any order; a label per row names its question. Results do not depend on the order of the rows, not even
-in the last bit: sums are taken over rows sorted by value.
+Rows are trajectories in any order; a label per row names its question. Results do not depend on the order
+of the rows, not even in the last bit: sums are taken over rows sorted by value.
 """
 
 import numpy as np
@@ -18,10 +18,12 @@ Labels = npt.ArrayLike
 
 
 def learnability_score(loss: npt.ArrayLike, rho: npt.ArrayLike, question: Labels) -> Floats:
-    """g-hat, Algorithm 1 line 7: l_k / L (2 rho_k - sum_i rho_i l_i / L), L = sum_i l_i over the question's candidates.
+    """g-hat, Algorithm 1 line 7: l_k / L (2 rho_k - sum_i rho_i l_i / L), L = sum_i l_i over the question's
+    candidates.
 
-    loss [R]: length-normalised cross-entropy l_k. rho [R]: residual over surprisal, rho-hat_k. question [R]: labels.
-    A row without a positive loss and a finite rho is not a candidate: its score is NaN and it is left out of all sums.
+    loss [R]: length-normalised cross-entropy l_k. rho [R]: residual over surprisal, rho-hat_k. question
+    [R]: labels. A row without a positive loss and a finite rho is not a candidate: its score is NaN and it
+    is left out of all sums.
     """
     losses, rhos = np.asarray(loss, dtype=np.float64), np.asarray(rho, dtype=np.float64)
     codes, labels = encode(question)
@@ -36,7 +38,9 @@ def learnability_score(loss: npt.ArrayLike, rho: npt.ArrayLike, question: Labels
 
 
 def rate(gram: Floats, losses: Floats, q: Floats) -> Floats:
-    """ρ(q) = qᵀGq / ℓᵀq, eq. (2) in the form of eq. (ND-def), for q [..., K], the Gram matrix G [K, K] and the losses ℓ [K]."""
+    """ρ(q) = qᵀGq / ℓᵀq, eq. (2) in the form of eq. (ND-def), for q [..., K], the Gram matrix G [K, K] and
+    the losses ℓ [K].
+    """
     return np.asarray(np.einsum("...i,ij,...j->...", q, gram, q, optimize=True) / (q @ losses))
 
 
@@ -52,7 +56,9 @@ def uniform(K: int) -> Floats:
 
 
 def exact_score(gram: Floats, losses: Floats) -> Floats:
-    """g* = ∇ρ(p), eq. (gstar-closed): g*_k = (2 g_kᵀḡ - ρ(p) ℓ_k) / ℓ̄. Its mean is ρ(p), because ρ is homogeneous."""
+    """g* = ∇ρ(p), eq. (gstar-closed): g*_k = (2 g_kᵀḡ - ρ(p) ℓ_k) / ℓ̄. Its mean is ρ(p), because ρ is
+    homogeneous.
+    """
     return rate_gradient(gram, losses, uniform(len(losses)))
 
 

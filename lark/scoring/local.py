@@ -1,18 +1,21 @@
-"""Local Naturalness, exactly (paper, App. C.2; decision 14): each step's likelihood given the prompt and the m steps before it.
+"""Local Naturalness, exactly (paper, App. C.2; decision 14): each step's likelihood given the prompt and
+the m steps before it.
 
-Blocks. Step j is scored in a separate sequence, the prompt and steps j-m ... j, with positions as if nothing had been left
-out. Sorted by j modulo m+1, these blocks are the m+1 partitions of the response in the paper's account: each partition
-contains every token once, each step is the last of one block, and only that last step is projected to the vocabulary. The
-context of the first m+1 steps contains everything before them, so one block scores them all. A response of n tokens therefore
-costs less than (m+1) n, and its prompt is run once.
+Blocks. Step j is scored in a separate sequence, the prompt and steps j-m ... j, with positions as if
+nothing had been left out. Sorted by j modulo m+1, these blocks are the m+1 partitions of the response in
+the paper's account: each partition contains every token once, each step is the last of one block, and only
+that last step is projected to the vocabulary. The context of the first m+1 steps contains everything before
+them, so one block scores them all. A response of n tokens therefore costs less than (m+1) n, and its prompt
+is run once.
 
-The prompt's keys and values are the same in all blocks of all candidates of a question. They are computed once for the
-candidates in a shard, and every batch of blocks continues from a copy of them. A test at start-up decides whether a model can
-do this; if it cannot, each block is run after the full prompt, which is slower and gives the same numbers.
+The prompt's keys and values are the same in all blocks of all candidates of a question. They are computed
+once for the candidates in a shard, and every batch of blocks continues from a copy of them. A test at
+start-up decides whether a model can do this; if it cannot, each block is run after the full prompt, which
+is slower and gives the same numbers.
 
-Steps and tokens. The response is tokenised once, as for every other method, and split into steps by its characters
-(lark/scoring/sentences.py). Every token belongs to exactly one step (`token_steps`), the end of the turn to the last. Text that
-truncation cuts off belongs to no step.
+Steps and tokens. The response is tokenised once, as for every other method, and split into steps by its
+characters (lark/scoring/sentences.py). Every token belongs to exactly one step (`token_steps`), the end of
+the turn to the last. Text that truncation cuts off belongs to no step.
 """
 
 import copy
@@ -39,7 +42,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Block:
-    """Tokens `start` to `stop` of a response, run as one sequence after the prompt; those from `scored` on are scored."""
+    """Tokens `start` to `stop` of a response, run as one sequence after the prompt; those from `scored` on
+    are scored.
+    """
 
     start: int
     scored: int
@@ -77,7 +82,10 @@ class LocalScorer:
         self.continues = can_continue(student)
 
     def surprisals(
-        self, group: Sequence[Encoded], steps: Sequence[Sequence[int]], advance: Callable[[float], object] = lambda share: None
+        self,
+        group: Sequence[Encoded],
+        steps: Sequence[Sequence[int]],
+        advance: Callable[[float], object] = lambda share: None,
     ) -> list[np.ndarray]:
         """Each response token's surprisal in its local context, for trajectories that share their prompt.
 
@@ -92,7 +100,10 @@ class LocalScorer:
         cache = prompt_cache(self.student, prompt) if shared else None
         for batch in batches(sizes, self.budget, padded=shared or not self.student.packs):
             chosen = [todo[i] for i in batch]
-            sequences = [group[index].ids[len(prompt) + block.start : len(prompt) + block.stop] for index, block in chosen]
+            sequences = [
+                group[index].ids[len(prompt) + block.start : len(prompt) + block.stop]
+                for index, block in chosen
+            ]
             scored = [block.scored - block.start for _, block in chosen]
             values = self._run(prompt, cache, sequences, scored)
             for (index, block), surprisal in zip(chosen, values, strict=True):
@@ -102,7 +113,11 @@ class LocalScorer:
 
     @torch.no_grad()
     def _run(
-        self, prompt: Sequence[int], cache: DynamicCache | None, sequences: Sequence[Sequence[int]], scored: list[int]
+        self,
+        prompt: Sequence[int],
+        cache: DynamicCache | None,
+        sequences: Sequence[Sequence[int]],
+        scored: list[int],
     ) -> Iterator[np.ndarray]:
         """Surprisals of the tokens from `scored` on of each sequence that follows the prompt."""
         if cache is None:
@@ -115,15 +130,22 @@ class LocalScorer:
             return
         hidden = continued(self.student, cache, prompt[-1], sequences)
         # Position 0 is the prompt's last token, so position i predicts the sequence's token i.
-        rows = [hidden[row, first : len(ids)] for row, (ids, first) in enumerate(zip(sequences, scored, strict=True))]
-        targets = torch.tensor([token for ids, first in zip(sequences, scored, strict=True) for token in ids[first:]])
+        rows = [
+            hidden[row, first : len(ids)]
+            for row, (ids, first) in enumerate(zip(sequences, scored, strict=True))
+        ]
+        targets = torch.tensor(
+            [token for ids, first in zip(sequences, scored, strict=True) for token in ids[first:]]
+        )
         surprisal = token_statistics(torch.cat(rows), targets.to(hidden.device), self.student.head).surprisal
         yield from (part.double().cpu().numpy() for part in surprisal.split([len(row) for row in rows]))
 
 
 @torch.no_grad()
 def prompt_cache(student: Student, prompt: Sequence[int]) -> DynamicCache:
-    """Keys and values of the prompt without its last token, whose hidden state predicts the first response token."""
+    """Keys and values of the prompt without its last token, whose hidden state predicts the first response
+    token.
+    """
     cache = DynamicCache(config=student.model.config)
     ids = torch.tensor([prompt[:-1]], device=student.head.weight.device)
     _run_with(student, cache, ids)
@@ -131,7 +153,9 @@ def prompt_cache(student: Student, prompt: Sequence[int]) -> DynamicCache:
 
 
 def continued(student: Student, cache: DynamicCache, last: int, sequences: Sequence[Sequence[int]]) -> Tensor:
-    """[sequences, longest, d] Hidden states of the prompt's last token followed by each sequence, padded on the right."""
+    """[sequences, longest, d] Hidden states of the prompt's last token followed by each sequence, padded on
+    the right.
+    """
     own = copy.deepcopy(cache)
     own.batch_repeat_interleave(len(sequences))
     # The last token of a sequence predicts nothing that is scored.
@@ -147,7 +171,9 @@ def _run_with(student: Student, cache: DynamicCache, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def can_continue(student: Student) -> bool:
-    """Whether blocks that continue from the prompt's keys get the same hidden states as after the full prompt."""
+    """Whether blocks that continue from the prompt's keys get the same hidden states as after the full
+    prompt.
+    """
     device, vocabulary = student.head.weight.device, student.head.vocabulary
     prompt = [i % vocabulary for i in range(9)]
     sequences = [[(7 * i + j) % vocabulary for i in range(size)] for j, size in enumerate((6, 11, 1))]
@@ -163,6 +189,9 @@ def can_continue(student: Student) -> bool:
         off = max(off, float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6)))
     tolerance = 1e-4 if student.head.weight.dtype in (torch.float32, torch.float64) else 5e-2
     if not off <= tolerance:
-        log.warning("Every block is run after the full prompt, which is slower: continuing from its keys is off by %.1e", off)
+        log.warning(
+            "Every block is run after the full prompt, which is slower: continuing from its keys is off by %.1e",
+            off,
+        )
         return False
     return True

@@ -1,8 +1,8 @@
 """The registry of selection methods. Each turns what is known about a trajectory into one score.
 
 A method is data plus one function. To add one: write its function here, add it to `METHODS`, and add
-`conf/method/<name>.yaml`. A method's options are keyword arguments of its function (`options:` in the YAML file). Functions see
-only candidates with at least one response token, in any order:
+`conf/method/<name>.yaml`. A method's options are keyword arguments of its function (`options:` in the YAML
+file). Functions see only candidates with at least one response token, in any order:
 
     question_id, candidate_id   always
     n_tokens                    |a_k|, response tokens                            always (lengths)
@@ -53,13 +53,17 @@ ENTROPY_TABLE = Kind("entropy", 1, "entropy.parquet")
 TOP50_TABLE = Kind("top50", 1, "top50.parquet")
 """Residuals over the 50 most likely tokens, which the scoring pass writes for methods that need them."""
 TOKENS = Kind("tokens", 2)
-"""Statistics of every token, which the scoring pass writes if `scoring.tokens` is set (lark/scoring/tokens.py)."""
+"""Statistics of every token, which the scoring pass writes if `scoring.tokens` is set
+(lark/scoring/tokens.py).
+"""
 TEXT_COLUMNS = ("words", "self_verification", "exploration", "granularity")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Data about every trajectory: the artifact that contains it (None: a file of the user) and its columns."""
+    """Data about every trajectory: the artifact that contains it (None: a file of the user) and its
+    columns.
+    """
 
     kind: Kind | None
     columns: tuple[str, ...]
@@ -82,7 +86,17 @@ SOURCES: dict[str, Source] = {
 }
 """The possible values of `Method.needs`."""
 RESERVED = frozenset(
-    {"method", "weighting", "budget", "teacher", "scores", "higher_is_better", "reverse", "share_weights", "whole_weights"}
+    {
+        "method",
+        "weighting",
+        "budget",
+        "teacher",
+        "scores",
+        "higher_is_better",
+        "reverse",
+        "share_weights",
+        "whole_weights",
+    }
 )
 """Names in a selection's fingerprint, which an option must not take."""
 
@@ -93,9 +107,13 @@ class Method:
 
     name: str
     needs: frozenset[str]
-    """Keys of SOURCES. `lengths` is always available: a candidate has at least one response token (decision 13)."""
+    """Keys of SOURCES. `lengths` is always available: a candidate has at least one response token (decision
+    13).
+    """
     function: Callable[..., Floats]
-    """Takes candidates, and options as keyword arguments. Returns one score per row, NaN or infinite where it is undefined."""
+    """Takes candidates, and options as keyword arguments. Returns one score per row, NaN or infinite where
+    it is undefined.
+    """
     higher_is_better: bool = True
 
     def score(self, trajectories: pd.DataFrame, options: Mapping[str, Any] | None = None) -> Floats:
@@ -108,7 +126,9 @@ class Method:
         }
         missing = sorted(wanted - set(trajectories.columns))
         if missing:
-            raise LarkError(f"method={self.name} needs the column(s) {', '.join(missing)}, which the scores lack.")
+            raise LarkError(
+                f"method={self.name} needs the column(s) {', '.join(missing)}, which the scores lack."
+            )
         arguments = self.check(options or {})
         candidate = trajectories["n_tokens"].to_numpy(dtype=np.float64, na_value=np.nan) > 0
         score = np.full(len(trajectories), np.nan)
@@ -121,7 +141,10 @@ class Method:
         """The options in the types that the function declares. Refuses those that it does not take."""
         for name in options:
             if name in RESERVED:
-                raise LarkError(f"method.options.{name}: an option cannot have this name; rename it in method={self.name}.")
+                raise LarkError(
+                    f"method.options.{name}: an option cannot have this name; rename it in"
+                    f" method={self.name}."
+                )
         return converted(options, self.function, self.name)
 
 
@@ -135,7 +158,9 @@ def loss(trajectories: pd.DataFrame) -> Floats:
 
 
 def rho(trajectories: pd.DataFrame) -> Floats:
-    """rho-hat_k = sum_t ||pi_t - e_y||^2 / sum_t -log p_t, Algorithm 1 line 4 (decision 1). Ablation, Section 5.3."""
+    """rho-hat_k = sum_t ||pi_t - e_y||^2 / sum_t -log p_t, Algorithm 1 line 4 (decision 1). Ablation,
+    Section 5.3.
+    """
     return _column(trajectories, "brier") / _column(trajectories, "nll")
 
 
@@ -145,9 +170,10 @@ def lark(trajectories: pd.DataFrame) -> Floats:
 
 
 def lark_top50(trajectories: pd.DataFrame) -> Floats:
-    """g-hat_k with the residual over the 50 most likely tokens, whose probabilities are scaled to a sum of 1, and the
-    exact loss. As in the authors' code (docs/authors-code.md), to measure what the approximation changes: `lark` is
-    exact and costs less."""
+    """g-hat_k with the residual over the 50 most likely tokens, whose probabilities are scaled to a sum of
+    1, and the exact loss. As in the authors' code (docs/authors-code.md), to measure what the approximation
+    changes: `lark` is exact and costs less.
+    """
     rho_top50 = _column(trajectories, "top50_residual") / _column(trajectories, "nll")
     return learnability_score(loss(trajectories), rho_top50, trajectories["question_id"])
 
@@ -165,12 +191,13 @@ def brier(trajectories: pd.DataFrame) -> Floats:
 def random(trajectories: pd.DataFrame, *, seed: int = 42) -> Floats:
     """Uniform in [0, 1): the top B are B candidates drawn without replacement (App. C.2).
 
-    A hash of (seed, question, candidate) instead of a generator's stream, so that a trajectory's draw depends neither on
-    the order of the rows nor on which other questions are in the pool.
+    A hash of (seed, question, candidate) instead of a generator's stream, so that a trajectory's draw
+    depends neither on the order of the rows nor on which other questions are in the pool.
     """
     keys = zip(trajectories["question_id"].tolist(), trajectories["candidate_id"].tolist(), strict=True)
     digests = b"".join(
-        hashlib.blake2b(f"{seed}\x1f{question}\x1f{candidate}".encode(), digest_size=8).digest() for question, candidate in keys
+        hashlib.blake2b(f"{seed}\x1f{question}\x1f{candidate}".encode(), digest_size=8).digest()
+        for question, candidate in keys
     )
     return (np.frombuffer(digests, dtype="<u8") >> 11).astype(np.float64) * 2.0**-53
 
@@ -188,8 +215,9 @@ def shortest(trajectories: pd.DataFrame) -> Floats:
 def medium_loss(trajectories: pd.DataFrame) -> Floats:
     """|l_k - median_i l_i| over the candidates of the question; lower is better.
 
-    Neither what the student already writes nor what is far from it. Marion et al. (2023, arXiv:2309.04564) find the middle of the
-    perplexity distribution best for pruning pretraining data; here the middle is that of the question's candidates.
+    Neither what the student already writes nor what is far from it. Marion et al. (2023, arXiv:2309.04564)
+    find the middle of the perplexity distribution best for pruning pretraining data; here the middle is
+    that of the question's candidates.
     """
     losses = loss(trajectories)
     median = pd.Series(losses).groupby(np.asarray(trajectories["question_id"])).transform("median")
@@ -197,38 +225,45 @@ def medium_loss(trajectories: pd.DataFrame) -> Floats:
 
 
 def correct_then_likely(trajectories: pd.DataFrame) -> Floats:
-    """c_k + exp(-l_k) with c_k = 1 for a correct trajectory, else 0: correct ones first, each group by its likelihood.
+    """c_k + exp(-l_k) with c_k = 1 for a correct trajectory, else 0: correct ones first, each group by its
+    likelihood.
 
-    Rejection sampling by the answer, as in STaR (Zelikman et al., 2022, arXiv:2203.14465), with GRAPE's order among what it keeps.
-    exp(-l_k), the geometric mean of the tokens' probabilities, is at most 1, so it never outweighs the answer. A trajectory that
-    nobody has judged counts as not correct.
+    Rejection sampling by the answer, as in STaR (Zelikman et al., 2022, arXiv:2203.14465), with GRAPE's
+    order among what it keeps. exp(-l_k), the geometric mean of the tokens' probabilities, is at most 1, so
+    it never outweighs the answer. A trajectory that nobody has judged counts as not correct.
     """
     return (_column(trajectories, "correct") == 1) + np.exp(-loss(trajectories))
 
 
 def ifd(trajectories: pd.DataFrame) -> Floats:
-    """IFD_k = l_k / l_k(without the prompt), Instruction-Following Difficulty (Li et al., 2024, arXiv:2308.12032).
+    """IFD_k = l_k / l_k(without the prompt), Instruction-Following Difficulty (Li et al., 2024,
+    arXiv:2308.12032).
 
-    High: the prompt hardly helps the student to write the response. From 1 on it does not help at all, and the source removes
-    these responses; here they rank after all others, the smallest excess first, with the score 1 - IFD.
+    High: the prompt hardly helps the student to write the response. From 1 on it does not help at all, and
+    the source removes these responses; here they rank after all others, the smallest excess first, with the
+    score 1 - IFD.
     """
     ratio = _column(trajectories, "nll") / _column(trajectories, "unprompted_nll")
     return np.where(ratio < 1, ratio, 1 - ratio)
 
 
 def rule_quality(trajectories: pd.DataFrame) -> Floats:
-    """0.30 z(words) + 0.20 z(self-verification) + 0.25 z(exploration) + 0.25 z(granularity), LIMO-style (App. C.2)."""
+    """0.30 z(words) + 0.20 z(self-verification) + 0.25 z(exploration) + 0.25 z(granularity), LIMO-style
+    (App. C.2).
+    """
     length, check, explore, granularity = (
         z_score(_column(trajectories, name), trajectories["question_id"]) for name in TEXT_COLUMNS
     )
-    # Written out: a matrix product may round a row differently depending on its position, which would then break ties.
+    # Written out: a matrix product may round a row differently depending on its position, which would then
+    # break ties.
     return 0.30 * length + 0.20 * check + 0.25 * explore + 0.25 * granularity
 
 
 def z_score(values: Floats, question: Labels) -> Floats:
     """[R] (x - mean) / std within each question, 0 where all candidates are equal.
 
-    This is the population standard deviation. The sample's would scale a question's scores by one factor and select the same.
+    This is the population standard deviation. The sample's would scale a question's scores by one factor
+    and select the same.
     """
     codes, labels = encode(question)
     order = np.lexsort((values, codes))
@@ -264,16 +299,18 @@ def rsr(trajectories: pd.DataFrame) -> Floats:
 
 
 def entropy(trajectories: pd.DataFrame) -> Floats:
-    """1/|a_k| sum_t H(pi_t) with H = -sum_v p(v) log p(v) (Shannon, 1948): the student's mean uncertainty over the response.
+    """1/|a_k| sum_t H(pi_t) with H = -sum_v p(v) log p(v) (Shannon, 1948): the student's mean uncertainty
+    over the response.
 
-    Unlike the loss, it does not depend on which token the teacher wrote. That higher is better is a choice: it selects the
-    responses along which the student is least certain.
+    Unlike the loss, it does not depend on which token the teacher wrote. That higher is better is a choice:
+    it selects the responses along which the student is least certain.
     """
     return _column(trajectories, "entropy")
 
 
 def renyi2(trajectories: pd.DataFrame) -> Floats:
-    """1/|a_k| sum_t H_2(pi_t) with H_2 = -log sum_v p(v)^2 (Rényi, 1961), which counts the likely tokens and ignores the tail.
+    """1/|a_k| sum_t H_2(pi_t) with H_2 = -log sum_v p(v)^2 (Rényi, 1961), which counts the likely tokens
+    and ignores the tail.
 
     That higher is better is a choice, as for `entropy`.
     """
@@ -281,32 +318,38 @@ def renyi2(trajectories: pd.DataFrame) -> Floats:
 
 
 def lark_gram(trajectories: pd.DataFrame) -> Floats:
-    """g*_k = (2 g_k·g-bar - rho(p) l_k) / l-bar, eq. (gstar-closed), from sketched gradients g_k of a forward pass alone.
+    """g*_k = (2 g_k·g-bar - rho(p) l_k) / l-bar, eq. (gstar-closed), from sketched gradients g_k of a
+    forward pass alone.
 
-    g_k: 1/n sum_t e_t x a_t for each output projection, with the gradient e_t behind the final norm in every layer, and the head's
-    1/n sum_t (pi_t - e_y) x h_t (lark/scoring/gradient_sketches.py). It estimates g* better than `lark`; that does not make it a
-    better selector.
+    g_k: 1/n sum_t e_t x a_t for each output projection, with the gradient e_t behind the final norm in
+    every layer, and the head's 1/n sum_t (pi_t - e_y) x h_t (lark/scoring/gradient_sketches.py). It
+    estimates g* better than `lark`; that does not make it a better selector.
     """
     return _column(trajectories, "g_gram")
 
 
 def lark_exact(trajectories: pd.DataFrame) -> Floats:
-    """g*_k = (2 g_k·g-bar - rho(p) l_k) / l-bar, eq. (gstar-closed), from sketches of the exact gradients g_k of the output
-    projections and the head. It estimates g* better than `lark`; that does not make it a better selector."""
+    """g*_k = (2 g_k·g-bar - rho(p) l_k) / l-bar, eq. (gstar-closed), from sketches of the exact gradients
+    g_k of the output projections and the head. It estimates g* better than `lark`; that does not make it a
+    better selector.
+    """
     return _column(trajectories, "g_exact")
 
 
 def gnorm(trajectories: pd.DataFrame) -> Floats:
     """||grad l_k||, the norm of the gradient (GraNd at the student's weights: Paul et al., 2021, arXiv:2107.07075), from the
-    sketches of `lark_exact`."""
+    sketches of `lark_exact`.
+    """
     return _column(trajectories, "gradient_norm")
 
 
 def less(trajectories: pd.DataFrame) -> Floats:
-    """cos(grad l_k, mean gradient of a validation set): LESS (Xia et al., 2024, arXiv:2402.04333), at one checkpoint.
+    """cos(grad l_k, mean gradient of a validation set): LESS (Xia et al., 2024, arXiv:2402.04333), at one
+    checkpoint.
 
-    The source trains adapters first, weights several of their checkpoints by the learning rate and preconditions gradients as Adam
-    does. Here gradients are those of plain descent at the student's own weights (`method.validation` sets what to compare with).
+    The source trains adapters first, weights several of their checkpoints by the learning rate and
+    preconditions gradients as Adam does. Here gradients are those of plain descent at the student's own
+    weights (`method.validation` sets what to compare with).
     """
     return _column(trajectories, "influence")
 
@@ -347,7 +390,8 @@ METHODS: dict[str, Method] = {
 
 
 def find_method(name: str, higher_is_better: bool = True, reverse: bool = False) -> Method:
-    """The method called `name`. `higher_is_better` applies only to `external`; the direction of the others is fixed.
+    """The method called `name`. `higher_is_better` applies only to `external`; the direction of the others
+    is fixed.
 
     `reverse`: the opposite direction (method.reverse=true).
     """

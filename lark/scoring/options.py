@@ -1,7 +1,7 @@
 """Options of a method: keyword-only arguments of its function. Their annotations say what users may type.
 
-A value is converted to its annotation before it is used and before it becomes part of a fingerprint, so that `2` and `2.0` are the
-same value of a `float`.
+A value is converted to its annotation before it is used and before it becomes part of a fingerprint, so
+that `2` and `2.0` are the same value of a `float`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from lark.errors import LarkError
 
-SUPPORTED = "int, float, str, bool, list[...], tuple[...], dict[str, ...], Literal[...], and unions of these and None"
+SUPPORTED = (
+    "int, float, str, bool, list[...], tuple[...], dict[str, ...], Literal[...], and unions of these and None"
+)
 
 
 class MisfitError(Exception):
@@ -20,16 +22,21 @@ class MisfitError(Exception):
 
 def converted(options: Mapping[str, Any], function: Callable[..., Any], method: str) -> dict[str, Any]:
     """The options in the types that the function declares. Refuses unknown, missing and wrong ones."""
-    known = {name: p for name, p in signature(function).parameters.items() if p.kind is Parameter.KEYWORD_ONLY}
+    known = {
+        name: p for name, p in signature(function).parameters.items() if p.kind is Parameter.KEYWORD_ONLY
+    }
     kinds = get_type_hints(function)
     for name, value in options.items():
         if name not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise LarkError(f"method.options.{name}={_typed(value)}: method={method} has no such option; {takes}.")
+            raise LarkError(
+                f"method.options.{name}={_typed(value)}: method={method} has no such option; {takes}."
+            )
     for name, parameter in known.items():
         if name not in options and parameter.default is Parameter.empty:
             raise LarkError(
-                f"method.options.{name} has no value, and method={method} needs it: add method.options.{name}=<value>."
+                f"method.options.{name} has no value, and method={method} needs it: add"
+                f" method.options.{name}=<value>."
             )
     try:
         return {name: fit(value, kinds.get(name, Any)) for name, value in options.items()}
@@ -49,7 +56,9 @@ def fits(value: Any, kind: Any) -> bool:
 
 
 def fit(value: Any, kind: Any) -> Any:
-    """The value in the type `kind`. Only whole numbers (to float) and lists (to tuple) are converted; other types are refused."""
+    """The value in the type `kind`. Only whole numbers (to float) and lists (to tuple) are converted; other
+    types are refused.
+    """
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, UnionType):
         return _member(value, arguments)
@@ -72,7 +81,9 @@ def _is(value: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
     if origin in (None, NoneType):
         return value is None
     if origin not in (Any, int, float, str, bool, list, tuple, Sequence, dict):
-        raise LarkError(f"An option of a method has the type {_named(origin)}, which is not supported: use {SUPPORTED}.")
+        raise LarkError(
+            f"An option of a method has the type {_named(origin)}, which is not supported: use {SUPPORTED}."
+        )
     return origin is Any or type(value) is origin
 
 
@@ -107,7 +118,9 @@ def _float(value: int) -> float:
 
 
 def _named(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
+    return (
+        kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
+    )
 
 
 def _typed(value: Any) -> str:

@@ -1,10 +1,11 @@
 """The gradient of each token's loss at the head, without holding all logits in memory.
 
-With h = W x the head's output, z the logits and r = (π - e_y) ⊙ dz/dh, one sweep over the vocabulary gives for each token: the
-surprisal, the gradient at the hidden state Wᵀr [d], which is one more product with the head, and a sketch of r itself [m].
+With h = W x the head's output, z the logits and r = (π - e_y) ⊙ dz/dh, one sweep over the vocabulary gives
+for each token: the surprisal, the gradient at the hidden state Wᵀr [d], which is one more product with the
+head, and a sketch of r itself [m].
 
-Tiles, and sums over the wrong tokens relative to their running maximum m, are those of statistics.py. Nothing cancels where π_y is
-close to 1:
+Tiles, and sums over the wrong tokens relative to their running maximum m, are those of statistics.py.
+Nothing cancels where π_y is close to 1:
 
     r = π_w (Σ_{v != y} (π_v / π_w) s_v e_v - s_y e_y),   π_w = 1 - π_y,   s_v = dz_v/dh_v  (1 for most models).
 
@@ -52,7 +53,9 @@ def head_residuals(hidden: Tensor, targets: Tensor, head: Head, fold: Fold) -> R
 
 
 class _Sweep:
-    """The state of T tokens in blocks: m, Σ exp(z_v - m), the gold logit, and both sums over the wrong tokens."""
+    """The state of T tokens in blocks: m, Σ exp(z_v - m), the gold logit, and both sums over the wrong
+    tokens.
+    """
 
     def __init__(self, hidden: Tensor, targets: Tensor, head: Head, fold: Fold) -> None:
         T, d, device = len(targets), hidden.shape[1], hidden.device
@@ -137,7 +140,9 @@ def _slope(rule: LogitRule, z: Tensor) -> Tensor | None:
 
 
 def _product(weights: Tensor, head: Tensor) -> Tensor:
-    """The product with the head's words in fp32, with factors in the head's precision where the device multiplies them directly."""
+    """The product with the head's words in fp32, with factors in the head's precision where the device
+    multiplies them directly.
+    """
     if mixes(head):
         return torch.mm(weights.to(head.dtype), head, out_dtype=torch.float32)
     return weights @ head

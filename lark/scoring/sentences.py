@@ -9,9 +9,9 @@ Steps partition the text: `"".join(split_steps(text)) == text`. A sentence ends
 The space between two sentences belongs to the second, as in the tokens of most vocabularies. If it belonged to the first,
 the token " Then" would be scored as the first sentence's last word.
 
-Nothing is split inside `$...$`, `$$...$$`, `\\(...\\)`, `\\[...\\]` and `\\begin...\\end`. A delimiter that is never
-closed opens no formula, and neither dollars nor `\\(` extend across a blank line, as in TeX: a stray `$` affects at most
-its paragraph.
+Nothing is split inside `$...$`, `$$...$$`, `\\(...\\)`, `\\[...\\]` and `\\begin...\\end`. A delimiter that
+is never closed opens no formula, and neither dollars nor `\\(` extend across a blank line, as in TeX: a
+stray `$` affects at most its paragraph.
 
 Every pattern is anchored or bounded, so time is linear in the length of the text.
 """
@@ -48,7 +48,24 @@ LONGEST_ABBREVIATION = 8
 DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")
 TITLES = frozenset({"Dr", "Mr", "Mrs", "Ms", "Prof", "St"})  # with a capital only: "5 ms." ends a sentence
 NEVER_LAST = frozenset(
-    {"e.g", "i.e", "eg", "ie", "cf", "vs", "viz", "resp", "approx", "w.r.t", "s.t", "fig", "figs", "eq", "eqs", "eqn"}
+    {
+        "e.g",
+        "i.e",
+        "eg",
+        "ie",
+        "cf",
+        "vs",
+        "viz",
+        "resp",
+        "approx",
+        "w.r.t",
+        "s.t",
+        "fig",
+        "figs",
+        "eq",
+        "eqs",
+        "eqn",
+    }
     | {"eqns", "thm", "lem", "prop", "cor", "def", "ch", "vol", "pp"}
 )
 NUMBERED = frozenset({"no", "nos", "sec", "ex", "p"})
@@ -94,11 +111,13 @@ def _partition(text: str, cuts: Sequence[int]) -> list[str]:
 
 
 def token_steps(offsets: Sequence[tuple[int, int]], steps: Sequence[str]) -> list[int]:
-    """The step number of each token of the response; `offsets` are the tokens' characters, from the tokenizer.
+    """The step number of each token of the response; `offsets` are the tokens' characters, from the
+    tokenizer.
 
-    A token belongs to the step of its first character. Tokens without characters belong to the last step if they end
-    the response (the end of the turn), and otherwise to the step of the token before them. Numbers never decrease and run
-    0, 1, 2, ... without gaps: a step in which no token begins is merged into the one before and has no number.
+    A token belongs to the step of its first character. Tokens without characters belong to the last step if
+    they end the response (the end of the turn), and otherwise to the step of the token before them. Numbers
+    never decrease and run 0, 1, 2, ... without gaps: a step in which no token begins is merged into the one
+    before and has no number.
     """
     if not len(offsets):
         return []
@@ -134,7 +153,9 @@ def _cuts(text: str) -> list[int]:
 
 
 def _ends_sentence(text: str, match: re.Match[str], end: int, step_start: int) -> bool:
-    """Whether the mark is the end of a sentence, and another follows on the line (a newline cuts by itself)."""
+    """Whether the mark is the end of a sentence, and another follows on the line (a newline cuts by
+    itself).
+    """
     after = _skip_space(text, end)
     if after in (end, len(text)) or text[after] in NEWLINES or text[after] in CONTINUES:
         return False
@@ -157,10 +178,11 @@ def _is_factorial(text: str, at: int) -> bool:
 
 
 def _is_full_stop(text: str, at: int, following: str, step_start: int) -> bool:
-    """Whether the single period at `at` ends a sentence; `following` is the next character that is not a space.
+    """Whether the single period at `at` ends a sentence; `following` is the next character that is not a
+    space.
 
-    A single letter before it is a variable ("the point A. Then"), not the initial of a name. A step that so far is only
-    a label ("1", "Step 2") continues.
+    A single letter before it is a variable ("the point A. Then"), not the initial of a name. A step that so
+    far is only a label ("1", "Step 2") continues.
     """
     if at - step_start <= LONGEST_LABEL and LABEL.fullmatch(text, step_start, at):
         return False
@@ -231,8 +253,8 @@ def _dollars(text: str, token: str, at: int, opened: dict[str, int], found: list
 def _closes_inline(text: str, begin: int, at: int, after: int) -> bool:
     """Whether the dollar at `at` can close the formula opened at `begin`, rather than belong to a price.
 
-    `$x$`: no space inside on either side, no digit after it, no bracket just opened. `$ x $`: a space inside on both
-    sides, on one line. So in "from $5 to $6" neither dollar closes anything.
+    `$x$`: no space inside on either side, no digit after it, no bracket just opened. `$ x $`: a space
+    inside on both sides, on one line. So in "from $5 to $6" neither dollar closes anything.
     """
     if text[after : after + 1].isdigit() or text[begin + 1].isspace() != text[at - 1].isspace():
         return False

@@ -1,8 +1,9 @@
 """Cut a pass over the pool into shards, and merge their results. No model code.
 
-A shard is a range of consecutive rows of the pool, so that it can be read without reading the rest. Shards have about equal
-cost and do not depend on the number of processes: a run that was started on one GPU can resume on eight. A shard's file is
-named after its rows: if `scoring.shard_tokens` has changed since, the file is ignored, never misread.
+A shard is a range of consecutive rows of the pool, so that it can be read without reading the rest. Shards
+have about equal cost and do not depend on the number of processes: a run that was started on one GPU can
+resume on eight. A shard's file is named after its rows: if `scoring.shard_tokens` has changed since, the
+file is ignored, never misread.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,21 +40,31 @@ from lark.store.part_files import intact, write_part
 from lark.work.operation import Counts, Job
 
 ROWS = {**dict.fromkeys(KEY, pa.string()), "n_tokens": pa.int64()}
-"""Columns that all results have in common with the lengths. Files of other origin have other types of text."""
+"""Columns that all results have in common with the lengths. Files of other origin have other types of text.
+"""
 LEAST_SHARDS = 16
 QUADRATIC = 1 / 20_000
-"""Cost of a trajectory of n tokens is n + n²/20,000: attention costs as much as the rest at about 20,000 tokens."""
+"""Cost of a trajectory of n tokens is n + n²/20,000: attention costs as much as the rest at about 20,000
+tokens.
+"""
 
 SKETCH_BYTES = 2**29
 """Memory for the sketched gradients of questions that are processed together (at least one question)."""
 BY_QUESTION = {kind.name: kind.file for kind in (GRAM_TABLE, EXACT_TABLE, FEATURES_TABLE)}
-"""Outputs of passes over whole questions. Their shards are not ranges of the pool's rows, and are named differently."""
+"""Outputs of passes over whole questions. Their shards are not ranges of the pool's rows, and are named
+differently.
+"""
 FILES = {
-    **{kind.name: kind.file for kind in (LENGTHS_TABLE, SCORES_TABLE, ENTROPY_TABLE, TOP50_TABLE, UNPROMPTED_TABLE)},
+    **{
+        kind.name: kind.file
+        for kind in (LENGTHS_TABLE, SCORES_TABLE, ENTROPY_TABLE, TOP50_TABLE, UNPROMPTED_TABLE)
+    },
     **{kind.name: kind.file for kind in (LOCAL_TABLE, TOKENS)},
     **BY_QUESTION,
 }
-"""The outputs of a pass, and the file that their shards are merged into; per-token statistics are too large for one file."""
+"""The outputs of a pass, and the file that their shards are merged into; per-token statistics are too large
+for one file.
+"""
 
 
 def cost(length: np.ndarray) -> np.ndarray:
@@ -62,7 +73,9 @@ def cost(length: np.ndarray) -> np.ndarray:
 
 
 def number(total: float, rows: int, shard_tokens: int) -> int:
-    """Shards of a pool of `total` cost: at least LEAST_SHARDS, unless they would be smaller than one forward pass on CPU."""
+    """Shards of a pool of `total` cost: at least LEAST_SHARDS, unless they would be smaller than one
+    forward pass on CPU.
+    """
     least = min(LEAST_SHARDS, ceil(total / CPU_TOKENS))
     return min(rows, max(least, ceil(total / shard_tokens)))
 
@@ -70,7 +83,9 @@ def number(total: float, rows: int, shard_tokens: int) -> int:
 def cut(costs: np.ndarray, shard_tokens: int) -> list[range]:
     """Ranges of rows of about equal cost."""
     wanted = number(float(costs.sum()), len(costs), shard_tokens)
-    edges = np.searchsorted(np.cumsum(costs), np.arange(1, wanted) * costs.sum() / max(wanted, 1), side="right")
+    edges = np.searchsorted(
+        np.cumsum(costs), np.arange(1, wanted) * costs.sum() / max(wanted, 1), side="right"
+    )
     bounds = [0, *np.unique(edges).tolist(), len(costs)]
     return [range(a, b) for a, b in pairwise(bounds) if a < b]
 
@@ -85,15 +100,19 @@ class Shards:
     costs: np.ndarray
     """[N] Estimated work."""
     expected: pa.Table
-    """The trajectories and their response tokens, in the order of the results: the pool's, unless there is an `order`."""
+    """The trajectories and their response tokens, in the order of the results: the pool's, unless there is
+    an `order`.
+    """
     order: np.ndarray | None = None
-    """[N] Rows of the pool, the candidates of each question together, for passes that need whole questions. Ranges of rows then
-    count in this order."""
+    """[N] Rows of the pool, the candidates of each question together, for passes that need whole questions.
+    Ranges of rows then count in this order.
+    """
 
     @classmethod
     def of(cls, lengths: Path, shard_tokens: int, blocks: int = 1, prompts: bool = True) -> "Shards":
-        """`lengths`: folder of the pool's token counts. `blocks`: runs of each response in short pieces (Local Naturalness).
-        `prompts`: whether the student reads them."""
+        """`lengths`: folder of the pool's token counts. `blocks`: runs of each response in short pieces
+        (Local Naturalness). `prompts`: whether the student reads them.
+        """
         kind = LENGTHS_TABLE
         table = pq.read_table(lengths / kind.file, columns=[*KEY, "n_prompt", "n_tokens"])
         run_on = prompts * table["n_prompt"].to_numpy() + blocks * table["n_tokens"].to_numpy()
@@ -132,7 +151,9 @@ class Shards:
         return frozenset(list(dict.fromkeys(self.questions))[:number])
 
     def only(self, questions: frozenset[str]) -> "Shards":
-        """The shards with trajectories of these questions: the same ranges, with no work for the other rows."""
+        """The shards with trajectories of these questions: the same ranges, with no work for the other
+        rows.
+        """
         kept = np.array([question in questions for question in self.questions])
         rows = [part for part in self.rows if kept[part.start : part.stop].any()]
         return replace(self, rows=rows, tokens=self.tokens * kept, costs=self.costs * kept)
@@ -148,7 +169,9 @@ class Shards:
         return float(self.costs[rows.start : rows.stop].sum())
 
     def missing(self, output: str, folder: Path, parts: Iterable[range]) -> set[range]:
-        """The shards that must still be computed: not those that exist, or were merged before the run was killed."""
+        """The shards that must still be computed: not those that exist, or were merged before the run was
+        killed.
+        """
         whole = FILES[output]
         if whole and intact(folder / whole, lambda table: _rows(table).equals(self.expected)):
             return set()
@@ -161,12 +184,15 @@ class Shards:
 
 
 ADDED = {ENTROPY_TABLE.name: {"nll"}}
-"""Columns that shards of earlier versions lack. Shards with different columns cannot be merged, so those of a run that was
-interrupted by the update are computed again."""
+"""Columns that shards of earlier versions lack. Shards with different columns cannot be merged, so those of
+a run that was interrupted by the update are computed again.
+"""
 
 
 def _rows(table: pa.Table) -> pa.Table:
-    """The trajectories of a result, with their response tokens. Of tokens' statistics: with the lengths of the lists."""
+    """The trajectories of a result, with their response tokens. Of tokens' statistics: with the lengths of
+    the lists.
+    """
     if tokens.EACH in table.column_names:
         table = table.select(KEY).append_column("n_tokens", pc.list_value_length(table[tokens.EACH]))
     return table.select(list(ROWS)).cast(pa.schema(ROWS.items()))
@@ -174,7 +200,9 @@ def _rows(table: pa.Table) -> pa.Table:
 
 def is_lengths(table: pa.Table, keys: pa.Table) -> bool:
     """Whether a table has the lengths of these trajectories."""
-    return {*ROWS, "truncated", "n_prompt"} <= set(table.column_names) and _rows(table).select(KEY).equals(keys)
+    return {*ROWS, "truncated", "n_prompt"} <= set(table.column_names) and _rows(table).select(KEY).equals(
+        keys
+    )
 
 
 def name(output: str, rows: range) -> str:
@@ -190,7 +218,10 @@ def read_rows(path: Path, rows: range, columns: list[str]) -> list[dict[str, Any
         there = group.rows
         if there.start < rows.stop and there.stop > rows.start:
             table = _group(group, stamp, tuple(columns))
-            lower, upper = max(rows.start, there.start) - there.start, min(rows.stop, there.stop) - there.start
+            lower, upper = (
+                max(rows.start, there.start) - there.start,
+                min(rows.stop, there.stop) - there.start,
+            )
             found += table.slice(lower, upper - lower).to_pylist()
     return found
 
@@ -222,10 +253,14 @@ def collect_lengths(job: Job, counts: Counts) -> Counts:
 
 
 def collect(job: Job, counts: Counts) -> Counts:
-    """Merge the shards of each output when all processes have finished. `counts` has the rows of each output's shards."""
+    """Merge the shards of each output when all processes have finished. `counts` has the rows of each
+    output's shards.
+    """
     rest = {key: value for key, value in counts.items() if key != "shards"}
     rows = {output: [range(*bounds) for bounds in shards] for output, shards in counts["shards"].items()}
-    return {output: {**rest, **finish(output, folder, rows[output])} for output, folder in job.outputs.items()}
+    return {
+        output: {**rest, **finish(output, folder, rows[output])} for output, folder in job.outputs.items()
+    }
 
 
 def finish(output: str, folder: Path, rows: list[range]) -> dict[str, int]:
@@ -242,7 +277,9 @@ def finish(output: str, folder: Path, rows: list[range]) -> dict[str, int]:
         return tokens.write_index(folder, parts)
     table = pd.read_parquet(folder / whole, columns=["n_tokens", "truncated"])
     if len(table) != rows[-1].stop:
-        raise LarkError(f"{folder / whole} has {len(table)} rows, but the pool has {rows[-1].stop}. Remove {folder}.")
+        raise LarkError(
+            f"{folder / whole} has {len(table)} rows, but the pool has {rows[-1].stop}. Remove {folder}."
+        )
     return {
         "trajectories": len(table),
         "tokens": int(table["n_tokens"].sum()),
@@ -253,15 +290,20 @@ def finish(output: str, folder: Path, rows: list[range]) -> dict[str, int]:
 def _present(parts: list[Path]) -> list[Path]:
     missing = [part.name for part in parts if not part.exists()]
     if missing:
-        raise LarkError(f"{parts[0].parent}: {len(missing)} of {len(parts)} shards are missing ({missing[0]}…). Run again.")
+        raise LarkError(
+            f"{parts[0].parent}: {len(missing)} of {len(parts)} shards are missing ({missing[0]}…). Run again."
+        )
     return parts
 
 
 def _merge(parts: list[Path], path: Path) -> None:
     tables = [pd.read_parquet(part) for part in parts]
     for part, table in zip(parts, tables, strict=True):
-        # Checksums cover the pages of a file, not the names of its columns. Joined, a damaged name would leave NaN.
+        # Checksums cover the pages of a file, not the names of its columns. Joined, a damaged name would
+        # leave NaN.
         if list(table.columns) != list(tables[-1].columns):
-            raise LarkError(f"{part} or {parts[-1].name} is damaged: their columns differ. Remove both and run again.")
+            raise LarkError(
+                f"{part} or {parts[-1].name} is damaged: their columns differ. Remove both and run again."
+            )
     whole = pd.concat(tables, ignore_index=True)
     write_part(pa.Table.from_pandas(whole, preserve_index=False), path, compression="snappy")

@@ -1,8 +1,9 @@
-"""Random sketches of gradients: linear maps S with E[SᵀS] = I, so that <Sx, Sy> is an unbiased estimate of <x, y>.
+"""Random sketches of gradients: linear maps S with E[SᵀS] = I, so that <Sx, Sy> is an unbiased estimate of
+<x, y>.
 
-The gradient of a matrix is a sum of outer products Σ_t δ_t ⊗ a_t. Sketched on both sides it is the small matrix Σ_t Sδ_t ⊗ Ra_t,
-which is computed without ever forming the large one. Signs come from a hash of the seed and the matrix's name, so a sketch
-depends neither on the batch nor on the process that computes it.
+The gradient of a matrix is a sum of outer products Σ_t δ_t ⊗ a_t. Sketched on both sides it is the small
+matrix Σ_t Sδ_t ⊗ Ra_t, which is computed without ever forming the large one. Signs come from a hash of the
+seed and the matrix's name, so a sketch depends neither on the batch nor on the process that computes it.
 """
 
 import hashlib
@@ -24,7 +25,9 @@ class Sizes:
 
 
 def signs(seed: int, name: str, *shape: int) -> Tensor:
-    """Random signs ±1, fp32. The bits are a hash, not a generator's: the same on every machine, in every version."""
+    """Random signs ±1, fp32. The bits are a hash, not a generator's: the same on every machine, in every
+    version.
+    """
     size = math.prod(shape)
     digest = hashlib.shake_256(f"{seed}\x1f{name}".encode()).digest(-(-size // 8))
     bits = np.unpackbits(np.frombuffer(digest, dtype=np.uint8), count=size)
@@ -33,7 +36,9 @@ def signs(seed: int, name: str, *shape: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Fold:
-    """S that adds up every `kept`-th entry with random signs (a count sketch), for a fraction of the cost of a matrix product."""
+    """S that adds up every `kept`-th entry with random signs (a count sketch), for a fraction of the cost
+    of a matrix product.
+    """
 
     sign: Tensor | None
     """[size], or None: the identity."""
@@ -47,7 +52,9 @@ class Fold:
         return cls(signs(seed, name, size).to(device), kept)
 
     def part(self, values: Tensor, start: int) -> Tensor:
-        """[R, kept] S applied to vectors that are zero outside of the entries from `start` on, which are `values` [R, C]."""
+        """[R, kept] S applied to vectors that are zero outside of the entries from `start` on, which are
+        `values` [R, C].
+        """
         stop = start + values.shape[1]
         if self.sign is None:
             return functional.pad(values.float(), (start, self.kept - stop))

@@ -1,29 +1,31 @@
-"""Per-token statistics of the student's predictions, exact over the whole vocabulary, without holding all logits in memory.
+"""Per-token statistics of the student's predictions, exact over the whole vocabulary, without holding all
+logits in memory.
 
-With z the logits at a position, y the token of the trajectory there (the gold token) and π = softmax(z), one sweep over
-the vocabulary gives everything that any forward-pass method needs: surprisal, residual ||π - e_y||², rank, and their
-relatives.
+With z the logits at a position, y the token of the trajectory there (the gold token) and π = softmax(z),
+one sweep over the vocabulary gives everything that any forward-pass method needs: surprisal, residual ||π -
+e_y||², rank, and their relatives.
 
-Tiles. Tokens × vocabulary is processed in tiles that fit in cache. The outer loop is over the vocabulary and the inner one
-over tokens, so that each part of the head is read from memory once. A tile is one matrix product and one reduction, which
-keeps six numbers per token. The reduction has three implementations behind one signature, `Absorb`: plain PyTorch, the
-same compiled, and a CUDA kernel. Entropies and the most likely tokens are added to the sweep only where they are asked for
-(distribution.py).
+Tiles. Tokens × vocabulary is processed in tiles that fit in cache. The outer loop is over the vocabulary
+and the inner one over tokens, so that each part of the head is read from memory once. A tile is one matrix
+product and one reduction, which keeps six numbers per token. The reduction has three implementations behind
+one signature, `Absorb`: plain PyTorch, the same compiled, and a CUDA kernel. Entropies and the most likely
+tokens are added to the sweep only where they are asked for (distribution.py).
 
 No cancellation. The sums run over the wrong tokens v != y only, relative to *their* running maximum m:
 
-    s1 = Σ exp(z_v - m),  s2 = Σ exp(2 (z_v - m)),  ω = m - z_y + log s1  (the log odds of "wrong" against "gold"),
-    surprisal = log(1 + e^ω),  π_y = 1/(1 + e^ω),  1 - π_y = 1/(1 + e^-ω),  Σ_{v != y} π_v² = (1 - π_y)² s2/s1²,
+    s1 = Σ exp(z_v - m),  s2 = Σ exp(2 (z_v - m)),  ω = m - z_y + log s1  (the log odds of "wrong" against
+    "gold"), surprisal = log(1 + e^ω),  π_y = 1/(1 + e^ω),  1 - π_y = 1/(1 + e^-ω),  Σ_{v != y} π_v² = (1 -
+    π_y)² s2/s1²,
 
-to full precision whether π_y is 1 - 1e-7 or 1e-30. A sum over all v would lose 1 - π_y, which determines the residual of
-a token that the student predicts well.
+to full precision whether π_y is 1 - 1e-7 or 1e-30. A sum over all v would lose 1 - π_y, which determines
+the residual of a token that the student predicts well.
 
-The gold logit. The rank compares z_y with logits in tiles that may come before y's own, so z_y is needed first; but a
-dot product h·w_y rounds differently from the tile's matrix product (90% of the time), which turns exact ties into
-differences. So z_y is first taken from the diagonal of a matrix product of the same kind, tokens × their own gold rows,
-which rounds as the tile does. When y's tile is processed, its value is read and compared bit for bit; a block of tokens
-in which any value differs (seen only in single-token calls) is swept again with the values read. Ranks and ties are
-therefore always those of the tile's logits.
+The gold logit. The rank compares z_y with logits in tiles that may come before y's own, so z_y is needed
+first; but a dot product h·w_y rounds differently from the tile's matrix product (90% of the time), which
+turns exact ties into differences. So z_y is first taken from the diagonal of a matrix product of the same
+kind, tokens × their own gold rows, which rounds as the tile does. When y's tile is processed, its value is
+read and compared bit for bit; a block of tokens in which any value differs (seen only in single-token
+calls) is swept again with the values read. Ranks and ties are therefore always those of the tile's logits.
 """
 
 import logging
@@ -46,24 +48,30 @@ Backend = Literal["auto", "torch", "eager", "triton"]
 Absorb = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 """(logits [R, C], targets [R], gold [R], state [6, R]): add a tile to the state in place.
 
-`targets` count from the tile's first word and may be outside the tile. `gold` is the logit that the rank compares with.
-The state is (m, s1, s2, #{v != y: z_v > gold}, #{v != y: z_v = gold}, z_y), in fp64 so that rounding does not add up over
-tiles."""
+`targets` count from the tile's first word and may be outside the tile. `gold` is the logit that the rank
+compares with. The state is (m, s1, s2, #{v != y: z_v > gold}, #{v != y: z_v = gold}, z_y), in fp64 so that
+rounding does not add up over tiles.
+"""
 
 CPU_TILE = 1024
-"""Tokens and words of a tile on a CPU: 4 MiB of logits, which stay in cache, and a matrix product as fast as the whole
-one. The fastest of nine shapes from 256 × 1,024 to 2,048 × 1,024, within noise, compiled and not compiled."""
+"""Tokens and words of a tile on a CPU: 4 MiB of logits, which stay in cache, and a matrix product as fast
+as the whole one. The fastest of nine shapes from 256 × 1,024 to 2,048 × 1,024, within noise, compiled and
+not compiled.
+"""
 
 GPU_TILE = (4096, 8192)
 """Tokens and words of a tile of the CUDA kernel: 128 MiB of logits."""
 
 CPU_GOLD = 256
-"""Tokens × gold rows in the product whose diagonal is z_y. With 1,024 it would cost 2% of a head of 49,152 words."""
+"""Tokens × gold rows in the product whose diagonal is z_y. With 1,024 it would cost 2% of a head of 49,152
+words.
+"""
 
 COMPILE_FROM = 16_384
-"""Smallest vocabulary for which "auto" compiles: below it, the head is so cheap that compiling (up to 20 s once) costs
-more. A call with fewer tokens than one tile is not compiled either: a compiled tile has a fixed shape, and the padding
-would cost more."""
+"""Smallest vocabulary for which "auto" compiles: below it, the head is so cheap that compiling (up to 20 s
+once) costs more. A call with fewer tokens than one tile is not compiled either: a compiled tile has a fixed
+shape, and the padding would cost more.
+"""
 
 
 @dataclass(frozen=True)
@@ -116,11 +124,14 @@ def _even(n: int, limit: int) -> int:
 
 
 @torch.no_grad()
-def token_statistics(hidden: Tensor, targets: Tensor, head: Head, backend: Backend = "auto") -> TokenStatistics:
-    """Statistics of the tokens `targets` [T] as predicted from the hidden states `hidden` [T, d] before them.
+def token_statistics(
+    hidden: Tensor, targets: Tensor, head: Head, backend: Backend = "auto"
+) -> TokenStatistics:
+    """Statistics of the tokens `targets` [T] as predicted from the hidden states `hidden` [T, d] before
+    them.
 
-    Backends differ in speed only: "eager"; "torch", which compiles the reduction and falls back to eager where that
-    fails; "triton" on a GPU; "auto" picks.
+    Backends differ in speed only: "eager"; "torch", which compiles the reduction and falls back to eager
+    where that fails; "triton" on a GPU; "auto" picks.
     """
     return tiled_statistics(hidden, targets, head, _tiling(backend, hidden, head))
 
@@ -129,7 +140,9 @@ def token_statistics(hidden: Tensor, targets: Tensor, head: Head, backend: Backe
 def detailed_statistics(
     hidden: Tensor, targets: Tensor, head: Head, n_alternatives: int, backend: Backend = "auto"
 ) -> DetailedStatistics:
-    """The same with entropies and the `n_alternatives` most likely tokens (0: none), at most as many as the vocabulary has."""
+    """The same with entropies and the `n_alternatives` most likely tokens (0: none), at most as many as the
+    vocabulary has.
+    """
     return tiled_details(hidden, targets, head, n_alternatives, _tiling(backend, hidden, head))
 
 
@@ -140,17 +153,25 @@ def tiled_statistics(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling
     return _statistics(_swept(hidden, targets, head, tiling), head, tiling)
 
 
-def tiled_details(hidden: Tensor, targets: Tensor, head: Head, n_alternatives: int, tiling: Tiling) -> DetailedStatistics:
+def tiled_details(
+    hidden: Tensor, targets: Tensor, head: Head, n_alternatives: int, tiling: Tiling
+) -> DetailedStatistics:
     """`detailed_statistics` with a given tiling."""
     check_inputs(hidden, targets, head)
     tiling = tiling.fitted(len(targets), head.vocabulary)
     n_blocks = -(-len(targets) // tiling.rows)
-    collector = Collector(n_blocks, tiling.rows, min(n_alternatives, head.vocabulary), hidden.device, tiling.weigh)
+    collector = Collector(
+        n_blocks, tiling.rows, min(n_alternatives, head.vocabulary), hidden.device, tiling.weigh
+    )
     state = _swept(hidden, targets, head, tiling, collector)
-    return DetailedStatistics(**vars(_statistics(state, head, tiling)), **vars(collector.finish(state, targets)))
+    return DetailedStatistics(
+        **vars(_statistics(state, head, tiling)), **vars(collector.finish(state, targets))
+    )
 
 
-def _swept(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling, collector: Collector | None = None) -> Tensor:
+def _swept(
+    hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling, collector: Collector | None = None
+) -> Tensor:
     """The state [6, T] of all tokens, compared with the tiles' own gold logits (module docstring)."""
     blocks = [slice(i, min(i + tiling.rows, len(targets))) for i in range(0, len(targets), tiling.rows)]
     gold = hidden.new_empty(len(targets), dtype=torch.float32)
@@ -167,18 +188,23 @@ def _swept(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling, collecto
 
 
 def _statistics(state: Tensor, head: Head, tiling: Tiling) -> TokenStatistics:
-    # Columns that hold -inf without being masked by the model: the padding of the last tile, and the gold token's own.
+    # Columns that hold -inf without being masked by the model: the padding of the last tile, and the gold
+    # token's own.
     statistics = _finish(state, n_masked=-head.vocabulary % tiling.columns + 1)
     _check_bounds(statistics, head)
     return statistics
 
 
 def absorb_tile(logits: Tensor, targets: Tensor, gold: Tensor, state: Tensor) -> None:
-    """`Absorb` in plain PyTorch. Gold logits are moved from the tile to the state, so that only wrong ones are reduced."""
+    """`Absorb` in plain PyTorch. Gold logits are moved from the tile to the state, so that only wrong ones
+    are reduced.
+    """
     _absorb(_reduce, logits, targets, gold, state)
 
 
-def _absorb(reduce: Callable[..., Tensor], logits: Tensor, targets: Tensor, gold: Tensor, state: Tensor) -> None:
+def _absorb(
+    reduce: Callable[..., Tensor], logits: Tensor, targets: Tensor, gold: Tensor, state: Tensor
+) -> None:
     here = (targets >= 0) & (targets < logits.shape[1])
     column = targets.clamp(0, logits.shape[1] - 1)[:, None]
     value = logits.gather(1, column)[:, 0]
@@ -190,8 +216,8 @@ def _absorb(reduce: Callable[..., Tensor], logits: Tensor, targets: Tensor, gold
 def _reduce(logits: Tensor, gold: Tensor, state: Tensor) -> Tensor:
     """The first five numbers of the state with a tile of wrong tokens' logits added.
 
-    Comparisons go to fp32 directly: in eager mode a sum over bool is four times as slow. All temporaries are local, so
-    that the compiler fuses them away.
+    Comparisons go to fp32 directly: in eager mode a sum over bool is four times as slow. All temporaries
+    are local, so that the compiler fuses them away.
     """
     m, s1, s2, above, ties = state.unbind()
     new_m = torch.maximum(m.float(), logits.amax(1))
@@ -210,7 +236,9 @@ def _reduce(logits: Tensor, gold: Tensor, state: Tensor) -> Tensor:
 
 
 def _tiling(backend: Backend, hidden: Tensor, head: Head) -> Tiling:
-    """The tiles of a backend. On a GPU they are large, for few launches: 128 MiB, after 64 MiB for the gold logits."""
+    """The tiles of a backend. On a GPU they are large, for few launches: 128 MiB, after 64 MiB for the gold
+    logits.
+    """
     if backend == "auto":
         worth_compiling = head.vocabulary >= COMPILE_FROM and len(hidden) >= CPU_TILE
         compiles = _kernel_runs(hidden.device) if hidden.is_cuda else worth_compiling
@@ -227,21 +255,31 @@ def _tiling(backend: Backend, hidden: Tensor, head: Head) -> Tiling:
 
 @cache
 def _kernel_runs(device: torch.device) -> bool:
-    """Whether the CUDA kernel can be compiled and run on this device, tried once on one row. Triton needs a C compiler."""
-    logits, target = torch.zeros(1, GPU_TILE[1], device=device), torch.zeros(1, dtype=torch.int64, device=device)
+    """Whether the CUDA kernel can be compiled and run on this device, tried once on one row. Triton needs a
+    C compiler.
+    """
+    logits, target = (
+        torch.zeros(1, GPU_TILE[1], device=device),
+        torch.zeros(1, dtype=torch.int64, device=device),
+    )
     try:
         from lark.scoring import triton_kernel  # noqa: PLC0415
 
         triton_kernel.absorb_tile(logits, target, logits[:, 0].clone(), _new_states(1, 1, device)[0])
     except Exception as error:  # the compiler's failures have no common type
-        log.warning("Scoring runs without its Triton kernel, on PyTorch alone, which is slower: %s", first_line(error)[:200])
+        log.warning(
+            "Scoring runs without its Triton kernel, on PyTorch alone, which is slower: %s",
+            first_line(error)[:200],
+        )
         return False
     return True
 
 
 @cache
 def _compiled() -> Tiling | None:
-    """The CPU tiling with a reduction compiled for its one shape, tried once; None where it cannot be compiled."""
+    """The CPU tiling with a reduction compiled for its one shape, tried once; None where it cannot be
+    compiled.
+    """
     reduce = torch.compile(_reduce, fullgraph=True, dynamic=False)
     state = _new_states(1, CPU_TILE, torch.device("cpu"))[0]
     try:
@@ -258,7 +296,9 @@ def log_uncompiled(error: Exception) -> None:
 
 
 def _new_states(n_blocks: int, rows: int, device: torch.device) -> Tensor:
-    """[n_blocks, 6, rows]. m starts at the lowest finite number: with masked logits, -inf - -inf would be NaN."""
+    """[n_blocks, 6, rows]. m starts at the lowest finite number: with masked logits, -inf - -inf would be
+    NaN.
+    """
     states = torch.zeros(n_blocks, 6, rows, device=device, dtype=torch.float64)
     states[:, 0] = torch.finfo(torch.float32).min
     states[:, 5] = torch.nan
@@ -266,7 +306,12 @@ def _new_states(n_blocks: int, rows: int, device: torch.device) -> Tensor:
 
 
 def _sweep(
-    hidden: Tensor, targets: Tensor, gold: Tensor, head: Head, tiling: Tiling, collector: Collector | None = None
+    hidden: Tensor,
+    targets: Tensor,
+    gold: Tensor,
+    head: Head,
+    tiling: Tiling,
+    collector: Collector | None = None,
 ) -> Tensor:
     """The state [6, T] of all tokens after all tiles. `collector`: sees every tile too."""
     T, rows, columns = len(targets), tiling.rows, tiling.columns
@@ -290,7 +335,9 @@ def _sweep(
 
 
 def _finish(state: Tensor, n_masked: int) -> TokenStatistics:
-    """From sums over the wrong tokens to the statistics (module docstring), in fp64: T numbers cost nothing."""
+    """From sums over the wrong tokens to the statistics (module docstring), in fp64: T numbers cost
+    nothing.
+    """
     m, s1, s2, above, ties, gold = state
     log_odds = m - gold + s1.log()
     p_gold, p_wrong = torch.sigmoid(-log_odds), torch.sigmoid(log_odds)
@@ -312,8 +359,8 @@ def check_inputs(hidden: Tensor, targets: Tensor, head: Head) -> None:
     T, d = hidden.shape
     if targets.shape != (T,) or d != head.weight.shape[1]:
         raise LarkError(
-            f"Hidden states {list(hidden.shape)}, targets {list(targets.shape)} and LM head {list(head.weight.shape)} "
-            "do not match: expected [T, d], [T] and [V, d]."
+            f"Hidden states {list(hidden.shape)}, targets {list(targets.shape)} and LM head"
+            f" {list(head.weight.shape)} do not match: expected [T, d], [T] and [V, d]."
         )
     lowest, highest = (int(targets.min()), int(targets.max())) if T else (0, 0)
     if lowest < 0 or highest >= head.vocabulary:
@@ -340,6 +387,7 @@ def check_bounds(ok: Tensor) -> None:
     if not bool(ok.all()):
         bad = (~ok).nonzero()[:, 0]
         raise LarkError(
-            f"The student's logits or hidden states are not finite (NaN or infinite) for {len(bad)} of {len(ok)} "
-            f"tokens, the first at position {int(bad[0])}. Check the checkpoint, or load it in bfloat16 or float32."
+            f"The student's logits or hidden states are not finite (NaN or infinite) for {len(bad)} of"
+            f" {len(ok)} tokens, the first at position {int(bad[0])}. Check the checkpoint, or load it in"
+            " bfloat16 or float32."
         )

@@ -1,8 +1,9 @@
 """The residual stream of a decoder: which matrices write to it, and the norm that reads it last.
 
-`method=lark_gram` takes the gradient behind the final norm as the gradient at every layer. That is an approximation of a model
-whose stream is the sum of what its layers write, x_L = x_0 + Σ_l (o_proj + down_proj), and the wrong number for any other. So the
-sum is checked on a few tokens before anything is scored.
+`method=lark_gram` takes the gradient behind the final norm as the gradient at every layer. That is an
+approximation of a model whose stream is the sum of what its layers write, x_L = x_0 + Σ_l (o_proj +
+down_proj), and the wrong number for any other. So the sum is checked on a few tokens before anything is
+scored.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +28,9 @@ WRITERS = ("o_proj", "down_proj")
 
 
 def output_projections(model: "PreTrainedModel", method: str) -> dict[str, Linear]:
-    """The matrices that write to the residual stream, by name, in order of depth. Refuses a model that has others."""
+    """The matrices that write to the residual stream, by name, in order of depth. Refuses a model that has
+    others.
+    """
     layers = getattr(model.base_model, "layers", None)
     found: dict[str, Linear] = {}
     for number, layer in enumerate(layers if isinstance(layers, nn.ModuleList) else ()):
@@ -35,7 +38,11 @@ def output_projections(model: "PreTrainedModel", method: str) -> dict[str, Linea
         for writer in WRITERS:
             own = [name for name in linear if name.rpartition(".")[2] == writer]
             if len(own) != 1:
-                raise LarkError(_refused(model, method, f"layer {number} has {len(own)} projections called {writer}, not one"))
+                raise LarkError(
+                    _refused(
+                        model, method, f"layer {number} has {len(own)} projections called {writer}, not one"
+                    )
+                )
             found[f"{number}.{own[0]}"] = linear[own[0]]
     if not found:
         raise LarkError(_refused(model, method, "it has no list of decoder layers called `layers`"))
@@ -45,21 +52,26 @@ def output_projections(model: "PreTrainedModel", method: str) -> dict[str, Linea
 
 
 def final_norm(model: "PreTrainedModel", writers: dict[str, Linear], method: str) -> nn.Module:
-    """The norm between the residual stream and the head. Refuses a model in which the stream is not the sum of its writers."""
+    """The norm between the residual stream and the head. Refuses a model in which the stream is not the sum
+    of its writers.
+    """
     norm = getattr(model.base_model, "norm", None)
     if not isinstance(norm, nn.Module) or "RMSNorm" not in type(norm).__name__:
         raise LarkError(_refused(model, method, "its last norm is not an RMSNorm called `norm`"))
     off = _probe(model, norm, writers)
     if not off <= (1e-4 if model.dtype in (torch.float32, torch.float64) else 5e-2):
-        why = f"its layers do more than add the output of {' and '.join(WRITERS)} to their input (the sum is off by {off:.1e})"
+        why = (
+            f"its layers do more than add the output of {' and '.join(WRITERS)} to their input (the sum is"
+            f" off by {off:.1e})"
+        )
         raise LarkError(_refused(model, method, why))
     return norm
 
 
 def _refused(model: "PreTrainedModel", method: str, why: str) -> str:
     return (
-        f"method={method} cannot score {type(model).__name__}: {why}. It is made for decoders such as Llama, Qwen and Mistral. "
-        "Choose another method, such as lark."
+        f"method={method} cannot score {type(model).__name__}: {why}. It is made for decoders such as Llama,"
+        " Qwen and Mistral. Choose another method, such as lark."
     )
 
 
@@ -74,8 +86,9 @@ class _Seen:
 
 @torch.no_grad()
 def _probe(model: "PreTrainedModel", norm: nn.Module, writers: dict[str, Linear]) -> float:
-    """Largest difference between the input of the final norm and the sum of what was written, in units of the largest entry;
-    infinite if the norm's output is not the last hidden state."""
+    """Largest difference between the input of the final norm and the sum of what was written, in units of
+    the largest entry; infinite if the norm's output is not the last hidden state.
+    """
     seen = _Seen()
 
     def first(_module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -94,7 +107,9 @@ def _probe(model: "PreTrainedModel", norm: nn.Module, writers: dict[str, Linear]
         *(writer.register_forward_hook(written) for writer in writers.values()),
         norm.register_forward_hook(last),
     ]
-    ids = torch.arange(PROBE_TOKENS, device=model.device)[None] % int(model.config.get_text_config().vocab_size)
+    ids = torch.arange(PROBE_TOKENS, device=model.device)[None] % int(
+        model.config.get_text_config().vocab_size
+    )
     try:
         with torch.autocast(model.device.type, torch.bfloat16, enabled=half_only(model)):
             output = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
@@ -107,8 +122,12 @@ def _probe(model: "PreTrainedModel", norm: nn.Module, writers: dict[str, Linear]
 
 
 @contextmanager
-def watched(modules: dict[str, Linear], see: Callable[[str, Tensor, Tensor], Tensor | None]) -> Iterator[None]:
-    """Call `see` with the name, input and output of each module while the model runs; what it returns replaces the output."""
+def watched(
+    modules: dict[str, Linear], see: Callable[[str, Tensor, Tensor], Tensor | None]
+) -> Iterator[None]:
+    """Call `see` with the name, input and output of each module while the model runs; what it returns
+    replaces the output.
+    """
 
     def hook(name: str) -> Callable[..., Tensor | None]:
         return lambda _module, arguments, output: see(name, arguments[0], output)

@@ -1,7 +1,7 @@
 """Indicators of a response that need only its text, one number each: `text.parquet`. No model code.
 
-Computed one row group of the pool at a time, so that no method has to hold the texts of a whole pool. A method that uses
-the text in another way adds its indicator here.
+Computed one row group of the pool at a time, so that no method has to hold the texts of a whole pool. A
+method that uses the text in another way adds its indicator here.
 """
 
 import re
@@ -23,16 +23,23 @@ KEYWORDS = {
     "granularity": ("therefore", "since"),
 }
 """Keyword groups of rule-based quality (App. C.2)."""
-# A pattern that begins with its word is searched like a plain string, six times as fast as one that begins with \b.
+# A pattern that begins with its word is searched like a plain string, six times as fast as one that begins
+# with \b.
 PATTERNS = [[re.compile(rf"{word}(?<=\b{word})\b") for word in group] for group in KEYWORDS.values()]
 INDICATORS = ("words", *KEYWORDS)
 SCHEMA = pa.schema(
-    [("question_id", pa.string()), ("candidate_id", pa.string()), *((name, pa.float64()) for name in INDICATORS)]
+    [
+        ("question_id", pa.string()),
+        ("candidate_id", pa.string()),
+        *((name, pa.float64()) for name in INDICATORS),
+    ]
 )
 
 
 def indicators(text: str) -> list[float]:
-    """[4] Words (between white space), and the frequency of each keyword group among them, as whole words in any case."""
+    """[4] Words (between white space), and the frequency of each keyword group among them, as whole words
+    in any case.
+    """
     words, lower = len(text.split()), text.lower()
     counts = [sum(len(pattern.findall(lower)) for pattern in group) for group in PATTERNS]
     return [float(words), *(count / max(words, 1) for count in counts)]
@@ -41,7 +48,10 @@ def indicators(text: str) -> list[float]:
 def write_indicators(job: Job) -> dict[str, Any]:
     """The indicators of every trajectory, in the pool's order. Returns counts for the manifest."""
     count = 0
-    with atomic(job.folder / TEXT_TABLE.file) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
+    with (
+        atomic(job.folder / TEXT_TABLE.file) as draft,
+        pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer,
+    ):
         for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, pools.TEXT):
             writer.write_batch(_batch(rows))
             count += len(rows)

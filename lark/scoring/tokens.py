@@ -1,11 +1,12 @@
-"""Statistics of every token on disk: the files of a `tokens` artifact, written by the scoring pass and read by question. No model
-code.
+"""Statistics of every token on disk: the files of a `tokens` artifact, written by the scoring pass and read
+by question. No model code.
 
-A file per shard, a row group per question, a row per trajectory. The columns of statistics are lists with one number per response
-token, in small types: half floats, clipped ranks. So a question is read in one piece, and a token takes few bytes
-(`python -m experiments.bench.tokens`). The key-value metadata of a file name the question of each row group; when all shards are
-done, `questions.parquet` lists them for the whole artifact, so that a reader opens one file. Until then, readers look into the
-metadata of each shard that exists.
+A file per shard, a row group per question, a row per trajectory. The columns of statistics are lists with
+one number per response token, in small types: half floats, clipped ranks. So a question is read in one
+piece, and a token takes few bytes (`python -m experiments.bench.tokens`). The key-value metadata of a file
+name the question of each row group; when all shards are done, `questions.parquet` lists them for the whole
+artifact, so that a reader opens one file. Until then, readers look into the metadata of each shard that
+exists.
 """
 
 import contextlib
@@ -29,28 +30,43 @@ from lark.store.store import atomic
 ALTERNATIVES = 5
 """K, the most likely tokens that are kept at each position."""
 INDEX = "questions.parquet"
-"""The question of every row group: question_id, file, row_group, candidates. Written when all shards are done."""
+"""The question of every row group: question_id, file, row_group, candidates. Written when all shards are
+done.
+"""
 PIECES = "pieces.parquet"
-"""The bytes of every token of the vocabulary in running text, and whether it is a control token; the row is the token's id."""
+"""The bytes of every token of the vocabulary in running text, and whether it is a control token; the row is
+the token's id.
+"""
 SHARDS = "tokens-*.parquet"
 HALF_MAX = float(np.finfo(np.float16).max)
 RANK_MAX = int(np.iinfo(np.uint16).max)
 QUESTIONS, TOTAL = b"lark.questions", b"lark.tokens"
 """Keys of a file's metadata: the question of each row group, as JSON, and the number of tokens."""
 LISTS = {
-    "token": pa.int32(), "surprisal": pa.float16(), "residual": pa.float16(), "rank": pa.uint16(), "entropy": pa.float16(),
-    "alternatives": pa.int32(), "alternative_p": pa.float16(),
-}  # fmt: skip
+    "token": pa.int32(),
+    "surprisal": pa.float16(),
+    "residual": pa.float16(),
+    "rank": pa.uint16(),
+    "entropy": pa.float16(),
+    "alternatives": pa.int32(),
+    "alternative_p": pa.float16(),
+}
 EACH = "token"
 """A list with one number per response token."""
 SCHEMA = pa.schema(
-    [("question_id", pa.string()), ("candidate_id", pa.string()), *((name, pa.list_(kind)) for name, kind in LISTS.items())]
+    [
+        ("question_id", pa.string()),
+        ("candidate_id", pa.string()),
+        *((name, pa.list_(kind)) for name, kind in LISTS.items()),
+    ]
 )
 
 
 @dataclass(frozen=True, eq=False)
 class TrajectoryTokens:
-    """The T response tokens of a trajectory under the student. Of a conversation: the tokens with loss, in order."""
+    """The T response tokens of a trajectory under the student. Of a conversation: the tokens with loss, in
+    order.
+    """
 
     question_id: str
     candidate_id: str
@@ -65,7 +81,9 @@ class TrajectoryTokens:
     entropy: np.ndarray
     """[T] -Σ_v p log p of the student's distribution, in nats."""
     alternatives: np.ndarray
-    """[T, K] Ids of the most likely tokens, most likely first; -1 where fewer than K tokens have a probability above 0."""
+    """[T, K] Ids of the most likely tokens, most likely first; -1 where fewer than K tokens have a
+    probability above 0.
+    """
     alternative_p: np.ndarray
     """[T, K] Their probabilities."""
 
@@ -88,7 +106,11 @@ def write_shard(path: Path, trajectories: Iterable[TrajectoryTokens]) -> None:
     questions, tokens = [], 0
     schema = SCHEMA.with_metadata({ORIGIN: artifact(path)})
     # Plain values under zstd: in real trajectories, dictionaries and byte streams make no column smaller.
-    settings: dict[str, Any] = {"use_dictionary": False, "write_page_checksum": True, "write_statistics": False}
+    settings: dict[str, Any] = {
+        "use_dictionary": False,
+        "write_page_checksum": True,
+        "write_statistics": False,
+    }
     with atomic(path) as draft:
         with pq.ParquetWriter(draft, schema, compression="zstd", **settings) as writer:
             for question, group in groupby(trajectories, key=lambda trajectory: trajectory.question_id):
@@ -101,7 +123,10 @@ def write_shard(path: Path, trajectories: Iterable[TrajectoryTokens]) -> None:
 
 
 def _as_table(rows: Sequence[TrajectoryTokens]) -> pa.Table:
-    ids = {name: pa.array([getattr(row, name) for row in rows], pa.string()) for name in ("question_id", "candidate_id")}
+    ids = {
+        name: pa.array([getattr(row, name) for row in rows], pa.string())
+        for name in ("question_id", "candidate_id")
+    }
     lists = {name: _lists([getattr(row, name) for row in rows], kind) for name, kind in LISTS.items()}
     return pa.table({**ids, **lists}, schema=SCHEMA)
 
@@ -131,7 +156,12 @@ def write_index(folder: Path, shards: Sequence[Path]) -> dict[str, int]:
         for group, question in enumerate(footer.questions)
     ]
     schema = pa.schema(
-        [("question_id", pa.string()), ("file", pa.string()), ("row_group", pa.int32()), ("candidates", pa.int32())]
+        [
+            ("question_id", pa.string()),
+            ("file", pa.string()),
+            ("row_group", pa.int32()),
+            ("candidates", pa.int32()),
+        ]
     )
     with atomic(folder / INDEX) as draft:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), draft, compression="zstd")
@@ -172,8 +202,9 @@ def _index_of(path: Path, mtime: int) -> dict[str, list[tuple[str, int]]]:
 
 
 def places(folder: Path) -> dict[str, list[tuple[str, int]]]:
-    """The questions of an artifact, in its order: the files and row groups that hold each. Of a run that has not finished: those
-    so far."""
+    """The questions of an artifact, in its order: the files and row groups that hold each. Of a run that
+    has not finished: those so far.
+    """
     with _readable(folder):
         index = folder / INDEX
         if index.exists():
@@ -186,11 +217,16 @@ def places(folder: Path) -> dict[str, list[tuple[str, int]]]:
 
 
 def read_trajectories(folder: Path, question_id: str) -> list[TrajectoryTokens]:
-    """The candidates of a question with their tokens, in the pool's order. Empty if their tokens were not kept."""
+    """The candidates of a question with their tokens, in the pool's order. Empty if their tokens were not
+    kept.
+    """
     found = []
     for name, group in places(folder).get(question_id, []):
         path = folder / name
-        with _readable(path), pq.ParquetFile(path, metadata=_footer(path).metadata, page_checksum_verification=True) as file:
+        with (
+            _readable(path),
+            pq.ParquetFile(path, metadata=_footer(path).metadata, page_checksum_verification=True) as file,
+        ):
             found += _from_table(file.read_row_group(group))
     return found
 
@@ -200,14 +236,19 @@ def candidates(folder: Path, question_id: str) -> list[str]:
     found: list[str] = []
     for name, group in places(folder).get(question_id, []):
         path = folder / name
-        with _readable(path), pq.ParquetFile(path, metadata=_footer(path).metadata, page_checksum_verification=True) as file:
+        with (
+            _readable(path),
+            pq.ParquetFile(path, metadata=_footer(path).metadata, page_checksum_verification=True) as file,
+        ):
             found += file.read_row_group(group, columns=["candidate_id"]).column(0).to_pylist()
     return found
 
 
 def read_trajectory(folder: Path, question_id: str, candidate_id: str) -> TrajectoryTokens | None:
     """One candidate of a question. None if its tokens were not kept."""
-    return next((row for row in read_trajectories(folder, question_id) if row.candidate_id == candidate_id), None)
+    return next(
+        (row for row in read_trajectories(folder, question_id) if row.candidate_id == candidate_id), None
+    )
 
 
 def _from_table(table: pa.Table) -> list[TrajectoryTokens]:
@@ -277,6 +318,6 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise LarkError(
-            f"{path}: the statistics of its tokens cannot be read ({first_line(error)}). Run the command that wrote them again: it "
-            "writes what is missing or damaged."
+            f"{path}: the statistics of its tokens cannot be read ({first_line(error)}). Run the command that"
+            " wrote them again: it writes what is missing or damaged."
         ) from error

@@ -1,13 +1,14 @@
 """The reduction of one tile of logits as a CUDA kernel.
 
-Why the matrix product is left to cuBLAS and not fused into this kernel. Per logit an A100 spends 2d FLOP in the
-product: at 250 TFLOP/s 12 ps for d = 1,536, 25 ps for 3,072 and 29 ps for 3,584. Compared with a forward pass that
-writes bf16 logits, writing them in fp32 and reading them here takes 6 more bytes, 3-4 ps at 1.6-2 TB/s. A fused kernel
-saves that, but only if its own product reaches 80-90% of cuBLAS while its accumulators share the registers with the
-exponentials, and that must be tuned on the machine. With separate kernels the worst case is known: by calculation 1% of
-the backbone for the 7B student, 2% for the 3B, 5% for the 1.5B; and the head (bias, scale, soft cap), the tiling and the
-gold logit use the same code that runs, and is tested, on a CPU. The tile is fp32, not bf16: bf16 would halve the traffic
-and create false ties (see `Head.logits`).
+Why the matrix product is left to cuBLAS and not fused into this kernel. Per logit an A100 spends 2d FLOP in
+the product: at 250 TFLOP/s 12 ps for d = 1,536, 25 ps for 3,072 and 29 ps for 3,584. Compared with a
+forward pass that writes bf16 logits, writing them in fp32 and reading them here takes 6 more bytes, 3-4 ps
+at 1.6-2 TB/s. A fused kernel saves that, but only if its own product reaches 80-90% of cuBLAS while its
+accumulators share the registers with the exponentials, and that must be tuned on the machine. With separate
+kernels the worst case is known: by calculation 1% of the backbone for the 7B student, 2% for the 3B, 5% for
+the 1.5B; and the head (bias, scale, soft cap), the tiling and the gold logit use the same code that runs,
+and is tested, on a CPU. The tile is fp32, not bf16: bf16 would halve the traffic and create false ties (see
+`Head.logits`).
 """
 
 import torch
@@ -45,11 +46,17 @@ def _absorb(logits, targets, gold, state, row_stride, n_rows, n_columns, BLOCK: 
 
 
 def absorb_tile(logits: Tensor, targets: Tensor, gold: Tensor, state: Tensor) -> None:
-    """`lark.scoring.statistics.Absorb` in one launch. Unlike the PyTorch version, it does not modify the tile."""
+    """`lark.scoring.statistics.Absorb` in one launch. Unlike the PyTorch version, it does not modify the
+    tile.
+    """
     n_rows, n_columns = logits.shape
-    assert logits.stride(1) == 1 and targets.is_contiguous() and gold.is_contiguous() and state.is_contiguous()
+    assert (
+        logits.stride(1) == 1 and targets.is_contiguous() and gold.is_contiguous() and state.is_contiguous()
+    )
     block = triton.next_power_of_2(n_columns)
     # 16 to 32 logits per thread: enough loads in flight, no spilled registers.
     warps = min(16, max(4, block // 512))
     with torch.cuda.device_of(logits):  # Triton launches on the current device, wherever the tensors are
-        _absorb[(n_rows,)](logits, targets, gold, state, logits.stride(0), n_rows, n_columns, BLOCK=block, num_warps=warps)
+        _absorb[(n_rows,)](
+            logits, targets, gold, state, logits.stride(0), n_rows, n_columns, BLOCK=block, num_warps=warps
+        )

@@ -1,12 +1,13 @@
-"""The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once, `unprompted` over responses
-without their prompts and `local` over blocks.
+"""The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once,
+`unprompted` over responses without their prompts and `local` over blocks.
 
-The passes differ only in what they do with a shard's rows. Shards that an earlier run finished are skipped, and each is written
-when it is complete (lark/work/sharding.py). The pipeline merges them (lark/scoring/shards.py).
+The passes differ only in what they do with a shard's rows. Shards that an earlier run finished are skipped,
+and each is written when it is complete (lark/work/sharding.py). The pipeline merges them
+(lark/scoring/shards.py).
 
-The scoring pass has up to four outputs: the scores, the entropies and the residuals over the 50 most likely tokens if the method
-needs them, and the statistics of each token if `scoring.tokens` is set. It computes what the missing ones need, on the rows that
-they need.
+The scoring pass has up to four outputs: the scores, the entropies and the residuals over the 50 most likely
+tokens if the method needs them, and the statistics of each token if `scoring.tokens` is set. It computes
+what the missing ones need, on the rows that they need.
 """
 
 import contextlib
@@ -60,7 +61,9 @@ ShardScorer = Callable[[Rows, Sequence[Encoded], Advance], Mapping[str, Content]
 
 @in_shards
 def lengths(job: Job) -> Work:
-    """Tokens of every trajectory under the student's tokenizer and chat template. `shards.collect_lengths` merges them."""
+    """Tokens of every trajectory under the student's tokenizer and chat template. `shards.collect_lengths`
+    merges them.
+    """
     path, config = job.inputs["pool"] / pools.FILE, job.config
     groups = {shards.name(LENGTHS_TABLE.name, rows): rows for rows in pools.group_rows(path)}
 
@@ -71,7 +74,10 @@ def lengths(job: Job) -> Work:
 
         def is_done(shard: Shard) -> bool:
             rows = groups[shard.name]
-            return intact(job.folder / shard.name, lambda table: shards.is_lengths(table, keys.slice(rows.start, len(rows))))
+            return intact(
+                job.folder / shard.name,
+                lambda table: shards.is_lengths(table, keys.slice(rows.start, len(rows))),
+            )
 
         return [shard for shard in some if not is_done(shard)]
 
@@ -98,7 +104,9 @@ def lengths(job: Job) -> Work:
 
 @in_shards
 def score(job: Job) -> Work:
-    """Every statistic of every trajectory, and of every token if `scoring.tokens` is set (paper, Alg. 1 lines 1-5)."""
+    """Every statistic of every trajectory, and of every token if `scoring.tokens` is set (paper, Alg. 1
+    lines 1-5).
+    """
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
     if TOKENS.name not in job.outputs:
         return pass_over(job, cut, "scoring", lambda student: _Pass(student, job))
@@ -115,7 +123,9 @@ def score(job: Job) -> Work:
 
 @in_shards
 def unprompted(job: Job) -> Work:
-    """Σ_t -log p_t of every response without its prompt, for method=ifd: the same tokens, after the generation prompt alone."""
+    """Σ_t -log p_t of every response without its prompt, for method=ifd: the same tokens, after the
+    generation prompt alone.
+    """
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens, prompts=False)
     chat = load_chat(job.weights, job.config.student, job.config.pool.turns == "last")
     opening, longest = chat.opening(), job.config.student.max_length
@@ -125,7 +135,9 @@ def unprompted(job: Job) -> Work:
             alone = [without_prompt(e, opening, longest) for e in encoded]
             found = _each_batch(student, rows, alone, job.config.hardware.score_tokens, advance)
             sums = {index: float(statistics.surprisal.double().sum()) for index, statistics in found}
-            table = id_table(rows, encoded, unprompted_nll=[sums.get(index, np.nan) for index in range(len(rows))])
+            table = id_table(
+                rows, encoded, unprompted_nll=[sums.get(index, np.nan) for index in range(len(rows))]
+            )
             return {UNPROMPTED_TABLE.name: pa.Table.from_pandas(table, preserve_index=False)}
 
         return score_shard
@@ -138,14 +150,18 @@ def without_prompt(encoded: Encoded, opening: Sequence[int], longest: int) -> En
     opening = opening[: max(1, longest - len(encoded.ids) + encoded.prompt_length)]
     shift = len(opening) - encoded.prompt_length
     context = tuple((start + shift, stop + shift) for start, stop in encoded.context)
-    return Encoded([*opening, *encoded.ids[encoded.prompt_length :]], len(opening), encoded.truncated, context)
+    return Encoded(
+        [*opening, *encoded.ids[encoded.prompt_length :]], len(opening), encoded.truncated, context
+    )
 
 
 @in_shards
 def local(job: Job) -> Work:
     """Local Naturalness of every trajectory (lark/scoring/local.py)."""
     # Every step is run once for itself and as context of m others. These sequences are short.
-    cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens, blocks=job.config.scoring.local_context + 1)
+    cut = Shards.of(
+        job.inputs["lengths"], job.config.scoring.shard_tokens, blocks=job.config.scoring.local_context + 1
+    )
 
     def scorer(student: Student) -> ShardScorer:
         blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
@@ -164,7 +180,9 @@ def pass_over(
     some: Mapping[str, Shards] | None = None,
     gradients: bool = False,
 ) -> Work:
-    """One pass of the student over the pool. `some`: the shards of outputs that lack others. `gradients`: it needs them."""
+    """One pass of the student over the pool. `some`: the shards of outputs that lack others. `gradients`:
+    it needs them.
+    """
     parts = {output: (some or {}).get(output, cut) for output in job.outputs}
     bounds = {output: [(rows.start, rows.stop) for rows in part.rows] for output, part in parts.items()}
     ranges = {f"{rows.start}-{rows.stop}": rows for rows in cut.rows}
@@ -188,10 +206,14 @@ def pass_over(
         score_shard = scorer(Student.load(job.weights, config, device, gradients))
 
         def do(wanted: Sequence[Shard], progress: Progress) -> None:
-            for where, files in sorted(lacking([ranges[s.name] for s in wanted]).items(), key=lambda item: item[0].start):
+            for where, files in sorted(
+                lacking([ranges[s.name] for s in wanted]).items(), key=lambda item: item[0].start
+            ):
                 read = cut.read(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
                 chosen = [read[row] for row in cut.with_work(where)]
-                contents = score_shard(chosen, chat.encode_many(chosen, config.max_length, offsets), progress.update)
+                contents = score_shard(
+                    chosen, chat.encode_many(chosen, config.max_length, offsets), progress.update
+                )
                 for output, path in files.items():
                     _write(path, contents[output])
 
@@ -201,7 +223,15 @@ def pass_over(
         return shards.named(cut.read(job.inputs["pool"] / pools.FILE, ranges[shard.name], KEY))
 
     listed = [Shard(name, cut.tokens_in(rows), cut.cost_of(rows)) for name, rows in ranges.items()]
-    return Work(listed, missing, load, lambda done: {"shards": bounds, "tokens_per_second": done.rate}, describe, label, "tok")
+    return Work(
+        listed,
+        missing,
+        load,
+        lambda done: {"shards": bounds, "tokens_per_second": done.rate},
+        describe,
+        label,
+        "tok",
+    )
 
 
 def _write(path: Path, content: Content) -> None:
@@ -212,7 +242,9 @@ def _write(path: Path, content: Content) -> None:
 
 
 def _write_vocabulary(job: Job) -> None:
-    """The text of each token, for readers of the tokens' statistics. A resumed run writes it again: it may have changed since."""
+    """The text of each token, for readers of the tokens' statistics. A resumed run writes it again: it may
+    have changed since.
+    """
     folder, student = job.outputs[TOKENS.name], job.config.student
     tokenizer = load_tokenizer(job.weights, student.revision, f"{student.setting}.path={job.weights}")
     write_pieces(folder, *vocabulary_pieces(tokenizer))
@@ -254,7 +286,9 @@ class _Pass:
         ids = id_table(rows, encoded)
         return {
             SCORES_TABLE.name: _joined(ids, summaries, SUMMARY),
-            ENTROPY_TABLE.name: _joined(ids, entropies, (*ENTROPIES, "nll")),  # the loss: for the selection's character
+            ENTROPY_TABLE.name: _joined(
+                ids, entropies, (*ENTROPIES, "nll")
+            ),  # the loss: for the selection's character
             TOP50_TABLE.name: _joined(ids, top50, ("top50_residual",)),
             TOKENS.name: list(tokens.values()),
         }
@@ -282,22 +316,35 @@ def _each_batch(
     for batch in batches([len(encoded[i].ids) for i in usable], budget, padded=not student.packs):
         chosen = [usable[i] for i in batch]
         with naming(rows, chosen):
-            yield from zip(chosen, response_statistics(student, [encoded[i] for i in chosen], detail(chosen)), strict=True)
+            yield from zip(
+                chosen,
+                response_statistics(student, [encoded[i] for i in chosen], detail(chosen)),
+                strict=True,
+            )
         advance(sum(len(encoded[i].ids) for i in chosen))
 
 
 def _joined(ids: pd.DataFrame, results: list[dict[str, float]], columns: Sequence[str]) -> pa.Table:
-    return pa.Table.from_pandas(pd.concat([ids, pd.DataFrame(results, columns=list(columns))], axis=1), preserve_index=False)
+    return pa.Table.from_pandas(
+        pd.concat([ids, pd.DataFrame(results, columns=list(columns))], axis=1), preserve_index=False
+    )
 
 
-def trajectory_tokens(row: Mapping[str, Any], encoded: Encoded, statistics: DetailedStatistics) -> TrajectoryTokens:
+def trajectory_tokens(
+    row: Mapping[str, Any], encoded: Encoded, statistics: DetailedStatistics
+) -> TrajectoryTokens:
     """A trajectory's tokens in the types of the file, so that a shard of them fits into memory."""
-    halves = {name: getattr(statistics, name).half() for name in ("surprisal", "residual", "entropy", "alternative_p")}
+    halves = {
+        name: getattr(statistics, name).half()
+        for name in ("surprisal", "residual", "entropy", "alternative_p")
+    }
     whole = {name: getattr(statistics, name) for name in ("rank", "alternatives")}
     columns = {name: column.cpu().numpy() for name, column in (halves | whole).items()}
     for name in ("alternatives", "alternative_p"):
         columns[name] = columns[name][:, :ALTERNATIVES]  # method=lark_top50 asks for more
-    return TrajectoryTokens(row["question_id"], row["candidate_id"], np.asarray(encoded.response, dtype=np.int32), **columns)
+    return TrajectoryTokens(
+        row["question_id"], row["candidate_id"], np.asarray(encoded.response, dtype=np.int32), **columns
+    )
 
 
 def _score_locally(
@@ -322,7 +369,9 @@ def _score_locally(
 
 
 SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")
-"""Sums over response tokens of surprisal, residual, clipped rank and ties; means of p(y), Σ_{v≠y} p² and Σ p²."""
+"""Sums over response tokens of surprisal, residual, clipped rank and ties; means of p(y), Σ_{v≠y} p² and Σ
+p².
+"""
 ENTROPIES = ("entropy", "renyi2")
 """Means over response tokens of the entropies of the student's distribution."""
 
@@ -351,7 +400,9 @@ def naming(rows: Rows, chosen: Sequence[int]) -> Iterator[None]:
     except LarkError as error:
         named = ", ".join(f"{rows[i]['question_id']}/{rows[i]['candidate_id']}" for i in chosen[:5])
         more = "…" if len(chosen) > 5 else "."
-        raise LarkError(f"{error} This occurred in a batch of {len(chosen)} trajectories: {named}{more}") from error
+        raise LarkError(
+            f"{error} This occurred in a batch of {len(chosen)} trajectories: {named}{more}"
+        ) from error
 
 
 def id_table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:

@@ -6,8 +6,8 @@ All candidates form one queue, and the budget takes the queue's longest prefix t
 2. The other candidates by their standardised score (s - mean) / std within their question. Equal ones are ordered by rank,
    then by the question's hash.
 
-A larger budget takes a longer prefix, so its selection contains every smaller one. Standardised scores never increase with the
-rank, so each question gets its best candidates, as with a budget per question.
+A larger budget takes a longer prefix, so its selection contains every smaller one. Standardised scores
+never increase with the rank, so each question gets its best candidates, as with a budget per question.
 """
 
 import hashlib
@@ -26,16 +26,25 @@ class Across:
     limit: int
     """The most that all selected trajectories may cost together."""
     cost: Integers | None = None
-    """[R] Cost of each row: its response tokens. None: 1 each, so that the limit is a number of trajectories."""
+    """[R] Cost of each row: its response tokens. None: 1 each, so that the limit is a number of
+    trajectories.
+    """
 
 
 def allocate(
-    standard: Floats, codes: Integers, rank: Integers, place: Integers, cost: Integers, limit: int, most: int | None
+    standard: Floats,
+    codes: Integers,
+    rank: Integers,
+    place: Integers,
+    cost: Integers,
+    limit: int,
+    most: int | None,
 ) -> Integers:
     """[N] How many of its best candidates each question gets.
 
-    standard [R]: scores, standardised within each question. codes [R]: the row's question. rank [R]: 1 is the best of its
-    question. place [N]: the question's place in the first round. most: the maximum per question.
+    standard [R]: scores, standardised within each question. codes [R]: the row's question. rank [R]: 1 is
+    the best of its question. place [N]: the question's place in the first round. most: the maximum per
+    question.
     """
     first = rank == 1
     queue = np.lexsort((place[codes], rank, np.where(first, 0.0, -standard), ~first))
@@ -46,9 +55,11 @@ def allocate(
 
 
 def places(labels: Iterable[object]) -> Integers:
-    """[N] The place of each question in an order that depends on its id only: not on the scores, nor on other questions.
+    """[N] The place of each question in an order that depends on its id only: not on the scores, nor on
+    other questions.
 
-    If the budget is smaller than the number of questions, it covers a sample of them, and every method gets the same sample.
+    If the budget is smaller than the number of questions, it covers a sample of them, and every method gets
+    the same sample.
     """
     digests = [hashlib.blake2b(str(label).encode(), digest_size=16).hexdigest() for label in labels]
     place = np.empty(len(digests), dtype=np.int64)

@@ -1,6 +1,8 @@
-"""What a selection is like, whatever its method: does it follow the length or the loss? Pure functions, no I/O.
+"""What a selection is like, whatever its method: does it follow the length or the loss? Pure functions, no
+I/O.
 
-A score that ranks candidates almost as their length does is a length rule with a longer name, so every selection reports it.
+A score that ranks candidates almost as their length does is a length rule with a longer name, so every
+selection reports it.
 """
 
 from collections.abc import Mapping
@@ -21,7 +23,9 @@ class Character:
     """Rank correlations of a preference, and what it selects relative to the pool. None: not known."""
 
     length_correlation: float | None
-    """Spearman's ρ of the preference with the response's tokens, within questions, averaged over them. 1: prefers long ones."""
+    """Spearman's ρ of the preference with the response's tokens, within questions, averaged over them. 1:
+    prefers long ones.
+    """
     loss_correlation: float | None
     """The same with the loss ℓ_k. 1: prefers what the student finds unlikely."""
     length_ratio: float | None
@@ -38,7 +42,9 @@ CHARACTER = tuple(field.name for field in fields(Character))
 
 
 def character(preference: Floats, table: pd.DataFrame, chosen: Integers) -> Character:
-    """The character of the rows `chosen`. `preference` [R]: the score, negated where lower is better; NaN without a score."""
+    """The character of the rows `chosen`. `preference` [R]: the score, negated where lower is better; NaN
+    without a score.
+    """
     codes, labels = encode(table["question_id"])
     tokens = table["n_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
     valid = np.isfinite(preference) & (tokens > 0)
@@ -54,7 +60,9 @@ def character(preference: Floats, table: pd.DataFrame, chosen: Integers) -> Char
     for name, value in values.items():
         known = valid & np.isfinite(value)
         usable = ranks if known.sum() == valid.sum() else within_ranks(preference, codes, known)
-        found[f"{name}_correlation"] = mean_correlation(usable, within_ranks(value, codes, known), codes, known)
+        found[f"{name}_correlation"] = mean_correlation(
+            usable, within_ranks(value, codes, known), codes, known
+        )
         whole = float(np.mean(value[around & known])) if (around & known).any() else 0.0
         found[f"{name}_ratio"] = float(np.nanmean(value[chosen])) / whole if whole > 0 else None
     return Character(**found)
@@ -67,7 +75,9 @@ def within_ranks(values: Floats, codes: Integers, valid: np.ndarray) -> Floats:
 
 
 def mean_correlation(a: Floats, b: Floats, codes: Integers, valid: np.ndarray) -> float | None:
-    """The mean over questions of the correlation of a and b within a question; None if neither varies anywhere."""
+    """The mean over questions of the correlation of a and b within a question; None if neither varies
+    anywhere.
+    """
     rows, groups = np.flatnonzero(valid), int(codes.max(initial=-1)) + 1
     code = codes[rows]
     count = np.maximum(np.bincount(code, minlength=groups), 1)

@@ -1,7 +1,8 @@
-"""Hold out questions of a pool: they become a benchmark, and their correct trajectories a set whose loss is measured.
+"""Hold out questions of a pool: they become a benchmark, and their correct trajectories a set whose loss is
+measured.
 
-The rest of the sampled questions is trained on (`pool.ids`). All three are decided by hashes of the questions' ids, so they do
-not depend on the order or the size of the pool's files.
+The rest of the sampled questions is trained on (`pool.ids`). All three are decided by hashes of the
+questions' ids, so they do not depend on the order or the size of the pool's files.
 """
 
 import json
@@ -26,9 +27,10 @@ PROBLEMS, TRAJECTORIES, SPLIT = "problems.jsonl", "trajectories.jsonl", "split.j
 LEAST = 2
 """Questions on each side."""
 NO_ANSWERS = (
-    "Only {known} of the {all} questions of pool {name} have an answer (repeated ones count once), and {wanted} are to be held "
-    "out. Hold out fewer (compare.held_out), name a benchmark (benchmark=<name>), give the pool an `answer` column "
-    "(pool.fields.answer=<column>), or compare by the loss of held-out trajectories (compare.criterion=loss)."
+    "Only {known} of the {all} questions of pool {name} have an answer (repeated ones count once), and"
+    " {wanted} are to be held out. Hold out fewer (compare.held_out), name a benchmark (benchmark=<name>),"
+    " give the pool an `answer` column (pool.fields.answer=<column>), or compare by the loss of held-out"
+    " trajectories (compare.criterion=loss)."
 )
 
 
@@ -61,7 +63,9 @@ def held_out_artifact(config: Config, questions: int, graded: bool, checksums: C
 
 
 def source(pool: Pool, questions: int) -> Pool:
-    """The pool that questions are taken from: all of a pool that is read; as many as needed of one that is generated."""
+    """The pool that questions are taken from: all of a pool that is read; as many as needed of one that is
+    generated.
+    """
     return replace(pool, questions=questions if pool.format == "demo" else None, decontaminate=False)
 
 
@@ -78,7 +82,9 @@ def write_held_out(config: Config, questions: int, graded: bool, folder: Path) -
     return {"training": len(split.training), "held_out": len(split.held_out), "trajectories": len(chosen)}
 
 
-def _split(config: Config, pool: Pool, questions: int, graded: bool) -> tuple[Split, dict[str, tuple[str, str | None]]]:
+def _split(
+    config: Config, pool: Pool, questions: int, graded: bool
+) -> tuple[Split, dict[str, tuple[str, str | None]]]:
     """The split, and the text and the answer of every question."""
     found: dict[str, tuple[str, str | None]] = {}
     for trajectory in read(pool):
@@ -93,7 +99,8 @@ def _split(config: Config, pool: Pool, questions: int, graded: bool) -> tuple[Sp
         raise LarkError(NO_ANSWERS.format(known=len(able), all=len(order), name=pool.name, wanted=wanted))
     if count < wanted + LEAST:
         raise LarkError(
-            f"Pool {pool.name} has {len(order)} questions, too few to hold out {wanted} and train on the rest. Use a larger pool."
+            f"Pool {pool.name} has {len(order)} questions, too few to hold out {wanted} and train on the"
+            " rest. Use a larger pool."
         )
     held = set(able[:wanted])
     training = [id_ for id_ in order if id_ not in held][: count - wanted]
@@ -116,7 +123,9 @@ def _correct_trajectories(config: Config, pool: Pool, held: set[str]) -> list[Ma
     for trajectory in read(pool):
         if trajectory.question_id in held and verdict(trajectory, pool) is not False:
             rank = hash64(str(pool.seed), "held out", trajectory.question_id, trajectory.candidate_id)
-            best = sorted([*found.get(trajectory.question_id, []), (rank, trajectory)], key=lambda pair: pair[0])[:most]
+            best = sorted(
+                [*found.get(trajectory.question_id, []), (rank, trajectory)], key=lambda pair: pair[0]
+            )[:most]
             found[trajectory.question_id] = best
     return [_row(config, trajectory) for id_ in sorted(found) for _, trajectory in found[id_]]
 

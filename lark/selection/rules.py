@@ -1,8 +1,9 @@
 """Select trajectories by score and budget, and weight them (paper, Section 4.3). Pure functions, no I/O.
 
-Rows are trajectories in any order; a label per row names its question. Questions may have different numbers of
-candidates K. There is no loop over questions: rows are sorted once, and a question is a range of sorted rows.
-Results do not depend on the order of the rows, not even in the last bit: sums are taken over rows sorted by value.
+Rows are trajectories in any order; a label per row names its question. Questions may have different numbers
+of candidates K. There is no loop over questions: rows are sorted once, and a question is a range of sorted
+rows. Results do not depend on the order of the rows, not even in the last bit: sums are taken over rows
+sorted by value.
 """
 
 from collections.abc import Callable
@@ -33,8 +34,9 @@ class Selection:
     weight: Floats
     """q-hat: not negative, sums to 1 in each question."""
     threshold: Floats
-    """The question's score of rank B_n+1. Where the budget takes every candidate: NaN, or just below the lowest score with
-    `whole="margins"`."""
+    """The question's score of rank B_n+1. Where the budget takes every candidate: NaN, or just below the
+    lowest score with `whole="margins"`.
+    """
     tau: Floats
     """The question's temperature tau*(B) of Lemma 3, for any weighting; NaN without a threshold."""
     size: Integers
@@ -50,12 +52,16 @@ class Selection:
 
     @property
     def training_weight(self) -> Floats:
-        """w = B_n q, the weight of a trajectory's mean loss in training: 1 where weights are uniform (decision 3)."""
+        """w = B_n q, the weight of a trajectory's mean loss in training: 1 where weights are uniform
+        (decision 3).
+        """
         return self.size * self.weight
 
     @property
     def n_tied(self) -> int:
-        """Questions whose last chosen score equals the first one left out, so that the candidate's id decided."""
+        """Questions whose last chosen score equals the first one left out, so that the candidate's id
+        decided.
+        """
         return int(np.sum((self.rank == self.size) & (self.score == self.threshold)))
 
 
@@ -72,11 +78,13 @@ def select(
 ) -> Selection:
     """The `budget` best trajectories of each question, weighted.
 
-    With `across`, the budget is shared by all questions (allocation.py), and `budget` is the maximum per question, if any.
-    `whole`: weights of questions whose budget takes every candidate (`whole_weights` in lark/config/schema.py).
+    With `across`, the budget is shared by all questions (allocation.py), and `budget` is the maximum per
+    question, if any. `whole`: weights of questions whose budget takes every candidate (`whole_weights` in
+    lark/config/schema.py).
 
-    Candidates with a NaN or infinite score are never chosen and do not count in K. Equal scores are ordered by candidate_id.
-    Where lower is better, ranking, weights and tau act on the negated score; `score` and `threshold` keep their sign.
+    Candidates with a NaN or infinite score are never chosen and do not count in K. Equal scores are ordered
+    by candidate_id. Where lower is better, ranking, weights and tau act on the negated score; `score` and
+    `threshold` keep their sign.
     """
     if weighting not in WEIGHTINGS:
         raise LarkError(f"weighting={weighting}: choose one of {', '.join(WEIGHTINGS)}.")
@@ -101,7 +109,9 @@ def select(
         size = np.minimum(candidates, len(order) if budget is None else budget)
     else:
         cost = np.ones_like(order) if across.cost is None else across.cost[order]
-        with np.errstate(over="ignore", invalid="ignore"):  # scores so large that their variance overflows count as equal
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # scores so large that their variance overflows count as equal
             standard = np.nan_to_num(z_score(utility, codes), nan=0.0, posinf=0.0, neginf=0.0)
         size = allocate(standard, codes, rank, places(labels.tolist()), cost, across.limit, budget)
     threshold = np.full(len(labels), np.nan)
@@ -134,10 +144,11 @@ def select(
 
 
 def share_weights(selection: Selection, group: npt.ArrayLike) -> Selection:
-    """The same trajectories, with q_i ~ q_i / c_i, where c_i of the selected ones say the same as i (itself included).
+    """The same trajectories, with q_i ~ q_i / c_i, where c_i of the selected ones say the same as i (itself
+    included).
 
-    group [M]: a number per selected trajectory, equal for those of a question that say the same. Without this, a response that
-    several teachers wrote alike has their weights together.
+    group [M]: a number per selected trajectory, equal for those of a question that say the same. Without
+    this, a response that several teachers wrote alike has their weights together.
     """
     groups = np.asarray(group)
     copies = np.bincount(np.unique(groups, return_inverse=True)[1])[np.unique(groups, return_inverse=True)[1]]
@@ -153,14 +164,17 @@ def check_dropped(selection: Selection, limit: float = 0.01) -> None:
     if len(selection.dropped) > limit * selection.n_questions:
         named = ", ".join(map(str, selection.dropped[:10])) + (", ..." if len(selection.dropped) > 10 else "")
         raise LarkError(
-            f"{len(selection.dropped)} of {selection.n_questions} questions have no candidate with a valid score "
-            f"({named}); at most {limit:.0%} may be dropped. Look for empty, too long or unscored responses there."
+            f"{len(selection.dropped)} of {selection.n_questions} questions have no candidate with a valid"
+            f" score ({named}); at most {limit:.0%} may be dropped. Look for empty, too long or unscored"
+            " responses there."
         )
 
 
 @dataclass(frozen=True)
 class TopB:
-    """The top B of each question, as weightings see them; utility is the score, negated where lower is better."""
+    """The top B of each question, as weightings see them; utility is the score, negated where lower is
+    better.
+    """
 
     utility: Floats  # [M] by chosen trajectory, sorted by question, best first
     question: Integers  # [M]
@@ -200,7 +214,9 @@ def _kl(top: TopB) -> Floats:
 
 
 def _chi2(top: TopB) -> Floats:
-    """q_i = (g_i - g_{B+1}) / sum_j (g_j - g_{B+1}), Lemma 3: the maximiser of <g, q-p> - tau*(B)/2 chi2(q||p)."""
+    """q_i = (g_i - g_{B+1}) / sum_j (g_j - g_{B+1}), Lemma 3: the maximiser of <g, q-p> - tau*(B)/2
+    chi2(q||p).
+    """
     return top.margin
 
 
@@ -211,7 +227,9 @@ WEIGHTINGS: dict[str, Callable[[TopB], Floats]] = {
     "kl": _kl,
     "chi2": _chi2,
 }
-"""Each gives the mass of the top B up to a factor per question; a question without mass gets uniform weights."""
+"""Each gives the mass of the top B up to a factor per question; a question without mass gets uniform
+weights.
+"""
 
 
 def _exponential(top: TopB, temperature: Floats) -> Floats:
@@ -236,7 +254,9 @@ def _standard_deviation(values: Floats, codes: Integers, count: Integers) -> Flo
     return np.sqrt(group_sum((values - mean[codes]) ** 2, codes, len(count)) / divisor)
 
 
-def _require_distinct(questions: Integers, labels: npt.NDArray, candidates: Integers, names: npt.NDArray) -> None:
+def _require_distinct(
+    questions: Integers, labels: npt.NDArray, candidates: Integers, names: npt.NDArray
+) -> None:
     """Ties are broken by candidate_id, so a question must not use one twice."""
     key = np.sort(questions * len(names) + candidates)
     repeated = key[1:][key[1:] == key[:-1]]

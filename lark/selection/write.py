@@ -1,4 +1,6 @@
-"""The select stage: writes `selection.parquet` and `train.jsonl` from scores and a budget. The maths is in rules.py."""
+"""The select stage: writes `selection.parquet` and `train.jsonl` from scores and a budget. The maths is in
+rules.py.
+"""
 
 import json
 import logging
@@ -29,18 +31,24 @@ log = logging.getLogger(__name__)
 
 SELECTION = Kind("selection", 1, "selection.parquet")
 TRAINING_SET = "train.jsonl"
-UNDECIDED = "the scores just inside and just outside the budget are equal: the candidate's id decided, not the method"
+UNDECIDED = (
+    "the scores just inside and just outside the budget are equal: the candidate's id decided, not the method"
+)
 
 ALL_TAKEN = {
     "uniform": "the budget takes every candidate: nothing is left out, and their weights are equal",
-    "margins": "the budget takes every candidate: nothing is left out, and weights are relative to the lowest score",
+    "margins": (
+        "the budget takes every candidate: nothing is left out, and weights are relative to the lowest score"
+    ),
 }
 """By `whole_weights`."""
-UNREACHED = "%s: %d of %d questions get no trajectory, because the budget cannot hold the best one of each question"
+UNREACHED = (
+    "%s: %d of %d questions get no trajectory, because the budget cannot hold the best one of each question"
+)
 MANY_CUT = 0.05
 CUT = (
-    "%d of the %d selected trajectories are cut at student.max_length=%d, so they end without their answer: raise "
-    "student.max_length, or remove long responses from the pool"
+    "%d of the %d selected trajectories are cut at student.max_length=%d, so they end without their answer:"
+    " raise student.max_length, or remove long responses from the pool"
 )
 """Logged if more than MANY_CUT of the selection is cut."""
 
@@ -78,7 +86,12 @@ def write_selection(job: Job) -> dict[str, Any]:
     if selection.n_tied > selection.n_questions / 2:
         log.warning("for %d of %d questions %s", selection.n_tied, selection.n_questions, UNDECIDED)
     if selection.n_whole:
-        log.warning("for %d of %d questions %s", selection.n_whole, selection.n_questions, ALL_TAKEN[config.whole_weights])
+        log.warning(
+            "for %d of %d questions %s",
+            selection.n_whole,
+            selection.n_questions,
+            ALL_TAKEN[config.whole_weights],
+        )
     if selection.n_unreached:
         log.warning(UNREACHED, config.budget.typed, selection.n_unreached, selection.n_questions)
     chosen = as_table(selection, table)
@@ -101,7 +114,9 @@ def write_selection(job: Job) -> dict[str, Any]:
 
 
 def across(budget: Budget, table: pd.DataFrame) -> Across | None:
-    """The budget across all questions, or None if it is per question. Tokens are the response tokens that are trained on."""
+    """The budget across all questions, or None if it is per question. Tokens are the response tokens that
+    are trained on.
+    """
     if budget.limit is None:
         return None
     cost = None if budget.tokens is None else table["n_tokens"].fillna(0).to_numpy(dtype=np.int64)
@@ -116,15 +131,24 @@ def _length_counts(chosen: pd.DataFrame, longest: int) -> dict[str, int]:
     return {"tokens": int(chosen["n_tokens"].sum()), "truncated": cut}
 
 
-def check_coverage(score: np.ndarray, teachers: pd.Series, config: Config, path: Path, least: float = 0.95) -> None:
-    """Refuse another tool's scores if they lack many of the candidates: the selection would be made from the rest alone."""
+def check_coverage(
+    score: np.ndarray, teachers: pd.Series, config: Config, path: Path, least: float = 0.95
+) -> None:
+    """Refuse another tool's scores if they lack many of the candidates: the selection would be made from
+    the rest alone.
+    """
     teacher = config.method.teacher
-    among = np.ones(len(score), dtype=bool) if teacher is None else (teachers == find_teacher(teacher, teachers)).to_numpy()
+    among = (
+        np.ones(len(score), dtype=bool)
+        if teacher is None
+        else (teachers == find_teacher(teacher, teachers)).to_numpy()
+    )
     scored = int(np.isfinite(score[among]).sum())
     if scored < least * among.sum() and not config.method.partial:
         raise LarkError(
-            f"{path}: only {scored} of {among.sum()} candidates have a score ({scored / among.sum():.1%}; at least {least:.0%} are "
-            "needed), and the others cannot be selected. Score the whole pool, or accept this with method.partial=true."
+            f"{path}: only {scored} of {among.sum()} candidates have a score ({scored / among.sum():.1%}; at"
+            f" least {least:.0%} are needed), and the others cannot be selected. Score the whole pool, or"
+            " accept this with method.partial=true."
         )
 
 
@@ -135,11 +159,15 @@ def find_teacher(wanted: str, teachers: Iterable[str]) -> str:
         return wanted
     if wanted.isdigit() and 1 <= int(wanted) <= len(names):
         return names[int(wanted) - 1]
-    raise LarkError(f"method.teacher={wanted}: choose one of {', '.join(names)}, or a number from 1 to {len(names)}.")
+    raise LarkError(
+        f"method.teacher={wanted}: choose one of {', '.join(names)}, or a number from 1 to {len(names)}."
+    )
 
 
 def check_scores_file(config: Config) -> Path | None:
-    """Read another tool's scores (method.path) before anything else runs, so that errors in it are reported first."""
+    """Read another tool's scores (method.path) before anything else runs, so that errors in it are reported
+    first.
+    """
     if "external" not in METHODS[config.method.name].needs:
         return None
     path = scores_file(config.method)
@@ -148,18 +176,24 @@ def check_scores_file(config: Config) -> Path | None:
 
 
 def check_choice(config: Config, inputs: Mapping[str, Path]) -> None:
-    """Fail early on a method.teacher or a method.path that is wrong for this pool, not after hours of scoring."""
+    """Fail early on a method.teacher or a method.path that is wrong for this pool, not after hours of
+    scoring.
+    """
     pool = inputs["pool"] / pools.FILE
     if config.method.teacher is not None:
         find_teacher(config.method.teacher, pools.frame(pool, ["teacher"])["teacher"])
     path = check_scores_file(config)
     if path is not None:
         table = pools.frame(pool, [*KEY, "teacher"])
-        check_coverage(external.match(external.read_scores(path), table, path).score, table["teacher"], config, path)
+        check_coverage(
+            external.match(external.read_scores(path), table, path).score, table["teacher"], config, path
+        )
 
 
 def near_duplicates(pool: Path, rows: np.ndarray, table: pd.DataFrame) -> np.ndarray:
-    """[M] A number for each of these rows of the pool: the same for candidates of a question that are nearly identical."""
+    """[M] A number for each of these rows of the pool: the same for candidates of a question that are
+    nearly identical.
+    """
     texts: dict[int, str] = {}
     start = 0
     wanted = np.sort(rows)
@@ -170,7 +204,9 @@ def near_duplicates(pool: Path, rows: np.ndarray, table: pd.DataFrame) -> np.nda
     groups = np.arange(len(rows))
     questions = table["question_id"].to_numpy()[rows]
     for members in pd.Series(np.arange(len(rows))).groupby(questions).indices.values():
-        for first, second in similar_pairs([sketch(texts[int(rows[at])]) for at in members]) if len(members) > 1 else []:
+        for first, second in (
+            similar_pairs([sketch(texts[int(rows[at])]) for at in members]) if len(members) > 1 else []
+        ):
             groups[groups == groups[members[second]]] = groups[members[first]]
     return groups
 
@@ -182,11 +218,16 @@ def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
         if source.kind is not None and source.kind.name in inputs:
             path = inputs[source.kind.name] / source.kind.file
             there = pq.read_schema(path).names
-            # The loss is for the selection's character: passes that compute it for other purposes store it too.
+            # The loss is for the selection's character: passes that compute it for other purposes store it
+            # too.
             wanted = [
-                name for name in sorted({*source.columns, "truncated", "nll"}) if name in there and name not in table.columns
+                name
+                for name in sorted({*source.columns, "truncated", "nll"})
+                if name in there and name not in table.columns
             ]
-            table = table.merge(pd.read_parquet(path, columns=[*KEY, *wanted]), on=KEY, how="left", validate="1:1")
+            table = table.merge(
+                pd.read_parquet(path, columns=[*KEY, *wanted]), on=KEY, how="left", validate="1:1"
+            )
     return table
 
 
@@ -220,17 +261,26 @@ def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _write_training_set(config: Config, selection: Selection, pool: Path, path: Path) -> None:
-    """Chat messages and a weight, readable by any trainer, in the pool's order. `weight` is B_n q: 1 where weights are uniform
-    (decision 3). Rows of the selection are rows of the pool, so only the chosen texts become Python objects."""
+    """Chat messages and a weight, readable by any trainer, in the pool's order. `weight` is B_n q: 1 where
+    weights are uniform (decision 3). Rows of the selection are rows of the pool, so only the chosen texts
+    become Python objects.
+    """
     order = np.argsort(selection.row)
     chosen, weights = selection.row[order], selection.training_weight[order].tolist()
     start = done = 0
     with path.open("w", encoding="utf-8") as handle:
         for table in pools.tables(pool, pools.TEXT):
             here = chosen[done : np.searchsorted(chosen, start + len(table))] - start
-            for row, weight in zip(table.take(here).to_pylist(), weights[done : done + len(here)], strict=True):
+            for row, weight in zip(
+                table.take(here).to_pylist(), weights[done : done + len(here)], strict=True
+            ):
                 dialogue = dialogue_of(row, config.student.instruction, config.pool.turns == "last")
                 tools = {"tools": dialogue.tools} if dialogue.tools else {}
-                line = {"messages": dialogue.messages, **tools, "weight": weight, **{name: row[name] for name in KEY}}
+                line = {
+                    "messages": dialogue.messages,
+                    **tools,
+                    "weight": weight,
+                    **{name: row[name] for name in KEY},
+                }
                 handle.write(json.dumps(line, ensure_ascii=False) + "\n")
             start, done = start + len(table), done + len(here)

@@ -1,4 +1,6 @@
-"""What the system knows about a process of this machine: whether it has ended, and the processor time that it has used."""
+"""What the system knows about a process of this machine: whether it has ended, and the processor time that
+it has used.
+"""
 
 import os
 from pathlib import Path
@@ -13,7 +15,9 @@ def processor_ticks(number: int) -> str:
 
 
 def exit_code(number: int) -> int | None:
-    """The exit code of a process that has ended and that its parent has not asked for yet; None if it runs or is unknown."""
+    """The exit code of a process that has ended and that its parent has not asked for yet; None if it runs
+    or is unknown.
+    """
     try:
         fields = process_fields(str(number))
         return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] == "Z" else None
@@ -22,5 +26,9 @@ def exit_code(number: int) -> int | None:
 
 
 def process_fields(number: str) -> list[str]:
-    """Fields of a process's /proc/<number>/stat after its name: the twelfth and thirteenth are its processor time."""
-    return Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    """Fields of a process's /proc/<number>/stat after its name: the twelfth and thirteenth are its
+    processor time.
+    """
+    return (
+        Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    )

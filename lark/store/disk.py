@@ -1,4 +1,6 @@
-"""Sentences for what the file system refuses: a full or read-only disk, removed folders, files in the place of folders."""
+"""Sentences for what the file system refuses: a full or read-only disk, removed folders, files in the place
+of folders.
+"""
 
 import contextlib
 import errno
@@ -12,17 +14,31 @@ LONGEST_SHOWN = 400
 """Characters of a path in a message."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOT_WRITTEN = ("PytorchStreamWriter failed writing", "inline_container.cc")
-"""Parts of PyTorch's messages when it could not write a whole checkpoint. It does not say why: the disk was full."""
+"""Parts of PyTorch's messages when it could not write a whole checkpoint. It does not say why: the disk was
+full.
+"""
 OTHERWISE = "or choose another folder with outputs=<folder>"
 SENTENCES = {
-    (errno.EROFS, errno.EACCES, errno.EPERM): f"permission denied, or read-only. Change its permissions, {OTHERWISE}",
+    (
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+    ): f"permission denied, or read-only. Change its permissions, {OTHERWISE}",
     (errno.EISDIR,): f"there is a folder where a file is expected. Move it away, {OTHERWISE}",
-    (errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY): f"there is a file where a folder is expected. Move it away, {OTHERWISE}",
-    (errno.ENOENT,): "it does not exist, or was removed while the run was working. Run the same command again to resume",
+    (
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.ENOTEMPTY,
+    ): f"there is a file where a folder is expected. Move it away, {OTHERWISE}",
+    (
+        errno.ENOENT,
+    ): "it does not exist, or was removed while the run was working. Run the same command again to resume",
     (errno.ELOOP,): "links point to each other. Remove them",
     (errno.ENAMETOOLONG,): "the name is too long. Choose a shorter one",
     (errno.EIO,): f"the disk reports an error. Check it, {OTHERWISE}",
-    (errno.ESTALE,): "the network file system has lost it. Check the mount, and run the same command again to resume",
+    (
+        errno.ESTALE,
+    ): "the network file system has lost it. Check the mount, and run the same command again to resume",
     (errno.EMFILE, errno.ENFILE): "too many open files. Raise the limit (ulimit -n)",
 }
 """Numbers of errors, and what they mean here."""
@@ -30,8 +46,9 @@ SENTENCES = {
 
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Report what the file system refuses without a stack trace. `folder`: the outputs. No partial file has a final name, so the
-    run can be resumed."""
+    """Report what the file system refuses without a stack trace. `folder`: the outputs. No partial file has
+    a final name, so the run can be resumed.
+    """
     try:
         yield
     except OSError as error:
@@ -46,25 +63,37 @@ def disk_error(error: BaseException, folder: Path) -> str | None:
         return no_space(folder)
     if not isinstance(error, OSError) or error.filename is None or error.errno is None:
         return None
-    name = error.filename2 or error.filename  # of a renaming: its target, which is the file that the user knows
+    name = (
+        error.filename2 or error.filename
+    )  # of a renaming: its target, which is the file that the user knows
     where = os.fsdecode(name) if isinstance(name, str | bytes) else str(name)
     if not folder.exists() and Path(where).is_relative_to(folder):
         return removed(folder)
     where = where if len(where) <= LONGEST_SHOWN else f"{where[:LONGEST_SHOWN]}…"
-    what = next((what for numbers, what in SENTENCES.items() if error.errno in numbers), error.strerror or str(error))
+    what = next(
+        (what for numbers, what in SENTENCES.items() if error.errno in numbers), error.strerror or str(error)
+    )
     return f"{where}: {what}."
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Whether the disk is full. Libraries in other languages (safetensors, Arrow, PyTorch) report it only in the message."""
+    """Whether the disk is full. Libraries in other languages (safetensors, Arrow, PyTorch) report it only
+    in the message.
+    """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in FULL
     return any(part in str(error) for part in (*map(os.strerror, FULL), *NOT_WRITTEN))
 
 
 def no_space(folder: Path) -> str:
-    return f"No space left on the disk while writing {folder}. Free some and run the same command again to resume."
+    return (
+        f"No space left on the disk while writing {folder}. Free some and run the same command again to"
+        " resume."
+    )
 
 
 def removed(folder: Path) -> str:
-    return f"{folder} was removed while the run was working, and what it contained is lost. Run the same command again."
+    return (
+        f"{folder} was removed while the run was working, and what it contained is lost. Run the same command"
+        " again."
+    )

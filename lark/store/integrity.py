@@ -1,8 +1,9 @@
 """Verify artifacts where they are used, so that no result is made from wrong bytes.
 
-A finished artifact is reused without being read: the sizes and times of its files are those in its manifest. A file that was
-changed without changing either is found here, by its checksum, when it is about to be read. Its artifact is marked as damaged,
-and the pipeline rebuilds it: in the same run, or in the next one.
+A finished artifact is reused without being read: the sizes and times of its files are those in its
+manifest. A file that was changed without changing either is found here, by its checksum, when it is about
+to be read. Its artifact is marked as damaged, and the pipeline rebuilds it: in the same run, or in the next
+one.
 """
 
 import contextlib
@@ -16,10 +17,12 @@ from lark.store.store import checksum, write_text
 
 
 def verify(folder: Path, *names: str, under: str = "") -> None:
-    """Raise DamagedError unless the files of a finished artifact have the content that they had when it was made.
+    """Raise DamagedError unless the files of a finished artifact have the content that they had when it was
+    made.
 
-    `names`: compare only these. Files in subfolders are compared only if `under` names theirs: a checkpoint's snapshots are large
-    and seldom used. A folder without a manifest is not an artifact, and nothing is known about its files.
+    `names`: compare only these. Files in subfolders are compared only if `under` names theirs: a
+    checkpoint's snapshots are large and seldom used. A folder without a manifest is not an artifact, and
+    nothing is known about its files.
     """
     manifest = readable_object(folder / MANIFEST)
     if manifest is None or manifest.get("status") != "finished":
@@ -32,7 +35,10 @@ def verify(folder: Path, *names: str, under: str = "") -> None:
         if harm:
             harm = f"{name} {harm}"
             with contextlib.suppress(OSError):  # on a read-only disk, it is only reported
-                write_text(folder / MANIFEST, json.dumps({**manifest, "status": DAMAGED, "error": harm}, indent=2) + "\n")
+                write_text(
+                    folder / MANIFEST,
+                    json.dumps({**manifest, "status": DAMAGED, "error": harm}, indent=2) + "\n",
+                )
             raise DamagedError(f"{folder}: {harm} since the artifact was made.", folder)
 
 

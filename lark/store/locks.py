@@ -1,8 +1,8 @@
 """One process at a time: the kernel's locks, or a lock file where the file system has none.
 
-Some network file systems refuse `flock` (ENOLCK, EOPNOTSUPP). There, the process that creates the file `<name>.held` has the
-lock, and touches it while it works. Another process takes it over if the owner has ended, or has not touched it for STALE
-seconds.
+Some network file systems refuse `flock` (ENOLCK, EOPNOTSUPP). There, the process that creates the file
+`<name>.held` has the lock, and touches it while it works. Another process takes it over if the owner has
+ended, or has not touched it for STALE seconds.
 """
 
 import contextlib
@@ -113,7 +113,9 @@ def _state(path: Path) -> object:
 
 
 def _ended(owner: dict[str, object]) -> bool:
-    """Whether the owner is a process of this machine that has ended, even if its parent has not asked for its exit code yet."""
+    """Whether the owner is a process of this machine that has ended, even if its parent has not asked for
+    its exit code yet.
+    """
     number = owner.get("process")
     if owner.get("host") != socket.gethostname() or not isinstance(number, int):
         return False
@@ -130,7 +132,9 @@ def _ended(owner: dict[str, object]) -> bool:
 
 def _remove(path: Path, token: object) -> None:
     """Remove a lock that was left behind. Of several processes that find it, one does."""
-    claim = path.with_name(f"{path.name}.{token if isinstance(token, str) and token.isalnum() else 'unreadable'}")
+    claim = path.with_name(
+        f"{path.name}.{token if isinstance(token, str) and token.isalnum() else 'unreadable'}"
+    )
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
@@ -143,6 +147,8 @@ def _remove(path: Path, token: object) -> None:
         if (readable_object(path) or {}).get("token") == token:
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise LarkError(f"{path}: a lock that was left behind cannot be removed ({error.strerror}). Remove it.") from error
+        raise LarkError(
+            f"{path}: a lock that was left behind cannot be removed ({error.strerror}). Remove it."
+        ) from error
     finally:
         claim.unlink(missing_ok=True)

@@ -1,4 +1,6 @@
-"""`manifest.json`, parsed into a typed object. A manifest of another shape is damaged, and so is its artifact."""
+"""`manifest.json`, parsed into a typed object. A manifest of another shape is damaged, and so is its
+artifact.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,11 +56,15 @@ def read_manifest(folder: Path) -> Manifest:
         _check_file(path, name, stamp)
     error, seconds = values.get("error"), values.get("seconds")
     return Manifest(
-        values["status"], values.get("kind", ""), values.get("fingerprint", ""), None if error is None else str(error),
-        values.get("counts", {}), {name: str(where) for name, where in values.get("inputs", {}).items()},
+        values["status"],
+        values.get("kind", ""),
+        values.get("fingerprint", ""),
+        None if error is None else str(error),
+        values.get("counts", {}),
+        {name: str(where) for name, where in values.get("inputs", {}).items()},
         {name: (stamp[0], stamp[1], stamp[2]) for name, stamp in values.get("files", {}).items()},
         float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < LONGEST else 0.0,
-    )  # fmt: skip
+    )
 
 
 def _require(path: Path, key: str, value: object, kind: type) -> None:
@@ -68,7 +74,14 @@ def _require(path: Path, key: str, value: object, kind: type) -> None:
 
 def _check_file(path: Path, name: str, stamp: object) -> None:
     """Refuse a file outside of the artifact's folder, and anything that is not size, time and checksum."""
-    inside = name and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts and "\0" not in name
+    inside = (
+        name
+        and not PurePosixPath(name).is_absolute()
+        and ".." not in PurePosixPath(name).parts
+        and "\0" not in name
+    )
     right = isinstance(stamp, list) and [type(part) for part in stamp] == [int, int, str]
     if not (inside and right):
-        raise LarkError(f"{path}: the entry {name[:60]!r} of `files` is not the size, time and checksum of a file.")
+        raise LarkError(
+            f"{path}: the entry {name[:60]!r} of `files` is not the size, time and checksum of a file."
+        )

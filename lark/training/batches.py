@@ -50,7 +50,12 @@ class GlobalBatches(Dataset[GlobalBatch]):
     """The steps of all epochs, in order; a process sees its own share of each."""
 
     def __init__(
-        self, examples: Sequence[Example], steps: Sequence[TrainingStep], rank: int, packed: bool, parts: int = 1
+        self,
+        examples: Sequence[Example],
+        steps: Sequence[TrainingStep],
+        rank: int,
+        packed: bool,
+        parts: int = 1,
     ) -> None:
         """`parts`: processes that share each micro-batch (lark/training/sequence.py)."""
         self.examples, self.steps, self.replica, self.parts = examples, steps, rank // parts, parts
@@ -65,7 +70,10 @@ class GlobalBatches(Dataset[GlobalBatch]):
         return GlobalBatch(
             micro=[
                 self.collate(
-                    [e.encoded for e in group], [e.weight for e in group], self.parts, [e.token_weights for e in group]
+                    [e.encoded for e in group],
+                    [e.weight for e in group],
+                    self.parts,
+                    [e.token_weights for e in group],
                 )
                 for group in groups
             ],

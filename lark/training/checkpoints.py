@@ -22,7 +22,9 @@ HELD_OUT = "held_out.jsonl"
 """The loss of each held-out trajectory (training.held_out.path) under the trained student."""
 
 COMPLETE = "complete"
-"""Written last. A checkpoint without it is incomplete and not resumed from. It lists the sizes and checksums of the others."""
+"""Written last. A checkpoint without it is incomplete and not resumed from. It lists the sizes and
+checksums of the others.
+"""
 STATE = "trainer_state.json"
 """The Trainer's own state, with the number of the step."""
 NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,15})", re.ASCII)
@@ -34,7 +36,9 @@ SMALL = 2**26
 
 @dataclass(frozen=True)
 class Layout:
-    """How a checkpoint is spread over files. Optimizer states sharded by DeepSpeed need the same number of processes."""
+    """How a checkpoint is spread over files. Optimizer states sharded by DeepSpeed need the same number of
+    processes.
+    """
 
     zero: int
     world: int
@@ -43,8 +47,9 @@ class Layout:
 def sync(checkpoint: Path) -> None:
     """Bring the files of a checkpoint to disk. Call it in every process that has written some of them.
 
-    Files of other processes are synchronised too, which costs nothing if they have done so or run on another node. They may
-    still be writing, so a file that disappears (a draft that got its final name) is skipped.
+    Files of other processes are synchronised too, which costs nothing if they have done so or run on
+    another node. They may still be writing, so a file that disappears (a draft that got its final name) is
+    skipped.
     """
     for path in checkpoint.rglob("*"):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError), path.open("rb") as handle:
@@ -52,7 +57,8 @@ def sync(checkpoint: Path) -> None:
 
 
 def seal(checkpoint: Path, layout: Layout) -> None:
-    """Mark a checkpoint as complete, when all its files are on disk (`sync`). It stays valid as long as they do not change.
+    """Mark a checkpoint as complete, when all its files are on disk (`sync`). It stays valid as long as
+    they do not change.
 
     Only sizes and small files are read, because the other processes wait for the one that seals.
     """
@@ -84,7 +90,12 @@ def changed(folder: Path, files: Any) -> str | None:
 
 
 def _is_stamp(stamp: Any) -> bool:
-    return isinstance(stamp, list) and len(stamp) == 2 and isinstance(stamp[0], int) and isinstance(stamp[1], str | None)
+    return (
+        isinstance(stamp, list)
+        and len(stamp) == 2
+        and isinstance(stamp[0], int)
+        and isinstance(stamp[1], str | None)
+    )
 
 
 def newest_checkpoint(folder: Path, layout: Layout) -> Path | None:
@@ -96,14 +107,16 @@ def newest_checkpoint(folder: Path, layout: Layout) -> Path | None:
     written = Layout(said["zero"], said["world"])
     if written.zero != layout.zero or (layout.zero and written.world != layout.world):
         raise LarkError(
-            f"{complete[-1]} was written by {written.world} processes with hardware.zero={written.zero}; {layout.world} "
-            f"with hardware.zero={layout.zero} cannot resume it. Use the same hardware again, or start over with force=[train]."
+            f"{complete[-1]} was written by {written.world} processes with hardware.zero={written.zero};"
+            f" {layout.world} with hardware.zero={layout.zero} cannot resume it. Use the same hardware again,"
+            " or start over with force=[train]."
         )
     return complete[-1]
 
 
 def remove_unusable(folder: Path) -> None:
-    """Remove checkpoints that are incomplete (the run was killed while writing) or damaged, down to the newest intact one.
+    """Remove checkpoints that are incomplete (the run was killed while writing) or damaged, down to the
+    newest intact one.
 
     Anything else that is named like a checkpoint is left alone. Call it from one process only.
     """
@@ -137,7 +150,9 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def _digest(path: Path) -> str | None:
-    """SHA-256; None for a large file, for which only the size is checked: reading a 7B student's optimizer takes minutes."""
+    """SHA-256; None for a large file, for which only the size is checked: reading a 7B student's optimizer
+    takes minutes.
+    """
     return checksum(path) if path.stat().st_size <= SMALL else None
 
 

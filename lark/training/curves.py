@@ -1,4 +1,6 @@
-"""What is recorded during training: every step's numbers in `metrics.jsonl`, the held-out loss, snapshots of the weights."""
+"""What is recorded during training: every step's numbers in `metrics.jsonl`, the held-out loss, snapshots
+of the weights.
+"""
 
 import json
 import logging
@@ -29,37 +31,56 @@ log = logging.getLogger(__name__)
 
 
 class Curves(TrainerCallback):
-    """One line of `metrics.jsonl` per step: loss, gradient norm, learning rate, speed, and the held-out loss when it is due.
+    """One line of `metrics.jsonl` per step: loss, gradient norm, learning rate, speed, and the held-out
+    loss when it is due.
 
-    The pipeline mirrors the file to W&B. All processes take part (the held-out loss is shared work); only the main one writes.
+    The pipeline mirrors the file to W&B. All processes take part (the held-out loss is shared work); only
+    the main one writes.
     """
 
-    def __init__(self, trainer: "WeightedTrainer", path: Path, epochs: int, held_out: "HeldOutLoss | None" = None) -> None:
+    def __init__(
+        self, trainer: "WeightedTrainer", path: Path, epochs: int, held_out: "HeldOutLoss | None" = None
+    ) -> None:
         self.trainer, self.path, self.epochs, self.held_out = trainer, path, epochs, held_out
         self.writes = trainer.is_world_process_zero()
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         if self.writes:
             keep_steps(self.path, state.global_step or -1)  # a run from the start measures step 0 again
             self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
         if self.held_out is not None and state.global_step == 0:
             self._write({"step": 0, "epoch": 0.0, "held_out_loss": self.held_out()})
 
-    # The clock runs from here to the end of the step. Snapshots (a callback after this one), the held-out loss and checkpoints
-    # happen between two steps; the clock restarts after each of them.
+    # The clock runs from here to the end of the step. Snapshots (a callback after this one), the held-out
+    # loss and checkpoints happen between two steps; the clock restarts after each of them.
 
-    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         self.begun = time.perf_counter()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         if args.device.type == "cuda":
             torch.cuda.synchronize(args.device)
         self.seconds = max(time.perf_counter() - self.begun, 1e-9)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         self.begun = time.perf_counter()
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **_: Any,
+    ) -> None:
         if "loss" not in logs:
             return
         step = state.global_step
@@ -86,21 +107,25 @@ class Curves(TrainerCallback):
             self.bar.update(step - self.bar.n)
         self.begun = time.perf_counter()
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         if self.writes:
             self.bar.close()
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.writes:
             finite = {
-                key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()
+                key: None if isinstance(value, float) and not math.isfinite(value) else value
+                for key, value in line.items()
             }
             with self.path.open("a", encoding="utf-8") as handle:
                 handle.write(json.dumps(finite) + "\n")
 
 
 class HeldOutLoss:
-    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the current weights: the paper's objective on another set.
+    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the current weights: the paper's objective on another
+    set.
 
     ℓ is the mean surprisal of a response, whatever training.objective is.
     """
@@ -144,17 +169,23 @@ class Snapshots(TrainerCallback):
     def __init__(self, steps: Sequence[int], save: Callable[[int], None]) -> None:
         self.steps, self.save = frozenset(steps), save
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         if state.global_step in self.steps:
             self.save(state.global_step)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         if state.global_step in self.steps:
             self.save(state.global_step)
 
 
 def snapshot_steps(count: int, steps: int, early: int = 0) -> list[int]:
-    """`count` evenly spaced steps from 0 to `steps`, and `early` more of the first tenth; all of them if there are not enough."""
+    """`count` evenly spaced steps from 0 to `steps`, and `early` more of the first tenth; all of them if
+    there are not enough.
+    """
     first_tenth = math.ceil(steps / 10)
     return sorted({*_evenly_spaced(count, steps), *_evenly_spaced(early, first_tenth)})
 
@@ -167,7 +198,9 @@ def _evenly_spaced(count: int, last: int) -> list[int]:
 
 
 def keep_steps(path: Path, last: int) -> None:
-    """Remove what was logged after the checkpoint that training resumes from, and lines that cannot be read."""
+    """Remove what was logged after the checkpoint that training resumes from, and lines that cannot be
+    read.
+    """
     if os.path.lexists(path):
         kept = [line for line in read_curve(path, report=True) if line["step"] <= last]
         if path.is_dir() and not path.is_symlink():
@@ -178,7 +211,8 @@ def keep_steps(path: Path, last: int) -> None:
 def read_curve(path: Path, report: bool = False) -> list[dict[str, Any]]:
     """The lines of a `metrics.jsonl`, without an incomplete last line, damaged lines and repeated steps.
 
-    `report`: log how many lines were damaged. They are only a record of the run, which does not depend on them.
+    `report`: log how many lines were damaged. They are only a record of the run, which does not depend on
+    them.
     """
     try:
         content = path.read_bytes()
@@ -201,8 +235,10 @@ def read_curve(path: Path, report: bool = False) -> list[dict[str, Any]]:
 
 
 def flow_times(path: Path, steps: Sequence[int]) -> list[float]:
-    """The time s = Σ η of gradient flow (paper, Sec. 3.2) that training had covered after each of these steps: the sum of its
-    learning rates. NaN for a step that the `metrics.jsonl` at `path` does not reach. A skipped step has moved nothing."""
+    """The time s = Σ η of gradient flow (paper, Sec. 3.2) that training had covered after each of these
+    steps: the sum of its learning rates. NaN for a step that the `metrics.jsonl` at `path` does not reach.
+    A skipped step has moved nothing.
+    """
     times = {0: 0.0}
     for line in read_curve(path):
         rate = line.get("learning_rate")

@@ -1,4 +1,6 @@
-"""Write the trained student as a plain Hugging Face folder: the final one (the artifact), and snapshots during training."""
+"""Write the trained student as a plain Hugging Face folder: the final one (the artifact), and snapshots
+during training.
+"""
 
 import copy
 import logging
@@ -26,7 +28,9 @@ SNAPSHOTS = "snapshots"
 
 
 class Exporter:
-    """Writes the current model. All processes must call it together: ZeRO-3's weights are gathered from all of them."""
+    """Writes the current model. All processes must call it together: ZeRO-3's weights are gathered from all
+    of them.
+    """
 
     def __init__(
         self,
@@ -43,7 +47,9 @@ class Exporter:
         self.config, self.zero, self.folder, self.source = config, zero, folder, source
 
     def export(self) -> dict[str, Stamp]:
-        """Write into the artifact's folder, and return its files. They get their final names only when all are complete."""
+        """Write into the artifact's folder, and return its files. They get their final names only when all
+        are complete.
+        """
         draft = self.folder / "checkpoints" / "export"
         if not self._write(draft):
             return {}
@@ -53,7 +59,9 @@ class Exporter:
         return files
 
     def snapshot(self, step: int) -> None:
-        """Write into snapshots/step-000123. A step that already exists (from a run that was killed later) is left alone."""
+        """Write into snapshots/step-000123. A step that already exists (from a run that was killed later)
+        is left alone.
+        """
         final = self.folder / SNAPSHOTS / f"step-{step:06d}"
         if final.is_dir():
             return
@@ -79,8 +87,12 @@ class Exporter:
 
     def _save(self, state: dict[str, Tensor], folder: Path) -> None:
         lora = self.config.training.lora
-        if lora.bits is not None:  # merge into the weights as they were before quantization, which are read again
-            state = with_unquantised_base(state, load_model(self.source, self.config.student, "cpu").state_dict())
+        if (
+            lora.bits is not None
+        ):  # merge into the weights as they were before quantization, which are read again
+            state = with_unquantised_base(
+                state, load_model(self.source, self.config.student, "cpu").state_dict()
+            )
         if lora.rank:
             state = merged(state, transposed_layers(self.student), lora)
         dtype = getattr(torch, self.config.student.dtype)
@@ -88,12 +100,16 @@ class Exporter:
         config.use_cache = True
         if hasattr(config, "quantization_config"):
             del config.quantization_config
-        with torch.device("meta"):  # the plain class and dtype, without adapters; its weights are those in `state`
+        with torch.device(
+            "meta"
+        ):  # the plain class and dtype, without adapters; its weights are those in `state`
             shell = type(self.student)(config).to(dtype)
         shell.generation_config = self._generation_config()
         shell.save_pretrained(folder, state_dict=self._checked(_copies(state, dtype)))
         self.chat.tokenizer.save_pretrained(folder)
-        mode = (folder / "config.json").stat().st_mode  # that of an ordinary file; only the owner can read safetensors
+        mode = (
+            (folder / "config.json").stat().st_mode
+        )  # that of an ordinary file; only the owner can read safetensors
         for file in folder.iterdir():
             file.chmod(mode)
             with file.open("rb") as handle:
@@ -104,7 +120,9 @@ class Exporter:
         for name, value in weights.items():
             if not bool(value.isfinite().all()):
                 what = f"weights are not finite in {self.config.student.dtype}, e.g. {name}"
-                raise LarkError(diverged(self.trainer.state.global_step, what, self.config.training.learning_rate))
+                raise LarkError(
+                    diverged(self.trainer.state.global_step, what, self.config.training.learning_rate)
+                )
         return weights
 
     def _generation_config(self) -> GenerationConfig:
@@ -112,12 +130,16 @@ class Exporter:
         tokenizer, stops = self.chat.tokenizer, self.chat.stop_ids
         pad = cast("int | None", tokenizer.pad_token_id)
         return GenerationConfig(
-            bos_token_id=tokenizer.bos_token_id, eos_token_id=stops, pad_token_id=stops[0] if pad is None else pad
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=stops,
+            pad_token_id=stops[0] if pad is None else pad,
         )
 
 
 def _copies(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Copies on the CPU, in `dtype`, outside DeepSpeed's flat buffers. Names that share a weight (a tied head) still do."""
+    """Copies on the CPU, in `dtype`, outside DeepSpeed's flat buffers. Names that share a weight (a tied
+    head) still do.
+    """
     copies: dict[tuple[int, torch.Size], Tensor] = {}
     result = {}
     for name, value in state.items():

@@ -1,7 +1,7 @@
 """Liger's fused kernels for the student's family: RoPE, RMSNorm and the gated MLP (paper, App. C.3).
 
-Not through `TrainingArguments(use_liger_kernel=True)`: the Trainer would apply the kernels after the check that packed
-trajectories do not see each other, and that check must run on the model as it is trained.
+Not through `TrainingArguments(use_liger_kernel=True)`: the Trainer would apply the kernels after the check
+that packed trajectories do not see each other, and that check must run on the model as it is trained.
 """
 
 import importlib.util

@@ -7,13 +7,15 @@ Every response token has a factor f_t on its surprisal, a constant for the gradi
     entropy  H̃_t = H(π_t among its 20 most likely tokens) / ln 20, from 0 (certain) to 1. Entropy-adaptive fine-tuning (Diao et
              al., 2026, arXiv 2601.02151)
 
-and, if the training set has them, a weight of its own (`token_weights`). The mean over a trajectory's tokens is over all of
-them, however small their factors are: a trajectory whose tokens have small factors counts less.
+and, if the training set has them, a weight of its own (`token_weights`). The mean over a trajectory's
+tokens is over all of them, however small their factors are: a trajectory whose tokens have small factors
+counts less.
 
-A 32,768-token pack of a student with 151,936 words has 20 GB of fp32 logits. Here the head is applied to a chunk of response
-positions at a time, and the gradients of the hidden states and of the head are computed in the forward pass, while the
-chunk's residual π - e_y is available: three products with the head in total. Recomputing the logits in the backward pass
-(checkpointed chunks) needs four, and does not reduce the peak memory, which occurs when the gradient of the head exists.
+A 32,768-token pack of a student with 151,936 words has 20 GB of fp32 logits. Here the head is applied to a
+chunk of response positions at a time, and the gradients of the hidden states and of the head are computed
+in the forward pass, while the chunk's residual π - e_y is available: three products with the head in total.
+Recomputing the logits in the backward pass (checkpointed chunks) needs four, and does not reduce the peak
+memory, which occurs when the gradient of the head exists.
 """
 
 import math
@@ -34,16 +36,18 @@ NO_TARGET = -100
 
 
 def response_targets(trajectory: Encoded) -> list[int]:
-    """The target of each position of one trajectory: for position t the token t+1 if that is a response token, else -100.
+    """The target of each position of one trajectory: for position t the token t+1 if that is a response
+    token, else -100.
 
-    There is exactly one target per response token, and the last position has none, so the targets of trajectories that are
-    joined (packed) or padded never extend into one another.
+    There is exactly one target per response token, and the last position has none, so the targets of
+    trajectories that are joined (packed) or padded never extend into one another.
     """
     ids, prompt_length = trajectory.ids, trajectory.prompt_length
     if not 1 <= prompt_length < len(ids):
         raise LarkError(
-            f"A trajectory of {len(ids)} tokens with a prompt of {prompt_length} has no response token to train on. Drop it "
-            "(selection does, unless student.max_length is smaller in training than in scoring)."
+            f"A trajectory of {len(ids)} tokens with a prompt of {prompt_length} has no response token to"
+            " train on. Drop it (selection does, unless student.max_length is smaller in training than in"
+            " scoring)."
         )
     targets = [NO_TARGET] * (prompt_length - 1) + [*ids[prompt_length:], NO_TARGET]
     for start, stop in trajectory.context:
@@ -72,10 +76,10 @@ def weighted_loss(
 
     under the objective `nll`. Other objectives and `token_weights` multiply each term of ℓ_i by a constant.
 
-    `batch_trajectories` is |batch|, the trajectories of the *global* batch over all micro-batches and processes, so gradients
-    must be *summed* over both: where a wrapper averages over processes (DDP, DeepSpeed), multiply the loss by their number
-    before `backward`. There is no division by the sum of the weights: a trajectory alone in its micro-batch would lose its
-    weight.
+    `batch_trajectories` is |batch|, the trajectories of the *global* batch over all micro-batches and
+    processes, so gradients must be *summed* over both: where a wrapper averages over processes (DDP,
+    DeepSpeed), multiply the loss by their number before `backward`. There is no division by the sum of the
+    weights: a trajectory alone in its micro-batch would lose its weight.
 
     hidden       [T, d]  the student's last hidden states, packed, or a padded [b, t, d] flattened
     head_weight  [V, d]  of the LM head; may be tied to the embedding, may be frozen
@@ -89,18 +93,22 @@ def weighted_loss(
     objective            nll, dft or entropy
     token_weights [T]    constants, or None; ignored where there is no target
 
-    Returns the loss, a scalar with gradients (fp32; fp64 for fp64 inputs), and ℓ [S] without: under any objective, these are the
-    plain mean surprisals. Only positions with a target are projected. Without any, the loss is 0 and still reaches every
-    parameter, which distributed backward passes need.
+    Returns the loss, a scalar with gradients (fp32; fp64 for fp64 inputs), and ℓ [S] without: under any
+    objective, these are the plain mean surprisals. Only positions with a target are projected. Without any,
+    the loss is 0 and still reaches every parameter, which distributed backward passes need.
 
-    Products are accumulated *and kept* in fp32: fp32 accumulation alone would round each logit to bf16 in the end, and
-    between 16 and 32 bf16 numbers are 0.125 apart. Only the factors have `precision`, as in any bf16 training; float32
-    here makes the head exact for any backbone.
+    Products are accumulated *and kept* in fp32: fp32 accumulation alone would round each logit to bf16 in
+    the end, and between 16 and 32 bf16 numbers are 0.125 apart. Only the factors have `precision`, as in
+    any bf16 training; float32 here makes the head exact for any backbone.
     """
     if precision is None:
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device)
-        precision = torch.get_autocast_dtype(device) if autocast else torch.promote_types(hidden.dtype, head_weight.dtype)
+        precision = (
+            torch.get_autocast_dtype(device)
+            if autocast
+            else torch.promote_types(hidden.dtype, head_weight.dtype)
+        )
     accumulator = torch.promote_types(precision, torch.float32)
     weights, lengths = weights.to(hidden.device, accumulator), lengths.to(hidden.device, accumulator)
     positions = (targets != NO_TARGET).nonzero().squeeze(1)
@@ -127,10 +135,11 @@ def weighted_loss(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """(Σ_t shares_t · f_t · nll_t, nll [R]) of the R positions. The gradients are computed in the forward pass.
+    """(Σ_t shares_t · f_t · nll_t, nll [R]) of the R positions. The gradients are computed in the forward
+    pass.
 
-    With the residual r = (π - e_y) ⊙ dz/dh, and shares that include the constants f_t: ∂/∂hidden = shares ⊙ (r W),
-    ∂/∂W = rᵀ (shares ⊙ hidden), ∂/∂bias = rᵀ shares.
+    With the residual r = (π - e_y) ⊙ dz/dh, and shares that include the constants f_t: ∂/∂hidden = shares ⊙
+    (r W), ∂/∂W = rᵀ (shares ⊙ hidden), ∂/∂bias = rᵀ shares.
     """
 
     @staticmethod
@@ -148,7 +157,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         differentiate: bool,
         objective: str,
     ) -> tuple[Tensor, Tensor]:
-        wants_hidden, wants_weight, wants_bias = (differentiate and needed for needed in ctx.needs_input_grad[:3])
+        wants_hidden, wants_weight, wants_bias = (
+            differentiate and needed for needed in ctx.needs_input_grad[:3]
+        )
         grad_hidden = torch.zeros_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=shares.dtype) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=shares.dtype) if wants_bias and bias is not None else None
@@ -179,7 +190,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if grad_weight is not None:
                     _add_product(grad_weight, residual.T, _factor(states * share, precision))
                 del z, residual, slope  # or the next chunk's logits would be allocated next to these
-        # Not save_for_backward: these are used once and then handed over, so that autograd need not copy the head's gradient.
+        # Not save_for_backward: these are used once and then handed over, so that autograd need not copy the
+        # head's gradient.
         ctx.gradients = (grad_hidden, grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll)
         return (nll * shares).sum(), nll  # not `@`, which autocast would round
@@ -188,13 +200,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
-            raise RuntimeError("weighted_loss keeps its gradients for one backward pass: call it again for another.")
+            raise RuntimeError(
+                "weighted_loss keeps its gradients for one backward pass: call it again for another."
+            )
         gradients, ctx.gradients = ctx.gradients, None
         return (*(None if g is None else g.mul_(grad_loss) for g in gradients), *(None,) * 8)
 
 
 def _entropy(z: Tensor) -> Tensor:
-    """H̃ [c] of the logits z [c, V]: the entropy of the most likely tokens among themselves, divided by its maximum."""
+    """H̃ [c] of the logits z [c, V]: the entropy of the most likely tokens among themselves, divided by its
+    maximum.
+    """
     top = z.topk(min(ENTROPY_TOKENS, z.shape[1]), dim=1).values
     p = top.softmax(dim=1)
     return torch.special.entr(p).sum(dim=1) / math.log(ENTROPY_TOKENS)
@@ -203,8 +219,8 @@ def _entropy(z: Tensor) -> Tensor:
 def _surprisal_and_residual(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """-log π_y [c], the unnormalised residual Z (π - e_y) [c, V] and Z [c], for the logits z [c, V], which are overwritten.
 
-    Z = Σ_v e^(z_v - max z) is divided out later, from [c] numbers: on a GPU, passes over [c, V] are the head's main cost
-    apart from its products.
+    Z = Σ_v e^(z_v - max z) is divided out later, from [c] numbers: on a GPU, passes over [c, V] are the
+    head's main cost apart from its products.
     """
     rows = torch.arange(len(z), device=z.device)
     top = z.amax(dim=1, keepdim=True)
@@ -215,7 +231,9 @@ def _surprisal_and_residual(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _factor(x: Tensor, precision: torch.dtype) -> Tensor:
-    """x rounded to `precision`, and widened again where the device's half-precision products would be rounded."""
+    """x rounded to `precision`, and widened again where the device's half-precision products would be
+    rounded.
+    """
     x = x.to(precision)
     return x if mixes(x) else x.to(torch.promote_types(precision, torch.float32))
 

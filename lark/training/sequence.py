@@ -1,11 +1,12 @@
-"""Sequence parallelism (`hardware.sequence_parallel`): several processes share each micro-batch, every one with a part of its
-positions. It is for contexts whose activations exceed one GPU.
+"""Sequence parallelism (`hardware.sequence_parallel`): several processes share each micro-batch, every one
+with a part of its positions. It is for contexts whose activations exceed one GPU.
 
-Everything but attention treats positions separately, so a process runs the model on its own part. Attention is DeepSpeed's
-Ulysses: the processes exchange queries, keys and values such that each has all positions of some heads, apply the model's own
-attention to them, and exchange the results back. The loss of a process covers its own positions and is normalised by the whole
-global batch as always (`weighted_loss`). Gradients are summed over all processes, so nothing else changes: neither DDP and
-ZeRO, which need not know about it, nor checkpoints.
+Everything but attention treats positions separately, so a process runs the model on its own part. Attention
+is DeepSpeed's Ulysses: the processes exchange queries, keys and values such that each has all positions of
+some heads, apply the model's own attention to them, and exchange the results back. The loss of a process
+covers its own positions and is normalised by the whole global batch as always (`weighted_loss`). Gradients
+are summed over all processes, so nothing else changes: neither DDP and ZeRO, which need not know about it,
+nor checkpoints.
 """
 
 import importlib
@@ -24,8 +25,8 @@ from lark.models.varlen import Segments
 from lark.training.packing import MicroBatch
 
 MASKED = (
-    "hardware.sequence_parallel={parts}: the attention of {model} with {attention} needs a mask, which sequence parallelism does "
-    "not support. Set hardware.sequence_parallel=1."
+    "hardware.sequence_parallel={parts}: the attention of {model} with {attention} needs a mask, which"
+    " sequence parallelism does not support. Set hardware.sequence_parallel=1."
 )
 
 
@@ -40,15 +41,24 @@ class SequenceParallel:
         self.group = groups[rank // parts]
 
     def own(self, micro: MicroBatch) -> MicroBatch:
-        """This process's positions of a micro-batch, whose width is a multiple of `parts`. Trajectories keep their numbers."""
+        """This process's positions of a micro-batch, whose width is a multiple of `parts`. Trajectories
+        keep their numbers.
+        """
         names = ("input_ids", "position_ids", "segment", "targets", "token_weights")
         found = {name: getattr(micro, name) for name in names}
-        own = {name: value.chunk(self.parts, dim=1)[self.part] for name, value in found.items() if value is not None}
+        own = {
+            name: value.chunk(self.parts, dim=1)[self.part]
+            for name, value in found.items()
+            if value is not None
+        }
         return replace(micro, **own)
 
     def attach(self, model: PreTrainedModel) -> None:
-        """Exchange heads for positions in the attention of this model. Other models in this process are not affected."""
-        # The name of the implementation stays: transformers compares it, for example to find flash attention's kernels.
+        """Exchange heads for positions in the attention of this model. Other models in this process are not
+        affected.
+        """
+        # The name of the implementation stays: transformers compares it, for example to find flash
+        # attention's kernels.
         name = model.config._attn_implementation
         core, members = ALL_ATTENTION_FUNCTIONS[name], WeakSet(model.modules())
         layers: dict[int, nn.Module] = {}
@@ -62,7 +72,9 @@ class SequenceParallel:
                 raise LarkError(MASKED.format(parts=self.parts, model=type(model).__name__, attention=name))
             if len(query) not in layers:
                 layers[len(query)] = self._layer(model, core, len(query))
-            exchanged: tuple[Tensor, Tensor | None] = layers[len(query)](module, query, key, value, None, **more)
+            exchanged: tuple[Tensor, Tensor | None] = layers[len(query)](
+                module, query, key, value, None, **more
+            )
             return exchanged
 
         ALL_ATTENTION_FUNCTIONS[name] = attention
@@ -73,24 +85,40 @@ class SequenceParallel:
         shape = model.config.get_text_config()
         size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
         layer: nn.Module = ulysses.UlyssesSPAttentionHF(
-            core, rows, shape.num_attention_heads, size, shape.num_key_value_heads, shape.num_hidden_layers, self.group,
+            core,
+            rows,
+            shape.num_attention_heads,
+            size,
+            shape.num_key_value_heads,
+            shape.num_hidden_layers,
+            self.group,
             seq_length_is_variable=True,
-        )  # fmt: skip
+        )
         return layer
 
     @torch.no_grad()
     def attach_checked(self, model: PreTrainedModel, packed: bool) -> None:
-        """Attach, and raise unless the model's hidden states are those of the whole sequence in one process."""
+        """Attach, and raise unless the model's hidden states are those of the whole sequence in one
+        process.
+        """
         backbone, half = model.base_model, half_only(model)
         vocabulary = int(model.config.get_text_config().vocab_size)
-        ids = torch.randint(vocabulary, (1, 12 * self.parts), generator=torch.Generator().manual_seed(0)).to(model.device)
+        ids = torch.randint(vocabulary, (1, 12 * self.parts), generator=torch.Generator().manual_seed(0)).to(
+            model.device
+        )
         first = 7 if packed else ids.shape[1]
-        positions = torch.cat([torch.arange(first), torch.arange(ids.shape[1] - first)]).unsqueeze(0).to(model.device)
-        segments = Segments.of([first, ids.shape[1] - first]).to(model.device).arguments(backbone) if packed else {}
+        positions = (
+            torch.cat([torch.arange(first), torch.arange(ids.shape[1] - first)]).unsqueeze(0).to(model.device)
+        )
+        segments = (
+            Segments.of([first, ids.shape[1] - first]).to(model.device).arguments(backbone) if packed else {}
+        )
 
         def hidden(part: slice) -> Tensor:
             with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
-                output = backbone(input_ids=ids[:, part], position_ids=positions[:, part], use_cache=False, **segments)
+                output = backbone(
+                    input_ids=ids[:, part], position_ids=positions[:, part], use_cache=False, **segments
+                )
             states: Tensor = output.last_hidden_state
             return states.float()
 
@@ -103,12 +131,14 @@ class SequenceParallel:
             error = float((hidden(own) - whole).abs().max() / whole.abs().max().clamp(min=1.0))
         except (RuntimeError, TypeError, ValueError, AssertionError) as failure:
             raise LarkError(
-                f"hardware.sequence_parallel={self.parts} does not work with {type(model).__name__} and "
-                f"{model.config._attn_implementation} attention ({first_line(failure)}). Set hardware.sequence_parallel=1."
+                f"hardware.sequence_parallel={self.parts} does not work with {type(model).__name__} and"
+                f" {model.config._attn_implementation} attention ({first_line(failure)}). Set"
+                " hardware.sequence_parallel=1."
             ) from failure
         model.train(training)
         if error > (5e-2 if half or model.dtype == torch.bfloat16 else 1e-4):
             raise LarkError(
-                f"hardware.sequence_parallel={self.parts} changes the hidden states of {type(model).__name__} with "
-                f"{model.config._attn_implementation} attention by {error:.1e}. Set hardware.sequence_parallel=1."
+                f"hardware.sequence_parallel={self.parts} changes the hidden states of {type(model).__name__}"
+                f" with {model.config._attn_implementation} attention by {error:.1e}. Set"
+                " hardware.sequence_parallel=1."
             )

@@ -1,8 +1,8 @@
 """Weighted SFT on the Hugging Face Trainer, with our own global batches and normalisation.
 
-One batch of our data loader is one *global* batch; `training_step` runs this process's share of it in micro-batches and
-sums their gradients. So the Trainer never accumulates and never rescales: the loss of a step is Σ w_i l_i / |batch| on any
-number of processes, with or without packing or DeepSpeed.
+One batch of our data loader is one *global* batch; `training_step` runs this process's share of it in
+micro-batches and sums their gradients. So the Trainer never accumulates and never rescales: the loss of a
+step is Σ w_i l_i / |batch| on any number of processes, with or without packing or DeepSpeed.
 """
 
 import contextlib
@@ -34,13 +34,16 @@ from lark.training.zero import deepspeed_config
 log = logging.getLogger(__name__)
 
 MOST_SKIPPED = 5
-"""Steps with non-finite gradients that are skipped before the run is stopped. Of a short run, at most half of the steps."""
+"""Steps with non-finite gradients that are skipped before the run is stopped. Of a short run, at most half
+of the steps.
+"""
 
 
 def return_weighted_loss(
     model: PreTrainedModel, rule: LogitRule, sequence: SequenceParallel | None = None, objective: str = "nll"
 ) -> None:
-    """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ of each of its trajectories).
+    """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ of each of its
+    trajectories).
 
     With `sequence`, both cover only the positions of this process.
 
@@ -53,7 +56,9 @@ def return_weighted_loss(
     def forward(micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
         micro = micro if sequence is None else sequence.own(micro)
         packed = {} if micro.segments is None else micro.segments.arguments(backbone)
-        output = backbone(input_ids=micro.input_ids, position_ids=micro.position_ids, use_cache=False, **packed)
+        output = backbone(
+            input_ids=micro.input_ids, position_ids=micro.position_ids, use_cache=False, **packed
+        )
         losses: tuple[Tensor, Tensor] = head(output.last_hidden_state, micro, batch_trajectories)
         return losses
 
@@ -68,20 +73,32 @@ class _HeadLoss:
 
     def __call__(self, hidden: Tensor, micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
         return weighted_loss(
-            hidden.flatten(0, 1), cast(Tensor, self.head.weight), micro.targets.flatten(), micro.segment.flatten(), micro.weights,
-            micro.lengths, batch_trajectories, head_bias=getattr(self.head, "bias", None), rule=self.rule,
-            chunk=LOSS_CHUNK[hidden.device.type], objective=self.objective,
+            hidden.flatten(0, 1),
+            cast(Tensor, self.head.weight),
+            micro.targets.flatten(),
+            micro.segment.flatten(),
+            micro.weights,
+            micro.lengths,
+            batch_trajectories,
+            head_bias=getattr(self.head, "bias", None),
+            rule=self.rule,
+            chunk=LOSS_CHUNK[hidden.device.type],
+            objective=self.objective,
             token_weights=None if micro.token_weights is None else micro.token_weights.flatten(),
-        )  # fmt: skip
+        )
 
 
 class WeightedTrainer(Trainer):
-    """The Hugging Face Trainer with our batches, our normalisation, and checkpoints that are marked when complete."""
+    """The Hugging Face Trainer with our batches, our normalisation, and checkpoints that are marked when
+    complete.
+    """
 
     def __init__(self, batches: GlobalBatches, layout: Layout, **kwargs: Any) -> None:
         super().__init__(train_dataset=batches, **kwargs)
         if self.accelerator.ddp_handler is not None:
-            self.accelerator.ddp_handler.gradient_as_bucket_view = True  # or DDP keeps a copy of all gradients
+            self.accelerator.ddp_handler.gradient_as_bucket_view = (
+                True  # or DDP keeps a copy of all gradients
+            )
         self.batches, self.layout = batches, layout
         self.skipped: dict[int, list[str]] = {}
         """Step -> the trajectories that may have caused it."""
@@ -89,7 +106,8 @@ class WeightedTrainer(Trainer):
         self._losses: list[Tensor] = []
 
     def get_train_dataloader(self) -> DataLoader[GlobalBatch]:
-        # Not prepared by accelerate: it would deal whole steps to processes, but each must see its share of every step.
+        # Not prepared by accelerate: it would deal whole steps to processes, but each must see its share of
+        # every step.
         return DataLoader(self.batches, batch_size=1, shuffle=False, collate_fn=_only)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
@@ -99,7 +117,8 @@ class WeightedTrainer(Trainer):
         world = self.accelerator.num_processes
         for number, micro in enumerate(self._batch.micro):
             last = number == len(self._batch.micro) - 1
-            # This tells DeepSpeed's engine where a step ends: there it clips, steps, and clears the gradients.
+            # This tells DeepSpeed's engine where a step ends: there it clips, steps, and clears the
+            # gradients.
             self.accelerator.gradient_state._set_sync_gradients(last)
             # DDP reduces gradients in each backward pass unless it is told to wait for the last.
             waits = not last and world > 1 and not self.is_deepspeed_enabled
@@ -108,17 +127,20 @@ class WeightedTrainer(Trainer):
                     loss, losses = model(micro.to(self.args.device), self._batch.size)
                 self._losses.append(micro.weights.to(losses.device) * losses)
                 # Wrappers average gradients over processes; the objective is their sum.
-                self.accelerator.backward(loss * world, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}))
+                self.accelerator.backward(
+                    loss * world, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {})
+                )
             total += loss.detach() * world
         # A step that is not finite is skipped below. Its loss must not stay in the Trainer's running sum.
         return torch.where(total.isfinite(), total, 0.0)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip, and skip a step whose gradients are not finite. Nothing is repaired; the step is counted and logged.
+        """Clip, and skip a step whose gradients are not finite. Nothing is repaired; the step is counted
+        and logged.
 
-        The norm is that of all processes' gradients together, so they all skip. DeepSpeed has already clipped, and stepped or
-        skipped, when this is called. After a skip the Trainer would omit a step of the schedule, so it is taken here: the
-        schedule must end where it would without a skip.
+        The norm is that of all processes' gradients together, so they all skip. DeepSpeed has already
+        clipped, and stepped or skipped, when this is called. After a skip the Trainer would omit a step of
+        the schedule, so it is taken here: the schedule must end where it would without a skip.
         """
         norm = super()._clip_grad_norm(model)
         if norm is not None and not math.isfinite(float(norm)):
@@ -134,12 +156,17 @@ class WeightedTrainer(Trainer):
         found = [name for name in self._gathered(not_finite(cast(nn.Module, self.model))) if name is not None]
         if found:
             raise LarkError(
-                diverged(step, f"weights are not finite (NaN or infinite), e.g. {found[0]}", self.args.learning_rate)
+                diverged(
+                    step,
+                    f"weights are not finite (NaN or infinite), e.g. {found[0]}",
+                    self.args.learning_rate,
+                )
             )
 
     @torch.no_grad()
     def require_usable(self) -> None:
-        """Refuse a trained student whose own training data has no finite loss: weights that are too large are useless too.
+        """Refuse a trained student whose own training data has no finite loss: weights that are too large
+        are useless too.
 
         All processes call it together, after training.
         """
@@ -164,15 +191,24 @@ class WeightedTrainer(Trainer):
     def _skip_step(self, step: int) -> None:
         self.require_finite(step - 1)  # otherwise all further steps would be skipped
         culprits = self._culprits()
-        what = "their loss is not finite" if culprits else "each loss is finite, so any in the batch may be the cause"
+        what = (
+            "their loss is not finite"
+            if culprits
+            else "each loss is finite, so any in the batch may be the cause"
+        )
         names = [shown(key) for key in culprits or self._batch.keys]
         self.skipped[step] = names
         named = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         suspects = f"{named} ({what})"
         log.warning("step %d skipped: its gradients are not finite. Look at %s.", step, suspects)
-        # Half of the steps: a student that skips more than it takes is closer to the base model than to its recipe.
+        # Half of the steps: a student that skips more than it takes is closer to the base model than to its
+        # recipe.
         if len(self.skipped) > min(MOST_SKIPPED, len(self.batches) // 2):
-            raise LarkError(too_many_skipped(step, len(self.batches), len(self.skipped), suspects, self.args.learning_rate))
+            raise LarkError(
+                too_many_skipped(
+                    step, len(self.batches), len(self.skipped), suspects, self.args.learning_rate
+                )
+            )
 
     def _culprits(self) -> list[Key]:
         """The step's trajectories whose w_i ℓ_i is not finite, over all processes."""
@@ -193,7 +229,9 @@ class WeightedTrainer(Trainer):
         return None
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Every process brings its own files to disk before the barrier: with ZeRO, that is most of the checkpoint."""
+        """Every process brings its own files to disk before the barrier: with ZeRO, that is most of the
+        checkpoint.
+        """
         self.require_finite(self.state.global_step)
         super()._save_checkpoint(model, trial)
         checkpoint = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
@@ -206,22 +244,24 @@ class WeightedTrainer(Trainer):
 def diverged(step: int, what: str, rate: float) -> str:
     """The error of a run whose student is useless after a step."""
     return (
-        f"Training stopped: after step {step} the student's {what}. Lower training.learning_rate={rate:g}, or lengthen "
-        "training.warmup. Checkpoints of earlier steps are kept."
+        f"Training stopped: after step {step} the student's {what}. Lower training.learning_rate={rate:g}, or"
+        " lengthen training.warmup. Checkpoints of earlier steps are kept."
     )
 
 
 def too_many_skipped(step: int, steps: int, skipped: int, suspects: str, rate: float) -> str:
-    """The error of a run that skips too many steps. `suspects`: trajectories that may be the cause of the last skip."""
+    """The error of a run that skips too many steps. `suspects`: trajectories that may be the cause of the
+    last skip.
+    """
     gradients = f"the gradients of {counted(skipped, 'step')} were not finite"
     if skipped == step:  # the student has not changed, so its learning rate is not the cause
         return (
-            f"Training stopped at step {step} of {steps}: {gradients} and no step was taken. Look at {suspects} and their "
-            "weights, or lower training.lora.alpha if adapters are trained."
+            f"Training stopped at step {step} of {steps}: {gradients} and no step was taken. Look at"
+            f" {suspects} and their weights, or lower training.lora.alpha if adapters are trained."
         )
     return (
-        f"Training stopped at step {step} of {steps}: {gradients}. Look at {suspects}, or lower training.learning_rate={rate:g}. "
-        "Checkpoints of earlier steps are kept."
+        f"Training stopped at step {step} of {steps}: {gradients}. Look at {suspects}, or lower"
+        f" training.learning_rate={rate:g}. Checkpoints of earlier steps are kept."
     )
 
 
@@ -230,17 +270,23 @@ def _only(batch: list[GlobalBatch]) -> GlobalBatch:
 
 
 def save_steps(steps: int, checkpoints: int) -> int:
-    """Steps between checkpoints, so that there are at most `checkpoints` of them, including that of the last step."""
+    """Steps between checkpoints, so that there are at most `checkpoints` of them, including that of the
+    last step.
+    """
     return math.ceil(steps / checkpoints)
 
 
 def trains_nothing(warmup: float, steps: int) -> bool:
-    """Whether the learning rate is 0 at every step. Warm-up begins at 0, so the only step of a run has that rate."""
+    """Whether the learning rate is 0 at every step. Warm-up begins at 0, so the only step of a run has that
+    rate.
+    """
     return steps == 1 and warmup > 0
 
 
 def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) -> TrainingArguments:
-    """The recipe as TrainingArguments. One of our batches is a whole global batch: nothing is left to accumulate."""
+    """The recipe as TrainingArguments. One of our batches is a whole global batch: nothing is left to
+    accumulate.
+    """
     training = config.training
     return TrainingArguments(
         output_dir=str(folder),

@@ -1,5 +1,6 @@
-"""Read and check the rows of a training set (`train.jsonl`), and weights of their tokens. Imports no model code: the user's own
-files are read before a run."""
+"""Read and check the rows of a training set (`train.jsonl`), and weights of their tokens. Imports no model
+code: the user's own files are read before a run.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -54,7 +55,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     for record in jsonl_rows(path):
         row = _row(record)
         if row.key in seen:
-            raise LarkError(f"{record.where}: duplicate trajectory {row.name}; merge its lines into one, with one weight.")
+            raise LarkError(
+                f"{record.where}: duplicate trajectory {row.name}; merge its lines into one, with one weight."
+            )
         seen.add(row.key)
         yield row
     if not seen:
@@ -65,7 +68,9 @@ def _row(record: Line) -> Row:
     values, where = record.values, record.where
     missing = [name for name in NEEDED if values.get(name) is None]
     if missing:
-        raise LarkError(f"{where}: there is no `{missing[0]}`; a line of a training set has {', '.join(NEEDED)}.")
+        raise LarkError(
+            f"{where}: there is no `{missing[0]}`; a line of a training set has {', '.join(NEEDED)}."
+        )
     for name in ("question_id", "candidate_id"):
         value = values[name]
         if (
@@ -85,18 +90,23 @@ def read_token_weights(path: Path) -> dict[Key, tuple[float, ...]]:
     """The weights of tokens in a file, by question and candidate. Other fields of its lines are ignored."""
     found: dict[Key, tuple[float, ...]] = {}
     for record in jsonl_rows(path):
-        missing = [name for name in ("question_id", "candidate_id", TOKEN_WEIGHTS) if record.values.get(name) is None]
+        missing = [
+            name for name in ("question_id", "candidate_id", TOKEN_WEIGHTS) if record.values.get(name) is None
+        ]
         if missing:
             raise LarkError(
-                f"{record.where}: there is no `{missing[0]}`; a line has question_id, candidate_id and {TOKEN_WEIGHTS}. Leave out "
-                "trajectories whose tokens all count 1."
+                f"{record.where}: there is no `{missing[0]}`; a line has question_id, candidate_id and"
+                f" {TOKEN_WEIGHTS}. Leave out trajectories whose tokens all count 1."
             )
         key = str(record.values["question_id"]), str(record.values["candidate_id"])
         if key in found:
             raise LarkError(f"{record.where}: duplicate trajectory {shown(key)}; merge its lines into one.")
         found[key] = _token_weights(record.values[TOKEN_WEIGHTS], record.where)
     if not found:
-        raise LarkError(f"{path} is empty: give the weights of at least one trajectory, or leave out training.token_weights.")
+        raise LarkError(
+            f"{path} is empty: give the weights of at least one trajectory, or leave out"
+            " training.token_weights."
+        )
     return found
 
 
@@ -107,8 +117,8 @@ def _token_weights(values: Any, where: str) -> tuple[float, ...]:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value <= LARGEST_WEIGHT:  # false for NaN
             raise LarkError(
-                f"{where}: `{TOKEN_WEIGHTS}` has {value!r:.40} at position {position}; weights are numbers from 0 to "
-                f"{LARGEST_WEIGHT:g}."
+                f"{where}: `{TOKEN_WEIGHTS}` has {value!r:.40} at position {position}; weights are numbers"
+                f" from 0 to {LARGEST_WEIGHT:g}."
             )
     return tuple(float(value) for value in values)
 
@@ -119,21 +129,27 @@ def _weight(value: Any, name: str, where: str) -> float:
     if not -sys.float_info.max <= value <= sys.float_info.max:  # false for NaN
         raise LarkError(f"{where}: the weight of {name} is {value!r:.40}; a weight must be finite.")
     if value < 0:
-        raise LarkError(f"{where}: the weight of {name} is {value}; a weight is a share and must not be negative.")
+        raise LarkError(
+            f"{where}: the weight of {name} is {value}; a weight is a share and must not be negative."
+        )
     return float(value)
 
 
 def _dialogue(values: Mapping[str, Any], where: str) -> Dialogue:
-    """The conversation of a line: messages that end with an assistant turn, of which at least one carries loss."""
+    """The conversation of a line: messages that end with an assistant turn, of which at least one carries
+    loss.
+    """
     messages, tools = values["messages"], values.get("tools")
     check_messages(messages, where)
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise LarkError(f"{where}: `tools` must be a list of objects, one description per tool, not {quoted(tools)}.")
+        raise LarkError(
+            f"{where}: `tools` must be a list of objects, one description per tool, not {quoted(tools)}."
+        )
     dialogue = Dialogue(messages, tools)
     roles = [message["role"] for message in messages]
     if "user" not in roles or roles[-1] != "assistant" or not dialogue.turns:
         raise LarkError(
-            f"{where}: `messages` must have a user turn and end with an assistant turn that is trained on (with a weight "
-            f"other than 0); it has {', '.join(roles) or 'no messages'}."
+            f"{where}: `messages` must have a user turn and end with an assistant turn that is trained on"
+            f" (with a weight other than 0); it has {', '.join(roles) or 'no messages'}."
         )
     return dialogue

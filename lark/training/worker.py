@@ -44,8 +44,9 @@ TEXTS_AT_ONCE = 512
 DONE = "training.json"
 """Counts, written when the export is complete. A run that is killed after that has nothing left to do."""
 IDLE = (
-    "Training will have no effect: %d trajectories make a single step (training.global_batch=%d), and with warm-up its "
-    "learning rate is 0. Set training.warmup=0, a smaller training.global_batch or more training.epochs."
+    "Training will have no effect: %d trajectories make a single step (training.global_batch=%d), and with"
+    " warm-up its learning rate is 0. Set training.warmup=0, a smaller training.global_batch or more"
+    " training.epochs."
 )
 
 
@@ -66,8 +67,14 @@ def train(job: Job) -> dict[str, Any]:
         last = int(resume.name.split("-")[1])
         curve = read_curve(job.folder / CURVE)
         lost = max((line["step"] for line in curve), default=last) - last
-        log.info("resuming from %s%s", resume.name, f"; steps that were lost and are done again: {lost}" if lost > 0 else "")
-        run.trainer.skipped = {line["step"]: line["skipped"] for line in curve if "skipped" in line and line["step"] <= last}
+        log.info(
+            "resuming from %s%s",
+            resume.name,
+            f"; steps that were lost and are done again: {lost}" if lost > 0 else "",
+        )
+        run.trainer.skipped = {
+            line["step"]: line["skipped"] for line in curve if "skipped" in line and line["step"] <= last
+        }
         run.trainer.accelerator.wait_for_everyone()  # before the main process shortens the file
     run.trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     run.trainer.require_usable()
@@ -80,7 +87,8 @@ def train(job: Job) -> dict[str, Any]:
 
 
 def finished(folder: Path, report: bool = False) -> dict[str, int] | None:
-    """Counts of a run that has exported its student; None if it has not. `report`: log it if the record is damaged.
+    """Counts of a run that has exported its student; None if it has not. `report`: log it if the record is
+    damaged.
 
     Training then continues from its checkpoints, if they are still there.
     """
@@ -92,7 +100,9 @@ def finished(folder: Path, report: bool = False) -> dict[str, int] | None:
     else:
         files = counts.pop("files", None)  # a run of an older version has no list
         harm = None if files is None else changed(folder, files)
-        harm = harm or (None if all(isinstance(value, int) for value in counts.values()) else f"{DONE} has changed")
+        harm = harm or (
+            None if all(isinstance(value, int) for value in counts.values()) else f"{DONE} has changed"
+        )
     if harm is None:
         return counts
     if report:
@@ -127,7 +137,8 @@ def prepare(job: Job) -> Run:
         log.info("one process has nothing to shard: training without DeepSpeed")
 
     student = _student(config, device)
-    # ZeRO-3 shards a model while it is loaded, if the arguments exist before. A sharded model cannot be run to find `facts`.
+    # ZeRO-3 shards a model while it is loaded, if the arguments exist before. A sharded model cannot be run
+    # to find `facts`.
     small = _twin(source, student, device) if zero == 3 else None
     twin = None if small is None else facts(small, config)
     steps = training.epochs * ceil(len(examples) / training.global_batch)
@@ -165,15 +176,21 @@ def prepare(job: Job) -> Run:
     )
     trainer.remove_callback(transformers.PrinterCallback)
     exporter = Exporter(trainer, model, chat, config, zero, job.folder, source)
-    trainer.add_callback(Curves(trainer, job.folder / CURVE, training.epochs, _held_out(job, trainer, chat, packed)))
+    trainer.add_callback(
+        Curves(trainer, job.folder / CURVE, training.epochs, _held_out(job, trainer, chat, packed))
+    )
     if training.snapshots:
-        trainer.add_callback(Snapshots(snapshot_steps(training.snapshots, steps, training.early_snapshots), exporter.snapshot))
+        trainer.add_callback(
+            Snapshots(snapshot_steps(training.snapshots, steps, training.early_snapshots), exporter.snapshot)
+        )
     tokens = sum(len(example.encoded.ids) for example in examples)
     return Run(trainer, exporter, {"trajectories": len(examples), "tokens": tokens, "steps": steps})
 
 
 def facts(model: PreTrainedModel, config: Config) -> tuple[LogitRule, bool]:
-    """Properties found by running the model: how it computes logits, and whether trajectories can be packed."""
+    """Properties found by running the model: how it computes logits, and whether trajectories can be
+    packed.
+    """
     separate_segments(model)
     return logit_rule(model), config.training.packing and supports_packing(model, config.training.bf16)
 
@@ -195,7 +212,11 @@ def _twin(source: str, student: Student, device: str) -> PreTrainedModel:
 def _student(config: Config, device: str) -> Student:
     """The student as configured, except that `auto` chooses attention for the precision of training."""
     student = config.student
-    return replace(student, attention=automatic(device, config.training.bf16)) if student.attention == "auto" else student
+    return (
+        replace(student, attention=automatic(device, config.training.bf16))
+        if student.attention == "auto"
+        else student
+    )
 
 
 def _weights_dtype(config: Config, zero: int) -> torch.dtype:
@@ -206,7 +227,11 @@ def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool
     held_out = job.config.training.held_out
     if held_out.path is None:
         return None
-    path = job.inputs["selection"] / TRAINING_SET if held_out.path == "selection" else Path(held_out.path).expanduser()
+    path = (
+        job.inputs["selection"] / TRAINING_SET
+        if held_out.path == "selection"
+        else Path(held_out.path).expanduser()
+    )
     examples = read_examples(path, chat, job.config.student.max_length)
     one = replace(job.config, training=replace(job.config.training, epochs=1, global_batch=len(examples)))
     return HeldOutLoss(trainer, _batches(job, one, examples, packed)[0], held_out.every)
@@ -215,21 +240,29 @@ def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool
 def _batches(job: Job, config: Config, examples: list[Example], packed: bool) -> GlobalBatches:
     """The steps as this process sees them. Processes that share micro-batches count as one."""
     parts = config.hardware.sequence_parallel
-    return GlobalBatches(examples, plan(config, examples, job.world // parts, packed), job.rank, packed, parts)
+    return GlobalBatches(
+        examples, plan(config, examples, job.world // parts, packed), job.rank, packed, parts
+    )
 
 
 def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example]:
-    """The training set, in an order that does not depend on the pool's. Texts are freed once they are tokenised."""
+    """The training set, in an order that does not depend on the pool's. Texts are freed once they are
+    tokenised.
+    """
     found: dict[Key, Example] = {}
     rows = read_rows(path)
     while some := list(islice(rows, TEXTS_AT_ONCE)):
-        for row, encoded in zip(some, chat.encode_dialogues([row.dialogue for row in some], max_length), strict=True):
+        for row, encoded in zip(
+            some, chat.encode_dialogues([row.dialogue for row in some], max_length), strict=True
+        ):
             if encoded.n_response < 1:
                 raise LarkError(
-                    f"{path}: the response of {row.name} is cut off completely at student.max_length={max_length}. "
-                    "Raise it, or remove this trajectory."
+                    f"{path}: the response of {row.name} is cut off completely at"
+                    f" student.max_length={max_length}. Raise it, or remove this trajectory."
                 )
-            tokens = None if row.token_weights is None else _fitting(row.token_weights, encoded, row.name, path)
+            tokens = (
+                None if row.token_weights is None else _fitting(row.token_weights, encoded, row.name, path)
+            )
             found[row.key] = Example(row.key, encoded, row.weight, tokens)
     return [found[key] for key in sorted(found)]
 
@@ -240,14 +273,16 @@ def with_token_weights(examples: list[Example], path: Path) -> list[Example]:
     weighted = sum(example.key in given for example in examples)
     if not weighted:
         raise LarkError(
-            f"training.token_weights={path}: none of its {len(given)} trajectories is in the selection, such as "
-            f"{examples[0].name}. Use the question_id and candidate_id of the selection's train.jsonl."
+            f"training.token_weights={path}: none of its {len(given)} trajectories is in the selection, such"
+            f" as {examples[0].name}. Use the question_id and candidate_id of the selection's train.jsonl."
         )
     log.info("weights of tokens: %d of %d trajectories (training.token_weights)", weighted, len(examples))
     return [
-        replace(example, token_weights=_fitting(given[example.key], example.encoded, example.name, path))
-        if example.key in given
-        else example
+        (
+            replace(example, token_weights=_fitting(given[example.key], example.encoded, example.name, path))
+            if example.key in given
+            else example
+        )
         for example in examples
     ]
 
@@ -257,8 +292,9 @@ def _fitting(weights: tuple[float, ...], encoded: Encoded, name: str, path: Path
     expected = encoded.n_response
     if len(weights) != expected and not (encoded.truncated and len(weights) > expected):
         raise LarkError(
-            f"{path}: token_weights of {name} has {len(weights)} numbers, but its response has {expected} tokens with this "
-            "student, including the end of the turn. `scoring.tokens=true` writes the tokens (docs/tokens.md)."
+            f"{path}: token_weights of {name} has {len(weights)} numbers, but its response has {expected}"
+            " tokens with this student, including the end of the turn. `scoring.tokens=true` writes the"
+            " tokens (docs/tokens.md)."
         )
     return weights[:expected]
 

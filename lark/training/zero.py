@@ -1,4 +1,6 @@
-"""DeepSpeed's settings, from ours: ZeRO-2 as in the paper (App. C.3, `zero2_bf16.json`), ZeRO-3 where a student needs it."""
+"""DeepSpeed's settings, from ours: ZeRO-2 as in the paper (App. C.3, `zero2_bf16.json`), ZeRO-3 where a
+student needs it.
+"""
 
 import importlib
 import os
@@ -10,7 +12,8 @@ from lark.training.constants import BUCKET, TIMEOUT
 
 
 def zero_stage(config: Config, device: str, world: int) -> int:
-    """The ZeRO stage in effect. One process has nothing to shard, unless it offloads the optimizer, which ZeRO does.
+    """The ZeRO stage in effect. One process has nothing to shard, unless it offloads the optimizer, which
+    ZeRO does.
 
     By default, several GPUs in bf16 use the paper's 2.
     """
@@ -23,7 +26,9 @@ def zero_stage(config: Config, device: str, world: int) -> int:
 
 
 def half_weights(config: Config, zero: int) -> bool:
-    """Whether weights are loaded in bf16: DeepSpeed's optimizer has fp32 master weights, and frozen weights need none."""
+    """Whether weights are loaded in bf16: DeepSpeed's optimizer has fp32 master weights, and frozen weights
+    need none.
+    """
     frozen = config.training.lora.rank > 0 and config.student.dtype == "bfloat16"
     return config.training.bf16 and (zero > 0 or frozen)
 
@@ -31,8 +36,8 @@ def half_weights(config: Config, zero: int) -> bool:
 def deepspeed_config(config: Config, stage: int, device: str) -> dict[str, Any]:
     """DeepSpeed's configuration; `auto` is filled in from the TrainingArguments.
 
-    It does not include accumulation: our trainer marks the last micro-batch of a step. Gradients are summed over
-    micro-batches, and over processes, in fp32.
+    It does not include accumulation: our trainer marks the last micro-batch of a step. Gradients are summed
+    over micro-batches, and over processes, in fp32.
     """
     sharding: dict[str, Any] = {
         "stage": stage,
@@ -41,9 +46,10 @@ def deepspeed_config(config: Config, stage: int, device: str) -> dict[str, Any]:
         "contiguous_gradients": True,
     }
     if stage == 2:
-        # Off on GPUs too. It would save about 2% of a step on one node. But the gradient of a parameter larger than the bucket,
-        # such as a 7B student's embedding, is reduced on another CUDA stream and freed without waiting for it (DeepSpeed 0.19.8,
-        # stage_1_and_2.py: no `record_stream` in processes that own no part of it), so its memory may be overwritten before.
+        # Off on GPUs too. It would save about 2% of a step on one node. But the gradient of a parameter
+        # larger than the bucket, such as a 7B student's embedding, is reduced on another CUDA stream and
+        # freed without waiting for it (DeepSpeed 0.19.8, stage_1_and_2.py: no `record_stream` in processes
+        # that own no part of it), so its memory may be overwritten before.
         sharding["overlap_comm"] = False
     if stage == 3:
         sharding |= {"stage3_prefetch_bucket_size": BUCKET, "stage3_gather_16bit_weights_on_model_save": True}
@@ -51,7 +57,8 @@ def deepspeed_config(config: Config, stage: int, device: str) -> dict[str, Any]:
         sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": device == "cuda"}
     return {
         "zero_optimization": sharding,
-        # An offloaded optimizer stays PyTorch's AdamW, which is fused on CPU too. DeepSpeed's own would have to be compiled.
+        # An offloaded optimizer stays PyTorch's AdamW, which is fused on CPU too. DeepSpeed's own would have
+        # to be compiled.
         "zero_force_ds_cpu_optimizer": False,
         # Non-finite gradients skip the step on every process, as they do without DeepSpeed.
         "bf16": {"enabled": config.training.bf16, "check_grad_overflow": True},
@@ -66,10 +73,18 @@ def deepspeed_config(config: Config, stage: int, device: str) -> dict[str, Any]:
 
 
 def connect(device: str, deepspeed: bool) -> None:
-    """Connect the processes of a run. This comes before a model is loaded, because ZeRO-3 shards it while loading."""
+    """Connect the processes of a run. This comes before a model is loaded, because ZeRO-3 shards it while
+    loading.
+    """
     backend = "gloo" if device == "cpu" else "nccl"
     if "RANK" not in os.environ:  # one process that torchrun has not started; port 0: any that is free
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        os.environ |= {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "0",
+        }
     if not deepspeed:
         distributed = importlib.import_module("torch.distributed")
         if not distributed.is_initialized():
@@ -79,6 +94,7 @@ def connect(device: str, deepspeed: bool) -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     library = importlib.import_module("deepspeed")
     if device == "cpu":
-        # DeepSpeed would compile a kernel for sums in shared memory; gloo works as well and needs no compiler.
+        # DeepSpeed would compile a kernel for sums in shared memory; gloo works as well and needs no
+        # compiler.
         library.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     library.init_distributed(backend, verbose=False, timeout=TIMEOUT)

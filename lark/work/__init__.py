@@ -1,1 +1,3 @@
-"""Work on one machine: operations, steps and jobs, devices, worker processes, and the entry of every command."""
+"""Work on one machine: operations, steps and jobs, devices, worker processes, and the entry of every
+command.
+"""

@@ -1,8 +1,10 @@
-"""Which GPUs a process uses. Decided from the environment alone, before the code that does the work is imported.
+"""Which GPUs a process uses. Decided from the environment alone, before the code that does the work is
+imported.
 
-Some libraries query CUDA's devices when they are imported (transformers does if flash-attn is installed), and after that
-CUDA_VISIBLE_DEVICES is not read again. So launch.py gives a step no more GPUs than its processes use, each worker narrows
-them to its own (`narrow`), and only then is the operation's module imported.
+Some libraries query CUDA's devices when they are imported (transformers does if flash-attn is installed),
+and after that CUDA_VISIBLE_DEVICES is not read again. So launch.py gives a step no more GPUs than its
+processes use, each worker narrows them to its own (`narrow`), and only then is the operation's module
+imported.
 """
 
 import sys
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def for_workers(processes: int, gpus: int) -> dict[str, str]:
-    """Environment variables of GPU workers: `processes` on this node, with `gpus` each (0: all see the same, one per process).
+    """Environment variables of GPU workers: `processes` on this node, with `gpus` each (0: all see the
+    same, one per process).
 
     Never more GPUs than the processes use: the Trainer would spread one process over all GPUs that it sees.
     """
@@ -43,7 +46,8 @@ def narrow(environment: Mapping[str, str], gpus: int) -> str:
 def start_torch(job: "Job") -> str:
     """Set the worker's threads and device before anything else uses them; return the device.
 
-    It becomes the current device, because Triton launches kernels on the current device regardless of where their tensors are.
+    It becomes the current device, because Triton launches kernels on the current device regardless of where
+    their tensors are.
     """
     import torch  # noqa: PLC0415  # workers without a model also import this module
 
@@ -53,7 +57,9 @@ def start_torch(job: "Job") -> str:
 
 
 def use_device(device: str) -> None:
-    """Make a GPU the current device of this process. Raises LarkError if PyTorch cannot use it. Does nothing for "cpu"."""
+    """Make a GPU the current device of this process. Raises LarkError if PyTorch cannot use it. Does
+    nothing for "cpu".
+    """
     import torch  # noqa: PLC0415
 
     if device == "cpu":
@@ -72,15 +78,16 @@ def unusable(reason: str) -> str:
 
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
     return (
-        f"PyTorch cannot use the GPUs of this machine ({reason}). PyTorch {torch.__version__} was built with {build}; the "
-        f"driver is {driver_version() or 'unknown'}, and CUDA 13 needs driver 580 or later. Install the environment in "
-        "environment.yml, or use hardware=cpu."
+        f"PyTorch cannot use the GPUs of this machine ({reason}). PyTorch {torch.__version__} was built with"
+        f" {build}; the driver is {driver_version() or 'unknown'}, and CUDA 13 needs driver 580 or later."
+        " Install the environment in environment.yml, or use hardware=cpu."
     )
 
 
 def leave_group() -> None:
-    """Leave the processes that work together, if this process is one of them. Otherwise threads of PyTorch may still run when
-    the interpreter ends, and abort a process that has finished its work."""
+    """Leave the processes that work together, if this process is one of them. Otherwise threads of PyTorch
+    may still run when the interpreter ends, and abort a process that has finished its work.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()

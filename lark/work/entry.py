@@ -1,4 +1,5 @@
-"""What every command shares: errors are sentences, files are not writable for everyone, and a bug leaves a report.
+"""What every command shares: errors are sentences, files are not writable for everyone, and a bug leaves a
+report.
 
 Each entry point (`run.py`, `python -m lark.export`, …) calls its main function with `run_main`.
 """
@@ -27,7 +28,9 @@ INTERRUPTED = "interrupted: run the same command again to resume."
 
 
 def run_main(main: Callable[[], int | str | None], outputs: Path = Path("outputs")) -> NoReturn:
-    """Call a main function and exit with what it returns: an exit code, or error messages. Every error is one sentence."""
+    """Call a main function and exit with what it returns: an exit code, or error messages. Every error is
+    one sentence.
+    """
     prepare()
     try:
         Path.cwd()
@@ -47,39 +50,51 @@ def run_main(main: Callable[[], int | str | None], outputs: Path = Path("outputs
 
 
 def prepare() -> None:
-    """Settings of the process: nobody else may write its files, and what the terminal cannot show is escaped."""
+    """Settings of the process: nobody else may write its files, and what the terminal cannot show is
+    escaped.
+    """
     os.umask(os.umask(0o022) | 0o002)
-    logging.raiseExceptions = False  # a log that cannot be written, on a full disk, must not print a stack trace for each line
+    logging.raiseExceptions = (
+        False  # a log that cannot be written, on a full disk, must not print a stack trace for each line
+    )
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def explain(error: Exception, outputs: Path) -> str:
-    """A sentence for any error. For an unexpected one, its stack trace is saved in a file that the sentence names."""
+    """A sentence for any error. For an unexpected one, its stack trace is saved in a file that the sentence
+    names.
+    """
     if isinstance(error, LarkError):
         return str(error)
     if (said := disk_error(error, outputs)) is not None:
         return said
     if isinstance(error, yaml.YAMLError | UnicodeDecodeError):
         why = " ".join(str(error).split())
-        return f"A file cannot be read ({why}). Correct it: it must be text in UTF-8, and configuration files must be YAML."
+        return (
+            f"A file cannot be read ({why}). Correct it: it must be text in UTF-8, and configuration files"
+            " must be YAML."
+        )
     if is_out_of_memory(error):
         return (
-            "This process ran out of memory. Close other programs, use a machine with more memory, or use less data at once: split "
-            "long lines and large files, or set pool.questions."
+            "This process ran out of memory. Close other programs, use a machine with more memory, or use"
+            " less data at once: split long lines and large files, or set pool.questions."
         )
     where = _save_report(error, outputs)
     return (
-        f"{type(error).__name__}: {first_line(error)}. This is an error in LARK, not in your input. Please report it with the file "
-        f"{where}, which has the details. Finished work is kept, and the same command resumes."
+        f"{type(error).__name__}: {first_line(error)}. This is an error in LARK, not in your input. Please"
+        f" report it with the file {where}, which has the details. Finished work is kept, and the same"
+        " command resumes."
     )
 
 
 def _save_report(error: Exception, outputs: Path) -> str:
     """Write the stack trace to a file; return its path."""
     text = "".join(traceback.format_exception(error))
-    head = f"{time.strftime('%Y-%m-%dT%H:%M:%S')}, Python {platform.python_version()}, {platform.platform()}\n"
+    head = (
+        f"{time.strftime('%Y-%m-%dT%H:%M:%S')}, Python {platform.python_version()}, {platform.platform()}\n"
+    )
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     for where in (lambda: outputs / REPORTS, lambda: Path(tempfile.gettempdir())):
         try:

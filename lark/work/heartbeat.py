@@ -1,12 +1,13 @@
 """Signs of life: every worker process touches a file while it runs, and launch.py watches these files.
 
-A thread touches the file, so a worker that loads weights or compiles for an hour still shows that it is alive; a process that is
-stopped, frozen or on a lost machine does not. Code in C can keep the thread from running, so a process of this machine that uses
-the processor is alive too. A worker whose main thread waits without using the processor is alive but may be
-stuck: the same thread writes the main thread's stack to the log, and the worker continues.
+A thread touches the file, so a worker that loads weights or compiles for an hour still shows that it is
+alive; a process that is stopped, frozen or on a lost machine does not. Code in C can keep the thread from
+running, so a process of this machine that uses the processor is alive too. A worker whose main thread waits
+without using the processor is alive but may be stuck: the same thread writes the main thread's stack to the
+log, and the worker continues.
 
-Processes of a cluster do the same, and the step's worker process watches them (lark/cluster/crew.py). One that is stuck writes
-its stack to the file, and its work goes to another.
+Processes of a cluster do the same, and the step's worker process watches them (lark/cluster/crew.py). One
+that is stuck writes its stack to the file, and its work goes to another.
 """
 
 import contextlib
@@ -38,20 +39,27 @@ START = "start"
 
 
 def start(folder: Path, rank: int, minutes: float, leads: bool = False) -> threading.Event:
-    """Touch this worker's file until the event is set. `minutes`: without any work, until its stack is logged (0: never).
+    """Touch this worker's file until the event is set. `minutes`: without any work, until its stack is
+    logged (0: never).
 
     `leads`: it waits for processes of a cluster, and is not stuck.
     """
 
     def report(waited: float) -> None:
-        log.warning("Process %d has waited for %.0f minutes without working; what it waits for:", rank, waited / 60)
+        log.warning(
+            "Process %d has waited for %.0f minutes without working; what it waits for:", rank, waited / 60
+        )
         faulthandler.dump_traceback(sys.stderr)
 
     return _start(folder / f"{PREFIX}{rank}", minutes, report, lambda: not leads)
 
 
-def start_remote(folder: Path, name: str, minutes: float, busy: Callable[[], bool] = lambda: True) -> threading.Event:
-    """The same for a process of a cluster. Its stack is written to the file. `busy`: whether it has work, and can be stuck."""
+def start_remote(
+    folder: Path, name: str, minutes: float, busy: Callable[[], bool] = lambda: True
+) -> threading.Event:
+    """The same for a process of a cluster. Its stack is written to the file. `busy`: whether it has work,
+    and can be stuck.
+    """
     path = folder / f"{REMOTE}{name}"
 
     def report(waited: float) -> None:
@@ -67,15 +75,21 @@ def _this_process() -> str:
     return f"{os.getpid()} {socket.gethostname()}"
 
 
-def _start(path: Path, minutes: float, report: Callable[[float], None], busy: Callable[[], bool]) -> threading.Event:
+def _start(
+    path: Path, minutes: float, report: Callable[[float], None], busy: Callable[[], bool]
+) -> threading.Event:
     with contextlib.suppress(OSError):
         path.write_text(_this_process(), encoding="utf-8")
     stop = threading.Event()
-    threading.Thread(target=_beat, args=(path, minutes * 60, report, busy, stop), daemon=True, name="heartbeat").start()
+    threading.Thread(
+        target=_beat, args=(path, minutes * 60, report, busy, stop), daemon=True, name="heartbeat"
+    ).start()
     return stop
 
 
-def _beat(path: Path, limit: float, report: Callable[[float], None], busy: Callable[[], bool], stop: threading.Event) -> None:
+def _beat(
+    path: Path, limit: float, report: Callable[[float], None], busy: Callable[[], bool], stop: threading.Event
+) -> None:
     used, place, since, reported = _all_time(), None, time.monotonic(), False
     main = threading.main_thread().ident
     while not stop.wait(min(BEAT, limit / 4) if limit else BEAT):
@@ -136,7 +150,9 @@ class Silent:
 
 
 class Watch:
-    """Notices that a worker process no longer shows signs of life. Clocks of different machines are not compared."""
+    """Notices that a worker process no longer shows signs of life. Clocks of different machines are not
+    compared.
+    """
 
     def __init__(self, folder: Path, minutes: float, prefix: str = PREFIX) -> None:
         self.folder, self.limit, self.prefix = folder, minutes * 60, prefix
@@ -146,10 +162,16 @@ class Watch:
         self.close()
 
     def expect(self, number: int, processes: int) -> None:
-        """Workers were started, with this process id. Until all have shown a sign, its work counts as theirs."""
+        """Workers were started, with this process id. Until all have shown a sign, its work counts as
+        theirs.
+        """
         self.expected = processes
         # A launcher of several is busy itself, which says nothing about them.
-        host = socket.gethostname() if processes == 1 else f"{socket.gethostname()}, the launcher of {processes} processes"
+        host = (
+            socket.gethostname()
+            if processes == 1
+            else f"{socket.gethostname()}, the launcher of {processes} processes"
+        )
         with contextlib.suppress(OSError):
             (self.folder / f"{self.prefix}{START}").write_text(f"{number} {host}", encoding="utf-8")
 
@@ -167,9 +189,13 @@ class Watch:
             )
 
     def silent(self) -> list[Silent]:
-        """The processes that have not touched their files for the limit, or are stuck. Call it every few seconds."""
+        """The processes that have not touched their files for the limit, or are stuck. Call it every few
+        seconds.
+        """
         now, found = time.monotonic(), []
-        if now - self.checked > 4 * BEAT:  # this process was stopped itself, with its workers: start to count again
+        if (
+            now - self.checked > 4 * BEAT
+        ):  # this process was stopped itself, with its workers: start to count again
             self.seen = {name: replace(sign, since=now) for name, sign in self.seen.items()}
         self.checked = now
         if not self.limit:

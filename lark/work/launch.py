@@ -1,7 +1,7 @@
 """Start workers: a plain process, or torchrun if there are several.
 
-A worker reads its job from a file and writes its result to the artifact's folder. Its output is shown and saved in
-`log.txt`. If it fails, the user sees the worker's own error, not the launcher's.
+A worker reads its job from a file and writes its result to the artifact's folder. Its output is shown and
+saved in `log.txt`. If it fails, the user sees the worker's own error, not the launcher's.
 """
 
 import json
@@ -33,7 +33,9 @@ DISK_FULL, NOT_WRITTEN = 28, 30
 
 
 class Process(Protocol):
-    """A started worker: a `subprocess.Popen`, or one with the same interface. `pid` is also the id of its process group."""
+    """A started worker: a `subprocess.Popen`, or one with the same interface. `pid` is also the id of its
+    process group.
+    """
 
     pid: int
     stdout: IO[bytes] | None
@@ -54,7 +56,9 @@ def start_process(arguments: list[str], env: dict[str, str]) -> Process:
     )  # fmt: skip
 
 
-def run_worker(job: Job, target: str, processes: int | None = None, start: Start = start_process) -> dict[str, Any]:
+def run_worker(
+    job: Job, target: str, processes: int | None = None, start: Start = start_process
+) -> dict[str, Any]:
     """Run a job in workers, which call the function `target` ("package.module:function"); return its result.
 
     `processes`: None: as many as the machine has.
@@ -105,9 +109,18 @@ def command(folder: Path, machine: Machine, processes: int | None = None) -> lis
     """The command line of a worker, as `dry_run=true` shows it."""
     worker = ["-m", "lark.work.worker", str(folder / JOB)]
     count = processes or machine.processes
-    if count == 1 or machine.cluster:  # on a cluster, the worker starts the processes that do the work (lark/cluster/crew.py)
+    if (
+        count == 1 or machine.cluster
+    ):  # on a cluster, the worker starts the processes that do the work (lark/cluster/crew.py)
         return [sys.executable, *worker]
-    return [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={count}", "--standalone", *worker]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc_per_node={count}",
+        "--standalone",
+        *worker,
+    ]
 
 
 def _run(
@@ -118,7 +131,8 @@ def _run(
     start: Start = start_process,
     processes: int = 1,
 ) -> int:
-    """Run a command, copy its output to the terminal and the log, and end its children when interrupted; return its exit code.
+    """Run a command, copy its output to the terminal and the log, and end its children when interrupted;
+    return its exit code.
 
     `watch`: also end it if one of its `processes` shows no sign of life.
     """
@@ -139,7 +153,8 @@ def _run(
                 shown = output.feed(chunk)
                 log_file.write(shown)
                 log_file.flush()
-                # After a worker has written its error, all further output is torchrun's report of the failure.
+                # After a worker has written its error, all further output is torchrun's report of the
+                # failure.
                 if not (folder / ERROR).exists():
                     sys.stderr.buffer.write(shown)
                     sys.stderr.buffer.flush()
@@ -173,13 +188,24 @@ def _failure(operation: str, folder: Path, code: int) -> LarkError:
         if error["memory"] is not None:
             requested = f" (it tried to allocate another {error['memory']})" if error["memory"] else ""
             return WorkerMemoryError(f"The {operation} worker ran out of memory{requested}. {log}")
-        return LarkError(error["message"] if error["expected"] else f"The {operation} worker failed: {error['message']}\n{log}")
+        return LarkError(
+            error["message"]
+            if error["expected"]
+            else f"The {operation} worker failed: {error['message']}\n{log}"
+        )
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        return WorkerMemoryError(f"The {operation} worker was killed, most likely because it ran out of memory. {log}")
+        return WorkerMemoryError(
+            f"The {operation} worker was killed, most likely because it ran out of memory. {log}"
+        )
     said = {
         DISK_FULL: no_space(folder),
-        NOT_WRITTEN: f"{folder}: the {operation} worker cannot write here. Check the folder's permissions and the disk.",
+        NOT_WRITTEN: (
+            f"{folder}: the {operation} worker cannot write here. Check the folder's permissions and the"
+            " disk."
+        ),
     }
     if not folder.is_dir():
         return LarkError(removed(folder))
-    return LarkError(said.get(code, f"The {operation} worker exited with code {code} without a message. {log}"))
+    return LarkError(
+        said.get(code, f"The {operation} worker exited with code {code} without a message. {log}")
+    )

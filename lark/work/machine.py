@@ -1,4 +1,6 @@
-"""What this machine has (devices, memory, packages), and what the `hardware` settings mean on it. Imports no model code."""
+"""What this machine has (devices, memory, packages), and what the `hardware` settings mean on it. Imports
+no model code.
+"""
 
 import importlib.util
 import os
@@ -19,7 +21,9 @@ from lark.errors import LarkError
 
 ENVIRONMENT = Path(__file__).parents[2] / "environment.yml"
 SHARE = "LARK_SHARE"
-"""Environment variable of a process that runs some trials of a sweep while others run the rest: how many share the machine."""
+"""Environment variable of a process that runs some trials of a sweep while others run the rest: how many
+share the machine.
+"""
 CLAIMS = "LARK_CLAIMS"
 """Environment variable of such a process: a folder with a file for each trial that one of them has taken."""
 
@@ -61,7 +65,9 @@ def visible_gpus() -> int:
 
 
 def gpu_ids() -> list[str]:
-    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Asks the driver: run.py does not import torch."""
+    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Asks the driver: run.py does not
+    import torch.
+    """
     present = [str(number) for number in range(_present_gpus())]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or visible.strip() == "all":
@@ -75,16 +81,23 @@ def _present_gpus() -> int:
     if shutil.which("nvidia-smi") is None:  # some containers have a driver without nvidia-smi
         return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if listing.returncode == 0 else 0
+    return (
+        sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if listing.returncode == 0 else 0
+    )
 
 
 def query_gpus(what: str) -> list[str]:
-    """A property of each GPU that this process may use, as nvidia-smi reports it; empty if it cannot be queried."""
+    """A property of each GPU that this process may use, as nvidia-smi reports it; empty if it cannot be
+    queried.
+    """
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
     chosen = ["-i", ",".join(gpu_ids())] if gpu_ids() else []
-    for only in (chosen, []):  # all GPUs, if nvidia-smi does not know one by this name: it may be a part of one (MIG)
+    for only in (
+        chosen,
+        [],
+    ):  # all GPUs, if nvidia-smi does not know one by this name: it may be a part of one (MIG)
         listing = subprocess.run([*query, *only], capture_output=True, text=True, check=False)
         if listing.returncode == 0:
             return [line.strip() for line in listing.stdout.splitlines() if line.strip()]
@@ -117,7 +130,9 @@ def share() -> int:
 
 
 def claim(trial: int) -> bool:
-    """Whether this process is to run a trial of its sweep: true for the first of those that share the sweep."""
+    """Whether this process is to run a trial of its sweep: true for the first of those that share the
+    sweep.
+    """
     folder = os.environ.get(CLAIMS)
     if folder is None:
         return True
@@ -129,7 +144,8 @@ def claim(trial: int) -> bool:
 
 
 def resolve(hardware: Hardware, here: bool = True) -> Machine:
-    """Resolve `auto` for this machine, and refuse hardware that it does not have, unless this is only a plan (`here=False`).
+    """Resolve `auto` for this machine, and refuse hardware that it does not have, unless this is only a
+    plan (`here=False`).
 
     In a plan for a cluster, this machine is taken for one of its nodes.
     """
@@ -139,13 +155,15 @@ def resolve(hardware: Hardware, here: bool = True) -> Machine:
     if here and device == "cuda" and processes > gpus:
         present = f"has {gpus}" if gpus else "has none"
         raise LarkError(
-            f"hardware={hardware.name} asks for {processes} GPU{'s' if processes > 1 else ''} on this machine, which {present}: "
-            "use hardware=auto, or hardware=cpu for the demo."
+            f"hardware={hardware.name} asks for {processes} GPU{'s' if processes > 1 else ''} on this"
+            f" machine, which {present}: use hardware=auto, or hardware=cpu for the demo."
         )
     threads = hardware.threads or max(1, usable_cores() // processes)
     nodes = 1 if here else ceil(hardware.workers / processes) or job_nodes(planned=True) or 1
     cluster = "" if here or (hardware.cluster == "none" or nodes == 1) else PLANNED
-    return Machine(device, processes, nodes, threads, cluster, hardware.workers, elsewhere=device == "cuda" and not gpus)
+    return Machine(
+        device, processes, nodes, threads, cluster, hardware.workers, elsewhere=device == "cuda" and not gpus
+    )
 
 
 PLANNED = "<address>"
@@ -153,7 +171,9 @@ PLANNED = "<address>"
 
 
 def job_nodes(planned: bool = False) -> int | None:
-    """Nodes of this SLURM job; in a plan outside a job, those that Hydra's launcher would request. None: unknown."""
+    """Nodes of this SLURM job; in a plan outside a job, those that Hydra's launcher would request. None:
+    unknown.
+    """
     job = os.environ.get("SLURM_STEP_NUM_NODES") or os.environ.get("SLURM_JOB_NUM_NODES")
     if job is None and planned and HydraConfig.initialized():
         job = OmegaConf.select(HydraConfig.get().launcher, "nodes")

@@ -1,8 +1,10 @@
-"""Operations, steps and jobs: the name of a kind of work, what runs it, what it costs and what can go wrong.
+"""Operations, steps and jobs: the name of a kind of work, what runs it, what it costs and what can go
+wrong.
 
-An `Operation` is declared in `lark/pipeline/operations/<stage>.py` and listed in `lark/pipeline/registry.py`. A
-`Step` is an operation with its artifacts in the plan of one run. A `Job` is what the code is asked to do. The pipeline, the
-planner, the workers and the experiments use these objects and never compare an operation's name.
+An `Operation` is declared in `lark/pipeline/operations/<stage>.py` and listed in
+`lark/pipeline/registry.py`. A `Step` is an operation with its artifacts in the plan of one run. A `Job` is
+what the code is asked to do. The pipeline, the planner, the workers and the experiments use these objects
+and never compare an operation's name.
 """
 
 import importlib
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from lark.planner.estimates import Estimate, Planner
 
 Counts = Mapping[str, Any]
-"""What a step reports for the manifest of an artifact; by label (`Mapping[str, Counts]`) if the step has labels."""
+"""What a step reports for the manifest of an artifact; by label (`Mapping[str, Counts]`) if the step has
+labels.
+"""
 Settings = Mapping[str, Any]
 """Command-line settings: `{"hardware.zero": 2}`."""
 
@@ -38,7 +42,9 @@ class Job:
 
     operation: str
     folder: Path
-    """Folder of the first artifact to make, with the job file, log and errors. A resumed job finds finished parts there."""
+    """Folder of the first artifact to make, with the job file, log and errors. A resumed job finds finished
+    parts there.
+    """
     outputs: Mapping[str, Path]
     """Folders of the artifacts to make, by label, without those that are already finished."""
     inputs: Mapping[str, Path]
@@ -76,8 +82,9 @@ class Job:
 
 
 EXPANDABLE = "expandable_segments:True"
-"""For operations whose batches have many different lengths, which would otherwise fragment a GPU's memory. Not for engines: the
-GPUs of a shared model exchange memory, which such segments do not allow."""
+"""For operations whose batches have many different lengths, which would otherwise fragment a GPU's memory.
+Not for engines: the GPUs of a shared model exchange memory, which such segments do not allow.
+"""
 
 
 def _one_gpu(config: Config) -> int:
@@ -91,12 +98,18 @@ class Operation:
     name: str
     """Name in logs, in plans and for `force=`."""
     stage: str
-    """The stage it belongs to, as in `stages=`. Empty: none; it runs only if another step needs its artifact."""
+    """The stage it belongs to, as in `stages=`. Empty: none; it runs only if another step needs its
+    artifact.
+    """
     run: Callable[[Job], Counts] | str
-    """A function that is called in this process, or "package.module:function", which is imported and called in workers. How the
-    work can be divided is declared with the function: `in_shards`, `together` (lark/work/sharding.py), or not at all."""
+    """A function that is called in this process, or "package.module:function", which is imported and called
+    in workers. How the work can be divided is declared with the function: `in_shards`, `together`
+    (lark/work/sharding.py), or not at all.
+    """
     processes: Literal["one", "all", "sharing"] = "all"
-    """one: a single process. all: every process works on its own share. sharing: as all, but several GPUs can hold one model."""
+    """one: a single process. all: every process works on its own share. sharing: as all, but several GPUs
+    can hold one model.
+    """
     gpus: Callable[[Config], int] = _one_gpu
     """GPUs per process (see `Job.gpus`)."""
     on_cpu: bool = False
@@ -104,26 +117,39 @@ class Operation:
     allocator: str = ""
     """PYTORCH_ALLOC_CONF of its workers on GPUs, unless the user has set it. Empty: PyTorch's default."""
     collect: Callable[[Job, Counts], Counts] | None = None
-    """Called in this process when all workers are done: merges their shards. Returns the counts, with its own added."""
+    """Called in this process when all workers are done: merges their shards. Returns the counts, with its
+    own added.
+    """
     fetch: Callable[[Config], bool] | None = None
-    """Called before the plan is final: downloads inputs whose content is part of fingerprints. Returns whether any were missing."""
+    """Called before the plan is final: downloads inputs whose content is part of fingerprints. Returns
+    whether any were missing.
+    """
     check: Callable[[Config, Machine], None] | None = None
     """Called before anything runs: checks packages, files and settings. Raises LarkError."""
     preview: Callable[[Config, Mapping[str, Path]], None] | None = None
-    """Called as soon as its first input exists, long before it runs: finds errors that this input shows. Raises LarkError."""
+    """Called as soon as its first input exists, long before it runs: finds errors that this input shows.
+    Raises LarkError.
+    """
     notice: Callable[[Config, Counts, bool], None] | None = None
-    """Called afterwards: logs what the user should know. The last argument: whether it was made in this run."""
+    """Called afterwards: logs what the user should know. The last argument: whether it was made in this
+    run.
+    """
     forget: Callable[[Path], None] | None = None
     """Called before it is forced: deletes what is kept outside the artifact's folder."""
     card: Callable[[Path, Counts], str] | None = None
-    """Text of a README.md that describes its artifact to others. Not part of the artifact: it can be edited."""
+    """Text of a README.md that describes its artifact to others. Not part of the artifact: it can be
+    edited.
+    """
     curve: str = ""
     """A JSON-lines file in its folder that is mirrored to W&B while it runs."""
     cost: Callable[["Planner", "Step"], "Estimate | None"] | None = None
-    """Cost of a step: FLOPs, seconds, memory, disk; None if the size of its model is unknown. Without a function: negligible."""
+    """Cost of a step: FLOPs, seconds, memory, disk; None if the size of its model is unknown. Without a
+    function: negligible.
+    """
     row_seconds: float = 0.0
-    """Processor time per trajectory in the pipeline's own process: of the whole work, or of merging shards. Measured with
-    responses of 20,000 characters; matters for pools of millions."""
+    """Processor time per trajectory in the pipeline's own process: of the whole work, or of merging shards.
+    Measured with responses of 20,000 characters; matters for pools of millions.
+    """
     shard_rows: int = 0
     """Trajectories of a shard, if that work is divided on a cluster. 0: one process does it."""
     remedies: Callable[[Config, Machine, int], Iterator[Settings]] | None = None
@@ -144,7 +170,9 @@ class Step:
     artifacts: tuple[Artifact, ...]
     """Artifacts that are made together."""
     weights: str | Artifact = ""
-    """Where its model comes from. Not part of a fingerprint: the model's identity is in the artifacts' `depends`."""
+    """Where its model comes from. Not part of a fingerprint: the model's identity is in the artifacts'
+    `depends`.
+    """
     labels: tuple[str, ...] = ()
     """One label per artifact if the step makes several: benchmark names, or the outputs of a scoring pass."""
     model: Literal["", "base", "trained"] = ""
@@ -177,7 +205,9 @@ class Step:
         if not self.apart:
             return self.artifacts[0].inputs
         pairs = zip(self.artifacts, self.labels, strict=True)
-        return {f"{name}:{label}": source for artifact, label in pairs for name, source in artifact.inputs.items()}
+        return {
+            f"{name}:{label}": source for artifact, label in pairs for name, source in artifact.inputs.items()
+        }
 
     @cached_property
     def needs(self) -> tuple[Artifact, ...]:

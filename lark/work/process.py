@@ -13,16 +13,21 @@ from lark.work.machine import Machine
 ROOT = Path(__file__).parents[2]
 
 SPINS = "3000"
-"""How often a waiting OpenMP thread polls before it yields its core. GNU OpenMP's default is 300,000: if another process wants
-the core, each of thousands of small matrix products waits that long. The lower value reduced 57 s to 17 s. On an idle machine
-it makes the demo's training 9% slower."""
+"""How often a waiting OpenMP thread polls before it yields its core. GNU OpenMP's default is 300,000: if
+another process wants the core, each of thousands of small matrix products waits that long. The lower value
+reduced 57 s to 17 s. On an idle machine it makes the demo's training 9% slower.
+"""
 
 
 ROPE = "nvidia-triton"
-"""Liger's implementation of RoPE. On H100 Liger would choose another one (CuTe), so that A100 and H100 would run other code."""
+"""Liger's implementation of RoPE. On H100 Liger would choose another one (CuTe), so that A100 and H100
+would run other code.
+"""
 
 
-def environment(machine: Machine, processes: int | None = None, gpus: int = 1, allocator: str = "") -> dict[str, str]:
+def environment(
+    machine: Machine, processes: int | None = None, gpus: int = 1, allocator: str = ""
+) -> dict[str, str]:
     """Environment variables of workers, with `processes` of them on this machine (None: as many as it has)."""
     # Only the run itself uses W&B, which sets variables of its own when it starts.
     env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
@@ -30,9 +35,13 @@ def environment(machine: Machine, processes: int | None = None, gpus: int = 1, a
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(machine.threads)
     env["TOKENIZERS_PARALLELISM"] = "true"
-    env["RAYON_NUM_THREADS"] = str(max(1, machine.threads * machine.processes // (processes or machine.processes)))
+    env["RAYON_NUM_THREADS"] = str(
+        max(1, machine.threads * machine.processes // (processes or machine.processes))
+    )
     if not sys.stderr.isatty():
-        env.setdefault("TQDM_MININTERVAL", "10")  # seconds; in a log file, every update of a bar is a new line
+        env.setdefault(
+            "TQDM_MININTERVAL", "10"
+        )  # seconds; in a log file, every update of a bar is a new line
     if machine.device == "cpu" or machine.cluster:  # on a cluster, the actors have the GPUs
         env["CUDA_VISIBLE_DEVICES"] = ""
         env["DS_ACCELERATOR"] = "cpu"
@@ -60,11 +69,15 @@ def for_actor(machine: Machine, allocator: str, on_cpu: bool) -> dict[str, str]:
         "PYTORCH_NVML_BASED_CUDA_CHECK",
         "LIGER_KERNEL_IMPL_ROPE",
     }
-    return {name: value for name, value in own.items() if name in names} | for_allocator(allocator, os.environ)
+    return {name: value for name, value in own.items() if name in names} | for_allocator(
+        allocator, os.environ
+    )
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Ask the kernel to signal this process when its parent ends, so that `kill -9` on a run leaves nothing behind."""
+    """Ask the kernel to signal this process when its parent ends, so that `kill -9` on a run leaves nothing
+    behind.
+    """
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)

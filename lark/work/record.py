@@ -1,7 +1,9 @@
-"""The record of a run: `steps.jsonl` in its folder, with a line when it starts, after each step, and when it ends.
+"""The record of a run: `steps.jsonl` in its folder, with a line when it starts, after each step, and when
+it ends.
 
-Other programs read it, such as the explorer: which artifacts a run made or reused, how far it is, and how it ended. Several runs
-can share a folder, so every line names its run. Lines are only appended. A record that cannot be written never ends a run.
+Other programs read it, such as the explorer: which artifacts a run made or reused, how far it is, and how
+it ended. Several runs can share a folder, so every line names its run. Lines are only appended. A record
+that cannot be written never ends a run.
 """
 
 import contextlib
@@ -31,9 +33,15 @@ class Record:
 
     def start(self, typed: Sequence[str], steps: Sequence[Step]) -> None:
         """What was typed, and the steps that are planned."""
-        plan = [{"step": step.title, "stage": step.stage, "artifacts": _folders(step.artifacts)} for step in steps]
+        plan = [
+            {"step": step.title, "stage": step.stage, "artifacts": _folders(step.artifacts)} for step in steps
+        ]
         self._write(
-            event="start", process=os.getpid(), host=socket.gethostname(), typed=[redact(word) for word in typed], plan=plan
+            event="start",
+            process=os.getpid(),
+            host=socket.gethostname(),
+            typed=[redact(word) for word in typed],
+            plan=plan,
         )
 
     def step(self, step: Step, made: Sequence[Artifact], seconds: float) -> None:

@@ -1,9 +1,11 @@
-"""An operation's work in shards: described once, done by the processes of one machine or by the actors of a Ray cluster.
+"""An operation's work in shards: described once, done by the processes of one machine or by the actors of a
+Ray cluster.
 
-A function that is declared with `in_shards` describes its work: the shards, which of them are missing, and how a process that
-has loaded what it needs does some of them. On one machine, every process does the shards that `deal` assigns to it. On a
-cluster, actors take them from a queue (lark/cluster/crew.py). Both run the same code on the same shards, so they write the
-same files, and a run that was started in one way can continue in the other.
+A function that is declared with `in_shards` describes its work: the shards, which of them are missing, and
+how a process that has loaded what it needs does some of them. On one machine, every process does the shards
+that `deal` assigns to it. On a cluster, actors take them from a queue (lark/cluster/crew.py). Both run the
+same code on the same shards, so they write the same files, and a run that was started in one way can
+continue in the other.
 """
 
 import contextlib
@@ -19,7 +21,9 @@ from lark.work.operation import Counts, Job
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of the work, whose result is a file or some lines of one. It does not depend on the number of processes."""
+    """A part of the work, whose result is a file or some lines of one. It does not depend on the number of
+    processes.
+    """
 
     name: str
     """Identifies it within its operation, in every process."""
@@ -104,7 +108,9 @@ class Bar:
 
     def __init__(self, work: Work, label: str, total: float, initial: float, hidden: bool = False) -> None:
         scaled = work.unit == "tok"
-        self._bar = tqdm(total=total, initial=initial, desc=label, unit=work.unit, unit_scale=scaled, disable=hidden)
+        self._bar = tqdm(
+            total=total, initial=initial, desc=label, unit=work.unit, unit_scale=scaled, disable=hidden
+        )
 
     def __enter__(self) -> "Bar":
         return self
@@ -124,7 +130,9 @@ class Bar:
 
 
 def deal(shards: Sequence[Shard], processes: int) -> list[list[Shard]]:
-    """The shards of each process, in order: the costliest is assigned first, each to the process with the least work so far."""
+    """The shards of each process, in order: the costliest is assigned first, each to the process with the
+    least work so far.
+    """
     hands: list[set[int]] = [set() for _ in range(processes)]
     loads = [0.0] * processes
     for index in sorted(range(len(shards)), key=lambda index: (-shards[index].cost, index)):
@@ -152,5 +160,7 @@ class Together:
 
 
 def together(function: Callable[[Job], Counts]) -> Together:
-    """Declare a function whose processes need each other. It resumes from what it finds in the job's folder."""
+    """Declare a function whose processes need each other. It resumes from what it finds in the job's
+    folder.
+    """
     return Together(function)

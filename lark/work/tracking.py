@@ -1,4 +1,6 @@
-"""Weights & Biases as a mirror of the local files (`metrics.jsonl`, `summary.json`), which are authoritative."""
+"""Weights & Biases as a mirror of the local files (`metrics.jsonl`, `summary.json`), which are
+authoritative.
+"""
 
 import contextlib
 import hashlib
@@ -27,10 +29,11 @@ SAME_SWEEP = ("tracking", "hardware", "outputs", "stages", "force", "dry_run", "
 
 
 def with_sweep_group(arguments: list[str]) -> list[str]:
-    """The command line, with a W&B group for a sweep (`-m`) that has none. Experiments name theirs in their file.
+    """The command line, with a W&B group for a sweep (`-m`) that has none. Experiments name theirs in their
+    file.
 
-    The name shows what is swept. A checksum of all settings tells sweeps apart without showing the others, such as paths. The
-    same command always gets the same name, so repeating a finished sweep adds no runs.
+    The name shows what is swept. A checksum of all settings tells sweeps apart without showing the others,
+    such as paths. The same command always gets the same name, so repeating a finished sweep adds no runs.
     """
     flags = [argument for argument in arguments if argument.startswith("-")]
     is_sweep = any(flag == "-m" or (len(flag) > 3 and "--multirun".startswith(flag)) for flag in flags)
@@ -38,7 +41,9 @@ def with_sweep_group(arguments: list[str]) -> list[str]:
     keys = {setting.lstrip("+").partition("=")[0] for setting in settings}
     if not is_sweep or keys & {"experiment", "tracking.group"}:
         return arguments
-    relevant = [setting for setting in settings if re.split(r"[./=]", setting.lstrip("+"))[0] not in SAME_SWEEP]
+    relevant = [
+        setting for setting in settings if re.split(r"[./=]", setting.lstrip("+"))[0] not in SAME_SWEEP
+    ]
     checksum = hashlib.sha256("\n".join(relevant).encode()).hexdigest()[:6]
     swept = [argument for argument in arguments if argument in relevant and SEVERAL.search(argument)]
     shown = re.sub(r"[^\w.,=+ ()-]", "_", " ".join(swept))[: LONGEST_GROUP - len(checksum) - 1]
@@ -46,7 +51,9 @@ def with_sweep_group(arguments: list[str]) -> list[str]:
 
 
 SEVERAL = re.compile(r"=(?![\[{'\"]).*[,(]|=['\"].*['\"],")
-"""A setting with several values: a list with commas, or a function such as range(1,4). Not a single value in brackets or quotes."""
+"""A setting with several values: a list with commas, or a function such as range(1,4). Not a single value
+in brackets or quotes.
+"""
 
 
 class Tracker:
@@ -54,10 +61,15 @@ class Tracker:
 
     def __init__(self, config: Config, folder: Path, name: str | None = None) -> None:
         self.config, self.folder = config, folder
-        self.name = name or f"{folder.parent.name}/{folder.name}"  # demo/lark-B3: the student's folder and the run's
+        self.name = (
+            name or f"{folder.parent.name}/{folder.name}"
+        )  # demo/lark-B3: the student's folder and the run's
         self.enabled = config.tracking.mode != "none"
         if self.enabled and importlib.util.find_spec("wandb") is None:
-            log.warning("wandb is not installed: curves and tables go to local files only (tracking=none hides this warning)")
+            log.warning(
+                "wandb is not installed: curves and tables go to local files only (tracking=none hides this"
+                " warning)"
+            )
             self.enabled = False
         self._run: Any = None
 
@@ -74,7 +86,9 @@ class Tracker:
                     raise
                 why = " ".join(str(error).split())
                 log.warning(
-                    "W&B cannot be used online (%s): logging to %s/wandb; `wandb sync` uploads it later.", why, self.folder
+                    "W&B cannot be used online (%s): logging to %s/wandb; `wandb sync` uploads it later.",
+                    why,
+                    self.folder,
                 )
                 self._run = self._open("offline")
         return self._run
@@ -84,14 +98,25 @@ class Tracker:
 
         tracking = self.config.tracking
         return wandb.init(
-            project=tracking.project, entity=tracking.entity, group=tracking.group, mode=mode,  # type: ignore[arg-type]
+            project=tracking.project,
+            entity=tracking.entity,
+            group=tracking.group,
+            mode=mode,  # type: ignore[arg-type]
             name=self.name,
-            config=asdict(self.config), dir=str(self.folder), reinit="finish_previous",
-            # No metadata: it has the command line, and the address of the git remote, which may contain a password.
+            config=asdict(self.config),
+            dir=str(self.folder),
+            reinit="finish_previous",
+            # No metadata: it has the command line, and the address of the git remote, which may contain a
+            # password.
             settings=wandb.Settings(
-                console="off", x_disable_stats=True, silent=True, x_disable_meta=True, disable_git=True, disable_code=True
+                console="off",
+                x_disable_stats=True,
+                silent=True,
+                x_disable_meta=True,
+                disable_git=True,
+                disable_code=True,
             ),
-        )  # fmt: skip
+        )
 
     def log(self, values: Mapping[str, Any]) -> None:
         if self.enabled:
@@ -141,7 +166,9 @@ class Tracker:
 
     @property
     def already_tracked(self) -> bool:
-        """Whether a run that produced nothing new can skip W&B: it has no group, or its group already has it."""
+        """Whether a run that produced nothing new can skip W&B: it has no group, or its group already has
+        it.
+        """
         group = self.config.tracking.group
         told = self._told.read_text(encoding="utf-8", errors="replace") if self._told.is_file() else ""
         return group is None or group in told.splitlines()

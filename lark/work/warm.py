@@ -1,17 +1,18 @@
 """Workers that have imported their code before there is work for them.
 
-PyTorch, transformers and the Trainer take a worker five seconds and more to import. A *warm process* imports the modules of the
-coming steps while earlier steps run, and then starts their workers:
+PyTorch, transformers and the Trainer take a worker five seconds and more to import. A *warm process*
+imports the modules of the coming steps while earlier steps run, and then starts their workers:
 
-    On CPU it forks a worker for each step, also for the later trials of a sweep, so that everything is imported once. It only
-    imports modules and never calls them. So a worker begins as a new process would, and nothing of one step reaches the next.
-    On GPUs it becomes the worker of the next step, and another one is started for the step after that. It does not fork,
-    because some libraries query the driver when they are imported, and a fork cannot use a driver that its parent has used.
+    On CPU it forks a worker for each step, also for the later trials of a sweep, so that everything is
+    imported once. It only imports modules and never calls them. So a worker begins as a new process would,
+    and nothing of one step reaches the next. On GPUs it becomes the worker of the next step, and another
+    one is started for the step after that. It does not fork, because some libraries query the driver when
+    they are imported, and a fork cannot use a driver that its parent has used.
 
-A warm process is started with the environment of its steps, because libraries read it when they are imported (threads, visible
-GPUs, allocator). A step that needs another environment or several processes is started without a warm process, and so is one
-whose warm process has ended. A worker that was killed may leave locks that it shared with the process that it was forked
-from, so that process ends too.
+A warm process is started with the environment of its steps, because libraries read it when they are
+imported (threads, visible GPUs, allocator). A step that needs another environment or several processes is
+started without a warm process, and so is one whose warm process has ended. A worker that was killed may
+leave locks that it shared with the process that it was forked from, so that process ends too.
 
 Run as: python -m lark.work.warm <socket> <fork or become>   (by `_Warm`)
 """
@@ -41,7 +42,9 @@ log = logging.getLogger(__name__)
 
 FORK, BECOME = "fork", "become"
 PATIENCE_SECONDS, IDLE_SECONDS = 600, 30
-"""Longest wait for a warm process that is still importing, and for one that does not use the processor: it may be stopped."""
+"""Longest wait for a warm process that is still importing, and for one that does not use the processor: it
+may be stopped.
+"""
 
 Coming = tuple[str, dict[str, str]]
 """The module of a coming step's worker, and the environment of that worker."""
@@ -56,10 +59,16 @@ class _Warm:
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), how], env=env, cwd=ROOT, pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
-            )  # fmt: skip
+                [sys.executable, "-m", __name__, str(theirs.fileno()), how],
+                env=env,
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
+            )
 
     def load(self, module: str) -> None:
         if module not in self.modules:
@@ -67,7 +76,9 @@ class _Warm:
             self._send({"import": module})
 
     def start(self, job: str) -> Process | None:
-        """Start the worker of a job file. None if that is not possible: the warm process has ended, or is stuck."""
+        """Start the worker of a job file. None if that is not possible: the warm process has ended, or is
+        stuck.
+        """
         reader, writer = os.pipe()
         try:
             self._send({"run": job}, [writer])
@@ -135,7 +146,9 @@ class _Forked:
         return self.returncode
 
     def _report(self, timeout: float | None) -> dict[str, Any] | None:
-        """What the warm process reports of the worker's end. If it is stopped itself, what the system knows."""
+        """What the warm process reports of the worker's end. If it is stopped itself, what the system
+        knows.
+        """
         since: float | None = None
         while not select.select([self.parent.connection], [], [], 0.5 if timeout is None else timeout)[0]:
             if timeout is not None:
@@ -157,7 +170,9 @@ class Warmth:
         self.how = FORK
 
     def prepare(self, coming: Iterable[Coming], device: str) -> None:
-        """Import the modules of the workers that will be started next, in this order. Replaces what was prepared before."""
+        """Import the modules of the workers that will be started next, in this order. Replaces what was
+        prepared before.
+        """
         self.coming = deque(coming) if sys.platform == "linux" else deque()
         self.how = FORK if device == "cpu" else BECOME
         self._advance()
@@ -206,7 +221,9 @@ def _read(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _serve(connection: socket.socket, how: str) -> Path:
-    """The main loop of a warm process: import modules and start workers until the run ends. Returns the job, in its worker."""
+    """The main loop of a warm process: import modules and start workers until the run ends. Returns the
+    job, in its worker.
+    """
     waiting: deque[str] = deque()
     workers: list[int] = []
 

@@ -24,8 +24,9 @@ from lark.work.launch import DISK_FULL, ERROR, NOT_WRITTEN, RESULT, die_with_par
 from lark.work.operation import Job, imported
 
 LEADER = "lark.cluster.crew:run_on_cluster"
-"""What a worker calls on a cluster: it leads the processes of all nodes. It is named, not imported, because work on one machine
-needs nothing of a cluster."""
+"""What a worker calls on a cluster: it leads the processes of all nodes. It is named, not imported, because
+work on one machine needs nothing of a cluster.
+"""
 
 
 def main(path: Path) -> int:
@@ -33,9 +34,15 @@ def main(path: Path) -> int:
     prepare()
     job, target = read_job(path)
     log_to(level=logging.INFO if job.is_main else logging.WARNING)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on CPU, its import warns about a kernel that is not used
-    beating = heartbeat.start(job.folder, job.rank, job.config.hardware.silence, leads=bool(job.machine.cluster))
-    if job.machine.device == "cuda" and not job.machine.cluster:  # before the import below, which may query CUDA
+    logging.getLogger("bitsandbytes").setLevel(
+        logging.ERROR
+    )  # on CPU, its import warns about a kernel that is not used
+    beating = heartbeat.start(
+        job.folder, job.rank, job.config.hardware.silence, leads=bool(job.machine.cluster)
+    )
+    if (
+        job.machine.device == "cuda" and not job.machine.cluster
+    ):  # before the import below, which may query CUDA
         if job.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = narrow(os.environ, job.gpus)
         os.environ.update(for_allocator(job.allocator, os.environ))
@@ -58,8 +65,9 @@ def main(path: Path) -> int:
 def leave(code: int) -> NoReturn:
     """End this process after its exit handlers, without the interpreter's finalisation.
 
-    Threads of PyTorch may outlive a group of processes. One that needs the interpreter while it is finalised aborts the process
-    ("terminate called without an active exception"), although its work is finished and written.
+    Threads of PyTorch may outlive a group of processes. One that needs the interpreter while it is
+    finalised aborts the process ("terminate called without an active exception"), although its work is
+    finished and written.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -69,7 +77,9 @@ def leave(code: int) -> NoReturn:
 
 
 def report(error: Exception, job: Job) -> None:
-    """Write an error for launch.py. The first one counts: when one process fails, the others fail because they lose it."""
+    """Write an error for launch.py. The first one counts: when one process fails, the others fail because
+    they lose it.
+    """
     if (job.folder / ERROR).exists():
         return
     described = {**failure_of(error, job.folder).to_dict(), "rank": job.rank}

@@ -1,4 +1,6 @@
-"""Questions with synthetic but consistent statistics: gradients exist, and those of the head are a part of them."""
+"""Questions with synthetic but consistent statistics: gradients exist, and those of the head are a part of
+them.
+"""
 
 import numpy as np
 import pandas as pd
@@ -16,10 +18,17 @@ def made_up(seed: int = 0, K: int = 6, shared: float = 0.5, brier: Floats | None
     loss = rng.uniform(0.2, 2, K)
     table = pd.DataFrame(
         {
-            "candidate_id": [f"c{k}" for k in range(K)], "teacher": [f"t{k % 2}" for k in range(K)], "n_tokens": n,
-            "nll": loss * n, "brier": (rng.uniform(0.2, 1, K) * loss if brier is None else brier) * n, "hidden_min": 9.0,
-            "hidden_max": 11.0, "hidden_square_sum": 100.0 * n, "surprisal_min": 0.01, "surprisal_max": 6.0,
+            "candidate_id": [f"c{k}" for k in range(K)],
+            "teacher": [f"t{k % 2}" for k in range(K)],
+            "n_tokens": n,
+            "nll": loss * n,
+            "brier": (rng.uniform(0.2, 1, K) * loss if brier is None else brier) * n,
+            "hidden_min": 9.0,
+            "hidden_max": 11.0,
+            "hidden_square_sum": 100.0 * n,
+            "surprisal_min": 0.01,
+            "surprisal_max": 6.0,
         }
-    )  # fmt: skip
+    )
     cross = 0.1 * head @ rest.T
     return Question(f"q{seed}", table, Gram(rest @ rest.T, head @ head.T, cross), tied=True)

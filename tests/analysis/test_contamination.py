@@ -39,7 +39,9 @@ def test_similarity_is_that_of_sets_of_grams(problems: list[str], questions: lis
     found = contamination.closest(problems, questions)
     expected = [max(naive(problem, question) for question in questions) for problem in problems]
     np.testing.assert_allclose(found.similarity, expected, rtol=1e-12)
-    assert [naive(p, questions[i]) for p, i in zip(problems, found.index, strict=True)] == pytest.approx(expected)
+    assert [naive(p, questions[i]) for p, i in zip(problems, found.index, strict=True)] == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,10 @@ def test_levels_and_thresholds_are_counted_as_in_the_papers_table() -> None:
 
 
 def test_options_of_a_multiple_choice_are_not_part_of_its_problem() -> None:
-    assert contamination.stem(Problem("0", "Which gas?\n\nA) He\nB) Ne", "A", options=("He", "Ne"))) == "Which gas?"
+    assert (
+        contamination.stem(Problem("0", "Which gas?\n\nA) He\nB) Ne", "A", options=("He", "Ne")))
+        == "Which gas?"
+    )
 
 
 def test_planted_problems_are_found_in_the_right_columns(shared_data: Path, tmp_path: Path) -> None:
@@ -103,7 +108,9 @@ def test_planted_problems_are_found_in_the_right_columns(shared_data: Path, tmp_
     math = [json.loads(line) for line in (folder / "math500.jsonl").open()]
     aime = [json.loads(line) for line in (folder / "aime24.jsonl").open()]
     verbatim = next(row for row in math if row["level"] == 2)
-    number = next(row for row in math if row["level"] == 5 and len(row["problem"]) > 150 and "5" in row["problem"])
+    number = next(
+        row for row in math if row["level"] == 5 and len(row["problem"]) > 150 and "5" in row["problem"]
+    )
     spaced = aime[0]
     planted = {
         "as it is": verbatim["problem"],
@@ -114,18 +121,31 @@ def test_planted_problems_are_found_in_the_right_columns(shared_data: Path, tmp_
     with (tmp_path / "pool.jsonl").open("w") as handle:
         handle.write(pool.read_text())
         for name, question in planted.items():
-            handle.write(json.dumps({"problem_id": name, "candidate_id": 0, "question": question, "response": "?"}) + "\n")
+            handle.write(
+                json.dumps({"problem_id": name, "candidate_id": 0, "question": question, "response": "?"})
+                + "\n"
+            )
     config = composed(
-        "benchmark=paper", f"benchmark.tasks.math500.path={folder / 'math500.jsonl'}", f"outputs={tmp_path / 'out'}",
-        f"benchmark.tasks.aime24.path={folder / 'aime24.jsonl'}", f"benchmark.tasks.amc.path={folder / 'amc83.jsonl'}",
+        "benchmark=paper",
+        f"benchmark.tasks.math500.path={folder / 'math500.jsonl'}",
+        f"outputs={tmp_path / 'out'}",
+        f"benchmark.tasks.aime24.path={folder / 'aime24.jsonl'}",
+        f"benchmark.tasks.amc.path={folder / 'amc83.jsonl'}",
         "benchmark.tasks.amc.id_field=null",
-        "analysis.name=contamination", "stages=[analyse]", "pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "tracking=none",
-    )  # fmt: skip
+        "analysis.name=contamination",
+        "stages=[analyse]",
+        "pool=files",
+        f"pool.path={tmp_path / 'pool.jsonl'}",
+        "tracking=none",
+    )
     del config.benchmark.tasks["gpqa_diamond"]  # not to be republished, so not in the repository
     Pipeline(config, tmp_path / "run").run()
     (artifact,) = (tmp_path / "out" / "analysis").iterdir()
     closest = pd.read_parquet(artifact / contamination.CLOSEST).set_index(["benchmark", "problem_id"])
-    assert closest.loc[("MATH-500", verbatim["unique_id"]), ["question_id", "exact"]].tolist() == ["as it is", True]
+    assert closest.loc[("MATH-500", verbatim["unique_id"]), ["question_id", "exact"]].tolist() == [
+        "as it is",
+        True,
+    ]
     assert closest.loc[("AIME", str(spaced["id"])), ["question_id", "exact"]].tolist() == ["spacing", True]
     assert closest.loc[("MATH-500", number["unique_id"]), "question_id"] == "number"
     assert 0.85 <= closest.loc[("MATH-500", number["unique_id"]), "similarity"] < 1

@@ -31,16 +31,21 @@ def test_rate_gradient_and_hessian_are_those_of_autograd(seed: int, K: int) -> N
 
     point = torch.tensor(q, requires_grad=True)
     np.testing.assert_allclose(rates.rate(gram, losses, q), rho(point).item())
-    np.testing.assert_allclose(rates.rate_gradient(gram, losses, q), torch.autograd.grad(rho(point), point)[0].numpy())
+    np.testing.assert_allclose(
+        rates.rate_gradient(gram, losses, q), torch.autograd.grad(rho(point), point)[0].numpy()
+    )
     hessian = torch.autograd.functional.hessian(rho, torch.tensor(q)).numpy()
-    np.testing.assert_allclose(rates.rate_hessian(gram, losses, q), hessian, rtol=1e-9, atol=1e-9 * np.abs(hessian).max())
+    np.testing.assert_allclose(
+        rates.rate_hessian(gram, losses, q), hessian, rtol=1e-9, atol=1e-9 * np.abs(hessian).max()
+    )
 
 
 def test_hessian_is_the_difference_of_gradients() -> None:
     gradients, losses, q = problem(1)
     gram, step = gradients @ gradients.T, 1e-6
     rows = [
-        (rates.rate_gradient(gram, losses, q + step * e) - rates.rate_gradient(gram, losses, q - step * e)) / (2 * step)
+        (rates.rate_gradient(gram, losses, q + step * e) - rates.rate_gradient(gram, losses, q - step * e))
+        / (2 * step)
         for e in np.eye(len(q))
     ]
     np.testing.assert_allclose(rates.rate_hessian(gram, losses, q), np.array(rows), rtol=1e-5, atol=1e-5)

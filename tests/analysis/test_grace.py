@@ -24,7 +24,9 @@ def naive(gradients: np.ndarray, questions: np.ndarray) -> float:
 
 def some(seed: int, questions: int = 30, d: int = 8) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return rng.normal(size=(questions * 3, d)) * rng.uniform(0.5, 2, d), np.repeat([f"q{n}" for n in range(questions)], 3)
+    return rng.normal(size=(questions * 3, d)) * rng.uniform(0.5, 2, d), np.repeat(
+        [f"q{n}" for n in range(questions)], 3
+    )
 
 
 def test_it_is_the_mean_over_splits_of_the_weighted_second_moment() -> None:
@@ -50,7 +52,9 @@ def test_small_gradients_that_point_where_others_do_are_preferred() -> None:
     assert grace.grace(0.5 * gradients, questions) == pytest.approx(0.25 * grace.grace(gradients, questions))
     rng = np.random.default_rng(1)
     shared = rng.normal(size=8) * rng.choice([-1, 1], size=(90, 1))  # one direction
-    same, different = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (shared, rng.normal(size=(90, 8))))
+    same, different = (
+        x / np.linalg.norm(x, axis=1, keepdims=True) for x in (shared, rng.normal(size=(90, 8)))
+    )
     assert grace.grace(same, questions) < grace.grace(different, questions)
 
 
@@ -60,10 +64,12 @@ def test_teachers_are_scored_by_their_own_gradients() -> None:
     directions = (vectors / norms[:, None]).astype(np.float16)
     table = pd.DataFrame(
         {
-            "question_id": np.tile(questions, 2), "teacher": ["a"] * len(one) + ["b"] * len(two), "gradient_norm": norms,
+            "question_id": np.tile(questions, 2),
+            "teacher": ["a"] * len(one) + ["b"] * len(two),
+            "gradient_norm": norms,
             "feature": [row.tobytes() for row in directions],
         }
-    )  # fmt: skip
+    )
     found = by_teacher(table.sample(frac=1, random_state=0)).set_index("teacher")
     assert found["grace"].tolist() == pytest.approx([naive(one, questions), naive(two, questions)], rel=1e-2)
     assert found["gnorm"].tolist() == pytest.approx([norms[:90].mean(), norms[90:].mean()])

@@ -1,4 +1,6 @@
-"""The streamed Gram matrix and corpus gradient against whole gradients, autograd in fp64 and finite differences."""
+"""The streamed Gram matrix and corpus gradient against whole gradients, autograd in fp64 and finite
+differences.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,10 @@ def tiny(tied: bool, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
 def trajectories(count: int = 5) -> list[Encoded]:
     generator = torch.Generator().manual_seed(1)
     sizes = torch.randint(6, 24, (count,), generator=generator).tolist()
-    return [Encoded(torch.randint(VOCABULARY, (n,), generator=generator).tolist(), 2 + n // 4, False) for n in sizes]
+    return [
+        Encoded(torch.randint(VOCABULARY, (n,), generator=generator).tolist(), 2 + n // 4, False)
+        for n in sizes
+    ]
 
 
 def plain_loss(model: PreTrainedModel, encoded: Encoded) -> torch.Tensor:
@@ -93,7 +98,9 @@ def test_half_precision_keeps_the_gram_matrix_to_a_few_percent(tmp_path: Path) -
     whole = gram_matrix(Anchor(exact), encoded, PLENTY).gram
     found = gram_matrix(Anchor(half), encoded, 20_000, scratch=tmp_path / "scratch")
     np.testing.assert_allclose(found.gram, whole, atol=0.05 * whole.max())
-    rho, rounded = (corpus_rate(Anchor(model), encoded, q.tolist(), batch_tokens=40) for model in (exact, half))
+    rho, rounded = (
+        corpus_rate(Anchor(model), encoded, q.tolist(), batch_tokens=40) for model in (exact, half)
+    )
     assert rounded.rate == pytest.approx(rho.rate, rel=0.05)
 
 
@@ -113,7 +120,9 @@ def test_one_block_of_gradients_is_held_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_sum_of_many_gradients_is_kept_in_single_precision() -> None:
-    """In bfloat16 a sum stops growing when an addend is below 1/256 of it: half of a thousand equal ones would be lost."""
+    """In bfloat16 a sum stops growing when an addend is below 1/256 of it: half of a thousand equal ones
+    would be lost.
+    """
     half, one = tiny(tied=True, dtype=torch.bfloat16), trajectories()[:1]
     once = corpus_rate(Anchor(half), one, [1.0], batch_tokens=24)
     many = corpus_rate(Anchor(half), one * 1024, [1 / 1024] * 1024, batch_tokens=24)
@@ -147,11 +156,15 @@ def test_decay_rate_is_what_a_step_against_the_gradient_does_to_the_loss() -> No
     for sign in (1, -1):
         with torch.no_grad():
             torch.nn.utils.vector_to_parameters(
-                torch.nn.utils.parameters_to_vector(model.parameters()) - sign * step * direction, model.parameters()
+                torch.nn.utils.parameters_to_vector(model.parameters()) - sign * step * direction,
+                model.parameters(),
             )
-            after.append(float(np.log(sum(w * plain_loss(model, e).item() for w, e in zip(q, encoded, strict=True)))))
+            after.append(
+                float(np.log(sum(w * plain_loss(model, e).item() for w, e in zip(q, encoded, strict=True))))
+            )
             torch.nn.utils.vector_to_parameters(
-                torch.nn.utils.parameters_to_vector(model.parameters()) + sign * step * direction, model.parameters()
+                torch.nn.utils.parameters_to_vector(model.parameters()) + sign * step * direction,
+                model.parameters(),
             )
     assert (after[1] - after[0]) / (2 * step) == pytest.approx(rho, rel=1e-4)
 
@@ -172,7 +185,9 @@ def test_corpus_rate_is_the_rate_of_the_gram_matrix(tied: bool) -> None:
 def test_recomputed_activations_change_nothing_and_random_ones_are_refused() -> None:
     encoded = trajectories(3)
     plain = gram_matrix(Anchor(tiny(tied=False)), encoded, 60_000).gram
-    np.testing.assert_allclose(gram_matrix(Anchor(tiny(tied=False), checkpointing=True), encoded, 60_000).gram, plain)
+    np.testing.assert_allclose(
+        gram_matrix(Anchor(tiny(tied=False), checkpointing=True), encoded, 60_000).gram, plain
+    )
     model = tiny(tied=False)
     model.config.attention_dropout = 0.1
     with pytest.raises(LarkError, match="attention_dropout > 0"):

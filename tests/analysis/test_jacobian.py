@@ -1,4 +1,6 @@
-"""Attention in blocks is the student's own attention, has forward-mode derivatives, and never holds a square of the length."""
+"""Attention in blocks is the student's own attention, has forward-mode derivatives, and never holds a
+square of the length.
+"""
 
 import pytest
 import torch
@@ -22,30 +24,52 @@ from lark.errors import LarkError
 from lark.models.chat import Encoded
 from tests.analysis.test_gradients import VOCABULARY, tiny, trajectories
 
-SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.2, "pad_token_id": 0}  # fmt: skip
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+}
 
 
 def windowed() -> PreTrainedModel:
     torch.manual_seed(0)
-    return MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=5, attn_implementation="sdpa")).double().eval()
+    return (
+        MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=5, attn_implementation="sdpa"))
+        .double()
+        .eval()
+    )
 
 
 def capped() -> PreTrainedModel:
     """Soft-capped scores, a non-default scale, and a window in every other layer."""
     torch.manual_seed(0)
-    settings = {"sliding_window": 5, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 3, "attn_implementation": "eager"}
+    settings = {
+        "sliding_window": 5,
+        "attn_logit_softcapping": 2.0,
+        "query_pre_attn_scalar": 3,
+        "attn_implementation": "eager",
+    }
     return Gemma2ForCausalLM(Gemma2Config(**SHAPE, **settings)).double().eval()
 
 
-@pytest.mark.parametrize("make", [lambda: tiny(tied=False), windowed, capped], ids=["plain", "window", "soft cap"])
+@pytest.mark.parametrize(
+    "make", [lambda: tiny(tied=False), windowed, capped], ids=["plain", "window", "soft cap"]
+)
 @pytest.mark.parametrize("block", [4, 7, 256])
 def test_attention_in_blocks_is_the_students_own(make, block: int, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(blockwise, "BLOCK", block)
     model, ids = make(), torch.randint(VOCABULARY, (2, 21), generator=torch.Generator().manual_seed(2))
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     generator = torch.Generator().manual_seed(3)
-    direction = {name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in parameters.items()}
+    direction = {
+        name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in parameters.items()
+    }
 
     def logits(values: dict[str, torch.Tensor]) -> torch.Tensor:
         return functional_call(model, values, kwargs={"input_ids": ids, "use_cache": False}).logits
@@ -97,7 +121,9 @@ def test_power_iteration_finds_the_largest_eigenvalue_from_below(checkpointing: 
         output = functional_call(backbone, values, kwargs={"input_ids": ids, "use_cache": False})
         return output.last_hidden_state[0, encoded.prompt_length - 1 : -1].flatten()
 
-    whole = torch.cat([part.flatten(1) for part in jacrev(states, chunk_size=64)(parameters).values()], dim=1).double()
+    whole = torch.cat(
+        [part.flatten(1) for part in jacrev(states, chunk_size=64)(parameters).values()], dim=1
+    ).double()
     largest = float(torch.linalg.eigvalsh(whole @ whole.T)[-1])
     anchor = Anchor(tiny(tied=True, dtype=torch.float32), checkpointing=checkpointing)
     found = jacobian_norm2(anchor, encoded, 60, 0)
@@ -109,9 +135,13 @@ def test_power_iteration_finds_the_largest_eigenvalue_from_below(checkpointing: 
     assert half.value == pytest.approx(found.value, rel=0.05)
 
 
-@pytest.mark.parametrize(("experts", "said"), [("eager", "more than causal"), ("grouped_mm", "no forward-mode derivatives")])
+@pytest.mark.parametrize(
+    ("experts", "said"), [("eager", "more than causal"), ("grouped_mm", "no forward-mode derivatives")]
+)
 def test_a_student_without_forward_mode_is_refused(experts: str, said: str) -> None:
-    """One with attention sinks, and with experts in one product, which PyTorch cannot differentiate in forward mode."""
+    """One with attention sinks, and with experts in one product, which PyTorch cannot differentiate in
+    forward mode.
+    """
     torch.manual_seed(0)
     config = GptOssConfig(**SHAPE, num_local_experts=2, num_experts_per_tok=1, attn_implementation="eager")
     model = GptOssForCausalLM(config).eval()

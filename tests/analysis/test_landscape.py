@@ -28,10 +28,16 @@ def test_lift_projects_back_and_is_the_closest_to_uniform(seed: int) -> None:
     np.testing.assert_allclose(lifted.sum(), 1)
     np.testing.assert_allclose(plane @ (lifted - 0.2), point, atol=1e-6)
     assert rates.chi2(lifted) <= rates.chi2(q) + 1e-6
-    # At the point to which it projects exactly: near the edge of the projection, rounding moves the closest q far.
+    # At the point to which it projects exactly: near the edge of the projection, rounding moves the closest q
+    # far.
     point = plane @ (lifted - 0.2)
-    constraints = [{"type": "eq", "fun": lambda x: plane @ (x - 0.2) - point}, {"type": "eq", "fun": lambda x: x.sum() - 1}]
-    best = minimize(lambda x: ((x - 0.2) ** 2).sum(), q, bounds=[(0, 1)] * 5, constraints=constraints, tol=1e-12)
+    constraints = [
+        {"type": "eq", "fun": lambda x: plane @ (x - 0.2) - point},
+        {"type": "eq", "fun": lambda x: x.sum() - 1},
+    ]
+    best = minimize(
+        lambda x: ((x - 0.2) ** 2).sum(), q, bounds=[(0, 1)] * 5, constraints=constraints, tol=1e-12
+    )
     assert rates.chi2(lifted) == pytest.approx(float(rates.chi2(best.x)), abs=1e-4)
 
 

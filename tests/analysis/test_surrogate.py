@@ -36,7 +36,13 @@ def test_rescaled_error_follows_from_the_correlation() -> None:
 
 def test_recall_counts_what_both_would_choose() -> None:
     g_hat, g_star = np.array([5.0, 4, 3, 2, 1]), np.array([4.0, 5, 0, 3, 1])
-    assert [surrogate.recall(g_hat, g_star, B) for B in (1, 2, 3, 4, 5)] == [0, 1, pytest.approx(2 / 3), 0.75, 1]
+    assert [surrogate.recall(g_hat, g_star, B) for B in (1, 2, 3, 4, 5)] == [
+        0,
+        1,
+        pytest.approx(2 / 3),
+        0.75,
+        1,
+    ]
 
 
 def test_orthogonal_gradients_with_the_residual_for_a_norm_agree_perfectly() -> None:
@@ -44,16 +50,22 @@ def test_orthogonal_gradients_with_the_residual_for_a_norm_agree_perfectly() -> 
     gram = Gram(np.zeros((6, 6)), np.diag(question.brier), np.zeros((6, 6)))
     found = surrogate.agreement([Question("q", question.table, gram, tied=False)]).summary()
     assert found["pearson"] == pytest.approx(1)
-    assert (found["error_mean"], found["error_raw_mean"], found["mean_cosine"]) == pytest.approx((0, 0, 0), abs=1e-9)
+    assert (found["error_mean"], found["error_raw_mean"], found["mean_cosine"]) == pytest.approx(
+        (0, 0, 0), abs=1e-9
+    )
     assert [found["recall@1"], found["recall@3"]] == [1, 1]
 
 
 def test_pooled_numbers_are_those_of_all_pairs_and_chance_is_what_chance_gives() -> None:
     questions = [made_up(seed) for seed in range(40)]
     found = surrogate.agreement(questions)
-    assert found.pearson == pytest.approx(np.corrcoef(found.pairs["g_hat_rescaled"], found.pairs["g_star"])[0, 1])
+    assert found.pearson == pytest.approx(
+        np.corrcoef(found.pairs["g_hat_rescaled"], found.pairs["g_star"])[0, 1]
+    )
     first = found.pairs[found.pairs["question_id"] == "q0"]
-    assert found.questions["spearman"][0] == pytest.approx(stats.spearmanr(first["g_hat"], first["g_star"]).statistic)
+    assert found.questions["spearman"][0] == pytest.approx(
+        stats.spearmanr(first["g_hat"], first["g_star"]).statistic
+    )
     # Synthetic residuals are independent of the gradients: recall is the random baseline.
     assert (found.recalls["recall"] - found.recalls["random"]).abs().max() < 0.2
     assert found.recalls["random"].tolist() == pytest.approx([B / 6 for B in range(1, 6)])

@@ -1,4 +1,6 @@
-"""Constants and inequalities of App. A-B on a real tiny student (tests/analysis/test_jacobian.py checks the power iteration)."""
+"""Constants and inequalities of App. A-B on a real tiny student (tests/analysis/test_jacobian.py checks the
+power iteration).
+"""
 
 import numpy as np
 import pytest
@@ -30,7 +32,9 @@ def known(anchor: Anchor, question: Question) -> theory.Constants:
     return theory.constants(question, jacobians, head_norm(anchor))
 
 
-def test_the_ntk_is_conditioned_between_lambda_minus_and_lambda_plus(question: Question, known: theory.Constants) -> None:
+def test_the_ntk_is_conditioned_between_lambda_minus_and_lambda_plus(
+    question: Question, known: theory.Constants
+) -> None:
     q = np.random.default_rng(0).dirichlet(np.full(question.K, 0.3), size=4000)
     quotients = np.einsum("ni,ij,nj->n", q, question.gram.untied, q) / (q @ question.brier)
     assert known.lambda_minus <= quotients.min() * (1 + 1e-6)
@@ -48,7 +52,9 @@ def test_every_inequality_of_the_paper_holds(question: Question, known: theory.C
     assert both.axes[0].get_xlabel()
 
 
-def test_constants_are_what_the_paper_defines(question: Question, known: theory.Constants, anchor: Anchor) -> None:
+def test_constants_are_what_the_paper_defines(
+    question: Question, known: theory.Constants, anchor: Anchor
+) -> None:
     norms = []
     for encoded in trajectories():
         with torch.no_grad():
@@ -61,7 +67,9 @@ def test_constants_are_what_the_paper_defines(question: Question, known: theory.
     rho = question.brier / question.losses
     mass, K = (rho * question.losses).sum(), question.K
     low, high = question.losses.min(), question.losses.max()
-    assert known.hessian_bound == pytest.approx(2 * known.e_plus * mass / low * (1 + np.sqrt(K) * high / low) ** 2)
+    assert known.hessian_bound == pytest.approx(
+        2 * known.e_plus * mass / low * (1 + np.sqrt(K) * high / low) ** 2
+    )
     assert known.nu_plus == pytest.approx(np.log(1 / known.p_minus) / known.one_minus_p_plus**2)
 
 

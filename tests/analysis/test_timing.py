@@ -20,8 +20,15 @@ from tests.conftest import composed
 
 def test_every_way_of_scoring_gives_the_same_numbers() -> None:
     torch.manual_seed(0)
-    shape = LlamaConfig(vocab_size=211, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-                        num_key_value_heads=1, max_position_embeddings=64)  # fmt: skip
+    shape = LlamaConfig(
+        vocab_size=211,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+    )
     student = Student.of(LlamaForCausalLM(shape).eval())
     trajectory = Encoded(torch.randint(0, 211, (30,)).tolist(), 9, truncated=False)
     job = Job("cost", None, {}, {}, "", _Config(), None)  # type: ignore[arg-type]
@@ -38,7 +45,9 @@ class _Config:
 
 
 def test_the_sample_is_spread_over_the_lengths() -> None:
-    lengths = pd.DataFrame({"question_id": "q", "candidate_id": map(str, range(1001)), "n_tokens": range(1001)})
+    lengths = pd.DataFrame(
+        {"question_id": "q", "candidate_id": map(str, range(1001)), "n_tokens": range(1001)}
+    )
     chosen = cost.sample(lengths, 10)
     assert len(chosen) == 10
     assert chosen["n_tokens"].mean() == pytest.approx(500, abs=5)
@@ -47,7 +56,9 @@ def test_the_sample_is_spread_over_the_lengths() -> None:
 
 
 def test_a_trajectory_without_a_system_prompt_is_timed_without_one(tmp_path: Path) -> None:
-    rows = [Trajectory("q", str(number), "t", 0, None, "Why?", "So.", "7", correct=None) for number in range(3)]
+    rows = [
+        Trajectory("q", str(number), "t", 0, None, "Why?", "So.", "7", correct=None) for number in range(3)
+    ]
     pools.write(iter(rows), tmp_path / pools.FILE, Pool(name="p", format="rows", path="none"))
     chosen = pd.DataFrame({"question_id": ["q", "q"], "candidate_id": ["2", "0"]})
     found = cost.read(tmp_path / pools.FILE, chosen)

@@ -39,14 +39,24 @@ def job(folder: Path, inputs: dict[str, Path], *overrides: str) -> Job:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
-    rows = [Trajectory(q, f"c{k}", "t", k, None, QUESTION, r, None, None) for q in "ab" for k, r in enumerate(RESPONSES)]
+    rows = [
+        Trajectory(q, f"c{k}", "t", k, None, QUESTION, r, None, None)
+        for q in "ab"
+        for k, r in enumerate(RESPONSES)
+    ]
     (tmp_path / "pool").mkdir()
     pools.write(iter(rows), tmp_path / "pool" / pools.FILE, composed().pool)
     return tmp_path / "pool"
 
 
 def test_exact_gradients_come_with_the_scoring_stages_own_surrogate(tmp_path: Path) -> None:
-    arguments = ["pool.questions=2", "analysis.name=gradients", "analysis.questions=1", "stages=[analyse]", "tracking=none"]
+    arguments = [
+        "pool.questions=2",
+        "analysis.name=gradients",
+        "analysis.questions=1",
+        "stages=[analyse]",
+        "tracking=none",
+    ]
     code, said = run_program(*arguments, outputs=tmp_path)
     assert code == 0, said
     (folder,) = tmp_path.glob("analysis/gradients-*")
@@ -67,7 +77,12 @@ def test_exact_gradients_come_with_the_scoring_stages_own_surrogate(tmp_path: Pa
 
 
 def test_jacobians_are_computed_for_questions_that_have_gradients(pool: Path, tmp_path: Path) -> None:
-    overrides = ["analysis.name=theory", "analysis.questions=2", "analysis.jacobians=1", "analysis.iterations=2"]
+    overrides = [
+        "analysis.name=theory",
+        "analysis.questions=2",
+        "analysis.jacobians=1",
+        "analysis.iterations=2",
+    ]
     first = job(tmp_path / "gradients", {"pool": pool}, *overrides)
     worker.gradients(first)
     parts.merge(first.folder, GRADIENTS_TABLE.file, 2)
@@ -84,7 +99,9 @@ def test_a_killed_analysis_resumes_with_the_missing_questions(pool: Path, tmp_pa
     started = job(tmp_path / "out", {"pool": pool}, "analysis.name=gradients", "analysis.questions=2")
     worker.gradients(started)
     whole = pd.read_parquet(started.folder / parts.name(1))
-    shutil.copy(started.folder / parts.name(0), started.folder / parts.name(1))  # a shard with the rows of another question
+    shutil.copy(
+        started.folder / parts.name(0), started.folder / parts.name(1)
+    )  # a shard with the rows of another question
     (started.folder / parts.name(7)).write_bytes(b"belongs to no question")
     before = (started.folder / parts.name(0)).stat().st_mtime_ns
     worker.gradients(started)
@@ -105,12 +122,18 @@ def test_a_sample_of_questions_does_not_depend_on_their_order(pool: Path) -> Non
 
 
 def test_decay_rates_along_training_are_those_of_the_papers_weighted_loss(tmp_path: Path) -> None:
-    """Two questions, one with two trajectories: L_total = 1/2 Σ_n Σ_k q_nk ℓ_nk, from training weights B_n q_nk."""
+    """Two questions, one with two trajectories: L_total = 1/2 Σ_n Σ_k q_nk ℓ_nk, from training weights B_n
+    q_nk.
+    """
     assert worker.corpus_weights(["a", "a", "b"], [1.5, 0.5, 1.0]) == pytest.approx([0.375, 0.125, 0.5])
     selection, checkpoint = tmp_path / "selection", tmp_path / "checkpoint"
     selection.mkdir()
     with (selection / "train.jsonl").open("w") as handle:
-        for question, candidate, weight, response in [("a", "x/1", 1.5, 0), ("a", "x/0", 0.5, 1), ("b", "y", 1.0, 2)]:
+        for question, candidate, weight, response in [
+            ("a", "x/1", 1.5, 0),
+            ("a", "x/0", 0.5, 1),
+            ("b", "y", 1.0, 2),
+        ]:
             turns = [*opening(QUESTION, None), {"role": "assistant", "content": RESPONSES[response]}]
             row = {"messages": turns, "weight": weight, "question_id": question, "candidate_id": candidate}
             handle.write(json.dumps(row) + "\n")
@@ -128,14 +151,18 @@ def test_decay_rates_along_training_are_those_of_the_papers_weighted_loss(tmp_pa
     found = pd.read_parquet(run.folder / "kappa.parquet")
     assert found["step"].tolist() == [0, 4]
     assert found["time"].tolist() == pytest.approx([0.0, 0.25])
-    start_norm = np.sqrt(sum(float(value.double().square().sum()) for value in load_file(DEMO / "model.safetensors").values()))
+    start_norm = np.sqrt(
+        sum(float(value.double().square().sum()) for value in load_file(DEMO / "model.safetensors").values())
+    )
     assert found["start_norm"].tolist() == pytest.approx([start_norm] * 2)
     assert found["distance"].tolist() == pytest.approx([0.0, 0.1 * start_norm], rel=1e-5)
     assert (found["rate"] == found["gradient_norm2"] / found["loss"]).all()
     chat = load_chat(str(DEMO), run.config.student)
     anchor = worker.load_anchor(run, str(DEMO))
     losses = [anchor.loss(*anchor.hidden(chat.encode(QUESTION, r, 512))).item() for r in RESPONSES]
-    assert found["loss"][0] == pytest.approx(0.375 * losses[0] + 0.125 * losses[1] + 0.5 * losses[2], rel=1e-5)
+    assert found["loss"][0] == pytest.approx(
+        0.375 * losses[0] + 0.125 * losses[1] + 0.5 * losses[2], rel=1e-5
+    )
     shutil.rmtree(checkpoint / "snapshots")
     with pytest.raises(LarkError, match=r"training\.snapshots"):
         worker.kappa(run)
@@ -144,7 +171,9 @@ def test_decay_rates_along_training_are_those_of_the_papers_weighted_loss(tmp_pa
 def test_what_is_asked_for_is_planned_and_nothing_else(tmp_path: Path) -> None:
     def operations(*overrides: str) -> list[str]:
         config = composed(f"outputs={tmp_path}", *overrides)
-        return [step.operation.name for step in make_plan(config, Checksums(tmp_path)) if step.stage == "analyse"]
+        return [
+            step.operation.name for step in make_plan(config, Checksums(tmp_path)) if step.stage == "analyse"
+        ]
 
     assert operations() == []
     assert operations("analysis.name=gradients") == ["gradients"]
@@ -159,8 +188,12 @@ def test_what_is_asked_for_is_planned_and_nothing_else(tmp_path: Path) -> None:
         operations("analysis.name=gradient")
 
 
-def test_sketched_gradients_are_nearly_the_exact_ones_and_nothing_is_lost_without_sketches(pool: Path, tmp_path: Path) -> None:
-    """The quick mode, the estimates beside the surrogate, and the teachers' gradients agree with each other."""
+def test_sketched_gradients_are_nearly_the_exact_ones_and_nothing_is_lost_without_sketches(
+    pool: Path, tmp_path: Path
+) -> None:
+    """The quick mode, the estimates beside the surrogate, and the teachers' gradients agree with each
+    other.
+    """
     whole = ["sketch.exact=null", "sketch.words=null", "sketch.states=null"]
     typed = ["analysis.name=gradients", "analysis.questions=2"]
     exact = job(tmp_path / "exact", {"pool": pool}, *typed)
@@ -173,10 +206,14 @@ def test_sketched_gradients_are_nearly_the_exact_ones_and_nothing_is_lost_withou
         assert (np.diagonal(other.gram.rest) < np.diagonal(one.gram.rest)).all()  # two of seven projections
         assert not other.gram.cross.any()
         np.testing.assert_allclose(other.surrogate, one.surrogate, rtol=1e-3, atol=1e-6)
-    estimated = job(tmp_path / "estimates", {"pool": pool}, "analysis.name=surrogate", "analysis.questions=2", *whole)
+    estimated = job(
+        tmp_path / "estimates", {"pool": pool}, "analysis.name=surrogate", "analysis.questions=2", *whole
+    )
     assert worker.estimates(estimated) == {"questions": 2}
     parts.merge(estimated.folder, "estimates.parquet", 2)
-    table = pd.read_parquet(estimated.folder / "estimates.parquet").sort_values(["question_id", "candidate_id"])
+    table = pd.read_parquet(estimated.folder / "estimates.parquet").sort_values(
+        ["question_id", "candidate_id"]
+    )
     expected = np.concatenate([q.exact for q in statistics.read(quick.folder)])
     np.testing.assert_allclose(table["g_exact"], expected, rtol=1e-3, atol=1e-5)
     assert table["g_gram"].notna().all()
@@ -192,6 +229,7 @@ def test_sketched_gradients_are_nearly_the_exact_ones_and_nothing_is_lost_withou
 @pytest.mark.parametrize("name", ["theory", "surrogate"])
 def test_sketches_are_refused_where_exact_gradients_are_the_point(name: str, tmp_path: Path) -> None:
     with pytest.raises(
-        LarkError, match=rf"analysis\.quick=true sketches gradients, and analysis\.name={name} needs exact ones"
+        LarkError,
+        match=rf"analysis\.quick=true sketches gradients, and analysis\.name={name} needs exact ones",
     ):
         make_plan(composed(f"analysis.name={name}", "analysis.quick=true"), Checksums(tmp_path))

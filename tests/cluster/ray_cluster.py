@@ -16,10 +16,13 @@ SETTINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # loopback addresses are not replaced
     "RAY_TRAIN_V2_ENABLED": "1",
     # A lost node is noticed in seconds.
-    "RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "3000",
-    "RAY_health_check_failure_threshold": "3", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "4",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "4",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # an actor less to start
-}  # fmt: skip
+}
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.1"}
 
 

@@ -19,8 +19,10 @@ log = logging.getLogger("lark.test")
 
 @in_shards
 def work(job: Job) -> Work:
-    """Files in the job's folder say what happens: `slow` (each shard takes a second), `bad-<name>`, `deadly-<name>`,
-    `stopped-<name>`, `stuck-<name>`, `unlockable` (shards take turns, on a file system that has no locks)."""
+    """Files in the job's folder say what happens: `slow` (each shard takes a second), `bad-<name>`,
+    `deadly-<name>`, `stopped-<name>`, `stuck-<name>`, `unlockable` (shards take turns, on a file system
+    that has no locks).
+    """
 
     @contextlib.contextmanager
     def load() -> Iterator[Do]:
@@ -59,7 +61,13 @@ def work(job: Job) -> Work:
 
     listed = [Shard(f"s{number:02d}", cost=number) for number in range(COUNT)]
     return Work(
-        listed, missing, load, lambda done: {"done": done.size}, lambda shard: f"trajectory {shard.name}", "working", "s"
+        listed,
+        missing,
+        load,
+        lambda done: {"done": done.size},
+        lambda shard: f"trajectory {shard.name}",
+        "working",
+        "s",
     )
 
 

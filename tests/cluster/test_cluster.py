@@ -1,4 +1,6 @@
-"""A Ray cluster that cannot be used is reported within seconds, in a sentence that says what to do. No Ray is started."""
+"""A Ray cluster that cannot be used is reported within seconds, in a sentence that says what to do. No Ray
+is started.
+"""
 
 import logging
 import socket
@@ -49,7 +51,9 @@ def test_an_address_from_the_environment_is_blamed_on_the_environment(
         cluster.reach(closed, tmp_path)
 
 
-@pytest.mark.parametrize("wrong", ["nonsense", "auto", "node0:", ":6379", "node0:0", "node0:99999", "ray://node0:10001"])
+@pytest.mark.parametrize(
+    "wrong", ["nonsense", "auto", "node0:", ":6379", "node0:0", "node0:99999", "ray://node0:10001"]
+)
 def test_an_address_in_the_environment_is_checked_like_one_in_the_settings(
     wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -59,4 +63,6 @@ def test_an_address_in_the_environment_is_checked_like_one_in_the_settings(
     with pytest.raises(LarkError, match=rf"RAY_ADDRESS={wrong}: .*host:port of the"):
         main(["submit", "table1", "hardware=ray", f"outputs={tmp_path}"])
     check_machine(composed("hardware=cpu"))  # the variable has no effect
-    assert cluster.address_of(composed("hardware=ray", "hardware.address=node0:6379").hardware) == "node0:6379"
+    assert (
+        cluster.address_of(composed("hardware=ray", "hardware.address=node0:6379").hardware) == "node0:6379"
+    )

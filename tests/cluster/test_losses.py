@@ -15,11 +15,16 @@ def test_only_the_part_without_results_is_lost() -> None:
     losses.finished(70.0)
     losses.add(30.0, missing=2, shards=3)
     losses.add(9.0, missing=0, shards=0)  # while it was loading: nothing is lost
-    expected = "Lost 2 processes of the cluster, and with them 20.0 s of 100.0 s of work (20.0%), on 2 shards that others did"
+    expected = (
+        "Lost 2 processes of the cluster, and with them 20.0 s of 100.0 s of work (20.0%), on 2 shards that"
+        " others did"
+    )
     assert str(losses).startswith(expected)
 
 
-def test_messages_of_another_process_are_logged_once_and_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_of_another_process_are_logged_once_and_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tail, sender = relay.Tail(tmp_path), logging.Logger("lark.other")
     sender.addHandler(relay.Relay(tmp_path))
     caplog.set_level(logging.INFO)

@@ -63,7 +63,9 @@ def run(folder: Path, started: Nodes, target: str = "work", *settings: str) -> d
 def work_at(folder: Path, address: str, target: str = "work", *settings: str) -> dict[str, object]:
     folder.mkdir(exist_ok=True)
     machine = Machine("cpu", 1, 2, 1, address)
-    return launch.run_worker(job_of(composed(*settings), folder, machine=machine), f"tests.cluster.ray_work:{target}")
+    return launch.run_worker(
+        job_of(composed(*settings), folder, machine=machine), f"tests.cluster.ray_work:{target}"
+    )
 
 
 def logged(folder: Path) -> str:
@@ -74,11 +76,14 @@ def tried(folder: Path) -> Counter[str]:
     return Counter((folder / "tried.txt").read_text().split())
 
 
-def test_a_shard_that_fails_three_times_is_named_and_the_others_are_kept(tmp_path: Path, started: Nodes) -> None:
+def test_a_shard_that_fails_three_times_is_named_and_the_others_are_kept(
+    tmp_path: Path, started: Nodes
+) -> None:
     (tmp_path / "bad-s03").touch()
     (tmp_path / "deadly-s05").touch()
     with pytest.raises(
-        LarkError, match=r"s03 cannot be done This occurred 3 times in trajectory s03\. Finished shards are kept"
+        LarkError,
+        match=r"s03 cannot be done This occurred 3 times in trajectory s03\. Finished shards are kept",
     ):
         run(tmp_path, started)
     assert tried(tmp_path)["s03"] == ATTEMPTS
@@ -93,7 +98,9 @@ def test_a_shard_that_fails_three_times_is_named_and_the_others_are_kept(tmp_pat
     assert run(tmp_path, started) == {"done": 0.0}
 
 
-def test_a_node_that_joins_takes_work_and_a_lost_node_costs_only_the_shard_it_was_at(tmp_path: Path, started: Nodes) -> None:
+def test_a_node_that_joins_takes_work_and_a_lost_node_costs_only_the_shard_it_was_at(
+    tmp_path: Path, started: Nodes
+) -> None:
     (tmp_path / "slow").touch()
 
     def workers() -> set[str]:
@@ -111,11 +118,15 @@ def test_a_node_that_joins_takes_work_and_a_lost_node_costs_only_the_shard_it_wa
     again = [name for name, times in tried(tmp_path).items() if times > 1]
     assert len(again) <= 1, "only the shard that the lost node was at is done again"
     assert len(tried(tmp_path)) == COUNT
-    assert re.search(r"Lost 1 process of the cluster, and with it [\d.]+ s of [\d.]+ s of work \([\d.]+%\)", logged(tmp_path))
+    assert re.search(
+        r"Lost 1 process of the cluster, and with it [\d.]+ s of [\d.]+ s of work \([\d.]+%\)",
+        logged(tmp_path),
+    )
 
 
 DRIVER = (
-    "import sys; from pathlib import Path; from tests.cluster.test_ray import work_at; work_at(Path(sys.argv[1]), sys.argv[2])"
+    "import sys; from pathlib import Path; from tests.cluster.test_ray import work_at;"
+    " work_at(Path(sys.argv[1]), sys.argv[2])"
 )
 
 
@@ -139,7 +150,9 @@ def test_the_shards_of_stopped_and_stuck_processes_go_to_others(tmp_path: Path, 
     assert run(tmp_path, started, "work", "hardware.silence=0.1") == {"done": COUNT}
     assert {name for name, times in tried(tmp_path).items() if times > 1} == {"s10", "s11"}
     said = logged(tmp_path)
-    assert re.search(r"\(process id \d+ on .*\) has shown no sign of life for \d+ seconds: it is stopped", said)
+    assert re.search(
+        r"\(process id \d+ on .*\) has shown no sign of life for \d+ seconds: it is stopped", said
+    )
     assert re.search(r"\(process id \d+ on .*\) has waited for \d+ seconds without working", said)
     assert said.count("1 of its 1 shards go to others; hardware.silence=0.1") == 2
     assert "Process 0 has waited" not in said, "the process that leads only waits for the others"
@@ -168,7 +181,13 @@ def wait(condition: Callable[[], object], seconds: float = 240) -> None:
 
 
 def test_a_submitted_sweep_runs_as_tasks_that_share_scores(started: Nodes, tmp_path: Path) -> None:
-    settings = [*ARGUMENTS, "hardware=ray", "hardware.device=cpu", "hardware.threads=1", f"outputs={tmp_path}"]
+    settings = [
+        *ARGUMENTS,
+        "hardware=ray",
+        "hardware.device=cpu",
+        "hardware.threads=1",
+        f"outputs={tmp_path}",
+    ]
     experiments("submit", *settings, f"hardware.address={started.address}")
     (submission,) = map(Submission, submitted(tmp_path))
     assert submission.place == "ray" and {step.cpus for step in submission.steps.values()} == {1}
@@ -178,7 +197,9 @@ def test_a_submitted_sweep_runs_as_tasks_that_share_scores(started: Nodes, tmp_p
     wait_for_conductor(submission)
 
 
-@pytest.mark.parametrize(("token", "why"), [("0" * 64, "Failed to connect"), (None, "no authentication token was found")])
+@pytest.mark.parametrize(
+    ("token", "why"), [("0" * 64, "Failed to connect"), (None, "no authentication token was found")]
+)
 def test_a_client_with_a_wrong_or_no_token_is_refused(
     started: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, token: str | None, why: str
 ) -> None:
@@ -189,7 +210,9 @@ def test_a_client_with_a_wrong_or_no_token_is_refused(
     else:
         monkeypatch.setenv("RAY_AUTH_TOKEN", token)
     monkeypatch.setattr(cluster, "REACHED", {})
-    with pytest.raises(LarkError, match=rf"cannot be reached \([^)]*{why}[^)]*\)\. .* the token may be wrong or missing"):
+    with pytest.raises(
+        LarkError, match=rf"cannot be reached \([^)]*{why}[^)]*\)\. .* the token may be wrong or missing"
+    ):
         cluster.reach(started.address, tmp_path)
 
 
@@ -210,7 +233,9 @@ def stamps(folder: Path, pattern: str) -> dict[str, int]:
     return found
 
 
-def test_a_run_survives_the_loss_of_nodes_and_makes_the_files_of_one_machine(one: Path, started: Nodes, tmp_path: Path) -> None:
+def test_a_run_survives_the_loss_of_nodes_and_makes_the_files_of_one_machine(
+    one: Path, started: Nodes, tmp_path: Path
+) -> None:
     arguments = [*RUN, "hardware=ray", "hardware.elastic=true"]
     for kind in ("pool", "lengths"):  # the same either way, and not what is compared
         shutil.copytree(one / kind, tmp_path / kind)
@@ -231,18 +256,28 @@ def test_a_run_survives_the_loss_of_nodes_and_makes_the_files_of_one_machine(one
         time.sleep(0.005)
     started.kill(lost)  # while it scores
     started.add()
-    wait(lambda: shards() * 0 or list(tmp_path.glob("checkpoint/*/checkpoints/*/complete")) or program.poll() is not None)
+    wait(
+        lambda: (
+            shards() * 0
+            or list(tmp_path.glob("checkpoint/*/checkpoints/*/complete"))
+            or program.poll() is not None
+        )
+    )
     assert all(len(times) == 1 for times in seen.values()), "no shard is done twice"
     started.kill()  # while it trains
     said, _ = program.communicate()
     assert program.returncode == 0, said
     assert re.search(r"Lost a node of the cluster; [01] of its 1 shards go to others\.", said), said
-    assert re.search(r"Lost \d process(es)? of the cluster, and with (it|them) [\d.]+ s of [\d.]+ s of work", said), said
+    assert re.search(
+        r"Lost \d process(es)? of the cluster, and with (it|them) [\d.]+ s of [\d.]+ s of work", said
+    ), said
     assert re.search(r"training runs in 2 processes\n.*training runs in 1 process\n", said, re.DOTALL), said
     assert "resuming from checkpoint-" in said, said  # of another process: before or after the line above
     for file in ("scores/*/scores.parquet", "selection/*/train.jsonl"):
         assert next(tmp_path.glob(file)).read_bytes() == next(one.glob(file)).read_bytes()
-    ours, theirs = (load_file(next(folder.glob("checkpoint/*/model.safetensors"))) for folder in (tmp_path, one))
+    ours, theirs = (
+        load_file(next(folder.glob("checkpoint/*/model.safetensors"))) for folder in (tmp_path, one)
+    )
     for name, value in theirs.items():
         assert_close(ours[name], value, rtol=0, atol=1e-6)
     curve = next(tmp_path.glob("checkpoint/*/metrics.jsonl")).read_text().splitlines()
@@ -252,14 +287,21 @@ def test_a_run_survives_the_loss_of_nodes_and_makes_the_files_of_one_machine(one
 def test_a_node_that_is_lost_while_generating_changes_no_answer(started: Nodes, tmp_path: Path) -> None:
     started.add(2 - len(started.nodes))
     config = composed(
-        "benchmark=demo_words", "benchmark.tasks.demo_words.limit=12", "benchmark.decoding.samples=8", "engine.batch=4",
-        "benchmark.decoding.seeds=[0,1]", "benchmark.decoding.max_new_tokens=150", "benchmark.decoding.temperature=1.5",
-    )  # fmt: skip
+        "benchmark=demo_words",
+        "benchmark.tasks.demo_words.limit=12",
+        "benchmark.decoding.samples=8",
+        "engine.batch=4",
+        "benchmark.decoding.seeds=[0,1]",
+        "benchmark.decoding.max_new_tokens=150",
+        "benchmark.decoding.temperature=1.5",
+    )
     found = {}
     for name in ("one", "cluster"):
         folder = tmp_path / name / "run"
         folder.mkdir(parents=True)
-        job = job_of(config, folder, outputs={"demo_words": folder}, machine=Machine("cpu", 1, 2, 1, started.address))
+        job = job_of(
+            config, folder, outputs={"demo_words": folder}, machine=Machine("cpu", 1, 2, 1, started.address)
+        )
         if name == "one":
             counts = generate(replace(job, machine=Machine("cpu", 1, 1, 1)))
         else:
@@ -272,10 +314,12 @@ def test_a_node_that_is_lost_while_generating_changes_no_answer(started: Nodes, 
                 started.kill(lost)
                 assert not working.done()
                 counts = working.result()
-                assert re.search(r"Lost a node of the cluster; \d of its \d shards? go to others\.", logged(folder)), logged(
-                    folder
+                assert re.search(
+                    r"Lost a node of the cluster; \d of its \d shards? go to others\.", logged(folder)
+                ), logged(folder)
+                assert all(path.read_bytes().startswith(done) for path, done in before.items()), (
+                    "nothing is generated twice"
                 )
-                assert all(path.read_bytes().startswith(done) for path, done in before.items()), "nothing is generated twice"
         collect(job, counts)
         found[name] = (folder / GENERATIONS.file).read_bytes()
     assert found["cluster"] == found["one"]

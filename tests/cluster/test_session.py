@@ -1,4 +1,6 @@
-"""A run's own Ray cluster: its folder is private and removed, and only the run's token opens it. Real Ray, on loopback."""
+"""A run's own Ray cluster: its folder is private and removed, and only the run's token opens it. Real Ray,
+on loopback.
+"""
 
 import json
 import os
@@ -44,7 +46,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def start(outputs: Path) -> "tuple[subprocess.Popen[str], dict[str, str]]":
     """A process with a cluster, and how to connect to it."""
     run = subprocess.Popen(
-        [sys.executable, "-c", RUN, str(outputs)], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", RUN, str(outputs)],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert run.stdout is not None
     return run, json.loads(run.stdout.readline())
@@ -52,16 +58,26 @@ def start(outputs: Path) -> "tuple[subprocess.Popen[str], dict[str, str]]":
 
 def client(address: str, token: str) -> dict[str, Any]:
     """The answer to a client of the cluster with some token."""
-    env = {**os.environ, **LOCAL, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_NUM_REDIS_GET_RETRIES": "2"}
+    env = {
+        **os.environ,
+        **LOCAL,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        "RAY_NUM_REDIS_GET_RETRIES": "2",
+    }
     command = [sys.executable, "-m", "lark.cluster.session", address]
-    return dict(json.loads(subprocess.check_output(command, cwd=ROOT, env=env, text=True, stderr=subprocess.DEVNULL)))
+    return dict(
+        json.loads(subprocess.check_output(command, cwd=ROOT, env=env, text=True, stderr=subprocess.DEVNULL))
+    )
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_cluster_of_a_run_that_fails_has_a_private_folder_refuses_other_tokens_and_leaves_nothing(short: Path) -> None:
+def test_the_cluster_of_a_run_that_fails_has_a_private_folder_refuses_other_tokens_and_leaves_nothing(
+    short: Path,
+) -> None:
     run, cluster = start(short / "outputs")
     (folder,) = (short / "outputs").iterdir()
     assert mode(folder) == 0o700

@@ -1,4 +1,6 @@
-"""A SLURM job of several nodes becomes a Ray cluster. SLURM is represented by its environment variables, Ray is real."""
+"""A SLURM job of several nodes becomes a Ray cluster. SLURM is represented by its environment variables,
+Ray is real.
+"""
 
 import getpass
 import os
@@ -21,8 +23,16 @@ def test_two_nodes_of_a_job_form_a_cluster_and_leave_it_at_the_end(tmp_path: Pat
     temporary = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's paths are too long for sockets
     job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "127.0.0.2"}
     job |= {"TMPDIR": str(temporary), "RAY_TMPDIR": str(temporary)}
-    arguments = ["hardware=slurm", "hardware.device=cpu", "hardware.processes=1", "hardware.threads=1", "pool.questions=2",
-                 "method=token_length", "stages=[select]", "tracking=none"]  # fmt: skip
+    arguments = [
+        "hardware=slurm",
+        "hardware.device=cpu",
+        "hardware.processes=1",
+        "hardware.threads=1",
+        "pool.questions=2",
+        "method=token_length",
+        "stages=[select]",
+        "tracking=none",
+    ]
     processes = []
     for node in (1, 0):
         with pytest.MonkeyPatch.context() as patch:
@@ -36,7 +46,9 @@ def test_two_nodes_of_a_job_form_a_cluster_and_leave_it_at_the_end(tmp_path: Pat
     assert "Ray on 2 nodes of SLURM job" in said[1]
     assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 1
     assert not list(tmp_path.glob(".locks/*.token"))
-    assert not {path.name for path in temporary.iterdir()} - {f"torchinductor_{getpass.getuser()}"}  # of Ray, nothing
+    assert not {path.name for path in temporary.iterdir()} - {
+        f"torchinductor_{getpass.getuser()}"
+    }  # of Ray, nothing
     shutil.rmtree(temporary)
 
 
@@ -55,8 +67,17 @@ def test_a_job_without_a_node_number_says_how_to_start_it(monkeypatch: pytest.Mo
         slurm.is_follower()
 
 
-def test_a_plan_takes_the_nodes_that_the_launcher_would_ask_for_or_says_that_it_knows_none(tmp_path: Path) -> None:
-    asked = ["dry_run=true", "hardware=slurm", "student=qwen7b", "stages=[train]", "method=random", "pool=demo"]
+def test_a_plan_takes_the_nodes_that_the_launcher_would_ask_for_or_says_that_it_knows_none(
+    tmp_path: Path,
+) -> None:
+    asked = [
+        "dry_run=true",
+        "hardware=slurm",
+        "student=qwen7b",
+        "stages=[train]",
+        "method=random",
+        "pool=demo",
+    ]
     code, said = run_program(*asked, "hydra.launcher.nodes=2", outputs=tmp_path)
     assert code == 0, said
     assert "16 GPUs (cuda) on 2 nodes" in said
@@ -67,7 +88,10 @@ def test_a_plan_takes_the_nodes_that_the_launcher_would_ask_for_or_says_that_it_
 
 def test_a_cluster_can_be_planned_for_without_being_there() -> None:
     planned = resolve(
-        composed("hardware=ray", "hardware.device=cuda", "hardware.processes=8", "hardware.workers=64").hardware, here=False
+        composed(
+            "hardware=ray", "hardware.device=cuda", "hardware.processes=8", "hardware.workers=64"
+        ).hardware,
+        here=False,
     )
     assert (planned.world, planned.nodes) == (64, 8)
 
@@ -95,15 +119,23 @@ def test_a_cluster_without_gpus_has_none() -> None:
 @pytest.mark.parametrize(
     ("nodes", "settings", "said"),
     [
-        ([Node(2, 0)], (0, 1, 3), r"hardware\.workers=3: .* room for 2 of 3 processes, with 1 CPU each, and no node can join"),
+        (
+            [Node(2, 0)],
+            (0, 1, 3),
+            r"hardware\.workers=3: .* room for 2 of 3 processes, with 1 CPU each, and no node can join",
+        ),
         ([Node(2, 0)], (0, 4, 0), r"room for 0 of 1 processes, with 4 CPUs each"),
         ([Node(96, 8), Node(96, 8)], (0, 0, 17), r"room for 16 of 17 processes, with 12 CPUs and a GPU each"),
         ([Node(16, 4)], (8, 0, 0), r"hardware\.processes=8: "),
     ],
 )
-def test_a_cluster_that_cannot_grow_refuses_more_processes_than_it_has_room_for(nodes, settings, said) -> None:
+def test_a_cluster_that_cannot_grow_refuses_more_processes_than_it_has_room_for(
+    nodes, settings, said
+) -> None:
     """Training would wait for other nodes forever."""
-    machine_of(Cluster("a:1", tuple(nodes)), "auto", *settings)  # others may join a cluster that is there anyway
+    machine_of(
+        Cluster("a:1", tuple(nodes)), "auto", *settings
+    )  # others may join a cluster that is there anyway
     with pytest.raises(LarkError, match=said):
         machine_of(Cluster("a:1", tuple(nodes), own=True), "auto", *settings)
     machine_of(Cluster("a:1", tuple(nodes), own=True), "auto", 0, 0, 0)

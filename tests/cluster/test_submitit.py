@@ -10,7 +10,13 @@ from lark.pool.read import read
 from lark.store.store import Checksums
 from tests.conftest import composed, run_program
 
-JOBS = ["hydra/launcher=submitit_local", "stages=[select]", "pool.questions=3", "tracking=none", "hardware=cpu"]
+JOBS = [
+    "hydra/launcher=submitit_local",
+    "stages=[select]",
+    "pool.questions=3",
+    "tracking=none",
+    "hardware=cpu",
+]
 
 
 def test_two_jobs_run_apart_and_a_failure_comes_home_as_a_sentence(tmp_path: Path) -> None:
@@ -40,7 +46,9 @@ def test_other_scores_are_another_selection(tmp_path: Path) -> None:
     def fingerprint(text: str, *overrides: str) -> str:
         path.write_text(text)
         plan = make_plan(composed("method=external", f"method.path={path}", *overrides), Checksums(tmp_path))
-        return next(step.artifacts[0].fingerprint for step in plan if step.artifacts[0].kind.name == "selection")
+        return next(
+            step.artifacts[0].fingerprint for step in plan if step.artifacts[0].kind.name == "selection"
+        )
 
     first = fingerprint("question_id,candidate_id,score\n1,1,1\n")
     assert fingerprint("question_id,candidate_id,score\n1,1,1\n") == first
@@ -57,7 +65,8 @@ def test_without_slurm_a_submission_is_one_sentence(tmp_path: Path) -> None:
 
 def test_without_the_launchers_package_it_says_what_to_install() -> None:
     text = (
-        "Could not find 'hydra/launcher/submitit_slurm'\n\nAvailable options in 'hydra/launcher':\n\tbasic\nConfig search path"
+        "Could not find 'hydra/launcher/submitit_slurm'\n\nAvailable options in"
+        " 'hydra/launcher':\n\tbasic\nConfig search path"
     )
     assert sentence(ValueError(text)).startswith(
         "hydra/launcher=submitit_slurm needs Hydra's launcher for clusters: pip install"

@@ -37,7 +37,11 @@ def test_the_papers_sentence_means_the_papers_run() -> None:
     loaded = composed("method=lark", "budget.size=3", "student=qwen7b")
     assert loaded.student.path == "Qwen/Qwen2.5-7B"
     assert (loaded.pool.format, loaded.pool.questions) == ("rsr", 5000)
-    assert (loaded.training.learning_rate, loaded.training.epochs, loaded.training.global_batch) == (1e-5, 5, 64)
+    assert (loaded.training.learning_rate, loaded.training.epochs, loaded.training.global_batch) == (
+        1e-5,
+        5,
+        64,
+    )
     assert list(loaded.benchmark.tasks) == ["aime24", "amc", "gpqa_diamond", "math500"]
     assert loaded.benchmark.decoding.repetition_penalty == 1.1
     assert (loaded.engine.name, loaded.weighting_name) == ("vllm", "chi2")
@@ -58,7 +62,12 @@ def test_a_student_of_ones_own_brings_the_papers_recipe_and_none_of_the_demos() 
 
 def test_nothing_means_the_demo() -> None:
     loaded = composed()
-    assert (loaded.student.path, loaded.pool.format, loaded.method.name, loaded.budget.size) == ("demo", "demo", "lark", 3)
+    assert (loaded.student.path, loaded.pool.format, loaded.method.name, loaded.budget.size) == (
+        "demo",
+        "demo",
+        "lark",
+        3,
+    )
 
 
 def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() -> None:
@@ -82,13 +91,22 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["budget.size=0"], "budget=0: select at least 1"),
         (["budget.total=few"], "budget.total=few: give a whole number"),
         (["budget.total=5", "budget.tokens=5k"], "budget.total=5: cannot be combined with budget.tokens"),
-        (["experiment=table1", "budget.total=100"], "budget.total=100: the paper's tables and figures use a number"),
+        (
+            ["experiment=table1", "budget.total=100"],
+            "budget.total=100: the paper's tables and figures use a number",
+        ),
         (["weighting=top"], "weighting=top: choose one of auto, "),
         (["weighting.name=top"], "weighting=top: choose one of auto, "),
         (["method.options.alpha=1"], "method.options.alpha=1: method=lark has no such option; it takes none"),
-        (["method=random", "method.options.sead=1"], "method.options.sead=1: method=random has no such option; it takes seed."),
+        (
+            ["method=random", "method.options.sead=1"],
+            "method.options.sead=1: method=random has no such option; it takes seed.",
+        ),
         (["method=random", "method.options={sead: 1}"], "method=random has no such option; it takes seed."),
-        (["++method.options.alpha=1"], "method.options.alpha=1: method=lark has no such option; it takes none"),
+        (
+            ["++method.options.alpha=1"],
+            "method.options.alpha=1: method=lark has no such option; it takes none",
+        ),
         (["method=random", "method.seed=x"], "method.seed=x: must be a whole number."),
         (["engine.name=tgi"], "engine.name=tgi: choose one of "),
         (["analysis.name=entropy"], "analysis.name=entropy: choose one of gradients, surrogate, theory"),
@@ -104,7 +122,10 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["benchmark.decoding.top_k=0"], "benchmark.decoding.top_k=0: must be at least 1, or -1 (off)"),
         (["benchmark.decoding.top_k=-2"], "must be at least 1, or -1 (off)"),
         (["benchmark.decoding.repetition_penalty=0"], "repetition_penalty=0.0: must be from 0.01 to 100"),
-        (["benchmark.decoding.temperature=1e-30"], "temperature=1e-30: must be 0 (greedy), or from 0.01 to 1000"),
+        (
+            ["benchmark.decoding.temperature=1e-30"],
+            "temperature=1e-30: must be 0 (greedy), or from 0.01 to 1000",
+        ),
         (["training.learning_rate=1e38"], "training.learning_rate=1e+38: must be positive and at most 1e+06"),
         (["training.learning_rate=inf"], "training.learning_rate=inf: must be positive and at most 1e+06"),
         (["training.learning_rate=nan"], "training.learning_rate=nan: must be positive and at most 1e+06"),
@@ -123,9 +144,18 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
             "hardware.address=a:99999: must be host:port of the Ray cluster, with a port from 1 to 65535",
         ),
         (["hardware.address=a:99"], "hardware.address=a:99: belongs to hardware=ray"),
-        (["hardware=ray", "hardware.address='a:²'"], "hardware.address=a:²: must be host:port of the Ray cluster"),
-        (["hardware=ray", "hardware.address=ray://a:10001"], "give host:port of the cluster's head, for example node0:6379"),
-        (["hardware=cpu", "hardware.workers=4"], "hardware.workers=4: belongs to a cluster: hardware=ray or hardware=slurm"),
+        (
+            ["hardware=ray", "hardware.address='a:²'"],
+            "hardware.address=a:²: must be host:port of the Ray cluster",
+        ),
+        (
+            ["hardware=ray", "hardware.address=ray://a:10001"],
+            "give host:port of the cluster's head, for example node0:6379",
+        ),
+        (
+            ["hardware=cpu", "hardware.workers=4"],
+            "hardware.workers=4: belongs to a cluster: hardware=ray or hardware=slurm",
+        ),
         (["hardware=cpu", "hardware.elastic=true"], "hardware.elastic=true: belongs to a cluster"),
         (["training.elastic=true"], "training.elastic: there is no such key; did you mean hardware.elastic?"),
         (["hardware.threads=-1"], "hardware.threads=-1: must not be negative"),
@@ -133,7 +163,10 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         (["+benchmark.tasks.demo_words.lmit=3"], "+benchmark.tasks.demo_words.lmit: there is no such key"),
         (["scale=paper"], "scale=paper: only applies to an experiment: add experiment=<name>"),
         (["student.name=../out"], "student.name=../out: is used in folder names"),
-        (["benchmark.tasks.demo_words.answer_format=foo"], "benchmark.tasks.demo_words.answer_format=foo: choose one of"),
+        (
+            ["benchmark.tasks.demo_words.answer_format=foo"],
+            "benchmark.tasks.demo_words.answer_format=foo: choose one of",
+        ),
         (["budget=0"], "budget=0: select at least 1"),
         (["budget="], "budget=: must be a whole number."),
         (["budget=three"], "budget=three: must be a whole number."),
@@ -146,7 +179,10 @@ def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() ->
         ),
         (["force=null"], "force=null: cannot be null; give a value, or leave it out."),
         (["stages=null"], "stages=null: cannot be null; give a value, or leave it out."),
-        (["stages=[]"], "stages=[]: name at least one of pool, score, select, train, evaluate, analyse, report."),
+        (
+            ["stages=[]"],
+            "stages=[]: name at least one of pool, score, select, train, evaluate, analyse, report.",
+        ),
         (["student=null"], "student=null: leave it out, or choose one of demo, llama3b"),
         (["training.bf16=maybe"], "training.bf16=maybe: must be true or false."),
         (["training.learning_rate=x"], "training.learning_rate=x: must be a number."),
@@ -171,8 +207,12 @@ def test_a_mistake_is_one_sentence(overrides: list[str], said: str) -> None:
     assert "\n" not in text
 
 
-@pytest.mark.parametrize(("override", "cpu", "gpu"), [(None, True, False), ("true", True, True), ("false", False, False)])
-def test_graphs_are_used_on_gpus_unless_the_user_says_otherwise(override: str | None, cpu: bool, gpu: bool) -> None:
+@pytest.mark.parametrize(
+    ("override", "cpu", "gpu"), [(None, True, False), ("true", True, True), ("false", False, False)]
+)
+def test_graphs_are_used_on_gpus_unless_the_user_says_otherwise(
+    override: str | None, cpu: bool, gpu: bool
+) -> None:
     engine = composed("engine=vllm", *([f"engine.eager={override}"] if override else [])).engine
     assert (engine.is_eager("cpu"), engine.is_eager("cuda")) == (cpu, gpu)
 
@@ -182,7 +222,9 @@ def test_a_judge_on_two_gpus_does_not_stop_the_hf_engine() -> None:
 
 
 def test_the_judges_settings_reach_the_model_that_is_loaded() -> None:
-    judge = composed("method=llm_judge", "method.judge.dtype=float16", "method.judge.max_length=900").method.judge
+    judge = composed(
+        "method=llm_judge", "method.judge.dtype=float16", "method.judge.max_length=900"
+    ).method.judge
     assert (judge.model.path, judge.model.max_length, judge.model.dtype) == (judge.path, 900, "float16")
 
 
@@ -207,7 +249,9 @@ def test_stages_are_typed_as_words() -> None:
         (["student=qwen7b,demo", "benchmark.tasks.aime24.path=a"], []),
     ],
 )
-def test_a_sweep_over_students_knows_the_benchmark_that_they_bring(typed: list[str], added: list[str]) -> None:
+def test_a_sweep_over_students_knows_the_benchmark_that_they_bring(
+    typed: list[str], added: list[str]
+) -> None:
     """The sweep's own configuration contains none of the students, and so not their benchmark."""
     assert as_hydra_reads(typed) == [*typed, *added]
 
@@ -220,7 +264,9 @@ def test_a_budget_is_typed_as_a_number() -> None:
 
 
 def test_a_typed_number_means_the_option_of_the_same_name() -> None:
-    """`budget=3` sets budget.size, as `budget=7` does, so an option that is a number may not set anything else."""
+    """`budget=3` sets budget.size, as `budget=7` does, so an option that is a number may not set anything
+    else.
+    """
     numbers = [option for group, option in OPTIONS if group == "budget" and option.isdigit()]
     assert sorted(numbers, key=int) == ["1", "3", "5", "10", "20"]
     for number in numbers:
@@ -228,7 +274,9 @@ def test_a_typed_number_means_the_option_of_the_same_name() -> None:
 
 
 def test_help_lists_the_budgets() -> None:
-    shown = subprocess.run([sys.executable, "run.py", "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "run.py", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert "\nbudget: 1, 10, 20, 3, 5, tokens, total\n" in shown.stdout
 
 
@@ -236,15 +284,23 @@ def test_a_budget_across_questions_is_an_option_that_needs_its_number() -> None:
     chosen = composed(*as_hydra_reads(["budget=tokens", "budget.tokens=50M"]))
     assert chosen == composed("budget.tokens=50M")
     assert chosen.budget.identity == {"tokens": 50_000_000}
-    assert composed(*as_hydra_reads(["budget=total", "budget.total=5k", "budget.size=3"])).budget.name == "total5k-B3"
+    assert (
+        composed(*as_hydra_reads(["budget=total", "budget.total=5k", "budget.size=3"])).budget.name
+        == "total5k-B3"
+    )
 
 
 def test_paths_and_columns_are_typed_as_they_are() -> None:
     typed = ["pool=files", "pool.path=a b/ä.jsonl", "pool.fields.question=prompt", "outputs=out"]
     read = composed(*as_hydra_reads(typed)).pool
     assert (read.path, read.fields) == ("a b/ä.jsonl", {"question": "prompt"})
-    assert composed(*as_hydra_reads([*typed[:2], "pool.fields={question: prompt}"])).pool.fields == read.fields
-    assert as_hydra_reads(["method.path=a.csv,b.csv", "pool.path='a b'"]) == ["method.path=a.csv,b.csv", "pool.path='a b'"]
+    assert (
+        composed(*as_hydra_reads([*typed[:2], "pool.fields={question: prompt}"])).pool.fields == read.fields
+    )
+    assert as_hydra_reads(["method.path=a.csv,b.csv", "pool.path='a b'"]) == [
+        "method.path=a.csv,b.csv",
+        "pool.path='a b'",
+    ]
     with pytest.raises(LarkError, match="outputs= has no value"):
         as_hydra_reads(["outputs="])
 
@@ -263,12 +319,37 @@ def test_a_job_of_a_sweep_is_named_after_what_was_swept() -> None:
 
 
 def test_flags_may_come_between_settings_and_keep_their_values() -> None:
-    typed = ["outputs=x", "-m", "method=lark", "-cd", "mine", "--config-name=other", "seed=-1", "-c", "job", "budget=1"]
+    typed = [
+        "outputs=x",
+        "-m",
+        "method=lark",
+        "-cd",
+        "mine",
+        "--config-name=other",
+        "seed=-1",
+        "-c",
+        "job",
+        "budget=1",
+    ]
     assert as_hydra_reads(typed) == [
-        "-m", "-cd", "mine", "--config-name=other", "-c", "job", "outputs=x", "method=lark", "seed=-1", "budget.size=1",
-    ]  # fmt: skip
+        "-m",
+        "-cd",
+        "mine",
+        "--config-name=other",
+        "-c",
+        "job",
+        "outputs=x",
+        "method=lark",
+        "seed=-1",
+        "budget.size=1",
+    ]
     parsed = get_args_parser().parse_args(as_hydra_reads(typed))
-    assert (parsed.multirun, parsed.config_dir, parsed.config_name, parsed.cfg) == (True, "mine", "other", "job")
+    assert (parsed.multirun, parsed.config_dir, parsed.config_name, parsed.cfg) == (
+        True,
+        "mine",
+        "other",
+        "job",
+    )
     assert parsed.overrides == ["outputs=x", "method=lark", "seed=-1", "budget.size=1"]
 
 

@@ -8,7 +8,9 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 
 
 def evaluate(text: str, unknown: int = 1000) -> int:
-    """Python's own grammar decides precedence; `unknown` (too large for a coefficient to hide) stands for a letter."""
+    """Python's own grammar decides precedence; `unknown` (too large for a coefficient to hide) stands for a
+    letter.
+    """
     source = re.sub(r"(?<=\d)(?=[xyn])", "*", text.replace("×", "*"))
 
     def walk(node: ast.expr) -> int:

@@ -1,4 +1,6 @@
-"""The pool: 33 correct trajectories per question, the same in every process, in which every false equation is corrected."""
+"""The pool: 33 correct trajectories per question, the same in every process, in which every false equation
+is corrected.
+"""
 
 import hashlib
 import json
@@ -53,11 +55,15 @@ def test_every_question_has_11_teachers_with_3_rollouts(pool: list[Row]) -> None
     assert len(TEACHERS) == 11 and ROLLOUTS == 3
     for rows in by_question(pool):
         assert len({row["question_id"] for row in rows}) == len({row["question"] for row in rows}) == 1
-        assert {(row["teacher"], row["rollout"]) for row in rows} == {(t, r) for t in TEACHERS for r in range(3)}
+        assert {(row["teacher"], row["rollout"]) for row in rows} == {
+            (t, r) for t in TEACHERS for r in range(3)
+        }
         assert all(row["candidate_id"] == f"{row['teacher']}.{row['rollout']}" for row in rows)
 
 
-def test_the_rollouts_of_a_teacher_differ_and_teachers_coincide_only_where_there_is_one_step(pool: list[Row]) -> None:
+def test_the_rollouts_of_a_teacher_differ_and_teachers_coincide_only_where_there_is_one_step(
+    pool: list[Row],
+) -> None:
     for rows in by_question(pool):
         assert len({(row["teacher"], row["response"]) for row in rows}) == 33
         one_step = str(rows[0]["response"]).count("=") == 1
@@ -79,7 +85,9 @@ def test_an_equation_is_true_unless_the_next_words_take_it_back(pool: list[Row])
             if len({evaluate(side.strip()) for side in match.group().split("=")}) == 1:
                 true += 1
                 continue
-            assert text[match.end() :].removeprefix(". ").startswith(MENDS), f"{row['candidate_id']}: {match.group()} in {text}"
+            assert text[match.end() :].removeprefix(". ").startswith(MENDS), (
+                f"{row['candidate_id']}: {match.group()} in {text}"
+            )
             false[str(row["teacher"])] += 1
     assert true > 5000
     assert set(false) == {"wanderer"}, "only the wanderer makes mistakes, and it does make them"
@@ -89,7 +97,13 @@ def test_every_twenty_questions_hold_each_kind_and_level_once(pool: list[Row]) -
     def kind(question: str) -> str:
         if "A) " in question:
             return "choice"
-        return "word" if "How many" in question else "algebra" if re.search(r"\d[xyn]\b", question) else "expression"
+        return (
+            "word"
+            if "How many" in question
+            else "algebra"
+            if re.search(r"\d[xyn]\b", question)
+            else "expression"
+        )
 
     kinds = Counter(kind(str(rows[0]["question"])) for rows in by_question(pool))
     assert kinds == dict.fromkeys(KINDS, 25)
@@ -131,8 +145,20 @@ def test_the_pool_and_the_benchmarks_are_the_same_in_every_process() -> None:
 
 
 def test_the_texts_of_the_demo_are_those_of_finished_artifacts() -> None:
-    """The demo's pool is identified by its settings alone. If its texts change, finished artifacts would no longer match it."""
-    columns = ("question_id", "candidate_id", "teacher", "rollout", "system", "question", "response", "answer", "correct")
+    """The demo's pool is identified by its settings alone. If its texts change, finished artifacts would no
+    longer match it.
+    """
+    columns = (
+        "question_id",
+        "candidate_id",
+        "teacher",
+        "rollout",
+        "system",
+        "question",
+        "response",
+        "answer",
+        "correct",
+    )
     rows = json.dumps([[row[name] for name in columns] for row in trajectories(150, seed=42)])
     assert hashlib.sha256(rows.encode()).hexdigest()[:16] == "6baddef23fcc6892"
     problems = json.dumps([exams.problems(name) for name in exams.KIND])

@@ -1,4 +1,6 @@
-"""Problems are right by an independent evaluation, stay within 0 to 99, and are split so that benchmarks stay unseen."""
+"""Problems are right by an independent evaluation, stay within 0 to 99, and are split so that benchmarks
+stay unseen.
+"""
 
 import re
 

@@ -43,13 +43,20 @@ def test_the_published_files_load_as_they_are(name: str, shared_data: Path) -> N
 
 @pytest.mark.parametrize("name", FILES)
 def test_no_published_gold_answer_is_doubtful(name: str, shared_data: Path) -> None:
-    config = composed(f"benchmark={name}", f"benchmark.tasks.{name}.path={shared_data / 'benchmarks' / FILES[name][0]}")
+    config = composed(
+        f"benchmark={name}", f"benchmark.tasks.{name}.path={shared_data / 'benchmarks' / FILES[name][0]}"
+    )
     assert not list(doubtful(load(name, config.benchmark.tasks[name]), config.benchmark.tasks[name]))
 
 
 def test_the_papers_benchmarks_are_the_four() -> None:
     tasks = composed("student=qwen7b").benchmark.tasks
-    assert {name: task.count for name, task in tasks.items()} == {"aime24": 30, "amc": 83, "gpqa_diamond": 198, "math500": 500}
+    assert {name: task.count for name, task in tasks.items()} == {
+        "aime24": 30,
+        "amc": 83,
+        "gpqa_diamond": 198,
+        "math500": 500,
+    }
     assert [task.answer_format for task in tasks.values()] == ["numeric", "numeric", "choice", "free_form"]
 
 
@@ -66,8 +73,15 @@ def gpqa(folder: Path, rows: int = 198) -> Task:
     with path.open("w", newline="") as handle:
         writer = csv.writer(handle)
         writer.writerow(names)
-        writer.writerows([[f"Question {i}?", f"right {i}\n", f"wrong {i}a", f"wrong {i}b", f"wrong {i}c"] for i in range(rows)])
-    return composed("benchmark=gpqa_diamond", f"benchmark.tasks.gpqa_diamond.path={path}").benchmark.tasks["gpqa_diamond"]
+        writer.writerows(
+            [
+                [f"Question {i}?", f"right {i}\n", f"wrong {i}a", f"wrong {i}b", f"wrong {i}c"]
+                for i in range(rows)
+            ]
+        )
+    return composed("benchmark=gpqa_diamond", f"benchmark.tasks.gpqa_diamond.path={path}").benchmark.tasks[
+        "gpqa_diamond"
+    ]
 
 
 def test_gpqas_options_are_shuffled_by_question_and_the_shuffle_is_kept(tmp_path: Path) -> None:
@@ -112,10 +126,20 @@ def test_a_new_benchmark_is_a_file_and_its_field_names(kind: str, tmp_path: Path
             rows.to_parquet(path)
         case _:
             rows.to_csv(path, index=False)
-    task = Task(label="Mine", path=str(path), answer_format="numeric", question_field="prompt", answer_field="target",
-                id_field="name", level_field="hard")  # fmt: skip
+    task = Task(
+        label="Mine",
+        path=str(path),
+        answer_format="numeric",
+        question_field="prompt",
+        answer_field="target",
+        id_field="name",
+        level_field="hard",
+    )
     problems = load("mine", task)
-    assert [(p.id, p.question, p.answer, p.level) for p in problems] == [("a", "1+1?", "2", 1), ("b", "2+2?", "4", 2)]
+    assert [(p.id, p.question, p.answer, p.level) for p in problems] == [
+        ("a", "1+1?", "2", 1),
+        ("b", "2+2?", "4", 2),
+    ]
 
 
 def test_a_hub_dataset_of_several_configurations_is_named_by_its_subset(tmp_path: Path) -> None:
@@ -123,7 +147,10 @@ def test_a_hub_dataset_of_several_configurations_is_named_by_its_subset(tmp_path
     folder.mkdir()
     (folder / "README.md").write_text(
         "---\nconfigs:\n"
-        + "".join(f"- config_name: {n}\n  data_files:\n  - split: test\n    path: {n}.jsonl\n" for n in ("easy", "hard"))
+        + "".join(
+            f"- config_name: {n}\n  data_files:\n  - split: test\n    path: {n}.jsonl\n"
+            for n in ("easy", "hard")
+        )
         + "---\n"
     )
     for name, answer in (("easy", "2"), ("hard", "4")):
@@ -148,10 +175,16 @@ def test_a_folder_or_hub_id_is_read_with_datasets(tmp_path: Path) -> None:
     [
         ({"problem": "?"}, {}, "there is no `answer`; the row has problem"),
         ({"problem": "?", "answer": "1"}, {"id_field": "name"}, "there is no `name`"),
-        ({"problem": "?", "answer": "1", "level": "Level 5"}, {"level_field": "level"}, "'Level 5' is not a whole number"),
+        (
+            {"problem": "?", "answer": "1", "level": "Level 5"},
+            {"level_field": "level"},
+            "'Level 5' is not a whole number",
+        ),
     ],
 )
-def test_a_missing_field_is_named(row: dict[str, str], changes: dict[str, str], said: str, tmp_path: Path) -> None:
+def test_a_missing_field_is_named(
+    row: dict[str, str], changes: dict[str, str], said: str, tmp_path: Path
+) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(json.dumps(row) + "\n")
     with pytest.raises(LarkError, match=said):
@@ -165,11 +198,23 @@ ROW = b'{"problem": "?", "answer": "5"}\n'
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("a.json", b'[{"problem": "?", "answer": "5"}, 5]', "item 2: a JSON object is expected, {…}, not a number"),
+        (
+            "a.json",
+            b'[{"problem": "?", "answer": "5"}, 5]',
+            "item 2: a JSON object is expected, {…}, not a number",
+        ),
         ("a.jsonl", ROW + b"5\n", "line 2: a JSON object is expected, {…}, not a number"),
         ("a.jsonl", ROW + b"[" * 100_000, "line 2: the JSON is nested too deeply"),
-        ("a.jsonl", b'{"problem": "?", "answer": ' + b"1" * 5000 + b"}", "line 1: a number in the JSON has too many digits"),
-        ("a.jsonl", b'{"problem": "?", "answer": "5", "answer": "6"}', "line 1: broken JSON .the key 'answer' appears twice"),
+        (
+            "a.jsonl",
+            b'{"problem": "?", "answer": ' + b"1" * 5000 + b"}",
+            "line 1: a number in the JSON has too many digits",
+        ),
+        (
+            "a.jsonl",
+            b'{"problem": "?", "answer": "5", "answer": "6"}',
+            "line 1: broken JSON .the key 'answer' appears twice",
+        ),
         ("a.csv", b"problem,answer\nWhat is 2+3?,5,1,\n", "line 2: 4 values, but the header has 2 columns"),
         ("a.csv", b"problem,answer\nWhat is 2+3?\n", "line 2: 1 values, but the header has 2 columns"),
         ("a.csv", b"problem,answer,answer\n?,5,6\n", "the column 'answer' appears 2 times"),
@@ -180,7 +225,11 @@ ROW = b'{"problem": "?", "answer": "5"}\n'
             b'{"problem": "half \\ud83d", "answer": "5"}',
             "line 1: `problem` has a lone surrogate .half a character., .* 5;",
         ),
-        ("a.jsonl", b'{"problem": "?", "answer": ["5", "6"]}', "`answer` has type list; write it as text or a number"),
+        (
+            "a.jsonl",
+            b'{"problem": "?", "answer": ["5", "6"]}',
+            "`answer` has type list; write it as text or a number",
+        ),
         ("a.jsonl", b"", "has no problems"),
         ("a.csv", b"", "has no problems"),
         ("a.csv", b"problem,answer\n", "has no problems"),
@@ -189,7 +238,9 @@ ROW = b'{"problem": "?", "answer": "5"}\n'
         ("a.parquet", b"PAR1", "cannot be read as Parquet"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_reported_in_one_line(file: str, content: bytes, said: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_in_one_line(
+    file: str, content: bytes, said: str, tmp_path: Path
+) -> None:
     (tmp_path / file).write_bytes(content)
     with pytest.raises(LarkError, match=said) as error:
         load("mine", replace(MINE, path=str(tmp_path / file)))
@@ -206,7 +257,9 @@ def test_an_empty_gold_answer_is_refused(answer: object, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_boolean_is_no_text(answer: bool, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": answer, "wrong": not answer}) + "\n")
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps({"problem": "?", "answer": answer, "wrong": not answer}) + "\n"
+    )
     task = replace(MINE, path=str(tmp_path / "a.jsonl"))
     with pytest.raises(LarkError, match=rf"a\.jsonl, line 1: `answer` is the boolean {answer}"):
         load("mine", task)
@@ -221,22 +274,34 @@ def test_numbers_that_mean_nothing_are_named(field: str, value: float, tmp_path:
     (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
     task = replace(MINE, path=str(tmp_path / "a.jsonl"), level_field="level", id_field="id")
     task = replace(task, answer_format="choice", distractor_fields=["wrong"]) if field == "wrong" else task
-    with pytest.raises(LarkError, match=rf"a\.jsonl, line 1: `{field}` is {value}, which is not a number that means anything"):
+    with pytest.raises(
+        LarkError, match=rf"a\.jsonl, line 1: `{field}` is {value}, which is not a number that means anything"
+    ):
         load("mine", task)
 
 
 @pytest.mark.parametrize(
     ("right", "wrong", "are_same"),
     [
-        ("Yes", "yes ", True), ("5", "5.0", True), (5.0, "5", True), (5, 5.0, True), ("a  b c", "A b\nC", True),
-        ("None of these", "none of  these", True), ("AaBb", "aabb", False), ("c1ccccc1", "C1CCCCC1", False), ("CO", "Co", False),
-        ("5", "-5", False), ("5 m", "5 M", False),
+        ("Yes", "yes ", True),
+        ("5", "5.0", True),
+        (5.0, "5", True),
+        (5, 5.0, True),
+        ("a  b c", "A b\nC", True),
+        ("None of these", "none of  these", True),
+        ("AaBb", "aabb", False),
+        ("c1ccccc1", "C1CCCCC1", False),
+        ("CO", "Co", False),
+        ("5", "-5", False),
+        ("5 m", "5 M", False),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_option_that_says_the_same_as_the_right_one_is_refused(
     right: object, wrong: object, are_same: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": right, "a": wrong, "b": "other"}) + "\n")
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps({"problem": "?", "answer": right, "a": wrong, "b": "other"}) + "\n"
+    )
     task = replace(MINE, path=str(tmp_path / "a.jsonl"), answer_format="choice", distractor_fields=["a", "b"])
     if not are_same:
         assert len(load("mine", task)[0].options) == 3
@@ -253,27 +318,49 @@ def test_options_are_written_in_the_same_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("golds", "agree"),
-    [(["5", "6"], False), (["5", "5"], True), (["5", "5.0"], True), (["5", " 5 "], True), (["x", "X"], False)],
+    [
+        (["5", "6"], False),
+        (["5", "5"], True),
+        (["5", "5.0"], True),
+        (["5", " 5 "], True),
+        (["x", "X"], False),
+    ],
 )
-def test_a_problem_with_two_different_answers_is_refused(golds: list[str], agree: bool, tmp_path: Path) -> None:
-    rows = [{"problem": problem, "answer": gold} for problem, gold in zip(("What?", " What? "), golds, strict=True)]
+def test_a_problem_with_two_different_answers_is_refused(
+    golds: list[str], agree: bool, tmp_path: Path
+) -> None:
+    rows = [
+        {"problem": problem, "answer": gold}
+        for problem, gold in zip(("What?", " What? "), golds, strict=True)
+    ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = replace(MINE, path=str(tmp_path / "a.jsonl"))
     if agree:
         assert len(load("mine", task)) == 2
         return
-    with pytest.raises(LarkError, match=r"a\.jsonl, line 2: the problem of .*a\.jsonl, line 1 again, with the answer"):
+    with pytest.raises(
+        LarkError, match=r"a\.jsonl, line 2: the problem of .*a\.jsonl, line 1 again, with the answer"
+    ):
         load("mine", task)
 
 
 @pytest.mark.parametrize(
     ("gold", "what"),
     [
-        (r"\boxed{5}", "contain a box"), (r"so \fbox{5}", "contain a box"), ("$5$", "dollar signs"), ("2+3\n#### 5", "####"),
-        ("N/A", "missing value"), ("None", "missing value"), ("nan", "missing value"), ("5", None), (r"\$5", None),
-        (r"\text{none}", None), ("-5", None), ("-", "missing value"),
+        (r"\boxed{5}", "contain a box"),
+        (r"so \fbox{5}", "contain a box"),
+        ("$5$", "dollar signs"),
+        ("2+3\n#### 5", "####"),
+        ("N/A", "missing value"),
+        ("None", "missing value"),
+        ("nan", "missing value"),
+        ("5", None),
+        (r"\$5", None),
+        (r"\text{none}", None),
+        ("-5", None),
+        ("-", "missing value"),
     ],
-)  # fmt: skip
+)
 def test_gold_answers_that_no_response_can_equal_are_counted_before_anything_runs(
     gold: str, what: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -284,14 +371,19 @@ def test_gold_answers_that_no_response_can_equal_are_counted_before_anything_run
     assert (what or "") in caplog.text
 
 
-@pytest.mark.parametrize("path", ["~nouser/x", "~nouser/x.jsonl", "x" * 5000, "x" * 5000 + ".jsonl", "/" + "y" * 300])
+@pytest.mark.parametrize(
+    "path", ["~nouser/x", "~nouser/x.jsonl", "x" * 5000, "x" * 5000 + ".jsonl", "/" + "y" * 300]
+)
 def test_paths_that_cannot_exist_get_a_sentence(path: str) -> None:
-    with pytest.raises(LarkError, match=r"benchmark\.tasks\.mine\.path=.{1,220}: (there is no such user|not a path)"):
+    with pytest.raises(
+        LarkError, match=r"benchmark\.tasks\.mine\.path=.{1,220}: (there is no such user|not a path)"
+    ):
         load("mine", replace(MINE, path=path))
 
 
 @pytest.mark.parametrize(
-    ("answer", "is_letter"), [(" b ", True), ("J", True), ("K", False), ("(B)", False), ("5 cm", False), (2, False)]
+    ("answer", "is_letter"),
+    [(" b ", True), ("J", True), ("K", False), ("(B)", False), ("5 cm", False), (2, False)],
 )
 def test_the_gold_answer_of_a_choice_is_a_letter(answer: object, is_letter: bool, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": answer}) + "\n")
@@ -309,7 +401,9 @@ def test_the_gold_answer_of_a_choice_is_a_letter(answer: object, is_letter: bool
      (-2.5e-7, "-0.00000025"), ("five", None), ("5 cm", None), (r"\boxed{5}", None), ("So 5\n#### 5", None),
      ("1e3", None), ("5, 6", None), (True, None)],
 )  # fmt: skip
-def test_the_gold_answer_of_a_numeric_benchmark_is_a_number(answer: object, read: str | None, tmp_path: Path) -> None:
+def test_the_gold_answer_of_a_numeric_benchmark_is_a_number(
+    answer: object, read: str | None, tmp_path: Path
+) -> None:
     """Also without an exponent, as it would be written in a box."""
     (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "?", "answer": answer}) + "\n")
     task = replace(MINE, path=str(tmp_path / "a.jsonl"), answer_format="numeric")
@@ -332,14 +426,21 @@ def test_a_question_is_text(question: object, tmp_path: Path) -> None:
 def test_an_option_is_another_column_than_the_answer(wrong: str) -> None:
     task = "benchmark.tasks.demo_choice"
     with pytest.raises(LarkError, match="once each"):
-        composed("benchmark=demo_choice", f"{task}.question_field=problem", f"{task}.distractor_fields={wrong}")
+        composed(
+            "benchmark=demo_choice", f"{task}.question_field=problem", f"{task}.distractor_fields={wrong}"
+        )
 
 
 @pytest.mark.parametrize(
     ("file", "content"),
-    [("a.json", b'[{"problem": "?", "answer": "5"}]'), ("A.JSONL", ROW), ("a.jsonl.gz", gzip.compress(ROW, mtime=0)),
-     ("a.csv", b"problem,answer,\n?,5,\n"), ("a.jsonl", b'{"problem": "?", "answer": 5.0}')],
-)  # fmt: skip
+    [
+        ("a.json", b'[{"problem": "?", "answer": "5"}]'),
+        ("A.JSONL", ROW),
+        ("a.jsonl.gz", gzip.compress(ROW, mtime=0)),
+        ("a.csv", b"problem,answer,\n?,5,\n"),
+        ("a.jsonl", b'{"problem": "?", "answer": 5.0}'),
+    ],
+)
 def test_lists_compressed_files_and_whole_floats_are_read(file: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / file).write_bytes(content)
     assert [p.answer for p in load("mine", replace(MINE, path=str(tmp_path / file)))] == ["5"]
@@ -410,14 +511,18 @@ def test_errors_in_a_benchmark_are_reported_before_any_stage_runs(dry_run: bool,
     for rows, changes, said in wrong:
         with pytest.raises(LarkError, match=said):
             Pipeline(own_benchmark(tmp_path, rows, dry, **changes), tmp_path)
-        Pipeline(own_benchmark(tmp_path, rows, dry, "stages=[select]", **changes), tmp_path)  # needs no benchmark
+        Pipeline(
+            own_benchmark(tmp_path, rows, dry, "stages=[select]", **changes), tmp_path
+        )  # needs no benchmark
     Pipeline(own_benchmark(tmp_path, ROWS, dry, path="somebody/dataset"), tmp_path)  # a hub is not asked
 
 
 def test_answers_are_generated_again_only_if_they_can_change(tmp_path: Path) -> None:
     def fingerprints(rows: list[dict[str, str]], *overrides: str, **changes: Any) -> list[str]:
         """Fingerprints of the base model's generations and metrics."""
-        plan = make_plan(own_benchmark(tmp_path, rows, "method=base", *overrides, **changes), Checksums(tmp_path))
+        plan = make_plan(
+            own_benchmark(tmp_path, rows, "method=base", *overrides, **changes), Checksums(tmp_path)
+        )
         return [step.artifacts[0].fingerprint for step in plan if step.stage == "evaluate"]
 
     generations, metrics = fingerprints(ROWS)
@@ -441,7 +546,9 @@ def test_answers_are_generated_again_only_if_they_can_change(tmp_path: Path) -> 
 def test_answers_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("problem,answer\na?,073\nb?,1e5\nc?,NA\n")
-    assert [p.answer for p in load("mine", Task(label="Mine", path=str(path), answer_format="free_form"))] == [
+    assert [
+        p.answer for p in load("mine", Task(label="Mine", path=str(path), answer_format="free_form"))
+    ] == [
         "073",
         "1e5",
         "NA",
@@ -467,7 +574,11 @@ def test_a_csv_column_of_floats_is_read_as_numbers_and_any_other_as_text(
     column: list[str], read: list[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "mine.csv"
-    path.write_text("".join(f"{name}\n" for name in ("problem,answer,id", *(f"?{i},{a},{i}.0" for i, a in enumerate(column)))))
+    path.write_text(
+        "".join(
+            f"{name}\n" for name in ("problem,answer,id", *(f"?{i},{a},{i}.0" for i, a in enumerate(column)))
+        )
+    )
     problems = load("mine", Task(label="Mine", path=str(path), answer_format="free_form", id_field="id"))
     assert [(p.id, p.answer) for p in problems] == [(str(i), answer) for i, answer in enumerate(read)]
 
@@ -481,7 +592,9 @@ def test_numbers_of_a_parquet_file_are_read_at_their_own_precision(tmp_path: Pat
     }
     pq.write_table(pa.table({"problem": ["a", "b", "c"], **columns}), tmp_path / "a.parquet")
     read = {
-        name: [p.answer for p in load("mine", replace(MINE, path=str(tmp_path / "a.parquet"), answer_field=name))]
+        name: [
+            p.answer for p in load("mine", replace(MINE, path=str(tmp_path / "a.parquet"), answer_field=name))
+        ]
         for name in columns
     }
     assert read == {
@@ -492,8 +605,12 @@ def test_numbers_of_a_parquet_file_are_read_at_their_own_precision(tmp_path: Pat
     }
 
 
-@pytest.mark.parametrize(("ids", "read"), [([7.0, 8], ["7", "8"]), (["7 ", " 8"], ["7", "8"]), (["007", "7"], ["007", "7"])])
-def test_ids_are_text_without_a_fraction_or_white_space(ids: list[object], read: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ids", "read"), [([7.0, 8], ["7", "8"]), (["7 ", " 8"], ["7", "8"]), (["007", "7"], ["007", "7"])]
+)
+def test_ids_are_text_without_a_fraction_or_white_space(
+    ids: list[object], read: list[str], tmp_path: Path
+) -> None:
     rows = [{"problem": f"{k}?", "answer": "5", "id": id} for k, id in enumerate(ids)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [p.id for p in load("mine", replace(MINE, path=str(tmp_path / "a.jsonl"), id_field="id"))] == read

@@ -26,11 +26,18 @@ from lark.work.operation import Job
 from tests.conftest import ROOT, composed
 
 SETTINGS = composed(
-    "benchmark=demo_words", "benchmark.tasks.demo_words.limit=12", "benchmark.decoding.samples=2", "engine.batch=4",
-    "benchmark.decoding.seeds=[0,1]", "benchmark.decoding.max_new_tokens=150", "benchmark.decoding.temperature=1.5",
-)  # fmt: skip
+    "benchmark=demo_words",
+    "benchmark.tasks.demo_words.limit=12",
+    "benchmark.decoding.samples=2",
+    "engine.batch=4",
+    "benchmark.decoding.seeds=[0,1]",
+    "benchmark.decoding.max_new_tokens=150",
+    "benchmark.decoding.temperature=1.5",
+)
 MACHINE = Machine("cpu", 1, 1, 1)
-PLAN = shards.Plan(tuple(problem.id for problem in load("demo_words", SETTINGS.benchmark.tasks["demo_words"])), (0, 1), 2)
+PLAN = shards.Plan(
+    tuple(problem.id for problem in load("demo_words", SETTINGS.benchmark.tasks["demo_words"])), (0, 1), 2
+)
 
 
 def read(paths: list[Path]) -> list[dict[str, Any]]:
@@ -40,11 +47,15 @@ def read(paths: list[Path]) -> list[dict[str, Any]]:
 def job_file(folder: Path) -> Path:
     folder.mkdir()
     assert isinstance(GENERATE.run, str)
-    return write_job(Job("generate", folder, {"demo_words": folder}, {}, str(DEMO), SETTINGS, MACHINE), GENERATE.run)
+    return write_job(
+        Job("generate", folder, {"demo_words": folder}, {}, str(DEMO), SETTINGS, MACHINE), GENERATE.run
+    )
 
 
 def finish(path: Path, ranks: int = 1) -> str:
-    """Generate the rest in this process, as `ranks` processes one after the other, and return the merged file."""
+    """Generate the rest in this process, as `ranks` processes one after the other, and return the merged
+    file.
+    """
     job, _ = read_job(path)
     for rank in range(ranks):
         assert generate(replace(job, rank=rank, world=ranks)) == {"demo_words": {"problems": 12}}
@@ -57,12 +68,20 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return finish(job_file(tmp_path_factory.mktemp("undisturbed") / "run"))
 
 
-def test_killed_while_generating_it_ends_with_the_same_answers_and_repeats_none(tmp_path: Path, undisturbed: str) -> None:
+def test_killed_while_generating_it_ends_with_the_same_answers_and_repeats_none(
+    tmp_path: Path, undisturbed: str
+) -> None:
     path = job_file(tmp_path / "run")
     shard = path.parent / shards.shard("00000")
-    process = subprocess.Popen([sys.executable, "-m", "lark.work.worker", str(path)], cwd=ROOT, env=environment(MACHINE))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lark.work.worker", str(path)], cwd=ROOT, env=environment(MACHINE)
+    )
     deadline = time.time() + 300
-    while (not shard.exists() or shard.read_bytes().count(b"\n") < 3) and process.poll() is None and time.time() < deadline:
+    while (
+        (not shard.exists() or shard.read_bytes().count(b"\n") < 3)
+        and process.poll() is None
+        and time.time() < deadline
+    ):
         time.sleep(0.005)
     assert process.poll() is None, "it ended before it could be killed"
     process.send_signal(signal.SIGKILL)
@@ -79,7 +98,9 @@ def test_killed_while_generating_it_ends_with_the_same_answers_and_repeats_none(
     assert finish(path) == undisturbed
 
 
-def test_the_number_of_processes_changes_nothing_and_may_change_in_between(tmp_path: Path, undisturbed: str) -> None:
+def test_the_number_of_processes_changes_nothing_and_may_change_in_between(
+    tmp_path: Path, undisturbed: str
+) -> None:
     path = job_file(tmp_path / "run")
     job, _ = read_job(path)
     generate(replace(job, rank=1, world=2))
@@ -96,11 +117,15 @@ def test_a_run_that_is_killed_while_merging_generates_nothing_again(tmp_path: Pa
     assert shards.merge(path.parent, PLAN) == {"generations": 48}
 
 
-@pytest.mark.parametrize("harm", ["text", "number", "no checksum", "another checksum", "checksum is a folder"])
+@pytest.mark.parametrize(
+    "harm", ["text", "number", "no checksum", "another checksum", "checksum is a folder"]
+)
 def test_merged_answers_that_changed_before_the_run_ended_are_not_used(
     harm: str, answered: list[bytes], undisturbed: str, tmp_path: Path
 ) -> None:
-    """A run that is killed between merging and its manifest leaves neither shards nor the manifest's checksum."""
+    """A run that is killed between merging and its manifest leaves neither shards nor the manifest's
+    checksum.
+    """
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / shards.shard(0)).write_bytes(b"".join(answered))
@@ -157,7 +182,9 @@ HARM: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "nested": lambda row: b"[" * 50_000 + b"\n",
     "not an object": lambda row: b"[1]\n",
     "text changed": lambda row: json.dumps(with_text(row, text="6")).encode() + b"\n",
-    "unchecked": lambda row: json.dumps({key: value for key, value in row.items() if key != CHECK}).encode() + b"\n",
+    "unchecked": lambda row: (
+        json.dumps({key: value for key, value in row.items() if key != CHECK}).encode() + b"\n"
+    ),
     "another problem": lambda row: rechecked({**row, "problem": "gone"}),
     "another seed": lambda row: rechecked({**row, "seed": 7}),
     "seed of another type": lambda row: rechecked({**row, "seed": "0"}),
@@ -181,14 +208,18 @@ def test_a_damaged_or_foreign_line_loses_its_answer_only(
     missing = (row["problem"], row["seed"])
     assert set(PLAN.keys) - set(shards.stored(folder, PLAN, report=True)) == {missing}
     assert harm == "removed" or "shard-00000.jsonl, line 8: " in caplog.text
-    with pytest.raises(LarkError, match=f"1 of 24 answers are missing or damaged .problem {missing[0]}, seed {missing[1]}"):
+    with pytest.raises(
+        LarkError, match=f"1 of 24 answers are missing or damaged .problem {missing[0]}, seed {missing[1]}"
+    ):
         shards.merge(folder, PLAN)
 
 
 def test_repeated_lines_and_shards_change_nothing(
     answered: list[bytes], undisturbed: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also a second shard whose answers differ: the first intact one counts, and the repetition is reported."""
+    """Also a second shard whose answers differ: the first intact one counts, and the repetition is
+    reported.
+    """
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / shards.shard("00000")).write_bytes(b"".join([*answered, answered[3], answered[3]]))
@@ -217,7 +248,13 @@ def test_a_merged_file_that_is_not_as_planned_is_made_again(
 ) -> None:
     path = job_file(tmp_path / "run")
     lines = undisturbed.splitlines(keepends=True)
-    for damaged in (lines[:-1], [*lines, lines[0]], [*lines[1:], lines[0]], [*lines[:-1], "{\n"], ["{}\n", *lines[1:]]):
+    for damaged in (
+        lines[:-1],
+        [*lines, lines[0]],
+        [*lines[1:], lines[0]],
+        [*lines[:-1], "{\n"],
+        ["{}\n", *lines[1:]],
+    ):
         caplog.clear()
         (path.parent / shards.GENERATIONS.file).write_text("".join(damaged))
         (path.parent / shards.shard("00000")).write_bytes(b"".join(answered))

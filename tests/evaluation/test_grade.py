@@ -21,12 +21,17 @@ def generations(tmp_path: Path) -> Path:
     """One problem with four answers; at generation its gold answer was 7."""
     problem = {"id": "a", "question": "?", "answer": "7", "level": 1, "options": []}
     (tmp_path / "problems.jsonl").write_text(json.dumps(problem) + "\n")
-    rows = [{"problem": "a", "seed": 0, "sample": i, "text": t, "finish_reason": "stop"} for i, t in enumerate(TEXTS)]
+    rows = [
+        {"problem": "a", "seed": 0, "sample": i, "text": t, "finish_reason": "stop"}
+        for i, t in enumerate(TEXTS)
+    ]
     (tmp_path / GENERATIONS.file).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
 
 
-def graded(generations: Path, path: str, damage: Callable[[Path], object] | None = None) -> tuple[list[Any], dict[str, Any]]:
+def graded(
+    generations: Path, path: str, damage: Callable[[Path], object] | None = None
+) -> tuple[list[Any], dict[str, Any]]:
     """Grades and metrics. `damage`: of the shard's file, before a second run of an interrupted grading."""
     folder = generations / "metrics"
     folder.mkdir(exist_ok=True)
@@ -47,8 +52,18 @@ def test_what_each_grader_read_is_stored_and_counted(generations: Path) -> None:
     file = generations / "mine.jsonl"
     file.write_text(json.dumps({"id": "a", "problem": "?", "answer": "5", "level": 4}) + "\n")
     grades, metrics = graded(generations, str(file))
-    assert [(g["answer"], g["paper"]) for g in grades] == [("5", True), (None, False), ("6", False), (None, False)]
-    assert [(g["answer_verify"], g["verify"]) for g in grades] == [("5", True), ("5", True), ("5, 6", False), (None, False)]
+    assert [(g["answer"], g["paper"]) for g in grades] == [
+        ("5", True),
+        (None, False),
+        ("6", False),
+        (None, False),
+    ]
+    assert [(g["answer_verify"], g["verify"]) for g in grades] == [
+        ("5", True),
+        ("5", True),
+        ("5, 6", False),
+        (None, False),
+    ]
     assert (metrics["paper"]["unboxed"], metrics["verify"]["unboxed"]) == (50.0, 25.0)
     assert metrics["verify"]["sample_accuracy"]["mean"] == 50.0
 
@@ -60,7 +75,9 @@ def test_a_corrected_gold_answer_needs_no_new_generations(generations: Path) -> 
         grades, metrics = graded(generations, str(file))
         assert {g["gold"] for g in grades} == {gold}
         assert [part["level"] for part in metrics["paper"]["levels"]] == [level]
-    grades, _ = graded(generations, "somebody/dataset")  # a hub is not asked again: the stored gold answer counts
+    grades, _ = graded(
+        generations, "somebody/dataset"
+    )  # a hub is not asked again: the stored gold answer counts
     assert {g["gold"] for g in grades} == {"7"}
 
 
@@ -94,7 +111,11 @@ def test_grades_of_an_interrupted_run_count_only_for_the_answers_that_they_were_
 def test_grades_are_not_reused_for_another_answer_or_gold(changed: str, generations: Path) -> None:
     def change(part: Path) -> None:
         file = generations / ("problems.jsonl" if changed == "gold" else GENERATIONS.file)
-        file.write_text(file.read_text().replace('"answer": "7"', '"answer": "5"').replace("five", r"\\boxed{7}"))
+        file.write_text(
+            file.read_text().replace('"answer": "7"', '"answer": "5"').replace("five", r"\\boxed{7}")
+        )
 
     grades, _ = graded(generations, "somebody/dataset", change)
-    assert [grade["paper"] for grade in grades] == ([True, *[False] * 3] if changed == "gold" else [*[False] * 3, True])
+    assert [grade["paper"] for grade in grades] == (
+        [True, *[False] * 3] if changed == "gold" else [*[False] * 3, True]
+    )

@@ -13,11 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark.errors import LarkError
-from lark.evaluation.metrics import BenchmarkMetrics, GradedSample, Spread, average, benchmark_metrics, bootstrap_interval
+from lark.evaluation.metrics import (
+    BenchmarkMetrics,
+    GradedSample,
+    Spread,
+    average,
+    benchmark_metrics,
+    bootstrap_interval,
+)
 
 
 def solved_counts(counts: tuple[int, ...], problems: int, k: int = 5) -> list[GradedSample]:
-    """Samples of a benchmark on which seed s solves the first counts[s] problems, each with its last sample only."""
+    """Samples of a benchmark on which seed s solves the first counts[s] problems, each with its last sample
+    only.
+    """
     return [
         GradedSample(f"{n:03d}", seed, i, correct=n < count and i == k - 1, truncated=False, boxed=True)
         for seed, count in enumerate(counts)
@@ -42,7 +51,9 @@ QWEN_7B_BASE = {
     "gpqa": ((72, 78, 85), 198),
     "math": ((258, 283, 306), 500),
 }
-"""Solved problems by seed that give the printed first row of Table 1: our reconstruction; the paper has no counts."""
+"""Solved problems by seed that give the printed first row of Table 1: our reconstruction; the paper has no
+counts.
+"""
 
 
 def test_the_first_row_of_table_1_follows_from_whole_numbers_of_problems() -> None:
@@ -75,7 +86,9 @@ SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 12), st.integers(1, 5))
 
 @settings(deadline=None, max_examples=50)
 @given(shape=SHAPES, rng=st.randoms(use_true_random=False))
-def test_metrics_agree_with_plain_counting_in_any_order_of_samples(shape: tuple[int, int, int], rng: random.Random) -> None:
+def test_metrics_agree_with_plain_counting_in_any_order_of_samples(
+    shape: tuple[int, int, int], rng: random.Random
+) -> None:
     seeds, problems, k = shape
     samples = [
         GradedSample(str(n), s, i, rng.random() < 0.3, rng.random() < 0.2, rng.random() < 0.8, level=n % 3)
@@ -108,7 +121,9 @@ def test_levels_are_reported_apart_and_only_where_there_are_any() -> None:
 
 
 def test_the_bootstrap_interval_is_that_of_a_binomial() -> None:
-    """For N problems solved under all seeds or none, resampled means are binomial: compare with its normal limit."""
+    """For N problems solved under all seeds or none, resampled means are binomial: compare with its normal
+    limit.
+    """
     solved = np.repeat([1.0, 0.0], [200, 300])
     half_width = 100 * 1.96 * math.sqrt(0.4 * 0.6 / 500)
     low, high = bootstrap_interval(solved)

@@ -1,4 +1,6 @@
-"""Each benchmark of the paper comes from its public dataset unless its file is here; what is missing is a sentence."""
+"""Each benchmark of the paper comes from its public dataset unless its file is here; what is missing is a
+sentence.
+"""
 
 import json
 import os
@@ -32,20 +34,35 @@ def rows(name: str) -> list[dict[str, Any]]:
     match name:
         case "aime24":
             return [
-                {"id": 60 + i, "problem": f"AIME {i}?", "solution": "", "answer": f"{i:03d}", "url": f"u{i}", "year": "2024"}
+                {
+                    "id": 60 + i,
+                    "problem": f"AIME {i}?",
+                    "solution": "",
+                    "answer": f"{i:03d}",
+                    "url": f"u{i}",
+                    "year": "2024",
+                }
                 for i in range(30)
             ]
         case "amc":
-            return [{"id": i % 43, "problem": f"AMC {i}?", "answer": float(i), "url": f"u{i}"} for i in range(83)]
+            return [
+                {"id": i % 43, "problem": f"AMC {i}?", "answer": float(i), "url": f"u{i}"} for i in range(83)
+            ]
         case "gpqa_diamond":
             wrong = {f"Incorrect Answer {n}": f"wrong {n}" for n in (1, 2, 3)}
             return [{"Question": f"GPQA {i}?", "Correct Answer": f"right {i}", **wrong} for i in range(198)]
         case _:
             return [
-                {"problem": f"MATH {i}?", "solution": "", "answer": str(i), "subject": "Algebra", "level": 1 + i % 5,
-                 "unique_id": f"test/{i}.json"}
+                {
+                    "problem": f"MATH {i}?",
+                    "solution": "",
+                    "answer": str(i),
+                    "subject": "Algebra",
+                    "level": 1 + i % 5,
+                    "unique_id": f"test/{i}.json",
+                }
                 for i in range(500)
-            ]  # fmt: skip
+            ]
 
 
 def write(table: pd.DataFrame, path: Path) -> None:
@@ -92,14 +109,18 @@ def test_a_benchmark_comes_from_its_dataset(name: str, home: Path) -> None:
     cached(home, [name])
     problems = load(name, task(name))
     assert len(problems) == task(name).count
-    assert all(problem.question.startswith(name[:3].upper()) or name == "gpqa_diamond" for problem in problems)
+    assert all(
+        problem.question.startswith(name[:3].upper()) or name == "gpqa_diamond" for problem in problems
+    )
     source = task(name).public
     assert source is not None
     assert len(source.revision or "") == 40, "a commit, which never changes"
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_the_same_problems_have_the_same_fingerprints_from_a_file_and_from_the_hub(name: str, home: Path) -> None:
+def test_the_same_problems_have_the_same_fingerprints_from_a_file_and_from_the_hub(
+    name: str, home: Path
+) -> None:
     def fingerprints() -> list[str]:
         config = composed(f"benchmark={name}")
         return [a.fingerprint for step in make_plan(config, Checksums(home)) for a in step.artifacts]
@@ -118,7 +139,9 @@ def test_a_file_that_is_here_comes_first_and_a_path_that_was_typed_is_meant(home
     cached(home, ["aime24"])
     write(pd.DataFrame([{**row, "answer": "7"} for row in rows("aime24")]), Path("data/aime24.jsonl"))
     assert {problem.answer for problem in load("aime24", task("aime24"))} == {"7"}
-    typed = composed("benchmark=aime24", "benchmark.tasks.aime24.path=data/typo.jsonl").benchmark.tasks["aime24"]
+    typed = composed("benchmark=aime24", "benchmark.tasks.aime24.path=data/typo.jsonl").benchmark.tasks[
+        "aime24"
+    ]
     with pytest.raises(LarkError, match=r"path=data/typo\.jsonl: there is no such file"):
         load("aime24", typed)
 
@@ -146,7 +169,9 @@ def test_without_a_network_a_missing_benchmark_is_a_sentence(home: Path) -> None
     )
     assert "the same command with stages=[fetch] downloads all inputs" in said
     assert "benchmark.skip=[amc] continues without it." in said
-    fetched_plan(composed("student=qwen7b", "stages=[select]"), Checksums(home), elsewhere=True)  # needs no benchmark
+    fetched_plan(
+        composed("student=qwen7b", "stages=[select]"), Checksums(home), elsewhere=True
+    )  # needs no benchmark
 
 
 def test_skipped_benchmarks_are_left_out(home: Path) -> None:
@@ -172,8 +197,13 @@ def program(work: Path, *arguments: str, **env: str) -> tuple[int, str]:
     visible = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run(
         [sys.executable, str(ROOT / "run.py"), *arguments],
-        cwd=work, env={**visible, **machine, **env}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-    )  # fmt: skip
+        cwd=work,
+        env={**visible, **machine, **env},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
     return done.returncode, done.stdout
 
 
@@ -182,9 +212,13 @@ def test_the_papers_sentence_alone_ends_with_a_plan(tmp_path: Path) -> None:
     cached(home)
     published(in_cache(home, "datasets", "Umean/RSR_data", None))
     student = in_cache(home, "models", "Qwen/Qwen2.5-7B", None)
-    architecture = next(path for path in ARCHITECTURES.glob("*.json") if '"Qwen/Qwen2.5-7B"' in path.read_text())
+    architecture = next(
+        path for path in ARCHITECTURES.glob("*.json") if '"Qwen/Qwen2.5-7B"' in path.read_text()
+    )
     shutil.copy(architecture, student / "config.json")
-    code, output = program(tmp_path / "work", *SENTENCE, "dry_run=true", HF_HOME=str(home), HF_HUB_OFFLINE="1")
+    code, output = program(
+        tmp_path / "work", *SENTENCE, "dry_run=true", HF_HOME=str(home), HF_HUB_OFFLINE="1"
+    )
     assert code == 0, output
     assert "checkpoint/qwen7b-lark-B3-" in output
     assert "hardware  8 GPUs (cuda)" in output
@@ -198,9 +232,14 @@ def test_a_gated_dataset_is_a_sentence_that_says_how_to_log_in(tmp_path: Path) -
         assert source is not None
         publish(name, served / source.dataset)
     with serving(served, "Idavidrein/gpqa") as env:
-        code, output = program(tmp_path / "work", *SENTENCE, "dry_run=true", HF_HOME=str(tmp_path / "hf"), **env)
+        code, output = program(
+            tmp_path / "work", *SENTENCE, "dry_run=true", HF_HOME=str(tmp_path / "hf"), **env
+        )
         assert code == 1
-        assert "error: benchmark gpqa_diamond: its dataset Idavidrein/gpqa is gated. Accept its conditions" in output
+        assert (
+            "error: benchmark gpqa_diamond: its dataset Idavidrein/gpqa is gated. Accept its conditions"
+            in output
+        )
         assert "log in with `hf auth login`" in output
         skipped = [*SENTENCE, "dry_run=true", "benchmark.skip=[gpqa_diamond]"]
         code, output = program(tmp_path / "work", *skipped, HF_HOME=str(tmp_path / "hf"), **env)
@@ -251,7 +290,10 @@ def test_a_part_of_an_input_in_the_cache_does_not_count_as_fetched(missing: str,
     unreachable = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
     code, output = program(tmp_path / "work", *run, HF_HOME=str(home), **unreachable)
     assert code == 1
-    assert f"error: {missing}: the {'model' if 'student' in missing else 'dataset'} cannot be downloaded" in output
+    assert (
+        f"error: {missing}: the {'model' if 'student' in missing else 'dataset'} cannot be downloaded"
+        in output
+    )
 
 
 def test_fetching_is_not_mixed_with_other_stages() -> None:

@@ -1,4 +1,6 @@
-"""Runs of a comparison with accuracies of our choice, made without a model: grades and losses as an evaluation leaves them."""
+"""Runs of a comparison with accuracies of our choice, made without a model: grades and losses as an
+evaluation leaves them.
+"""
 
 import json
 from collections.abc import Callable
@@ -18,10 +20,14 @@ Ability = Callable[[Trial], float]
 def build(sweep: Sweep, trial: Trial, ability: Ability, steps: int = 100) -> None:
     """Finish all artifacts of a run. `steps`: of training."""
     for step in trial.steps:
-        sweep.store.ensure(step.artifacts, lambda folders, step=step: _write(sweep, trial, step, folders, ability, steps))  # type: ignore[misc]
+        sweep.store.ensure(
+            step.artifacts, lambda folders, step=step: _write(sweep, trial, step, folders, ability, steps)
+        )  # type: ignore[misc]
 
 
-def _write(sweep: Sweep, trial: Trial, step: Step, folders: list[Path], ability: Ability, steps: int) -> list[dict[str, int]]:
+def _write(
+    sweep: Sweep, trial: Trial, step: Step, folders: list[Path], ability: Ability, steps: int
+) -> list[dict[str, int]]:
     by_folder = {sweep.store.path(artifact): artifact for artifact in step.artifacts}
     for folder in folders:
         _write_one(trial, by_folder[folder], folder, ability(trial) if step.model != "base" else -2.0)
@@ -43,7 +49,10 @@ def _write_one(trial: Trial, artifact: Artifact, folder: Path, ability: float) -
         (folder / "grades.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (folder / "metrics.json").write_text("{}")
     elif artifact.kind.name == "checkpoint":
-        measured = [json.loads(line) for line in Path(str(trial.config.training.held_out.path)).read_text().splitlines()]
+        measured = [
+            json.loads(line)
+            for line in Path(str(trial.config.training.held_out.path)).read_text().splitlines()
+        ]
         names = [f"{row['question_id']}/{row['candidate_id']}" for row in measured]
         lines = [{"trajectory": name, "loss": 2.0 - 0.3 * ability + rng.normal(0, 0.05)} for name in names]
         (folder / "held_out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,9 +1,10 @@
-"""Tournaments between simulated entrants whose true accuracies are known: how often are intervals and verdicts right?
+"""Tournaments between simulated entrants whose true accuracies are known: how often are intervals and
+verdicts right?
 
 Run as: python -m tests.experiments.simulated [repetitions]     prints coverage and error rates (4,000: about ten minutes)
 
-An answer is right with probability sigmoid(μ_m + difficulty of the problem + its difficulty for the entrant + effect of the
-training seed). Nothing in `experiments.harness.paired` assumes this form.
+An answer is right with probability sigmoid(μ_m + difficulty of the problem + its difficulty for the entrant
++ effect of the training seed). Nothing in `experiments.harness.paired` assumes this form.
 """
 
 import logging
@@ -55,7 +56,11 @@ class World:
     def answers(self, rng: np.random.Generator) -> Callable[[str, int, int], Floats]:
         """A function that trains an entrant with more seeds and returns its results [S, P]."""
         size = (len(self.abilities), self.problems)
-        logits = np.array(self.abilities)[:, None] + rng.normal(0, DIFFICULTY, self.problems) + rng.normal(0, TASTE, size)
+        logits = (
+            np.array(self.abilities)[:, None]
+            + rng.normal(0, DIFFICULTY, self.problems)
+            + rng.normal(0, TASTE, size)
+        )
 
         def run(name: str, first: int, last: int) -> Floats:
             effects = rng.normal(0, self.effects[int(name)], (last - first, 1))
@@ -66,14 +71,18 @@ class World:
 
 
 def coverage(world: World, seeds: int, repetitions: int, resamples: int = 1000) -> tuple[float, float]:
-    """Share of 95% intervals that contain the true difference; share of repetitions with a false verdict on any pair."""
+    """Share of 95% intervals that contain the true difference; share of repetitions with a false verdict on
+    any pair.
+    """
     first, second = np.triu_indices(len(world.abilities), 1)
     true = world.accuracies[first] - world.accuracies[second]
     better = np.array(world.abilities)[:, None] > np.array(world.abilities)
     rng, inside, wrong = np.random.default_rng(1), 0.0, 0
     for repetition in range(repetitions):
         run = world.answers(rng)
-        found = compare({name: run(name, 0, seeds) for name in world.names}, resamples=resamples, seed=repetition % 4)
+        found = compare(
+            {name: run(name, 0, seeds) for name in world.names}, resamples=resamples, seed=repetition % 4
+        )
         inside += np.mean((found.low[first, second] <= true) & (true <= found.high[first, second]))
         wrong += bool((found.real & ~better).any())
     return inside / repetitions, wrong / repetitions
@@ -97,7 +106,8 @@ def outcomes(world: World, design: Design, repetitions: int, resamples: int = 10
     better = np.array(world.abilities)[:, None] > np.array(world.abilities)
     rng, best = np.random.default_rng(2), world.names[int(np.argmax(world.abilities))]
     last: list[Round] = [
-        tournament(world.names, design, world.answers(rng), resamples=resamples)[-1] for _ in range(repetitions)
+        tournament(world.names, design, world.answers(rng), resamples=resamples)[-1]
+        for _ in range(repetitions)
     ]
     return Rates(
         float(np.mean([(end.real & ~better).any() for end in last])),
@@ -119,13 +129,25 @@ def main(arguments: Sequence[str]) -> None:
     for seeds in (2, 3, 5):
         for effect in (0.1, 0.2):
             inside, wrong = coverage(World(tied, effect, uneven=2.0), seeds, repetitions)
-            log.info("all equal, every second twice as unstable, %d seeds, seed effects %.1f and %.1f: coverage %.3f, "
-                     "false verdicts %.3f", seeds, effect, 2 * effect, inside, wrong)  # fmt: skip
+            log.info(
+                "all equal, every second twice as unstable, %d seeds, seed effects %.1f and %.1f: coverage %.3f, "
+                "false verdicts %.3f",
+                seeds,
+                effect,
+                2 * effect,
+                inside,
+                wrong,
+            )
     for abilities in (tied, ladder, (1.5, *tied[1:]), (0.8, 0.8, *tied[2:])):
         for design in (Design((2, 4, 8)), Design((2, 3)), Design((3,), halve=False)):
             for effect in (0.2, 0.4):
-                log.info("abilities %s, %s, seed effect %.1f: %s",
-                         abilities, design, effect, outcomes(World(abilities, effect), design, repetitions))  # fmt: skip
+                log.info(
+                    "abilities %s, %s, seed effect %.1f: %s",
+                    abilities,
+                    design,
+                    effect,
+                    outcomes(World(abilities, effect), design, repetitions),
+                )
 
 
 if __name__ == "__main__":

@@ -8,12 +8,23 @@ from experiments.submission.record import Submission
 from experiments.submission.status import describe, situations, timeline
 from tests.conftest import ROOT
 
-ARGUMENTS = ["table1", "method=lark,grape", "budget=1", "stages=[select]", "pool.questions=3", "tracking=none"]
+ARGUMENTS = [
+    "table1",
+    "method=lark,grape",
+    "budget=1",
+    "stages=[select]",
+    "pool.questions=3",
+    "tracking=none",
+]
 
 
 def experiments(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "experiments", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "experiments", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -44,10 +55,14 @@ def check_shared(submission: Submission, title: str) -> None:
     found = {s.step.name: s for s in situations(submission)}
     (shared,) = [s for s in found.values() if s.step.title == title]
     assert shared.step.trials == (0, 1)
-    assert all(len([e for e in submission.events(s.step) if not e.error and e.ended]) == 1 for s in found.values())
+    assert all(
+        len([e for e in submission.events(s.step) if not e.error and e.ended]) == 1 for s in found.values()
+    )
     for s in found.values():
         for name in s.step.after:
             assert s.started is not None and found[name].ended is not None and found[name].ended <= s.started
-    logs = "".join(file.read_text() for file in (submission.folder / "logs").iterdir() if file.suffix != ".pkl")
+    logs = "".join(
+        file.read_text() for file in (submission.folder / "logs").iterdir() if file.suffix != ".pkl"
+    )
     assert "waiting for another run" not in logs  # no step held its cores while another made what it needs
     assert shared.step.name in timeline(submission)

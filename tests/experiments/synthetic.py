@@ -1,4 +1,6 @@
-"""Artifacts as a finished sweep leaves them, made without a model: what renderers read, with numbers of our choice."""
+"""Artifacts as a finished sweep leaves them, made without a model: what renderers read, with numbers of our
+choice.
+"""
 
 import hashlib
 import json
@@ -56,7 +58,9 @@ def _write(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None
         hit = to_damage(read(pool), pool) if pool.noise_share else set()
         pools.write(noisy(read(pool), pool, hit), folder / pools.FILE, pool)
     elif artifact.kind.name == "lengths":
-        _candidates(sweep, trial).assign(n_prompt=10, n_tokens=20, truncated=False).to_parquet(folder / "lengths.parquet")
+        _candidates(sweep, trial).assign(n_prompt=10, n_tokens=20, truncated=False).to_parquet(
+            folder / "lengths.parquet"
+        )
     elif artifact.kind.name == "scores":
         _statistics(_candidates(sweep, trial)).to_parquet(folder / "scores.parquet")
     elif artifact.kind.name == "tokens":
@@ -108,7 +112,9 @@ def _teacher_gradients(sweep: Sweep, trial: Trial) -> pd.DataFrame:
     assert folder is not None
     table = pd.read_parquet(folder / pools.FILE, columns=[*KEY, "teacher"])
     vectors = np.random.default_rng(0).normal(size=(len(table), 16)).astype(np.float16)
-    return table.assign(n_tokens=20, gradient_norm=1.0 + np.arange(len(table)) % 5, feature=[row.tobytes() for row in vectors])
+    return table.assign(
+        n_tokens=20, gradient_norm=1.0 + np.arange(len(table)) % 5, feature=[row.tobytes() for row in vectors]
+    )
 
 
 def _tokens(table: pd.DataFrame) -> list[TrajectoryTokens]:
@@ -124,17 +130,26 @@ def _tokens(table: pd.DataFrame) -> list[TrajectoryTokens]:
 
 
 def _select(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None:
-    """LARK's own rule where it is LARK's; for methods that need more than is made here, the first of each question."""
+    """LARK's own rule where it is LARK's; for methods that need more than is made here, the first of each
+    question.
+    """
     inputs = {name: sweep.store.path(source) for name, source in artifact.inputs.items()}
     if {"scores", "lengths"} <= set(inputs):
         outputs = {artifact.kind.name: folder}
-        selecting.write_selection(Job("select", folder, outputs, inputs, "", trial.config, Machine("cpu", 1, 1, 1)))
+        selecting.write_selection(
+            Job("select", folder, outputs, inputs, "", trial.config, Machine("cpu", 1, 1, 1))
+        )
         return
     chosen = (
-        _candidates(sweep, trial).groupby("question_id").head(trial.config.budget.size).assign(teacher="someone", score=1.0)
+        _candidates(sweep, trial)
+        .groupby("question_id")
+        .head(trial.config.budget.size)
+        .assign(teacher="someone", score=1.0)
     )
     share = 1.0 / trial.config.budget.size
-    chosen = chosen.assign(rank=chosen.groupby("question_id").cumcount() + 1, weight=share, threshold=0.5, tau=0.1)
+    chosen = chosen.assign(
+        rank=chosen.groupby("question_id").cumcount() + 1, weight=share, threshold=0.5, tau=0.1
+    )
     chosen.to_parquet(folder / "selection.parquet")
 
 

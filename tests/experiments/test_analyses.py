@@ -12,12 +12,24 @@ from experiments import contamination, kappa, landscape, surrogate, theory
 from experiments.harness import report
 from experiments.harness.sweep import Sweep, compose_sweep
 from lark.analysis.contamination import CLOSEST, TABLE, summary
-from lark.analysis.kinds import CONTAMINATION_TABLE, ESTIMATES_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE
+from lark.analysis.kinds import (
+    CONTAMINATION_TABLE,
+    ESTIMATES_TABLE,
+    GRADIENTS_TABLE,
+    JACOBIANS_TABLE,
+    KAPPA_TABLE,
+)
 from lark.store.store import Kind
 from tests.analysis.questions import made_up
 from tests.experiments.test_rendering import check_latex
 
-MODULES = {"surrogate": surrogate, "landscape": landscape, "theory": theory, "kappa": kappa, "contamination": contamination}
+MODULES = {
+    "surrogate": surrogate,
+    "landscape": landscape,
+    "theory": theory,
+    "kappa": kappa,
+    "contamination": contamination,
+}
 QUESTIONS = [made_up(seed, K=7) for seed in range(5)]
 
 
@@ -53,7 +65,9 @@ def estimates(folder: Path, _: int) -> None:
 
 def jacobians(folder: Path, _: int) -> None:
     ids = QUESTIONS[0].table["candidate_id"]
-    table = pd.DataFrame({"question_id": "q0", "candidate_id": ids, "jacobian": 1e4, "iterations": 5, "change": 0.001})
+    table = pd.DataFrame(
+        {"question_id": "q0", "candidate_id": ids, "jacobian": 1e4, "iterations": 5, "change": 0.001}
+    )
     table.assign(head_norm=10.0).to_parquet(folder / JACOBIANS_TABLE.file)
 
 
@@ -66,10 +80,16 @@ def rates(folder: Path, budget: int) -> None:
 def audit(folder: Path, _: int) -> None:
     table = pd.DataFrame(
         {
-            "benchmark": ["AIME", "MATH-500"], "level": pd.array([None, 2], dtype="Int64"), "problem_id": ["1", "2"],
-            "similarity": [0.1, 0.9], "exact": False, "question_id": "7", "problem": "Is $x^2 | 1$?", "question": r"Is \frac12?",
+            "benchmark": ["AIME", "MATH-500"],
+            "level": pd.array([None, 2], dtype="Int64"),
+            "problem_id": ["1", "2"],
+            "similarity": [0.1, 0.9],
+            "exact": False,
+            "question_id": "7",
+            "problem": "Is $x^2 | 1$?",
+            "question": r"Is \frac12?",
         }
-    )  # fmt: skip
+    )
     table.to_parquet(folder / CLOSEST)
     summary(table).to_parquet(folder / TABLE)
 
@@ -106,8 +126,9 @@ def test_reports_are_written_from_nothing_and_from_everything(name: str, tmp_pat
 
 
 def test_surrogate_landscape_and_theory_share_their_gradients(tmp_path: Path) -> None:
-    (one, two, three) = (
-        sweep_of(name, tmp_path).trials[0].artifact(GRADIENTS_TABLE) for name in ("surrogate", "landscape", "theory")
+    one, two, three = (
+        sweep_of(name, tmp_path).trials[0].artifact(GRADIENTS_TABLE)
+        for name in ("surrogate", "landscape", "theory")
     )
     assert one is not None
     assert one == two == three
@@ -132,8 +153,15 @@ def test_scores_from_sketches_stand_beside_the_surrogate(tmp_path: Path) -> None
     assert cells["Recall@3"][1:3] == ["–", "1.000"]
     assert cells["share of the attainable g* in the top three"][2] == "1.000"
     assert cells["mean cosine of two trajectories' gradients"][2] == "–"
-    expected = np.mean([np.sort(q.exact[np.argsort(-q.surrogate)[:3]]).sum() / np.sort(q.exact)[-3:].sum() for q in QUESTIONS])
-    assert float(cells["share of the attainable g* in the top three"][0].replace("−", "-")) == pytest.approx(expected, abs=6e-4)
+    expected = np.mean(
+        [
+            np.sort(q.exact[np.argsort(-q.surrogate)[:3]]).sum() / np.sort(q.exact)[-3:].sum()
+            for q in QUESTIONS
+        ]
+    )
+    assert float(cells["share of the attainable g* in the top three"][0].replace("−", "-")) == pytest.approx(
+        expected, abs=6e-4
+    )
 
 
 def test_at_the_papers_scale_the_differences_stand_there_too(tmp_path: Path) -> None:
@@ -143,7 +171,10 @@ def test_at_the_papers_scale_the_differences_stand_there_too(tmp_path: Path) -> 
     assert float(difference) == pytest.approx(float(ours) - float(printed), abs=1.1e-3)
     drawn = kappa.render(replace(finished("kappa", tmp_path), scale="paper", overrides=()))
     assert drawn.tables[0].header[-1] == "difference"
-    assert [row[-1].text for row in drawn.tables[0].rows][:2] == ["−0.029", "+0.735"]  # from 0.279, and from the range's end
+    assert [row[-1].text for row in drawn.tables[0].rows][:2] == [
+        "−0.029",
+        "+0.735",
+    ]  # from 0.279, and from the range's end
 
 
 def test_the_question_that_is_drawn_is_the_median_one(tmp_path: Path) -> None:
@@ -153,7 +184,9 @@ def test_the_question_that_is_drawn_is_the_median_one(tmp_path: Path) -> None:
     assert means[chosen] == pytest.approx(np.median(means))
     pairs = [made_up(seed, K=2) for seed in range(100, 109)]
     more = pd.concat([gains, *(landscape.path_gains(pair) for pair in pairs)])
-    assert landscape.representative([*pairs, *QUESTIONS], more).question_id == chosen, "two candidates span no plane"
+    assert landscape.representative([*pairs, *QUESTIONS], more).question_id == chosen, (
+        "two candidates span no plane"
+    )
 
 
 def test_kappa_is_the_least_ratio_to_the_start_of_each_budget(tmp_path: Path) -> None:
@@ -164,8 +197,12 @@ def test_kappa_is_the_least_ratio_to_the_start_of_each_budget(tmp_path: Path) ->
     assert rows[4][:3] == ["20", "1", "0"]
 
 
-def test_kappa_compares_the_fall_of_the_loss_with_the_decay_identity_and_proposition_1(tmp_path: Path) -> None:
-    """A run that follows gradient flow, L = exp(-∫ρ ds): the identity is an equality, and Proposition 1 holds throughout."""
+def test_kappa_compares_the_fall_of_the_loss_with_the_decay_identity_and_proposition_1(
+    tmp_path: Path,
+) -> None:
+    """A run that follows gradient flow, L = exp(-∫ρ ds): the identity is an equality, and Proposition 1
+    holds throughout.
+    """
     time = np.linspace(0, 0.5, 6)
     rate = 4.0 - 2.0 * time
     loss = 3.0 * np.exp(-(4.0 * time - time**2))
@@ -186,7 +223,9 @@ def test_kappa_compares_the_fall_of_the_loss_with_the_decay_identity_and_proposi
 def test_contamination_counts_and_pairs_survive_every_format(tmp_path: Path) -> None:
     sweep = finished("contamination", tmp_path)
     report.write(sweep, contamination.render(sweep))
-    markdown, latex = ((tmp_path / "report" / f"contamination.{suffix}").read_text() for suffix in ("md", "tex"))
+    markdown, latex = (
+        (tmp_path / "report" / f"contamination.{suffix}").read_text() for suffix in ("md", "tex")
+    )
     assert "| MATH-L2 | 1 | 0 | 1 | 1 | 1 |" in markdown
     assert r"Is $x^2 \| 1$?" in markdown
     assert r"\textbackslash{}frac12" in latex

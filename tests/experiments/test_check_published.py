@@ -1,4 +1,6 @@
-"""RSR's published selection: the choice of its file, matching its trajectories, and the errors if a file is missing."""
+"""RSR's published selection: the choice of its file, matching its trajectories, and the errors if a file is
+missing.
+"""
 
 import json
 from pathlib import Path
@@ -19,7 +21,10 @@ QUESTIONS = 4
 
 def messages(question: int, response: str) -> list[dict[str, str]]:
     return [
-        {"role": "system", "content": "Please reason step by step, and put your final answer within \\boxed{}."},
+        {
+            "role": "system",
+            "content": "Please reason step by step, and put your final answer within \\boxed{}.",
+        },
         {"role": "user", "content": f"What is {question} + 1?"},
         {"role": "assistant", "content": response},
     ]
@@ -36,7 +41,9 @@ def pool(tmp_path: Path) -> Path:
     for teacher in TEACHERS:
         (folder / teacher).mkdir(parents=True)
         for rollout in (1, 2):
-            rows = [{"messages": messages(n, response_of(n, f"{teacher}.{rollout}"))} for n in range(QUESTIONS)]
+            rows = [
+                {"messages": messages(n, response_of(n, f"{teacher}.{rollout}"))} for n in range(QUESTIONS)
+            ]
             (folder / teacher / f"short-sys_5k_gen{rollout}.json").write_text(json.dumps(rows))
     return folder
 
@@ -72,7 +79,11 @@ def test_published_trajectories_are_compared_with_ours_question_by_question(pool
     ours = [lowest.get_group(f"{n:05d}")["candidate_id"].iloc[0] for n in range(QUESTIONS)]
     other_rollout = ours[1][:-1] + ("1" if ours[1].endswith("2") else "2")
     other_teacher = next(teacher for teacher in TEACHERS if not ours[2].startswith(teacher)) + ".1"
-    publish(pool, "qwen2.5-7b/short-sys_5k.json", [ours[0], other_rollout, other_teacher, "a teacher that is not in the pool"])
+    publish(
+        pool,
+        "qwen2.5-7b/short-sys_5k.json",
+        [ours[0], other_rollout, other_teacher, "a teacher that is not in the pool"],
+    )
     drawn = check_published.render(sweep)
     assert drawn.data["outcome"].tolist() == list(check_published.OUTCOMES)
     assert drawn.data["theirs"].tolist()[:3] == [ours[0], other_rollout, other_teacher]
@@ -106,7 +117,9 @@ def test_without_a_published_selection_the_check_says_so_before_anything_is_scor
     assert said in str(error.value)
 
 
-def test_a_dataset_that_cannot_be_downloaded_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_dataset_that_cannot_be_downloaded_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     sweep = sweep_of(tmp_path / "RSR_data", "pool.path=Umean/RSR_data_that_is_not_there")

@@ -1,4 +1,6 @@
-"""A comparison of methods: planted winners and ties are called what they are, it fits its budget, resumes and refuses politely."""
+"""A comparison of methods: planted winners and ties are called what they are, it fits its budget, resumes
+and refuses politely.
+"""
 
 import json
 import re
@@ -28,12 +30,21 @@ METHODS = ("lark", "random", "grape", "rsr")
 
 
 def sweep_of(outputs: Path, *arguments: str) -> Sweep:
-    given = [f"method={','.join(METHODS)}", "compare.questions=20", "tracking=none", f"outputs={outputs}", *arguments]
+    given = [
+        f"method={','.join(METHODS)}",
+        "compare.questions=20",
+        "tracking=none",
+        f"outputs={outputs}",
+        *arguments,
+    ]
     return compose_sweep("compare", given)
 
 
 def played(
-    sweep: Sweep, ability: Ability, most: int | None = None, builder: Callable[[Sweep, Trial, Ability], None] = build
+    sweep: Sweep,
+    ability: Ability,
+    most: int | None = None,
+    builder: Callable[[Sweep, Trial, Ability], None] = build,
 ) -> Game:
     """A comparison with planted results. `most`: it is killed after this many runs."""
     contest = contest_of(sweep)
@@ -56,7 +67,9 @@ def test_a_planted_winner_is_named_with_its_lead_its_cost_and_the_full_run(tmp_p
     sweep = sweep_of(tmp_path, "weighting=uniform")
     game = played(sweep, lambda trial: 3.0 if trial.config.method.name == "rsr" else -2.0)
     said = verdict.sentence(game)
-    assert re.match(r"RSR min \(\d+\.\d%\) is the best by Acc@5: its lead over every other entrant is real, by \+\d", said)
+    assert re.match(
+        r"RSR min \(\d+\.\d%\) is the best by Acc@5: its lead over every other entrant is real, by \+\d", said
+    )
     assert "training runs and their evaluation" in said
     typed = f"outputs={tmp_path} weighting=uniform student=demo method=rsr budget.size=3"
     assert verdict.next_command(game) == f"python run.py {typed}"
@@ -68,7 +81,9 @@ def test_a_planted_winner_is_named_with_its_lead_its_cost_and_the_full_run(tmp_p
     text = (tmp_path / "report" / "compare.md").read_text()
     assert said in text and "the demo's numbers" in text and "not finished" not in text
     rows = {row[1].text: [cell.text for cell in row] for row in drawn.tables[0].rows}
-    assert rows["RSR min"][-2] == "best" and {rows[name][-2] for name in ("LARK", "Random", "GRAPE max")} == {"really behind"}
+    assert rows["RSR min"][-2] == "best" and {rows[name][-2] for name in ("LARK", "Random", "GRAPE max")} == {
+        "really behind"
+    }
     assert "Base model" in rows
     assert set(drawn.data.query("row == 'pair' and real")["entrant"]) == {"RSR min"}
     assert "Kendall's τ" in text
@@ -103,14 +118,19 @@ def test_without_a_solved_problem_nobody_leads_and_the_sentence_says_why(tmp_pat
 
 def test_entrants_with_the_same_selection_are_named(tmp_path: Path) -> None:
     drawn = compare.render(played(sweep_of(tmp_path), lambda trial: 0.0).contest.sweep)
-    assert any("LARK and Random and GRAPE max and RSR min selected the same texts" in note for note in drawn.notes), drawn.notes
+    assert any(
+        "LARK and Random and GRAPE max and RSR min selected the same texts" in note for note in drawn.notes
+    ), drawn.notes
 
 
 @pytest.mark.parametrize(
     ("typed", "why"),
     [
         (["method=shortest,shortest"], r"Shortest \(1\) and Shortest \(2\) are the same entrant"),
-        (["method=random", "method.seed=1,2"], "are the same entrant: leave one out. Seeds are set by the comparison"),
+        (
+            ["method=random", "method.seed=1,2"],
+            "are the same entrant: leave one out. Seeds are set by the comparison",
+        ),
         (["training.seed=5"], "training.seed has no effect on a comparison"),
         (["stages=[select]"], "stages has no effect on a comparison"),
     ],
@@ -133,9 +153,19 @@ def test_a_dry_run_trains_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert "Comparing LARK, Random" in caplog.text and not list(tmp_path.glob("checkpoint/*"))
 
 
-def test_a_question_with_several_ids_is_held_out_once_and_a_benchmark_has_several_problems(tmp_path: Path) -> None:
-    rows = [{"question_id": f"q{n}{copy}", "question": f"What is {n} + 1?", "response": f"\\boxed{{{n + 1}}}", "answer": str(n + 1)}
-            for n in range(10) for copy in "ab"]  # fmt: skip
+def test_a_question_with_several_ids_is_held_out_once_and_a_benchmark_has_several_problems(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {
+            "question_id": f"q{n}{copy}",
+            "question": f"What is {n} + 1?",
+            "response": f"\\boxed{{{n + 1}}}",
+            "answer": str(n + 1),
+        }
+        for n in range(10)
+        for copy in "ab"
+    ]
     path = tmp_path / "pool.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     own = ["pool=files", f"pool.path={path}"]
@@ -143,9 +173,14 @@ def test_a_question_with_several_ids_is_held_out_once_and_a_benchmark_has_severa
     assert len(split.held_out) == 8 == len({id_[:-1] for id_ in split.held_out})
     one = tmp_path / "one.jsonl"
     one.write_text('{"problem": "What is 1 + 1?", "answer": "2"}\n')
-    task = ["benchmark=demo_words", f"benchmark.tasks.demo_words.path={one}", "benchmark.tasks.demo_words.question_field=problem",
-            "benchmark.tasks.demo_words.level_field=null", "benchmark.tasks.demo_words.id_field=null",
-            "benchmark.tasks.demo_words.count=null"]  # fmt: skip
+    task = [
+        "benchmark=demo_words",
+        f"benchmark.tasks.demo_words.path={one}",
+        "benchmark.tasks.demo_words.question_field=problem",
+        "benchmark.tasks.demo_words.level_field=null",
+        "benchmark.tasks.demo_words.id_field=null",
+        "benchmark.tasks.demo_words.count=null",
+    ]
     with pytest.raises(LarkError, match="The benchmark has 1 problem: a comparison needs at least 2"):
         contest_of(sweep_of(tmp_path, *own, *task)).prepare()
 
@@ -164,7 +199,9 @@ def test_a_killed_comparison_resumes_with_the_same_schedule_and_reports_what_the
     assert after is not None and verdict.sentence(after) == verdict.sentence(whole)
 
 
-def test_an_entrant_that_fails_in_a_later_round_keeps_its_earlier_runs_and_the_report_is_written(tmp_path: Path) -> None:
+def test_an_entrant_that_fails_in_a_later_round_keeps_its_earlier_runs_and_the_report_is_written(
+    tmp_path: Path,
+) -> None:
     sweep = sweep_of(tmp_path)
     whole = played(sweep, lambda trial: 0.0)
     leader = whole.rounds[-1].leader
@@ -184,9 +221,15 @@ def test_the_criterion_may_be_the_loss_which_needs_no_answers_and_no_generation(
     game = played(sweep, lambda trial: 1.0 if trial.config.method.name == "lark" else 0.0)
     assert game.rounds[-1].leader == "LARK" and not game.rounds[-1].tied
     assert re.match(
-        r"LARK \(1\.\d+\) is the best by loss .* by −0\.\d+ nats per token, 95% interval −0\.", verdict.sentence(game)
+        r"LARK \(1\.\d+\) is the best by loss .* by −0\.\d+ nats per token, 95% interval −0\.",
+        verdict.sentence(game),
     )
-    assert {step.stage for trial in game.trials["LARK"] for step in trial.steps} == {"pool", "score", "select", "train"}
+    assert {step.stage for trial in game.trials["LARK"] for step in trial.steps} == {
+        "pool",
+        "score",
+        "select",
+        "train",
+    }
 
 
 def test_losses_are_grouped_by_question_whatever_ids_contain(tmp_path: Path) -> None:
@@ -198,7 +241,9 @@ def test_losses_are_grouped_by_question_whatever_ids_contain(tmp_path: Path) -> 
         for k in range(2)
     ]
     pool.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    sweep = sweep_of(tmp_path / "outputs", "pool=files", f"pool.path={pool}", "compare.criterion=loss", "compare.seeds=[1]")
+    sweep = sweep_of(
+        tmp_path / "outputs", "pool=files", f"pool.path={pool}", "compare.criterion=loss", "compare.seeds=[1]"
+    )
     game = played(sweep, lambda trial: 0.0)
     assert game.tables["LARK"].shape == (1, 3), "three questions are held out"
 
@@ -227,14 +272,20 @@ def test_without_correct_held_out_trajectories_their_loss_is_not_measured(
 ) -> None:
     pool = tmp_path / "pool.jsonl"
     row = {"response": "so \\boxed{4}", "answer": "3"}
-    rows = [{**row, "question": f"{q}?", "question_id": f"q{q}", "candidate_id": str(k)} for q in range(9) for k in range(2)]
+    rows = [
+        {**row, "question": f"{q}?", "question_id": f"q{q}", "candidate_id": str(k)}
+        for q in range(9)
+        for k in range(2)
+    ]
     pool.write_text("".join(json.dumps(one) + "\n" for one in rows))
     files = ("pool=files", f"pool.path={pool}")
     contest = contest_of(sweep_of(tmp_path / "outputs", *files))
     contest.prepare()
     assert "No trajectory of a held-out question is correct, so their loss is not measured" in caplog.text
     assert contest.run(contest.entrants[0], 1).config.training.held_out.path is None
-    with pytest.raises(LarkError, match=r"compare\.criterion=loss has nothing to measure: compare by accuracy"):
+    with pytest.raises(
+        LarkError, match=r"compare\.criterion=loss has nothing to measure: compare by accuracy"
+    ):
         contest_of(sweep_of(tmp_path / "outputs", *files, "compare.criterion=loss")).prepare()
 
 
@@ -244,15 +295,24 @@ def test_a_comparison_of_untrained_students_says_that_training_had_no_effect(tmp
 
     game = played(sweep_of(tmp_path), lambda trial: 0.0, builder=planted)
     assert game.contest.config.training.warmup > 0
-    assert "Training had no effect on GRAPE max, LARK, RSR min, Random: with warm-up, a single step" in verdict.sentence(game)
+    assert (
+        "Training had no effect on GRAPE max, LARK, RSR min, Random: with warm-up, a single step"
+        in verdict.sentence(game)
+    )
 
 
 def test_budgets_and_anything_else_can_be_swept_over_and_methods_can_enter_reversed(tmp_path: Path) -> None:
-    swept = sweep_of(tmp_path, "method=lark,random", "budget=1,3", "training.objective=nll,dft", "compare.reverse=[lark]")
+    swept = sweep_of(
+        tmp_path, "method=lark,random", "budget=1,3", "training.objective=nll,dft", "compare.reverse=[lark]"
+    )
     names = [entrant.name for entrant in contest_of(swept).entrants]
     assert len(names) == len(set(names)) == 12
     assert {"LARK B=1 objective=nll", "LARK (reversed) B=3 objective=dft"} <= set(names)
-    (last,) = [entrant for entrant in contest_of(swept).entrants if entrant.name == "LARK (reversed) B=3 objective=dft"]
+    (last,) = [
+        entrant
+        for entrant in contest_of(swept).entrants
+        if entrant.name == "LARK (reversed) B=3 objective=dft"
+    ]
     assert (
         contest_of(swept)
         .command(last)
@@ -269,7 +329,13 @@ def test_seeds_are_those_of_training_and_of_methods_that_draw(tmp_path: Path) ->
     kinds = {"selection": 2, "scores": 1, "pool": 1}
     for entrant, selections in ((lark, 1), (random, 2)):
         found = [
-            {a.folder for s in contest.run(entrant, n).plan for a in s.artifacts if a.kind.name == "selection"} for n in (1, 2)
+            {
+                a.folder
+                for s in contest.run(entrant, n).plan
+                for a in s.artifacts
+                if a.kind.name == "selection"
+            }
+            for n in (1, 2)
         ]
         assert len(found[0] | found[1]) == selections
     assert kinds and two.config.training.held_out.path == one.config.training.held_out.path
@@ -278,7 +344,9 @@ def test_seeds_are_those_of_training_and_of_methods_that_draw(tmp_path: Path) ->
 def test_held_out_questions_are_not_trained_on_and_their_answers_are_the_benchmark(tmp_path: Path) -> None:
     contest = contest_of(sweep_of(tmp_path))
     split, folder = contest.prepare(), tmp_path / contest.held_out.folder
-    assert (len(split.training), len(split.held_out)) == (12, 8) and not set(split.training) & set(split.held_out)
+    assert (len(split.training), len(split.held_out)) == (12, 8) and not set(split.training) & set(
+        split.held_out
+    )
     problems = {row.values["id"]: row.values for row in jsonl_rows(folder / PROBLEMS)}
     assert set(problems) == set(split.held_out)
     trial = contest.run(contest.entrants[0], 1)
@@ -291,8 +359,15 @@ def test_held_out_questions_are_not_trained_on_and_their_answers_are_the_benchma
 
 
 def test_the_split_does_not_depend_on_the_order_of_the_pool(tmp_path: Path) -> None:
-    rows = [{"question_id": f"q{n}", "question": f"{n}+1?", "response": f"\\boxed{{{n + 1}}}", "answer": str(n + 1)}
-            for n in range(30)]  # fmt: skip
+    rows = [
+        {
+            "question_id": f"q{n}",
+            "question": f"{n}+1?",
+            "response": f"\\boxed{{{n + 1}}}",
+            "answer": str(n + 1),
+        }
+        for n in range(30)
+    ]
     splits = []
     for number, order in enumerate((rows, rows[::-1])):
         path = tmp_path / f"pool{number}.jsonl"
@@ -308,7 +383,8 @@ def test_a_pool_without_answers_says_what_to_do_and_a_named_benchmark_is_enough(
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     own = ["pool=files", f"pool.path={path}"]
     with pytest.raises(
-        LarkError, match=r"Only 0 of the 20 questions of pool files have an answer.*benchmark=<name>.*criterion=loss"
+        LarkError,
+        match=r"Only 0 of the 20 questions of pool files have an answer.*benchmark=<name>.*criterion=loss",
     ):
         contest_of(sweep_of(tmp_path, *own)).prepare()
     named = contest_of(sweep_of(tmp_path, *own, "benchmark=demo_words"))
@@ -331,7 +407,9 @@ def test_a_pool_without_answers_says_what_to_do_and_a_named_benchmark_is_enough(
         (["compare.criterion=luck"], "compare.criterion=luck: choose one of accuracy"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_in_a_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_refused_in_a_sentence(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
     with pytest.raises(LarkError, match=said):
         contest_of(sweep_of(tmp_path, *arguments))
 
@@ -342,14 +420,18 @@ NAMES = ("a", "b", "c", "d")
 def per_question(questions: int) -> Costs:
     """A run takes 10 seconds per question, scoring once 20 per question for all but `a`."""
     return Costs(
-        {name: {} if name == "a" else {("score",): 20.0 * questions} for name in NAMES}, dict.fromkeys(NAMES, 10.0 * questions)
+        {name: {} if name == "a" else {("score",): 20.0 * questions} for name in NAMES},
+        dict.fromkeys(NAMES, 10.0 * questions),
     )
 
 
 def test_a_design_is_trimmed_by_questions_then_methods_then_seeds_and_says_so() -> None:
     full = Schedule(300, NAMES, (2, 4, 8))
     whole = fit(full, per_question, 0)
-    assert whole.hours == pytest.approx((20 * 300 + 10 * 300 * (4 * 2 + 2 * 2 + 2 * 4)) / 3600) and not whole.trimmed
+    assert (
+        whole.hours == pytest.approx((20 * 300 + 10 * 300 * (4 * 2 + 2 * 2 + 2 * 4)) / 3600)
+        and not whole.trimmed
+    )
     fewer = fit(full, per_question, whole.hours * 0.7)
     assert fewer.questions < 300 and fewer.entrants == NAMES and fewer.seeds == (2, 4, 8)
     assert fewer.trimmed == (f"{fewer.questions} questions instead of 300",)
@@ -357,7 +439,11 @@ def test_a_design_is_trimmed_by_questions_then_methods_then_seeds_and_says_so() 
     assert (methods.questions, methods.entrants, methods.seeds) == (60, ("a", "b", "c"), (2, 4, 8))
     assert methods.trimmed[-1] == "without d"
     seeds = fit(full, per_question, 1.5)
-    assert (seeds.questions, seeds.entrants, seeds.seeds) == (60, ("a", "b", "c"), (2,)), "fewer seeds leave room for c again"
+    assert (seeds.questions, seeds.entrants, seeds.seeds) == (
+        60,
+        ("a", "b", "c"),
+        (2,),
+    ), "fewer seeds leave room for c again"
     assert seeds.trimmed[1:] == ("without d", "2 training seeds instead of up to 8")
     few = fit(full, per_question, 1.1)
     assert (few.entrants, few.seeds) == (("a", "b"), (2,))
@@ -368,7 +454,10 @@ def test_a_design_is_trimmed_by_questions_then_methods_then_seeds_and_says_so() 
         )
     with pytest.raises(
         LarkError,
-        match=r"compare.budget_hours=0.1: 2 entrants with 2 training seeds on 60 questions would take 60 min .* limit is 6 min",
+        match=(
+            r"compare.budget_hours=0.1: 2 entrants with 2 training seeds on 60 questions would take 60 min .*"
+            r" limit is 6 min"
+        ),
     ):
         fit(full, per_question, 0.1)
 
@@ -376,16 +465,25 @@ def test_a_design_is_trimmed_by_questions_then_methods_then_seeds_and_says_so() 
 def test_a_pool_with_one_question_has_too_few_questions(tmp_path: Path) -> None:
     path = tmp_path / "pool.jsonl"
     path.write_text(json.dumps({"question": "1?", "response": "\\boxed{1}", "answer": "1"}) + "\n")
-    with pytest.raises(LarkError, match=r"Pool files has too few questions to compare methods: 1 question, of which 2"):
+    with pytest.raises(
+        LarkError, match=r"Pool files has too few questions to compare methods: 1 question, of which 2"
+    ):
         decide_schedule(contest_of(sweep_of(tmp_path, "pool=files", f"pool.path={path}")))
 
 
-def test_a_comparison_ends_when_the_next_round_would_exceed_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_ends_when_the_next_round_would_exceed_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     game = played(sweep_of(tmp_path), lambda trial: 0.0)
-    monkeypatch.setattr(results, "seconds", lambda sweep, trials: 400.0 * len(trials))  # planted runs take no time
+    monkeypatch.setattr(
+        results, "seconds", lambda sweep, trials: 400.0 * len(trials)
+    )  # planted runs take no time
     sweep = game.contest.sweep
     short = replace(game.contest.config.compare, budget_hours=1.0)
-    entrants = tuple(replace(e, trial=replace(e.trial, config=replace(e.config, compare=short))) for e in game.contest.entrants)
+    entrants = tuple(
+        replace(e, trial=replace(e.trial, config=replace(e.config, compare=short)))
+        for e in game.contest.entrants
+    )
     alone = replace(game.schedule, lanes=1)
     limited = Game(replace(game.contest, entrants=entrants), alone)
     limited.play(lambda entrant, seed, trial: None)
@@ -398,16 +496,28 @@ def test_a_comparison_ends_when_the_next_round_would_exceed_the_budget(tmp_path:
 def test_the_planner_estimates_the_demo_and_trims_it(tmp_path: Path) -> None:
     whole = decide_schedule(contest_of(sweep_of(tmp_path)))
     assert whole.hours is not None and 0.01 < whole.hours < 3
-    trimmed = decide_schedule(contest_of(sweep_of(tmp_path, "compare.questions=300", f"compare.budget_hours={whole.hours}")))
+    trimmed = decide_schedule(
+        contest_of(sweep_of(tmp_path, "compare.questions=300", f"compare.budget_hours={whole.hours}"))
+    )
     assert trimmed.questions < 300 and trimmed.trimmed
     assert "To fit compare.budget_hours: " in compare.announcement(trimmed)
 
 
 def test_a_comparison_runs_from_the_command_line_and_a_second_time_trains_nothing(tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "experiments", "run", "compare", "method=random,shortest", "compare.questions=12",
-        "compare.seeds=[1]", "training.epochs=1", "benchmark.decoding.samples=1", "tracking=none", f"outputs={tmp_path}",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "experiments",
+        "run",
+        "compare",
+        "method=random,shortest",
+        "compare.questions=12",
+        "compare.seeds=[1]",
+        "training.epochs=1",
+        "benchmark.decoding.samples=1",
+        "tracking=none",
+        f"outputs={tmp_path}",
+    ]
     first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr
     assert "With one training seed each, no difference can be called real" in first.stdout
@@ -415,5 +525,8 @@ def test_a_comparison_runs_from_the_command_line_and_a_second_time_trains_nothin
     assert "Traceback" not in first.stdout + first.stderr
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("checkpoint/*/*")}
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert again.returncode == 0 and {path: path.stat().st_mtime_ns for path in tmp_path.glob("checkpoint/*/*")} == times
+    assert (
+        again.returncode == 0
+        and {path: path.stat().st_mtime_ns for path in tmp_path.glob("checkpoint/*/*")} == times
+    )
     assert "training:" not in again.stderr

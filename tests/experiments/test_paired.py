@@ -1,4 +1,6 @@
-"""Intervals contain the truth as often as they claim, and verdicts are wrong as rarely as they claim, in simulated tournaments."""
+"""Intervals contain the truth as often as they claim, and verdicts are wrong as rarely as they claim, in
+simulated tournaments.
+"""
 
 import numpy as np
 import pytest
@@ -65,7 +67,9 @@ def test_a_comparison_is_antisymmetric_and_its_order_is_that_of_the_means() -> N
 
 
 def test_the_standard_error_has_both_parts_and_counts_single_answers_once() -> None:
-    """Many repetitions of one small design: the variance of the difference is what is estimated, on average."""
+    """Many repetitions of one small design: the variance of the difference is what is estimated, on
+    average.
+    """
     rng, world = np.random.default_rng(3), World((0.0, 0.0), 0.6, problems=40)
     found = []
     for _ in range(1500):
@@ -86,7 +90,9 @@ def test_entrants_with_the_same_answers_tie() -> None:
     table = np.random.default_rng(0).integers(0, 2, (3, 50)).astype(float)
     found = compare({"a": table, "b": table.copy()})
     assert not found.real.any() and found.difference[0, 1] == 0
-    assert -found.low[0, 1] == found.high[0, 1] == pytest.approx(2.01 / 50, rel=0.02), "one problem might have differed"
+    assert -found.low[0, 1] == found.high[0, 1] == pytest.approx(2.01 / 50, rel=0.02), (
+        "one problem might have differed"
+    )
 
 
 @pytest.mark.parametrize("seeds", [2, 4])
@@ -94,7 +100,10 @@ def test_near_twins_do_not_hide_clear_differences(seeds: int) -> None:
     """Their difference has almost no variance, and nothing of it may be divided by that."""
     rng, called = np.random.default_rng(0), []
     for _ in range(60):
-        good, bad = rng.binomial(1, 0.85, (seeds, 60)).astype(float), rng.binomial(1, 0.3, (seeds, 60)).astype(float)
+        good, bad = (
+            rng.binomial(1, 0.85, (seeds, 60)).astype(float),
+            rng.binomial(1, 0.3, (seeds, 60)).astype(float),
+        )
         twin = good.copy()
         twin[0, 0] = 1 - twin[0, 0]
         found = compare({"a": good, "a again": good.copy(), "twin": twin, "b": bad}, resamples=800)
@@ -127,7 +136,12 @@ def test_a_verdict_of_an_earlier_round_stays_and_the_loser_stops() -> None:
     rng = np.random.default_rng(0)
     good, bad = rng.binomial(5, 0.9, (2, 60)) / 5, rng.binomial(5, 0.1, (2, 60)) / 5
     first = judge({"a": good, "b": bad, "c": good}, ["a", "b", "c"], 0, HALVING)
-    assert first.ahead == ("a", "c") and first.behind("b") == ["a", "c"] and first.leader == "a" and first.tied == ["c"]
+    assert (
+        first.ahead == ("a", "c")
+        and first.behind("b") == ["a", "c"]
+        and first.leader == "a"
+        and first.tied == ["c"]
+    )
     later = {"a": np.vstack([good, good]), "b": bad, "c": np.vstack([good, bad])}
     second = judge(later, first.ahead, 1, HALVING, first)
     assert second.behind("b") == ["a", "c"]

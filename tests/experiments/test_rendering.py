@@ -1,4 +1,6 @@
-"""What reports say of artifacts whose numbers are known: differences, bold, missing cells, and nothing twice."""
+"""What reports say of artifacts whose numbers are known: differences, bold, missing cells, and nothing
+twice.
+"""
 
 import importlib
 import json
@@ -16,10 +18,28 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 from scipy import stats
 
-from experiments import case_study, loss_reduction, noise, pipeline, regime, seeds, table1, teacher_utility, token_level
+from experiments import (
+    case_study,
+    loss_reduction,
+    noise,
+    pipeline,
+    regime,
+    seeds,
+    table1,
+    teacher_utility,
+    token_level,
+)
 from experiments.harness import overview, printed_scores, report
 from experiments.harness.candidates import candidates, selection
-from experiments.harness.sweep import Sweep, Trial, available, compose_sweep, dashed, published, published_value
+from experiments.harness.sweep import (
+    Sweep,
+    Trial,
+    available,
+    compose_sweep,
+    dashed,
+    published,
+    published_value,
+)
 from lark.config import Pool, Training
 from lark.config.student import INSTRUCTION
 from lark.errors import LarkError
@@ -33,9 +53,26 @@ from tests.experiments import synthetic
 from tests.experiments.synthetic import COSTS, accuracy_of, fill
 
 SMALL = ["pool.questions=4", "tracking=none"]
-RENDERED = [name for name in available() if name in ("table1", "ablation_score", "ablation_weighting", "loss_reduction",
-            "teacher_utility", "token_level", "cost", "budget_scaling", "case_study", "seeds", "noise", "regime",
-            "pipeline")]  # fmt: skip
+RENDERED = [
+    name
+    for name in available()
+    if name
+    in (
+        "table1",
+        "ablation_score",
+        "ablation_weighting",
+        "loss_reduction",
+        "teacher_utility",
+        "token_level",
+        "cost",
+        "budget_scaling",
+        "case_study",
+        "seeds",
+        "noise",
+        "regime",
+        "pipeline",
+    )
+]
 
 
 @cache
@@ -73,7 +110,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", RENDERED)
-def test_every_report_has_its_files_says_it_is_the_demo_and_is_written_once(name: str, outputs: Path, tmp_path: Path) -> None:
+def test_every_report_has_its_files_says_it_is_the_demo_and_is_written_once(
+    name: str, outputs: Path, tmp_path: Path
+) -> None:
     sweep = sweep_of(name, outputs)
     nothing = replace(sweep, store=Store(tmp_path))
     tables = draw(nothing).tables
@@ -102,12 +141,18 @@ def test_table1_bolds_the_best_and_shows_what_is_missing(tmp_path: Path) -> None
     sweep = sweep_of("table1", tmp_path)
 
     def wanted(trial: Trial, step: Step) -> bool:
-        return trial.config.method.name == "lark" or trial.config.budget.size == 1 or step.operation is not GRADE
+        return (
+            trial.config.method.name == "lark" or trial.config.budget.size == 1 or step.operation is not GRADE
+        )
 
     fill(sweep, wanted)
     drawn = table1.render(sweep)
     (trial,) = [t for t in sweep.trials if (t.config.method.name, t.config.budget.size) == ("lark", 3)]
-    (step,) = [s for s in trial.plan if s.operation is GRADE and "checkpoint" in s.artifacts[0].inputs["generations"].inputs]
+    (step,) = [
+        s
+        for s in trial.plan
+        if s.operation is GRADE and "checkpoint" in s.artifacts[0].inputs["generations"].inputs
+    ]
     ours = drawn.data.query("method == 'lark' and budget == 3").set_index("benchmark")["mean"]
     expected = [10.0 * accuracy_of(artifact) for artifact in step.artifacts]
     assert list(ours.drop("avg")) == pytest.approx(expected)
@@ -128,7 +173,11 @@ def test_at_the_papers_scale_the_difference_to_its_numbers_is_shown(paper_table1
     fill(sweep, lambda trial, step: step.operation is GRADE and trial.config.student.name == "qwen7b")
     data = table1.render(sweep).data
     ours = data.query("student == 'qwen7b' and method == 'rsr' and budget == 3").set_index("benchmark")
-    paper = published("table1").query("student == 'qwen7b' and method == 'rsr' and budget == 3").set_index("benchmark")
+    paper = (
+        published("table1")
+        .query("student == 'qwen7b' and method == 'rsr' and budget == 3")
+        .set_index("benchmark")
+    )
     assert (ours["difference"] - (ours["mean"] - paper["mean"])).abs().max() < 1e-9
     report.write(sweep, table1.render(sweep))
     folder = sweep.store.root / "report"
@@ -140,15 +189,21 @@ def test_at_the_papers_scale_the_difference_to_its_numbers_is_shown(paper_table1
     assert "48 of 48 trials are not finished" in text  # their trainings are not there, only what was measured
 
 
-@pytest.mark.parametrize(("name", "column"), [("cost", "difference of ratios"), ("case_study", "weight, difference"),
-                                              ("budget_scaling", "difference")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("cost", "difference of ratios"),
+        ("case_study", "weight, difference"),
+        ("budget_scaling", "difference"),
+    ],
+)
 def test_the_difference_to_the_papers_numbers_is_shown_only_where_it_says_something(
     name: str, column: str, outputs: Path
 ) -> None:
     sweep = sweep_of(name, outputs)
     fill(sweep)
     assert column not in draw(sweep).tables[0].header
-    (table, *_) = draw(replace(sweep, scale="paper", overrides=())).tables
+    table, *_ = draw(replace(sweep, scale="paper", overrides=())).tables
     assert column in table.header
     assert all(len(row) == len(table.header) for row in table.rows)
     shown = {row[0].text: row[list(table.header).index(column)].text for row in table.rows}
@@ -162,11 +217,17 @@ def test_the_difference_to_the_papers_numbers_is_shown_only_where_it_says_someth
 
 
 def test_the_case_study_compares_both_prompts_with_the_values_that_the_paper_prints() -> None:
-    printed = {name: published_value("case_study", f"g_{place}") for name, place in printed_scores.PRINTED.items()}
-    table = pd.DataFrame({"g_hat": printed.values(), "place": printed_scores.PRINTED.values()}, index=list(printed))
+    printed = {
+        name: published_value("case_study", f"g_{place}") for name, place in printed_scores.PRINTED.items()
+    }
+    table = pd.DataFrame(
+        {"g_hat": printed.values(), "place": printed_scores.PRINTED.values()}, index=list(printed)
+    )
     table = table.assign(teacher=[name[:-2] for name in printed])
     scores = {printed_scores.OURS: table, printed_scores.AUTHORS: table.assign(g_hat=table["g_hat"] + 0.001)}
-    rows = {row[0].text: [cell.text for cell in row[1:]] for row in printed_scores.prompts_table(scores, []).rows}
+    rows = {
+        row[0].text: [cell.text for cell in row[1:]] for row in printed_scores.prompts_table(scores, []).rows
+    }
     assert rows["phi4-reason-plus.1"] == ["0.00960 (25)", "0.00960 (25)", "0.01060 (25)"]
     assert rows["phi4-reason-plus, largest / least"][:2] == ["1.86×", "1.86×"]
     assert rows["nemotron-super-v15, least"] == ["0.0052", "–", "–"]
@@ -186,7 +247,13 @@ def test_the_case_study_scores_the_published_pool_with_and_without_our_instructi
                 {"role": "assistant", "content": f"{teacher}, {rollout}: \\boxed{{2}}"},
             ]
             (pool / teacher / f"short-sys_5k_gen{rollout}.json").write_text(json.dumps([{"messages": turns}]))
-    where = [f"pool.path={pool}", "pool.ids=['00000']", "pool.questions=1", f"outputs={tmp_path / 'out'}", "tracking=none"]
+    where = [
+        f"pool.path={pool}",
+        "pool.ids=['00000']",
+        "pool.questions=1",
+        f"outputs={tmp_path / 'out'}",
+        "tracking=none",
+    ]
     sweep = compose_sweep("case_study", ["scale=paper", *where])
     assert [trial.config.student.instruction for trial in sweep.trials] == [INSTRUCTION, None]
     fill(sweep)
@@ -198,7 +265,9 @@ def test_the_case_study_scores_the_published_pool_with_and_without_our_instructi
     assert "ĝ with the pool's messages:" in drawn.summary
 
 
-def test_the_pipelines_figure_shows_the_scores_ranking_and_weights_of_the_runs_question(outputs: Path) -> None:
+def test_the_pipelines_figure_shows_the_scores_ranking_and_weights_of_the_runs_question(
+    outputs: Path,
+) -> None:
     sweep = sweep_of("pipeline", outputs)
     fill(sweep)
     chosen = selection(sweep, sweep.trials[0])
@@ -209,10 +278,14 @@ def test_the_pipelines_figure_shows_the_scores_ranking_and_weights_of_the_runs_q
     texts = [text.get_text() for text in figure.findobj(Text)]
     shown = [text.split(" = ")[1] for text in texts if text.startswith("$q_") and " = " in text]
     assert shown == [f"{weight:.3f}" for weight in chosen["weight"]]
-    assert [text for text in texts if text in set(chosen["candidate_id"])] == chosen["candidate_id"].tolist(), "in the ranking"
+    assert [text for text in texts if text in set(chosen["candidate_id"])] == chosen[
+        "candidate_id"
+    ].tolist(), "in the ranking"
     drawn = pipeline.overview_of(sweep, sweep.trials[0], "demo-00002")
     assert drawn is not None
-    assert sum(text == f"{g_hat:.5f}" for text in texts for g_hat in set(drawn.candidates["g_hat"])) >= len(drawn.candidates)
+    assert sum(text == f"{g_hat:.5f}" for text in texts for g_hat in set(drawn.candidates["g_hat"])) >= len(
+        drawn.candidates
+    )
     assert [before for _, before, _ in drawn.accuracies] == [
         metrics.accuracy_at_k.mean for metrics in sweep.metrics(sweep.trials[0], trained=False).values()
     ]
@@ -221,7 +294,9 @@ def test_the_pipelines_figure_shows_the_scores_ranking_and_weights_of_the_runs_q
 def test_a_question_that_is_not_in_the_pool_cannot_be_drawn(outputs: Path) -> None:
     sweep = sweep_of("pipeline", outputs)
     fill(sweep)
-    with pytest.raises(LarkError, match=r"experiment\.scales\.demo\.question=nowhere: no trajectory of this question"):
+    with pytest.raises(
+        LarkError, match=r"experiment\.scales\.demo\.question=nowhere: no trajectory of this question"
+    ):
         pipeline.overview_of(sweep, sweep.trials[0], "nowhere")
 
 
@@ -232,10 +307,18 @@ def test_of_a_large_pool_the_pipeline_shows_the_best_teachers_and_rollouts() -> 
     shown = overview.shown_candidates(table)
     assert shown["teacher"].unique().tolist() == [f"teacher-{number:02d}" for number in range(8, 20)]
     assert shown["rollout"].tolist() == [2, 3, 4] * 12
-    selected = table.assign(rank=np.where(table["g_hat"] > 0.895, 100 - 100 * table["g_hat"], np.nan), weight=0.1)
+    selected = table.assign(
+        rank=np.where(table["g_hat"] > 0.895, 100 - 100 * table["g_hat"], np.nan), weight=0.1
+    )
     drawn = overview.Overview("s", "q", "why? " * 99, selected, 0.89, 20, [], [])
     texts = [text.get_text() for text in overview.overview_figure(drawn).findobj(Text)]
-    assert {"and 8 more teachers", "and 60 more", "and 5 more", "not trained yet", "not evaluated yet"} <= set(texts)
+    assert {
+        "and 8 more teachers",
+        "and 60 more",
+        "and 5 more",
+        "not trained yet",
+        "not evaluated yet",
+    } <= set(texts)
 
 
 def test_teacher_utility_correlates_each_teachers_mean_score_with_its_students(outputs: Path) -> None:
@@ -255,9 +338,15 @@ def test_teacher_utility_correlates_each_teachers_mean_score_with_its_students(o
 
 
 def test_a_students_loss_at_the_start_is_the_weighted_mean_of_its_selections_losses() -> None:
-    chosen = pd.DataFrame({"question_id": ["a", "a", "b"], "candidate_id": ["1", "2", "1"], "weight": [0.75, 0.25, 1.0]})
+    chosen = pd.DataFrame(
+        {"question_id": ["a", "a", "b"], "candidate_id": ["1", "2", "1"], "weight": [0.75, 0.25, 1.0]}
+    )
     losses = pd.DataFrame(
-        {"question_id": ["a", "a", "b", "b"], "candidate_id": ["1", "2", "1", "2"], "loss": [1.0, 3.0, 5.0, 9.0]}
+        {
+            "question_id": ["a", "a", "b", "b"],
+            "candidate_id": ["1", "2", "1", "2"],
+            "loss": [1.0, 3.0, 5.0, 9.0],
+        }
     )
     assert loss_reduction.initial_loss(chosen, losses) == pytest.approx((0.75 * 1 + 0.25 * 3 + 5) / 2)
 
@@ -266,17 +355,22 @@ def test_the_loss_of_a_fixed_set_is_preferred_to_that_of_batches(tmp_path: Path)
     path = tmp_path / "metrics.jsonl"
     start = pd.DataFrame({"step": range(1, 41), "size": [4, 1] * 20, "start": 2.0})
     path.write_text(
-        '{"step": 0, "held_out_loss": 3.0}\n{"step": 1, "loss": 9.0}\n{"step": 2, "loss": 1.0, "held_out_loss": 2.0}\n'
+        '{"step": 0, "held_out_loss": 3.0}\n{"step": 1, "loss": 9.0}\n{"step": 2, "loss": 1.0,'
+        ' "held_out_loss": 2.0}\n'
     )
     assert loss_reduction.read_curve(path, start).to_numpy().tolist() == [[0, 0.0], [2, -1.0]]
     path.write_text("".join(f'{{"step": {step}, "loss": {2 - step % 2}}}\n' for step in range(1, 41)))
     reductions = loss_reduction.read_curve(path, start)["reduction"]
     assert reductions.iloc[0] == 0
-    assert reductions.iloc[-1] == pytest.approx(-4 / 5)  # over 5% of 40 steps: batches of 4 and 1, lower by 1 and 0
+    assert reductions.iloc[-1] == pytest.approx(
+        -4 / 5
+    )  # over 5% of 40 steps: batches of 4 and 1, lower by 1 and 0
 
 
 @given(st.integers(2, 6), st.integers(1, 3), st.integers(1, 7))
-def test_over_an_epoch_the_batches_at_the_start_are_the_whole_selection(questions: int, budget: int, batch: int) -> None:
+def test_over_an_epoch_the_batches_at_the_start_are_the_whole_selection(
+    questions: int, budget: int, batch: int
+) -> None:
     keys = [(f"q{n}", f"c{k}") for n in range(questions) for k in range(budget)]
     chosen = pd.DataFrame(keys, columns=["question_id", "candidate_id"]).assign(weight=1 / budget)
     losses = chosen[["question_id", "candidate_id"]].assign(loss=np.arange(len(keys), dtype=float))[::-1]
@@ -304,7 +398,9 @@ def test_cost_is_a_ratio_to_the_fastest_of_the_papers_methods(outputs: Path) -> 
     sweep = sweep_of("cost", outputs)
     fill(sweep)
     data = draw(sweep).data.set_index("method")
-    assert data.loc["rsr", "seconds"] == pytest.approx(COSTS["rsr"] * 2.5)  # trajectories take 1 to 4 times as long
+    assert data.loc["rsr", "seconds"] == pytest.approx(
+        COSTS["rsr"] * 2.5
+    )  # trajectories take 1 to 4 times as long
     assert data.loc["rsr", "ratio"] == pytest.approx(2.5)
     assert data.loc["local_naturalness", "paper_ratio"] == pytest.approx(5.06 / 1.28)
     assert pd.isna(data.loc["llm_judge", "seconds"])
@@ -319,14 +415,18 @@ def test_latex_escapes_and_bolds() -> None:
     assert "\n & 2 \\\\" in text  # a label stands once
     assert text.count(r"\midrule") == 1
     assert text.count(r"50\%\_a") == 1
-    assert latex_table(["A & B", "x"], rows, "c", "l").count(r"50\%\_a") == 2, "no groups, where one column names the row"
+    assert latex_table(["A & B", "x"], rows, "c", "l").count(r"50\%\_a") == 2, (
+        "no groups, where one column names the row"
+    )
     assert latex_table(["A"], [[Cell("a")], [Cell("b")]], "c", "l").count(r"\midrule") == 1
     assert r"\resizebox" in latex_table(list("ABCDEFGHI"), [], "c", "l")
     assert Cell("κ̂ of ĝ, ‖∇θ‖").latex == r"$\hat{\kappa}$ of $\hat{g}$, $\Vert$$\nabla$$\theta$$\Vert$"
 
 
 def test_the_tokens_that_are_shown_are_those_in_a_row_with_the_largest_residuals() -> None:
-    tokens = pd.DataFrame({"position": range(200), "residual": [2.0 if 90 <= at < 140 else 0.1 for at in range(200)]})
+    tokens = pd.DataFrame(
+        {"position": range(200), "residual": [2.0 if 90 <= at < 140 else 0.1 for at in range(200)]}
+    )
     shown = case_study.window(tokens)["position"]
     assert len(shown) == case_study.SHOWN_TOKENS
     assert set(range(90, 140)) <= set(shown)
@@ -369,8 +469,12 @@ def test_noise_says_how_much_damage_each_method_selects_and_what_it_costs(output
     data = noise.collect(sweep).set_index(["noise", "share", "method"])
     assert data.loc[("wrong", 0.0, "lark"), "selected"] == 0
     assert 0.1 < data.loc[("wrong", 0.5, "lark"), "selected"] < 0.9
-    assert data.loc[("wrong", 0.0, "lark"), "accuracy"] == data.loc[("shuffled", 0.0, "lark"), "accuracy"], "the same pool"
-    change = data.loc[("truncated", 0.5, "lark"), "accuracy"] - data.loc[("truncated", 0.0, "lark"), "accuracy"]
+    assert data.loc[("wrong", 0.0, "lark"), "accuracy"] == data.loc[("shuffled", 0.0, "lark"), "accuracy"], (
+        "the same pool"
+    )
+    change = (
+        data.loc[("truncated", 0.5, "lark"), "accuracy"] - data.loc[("truncated", 0.0, "lark"), "accuracy"]
+    )
     assert noise.lost(data.reset_index()).loc["truncated", "LARK"] == pytest.approx(change)
     assert data.loc[("wrong", 0.5, "lark"), "damaged"] == pytest.approx(0.5, abs=0.01)
 
@@ -378,7 +482,9 @@ def test_noise_says_how_much_damage_each_method_selects_and_what_it_costs(output
 def test_noise_shows_the_share_that_was_damaged_and_not_the_requested_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def half(trajectories: Iterable[Trajectory], pool: Pool) -> set[int]:  # as if no other trajectory could be damaged
+    def half(
+        trajectories: Iterable[Trajectory], pool: Pool
+    ) -> set[int]:  # as if no other trajectory could be damaged
         return to_damage(trajectories, replace(pool, noise_share=pool.noise_share / 2))
 
     monkeypatch.setattr(synthetic, "to_damage", half)
@@ -402,13 +508,22 @@ def test_regime_changes_one_thing_at_a_time_and_compares_the_rankings(outputs: P
     }, "checkpoints are missing until they are pretrained"  # fmt: skip
     fill(replace(sweep, trials=tuple(trial for _, trial in trials)))
     drawn = regime.render(sweep)
-    assert len({setting.order for setting, _ in trials if setting.axis == "strength"}) == 1, "methods share a place on the axis"
-    recipe = drawn.data[drawn.data["setting"].isin(["2,800 steps", "4", "0.001"]) & (drawn.data["method"] == "lark")]
+    assert len({setting.order for setting, _ in trials if setting.axis == "strength"}) == 1, (
+        "methods share a place on the axis"
+    )
+    recipe = drawn.data[
+        drawn.data["setting"].isin(["2,800 steps", "4", "0.001"]) & (drawn.data["method"] == "lark")
+    ]
     assert recipe["accuracy"].nunique() == 1 and len(recipe) == 3, "the recipe is on each axis"
     assert drawn.notes[0].startswith(
         "First in each setting, with its lead in points over the next: strength of the student 2,800"
     )
     table = pd.DataFrame(
-        {"axis": "rate", "order": [1, 1, 1, 2, 2, 2], "method": list("abcabc"), "accuracy": [1, 2, 3, 3, 2, 1]}
+        {
+            "axis": "rate",
+            "order": [1, 1, 1, 2, 2, 2],
+            "method": list("abcabc"),
+            "accuracy": [1, 2, 3, 3, 2, 1],
+        }
     )
     assert regime.rank_agreement(table) == {"rate": pytest.approx(-1.0)}

@@ -1,4 +1,6 @@
-"""A sweep as a user runs it: a trial that fails is reported at the end and does not stop the others; a second run does nothing."""
+"""A sweep as a user runs it: a trial that fails is reported at the end and does not stop the others; a
+second run does nothing.
+"""
 
 import os
 import re
@@ -37,7 +39,11 @@ def test_a_failing_trial_is_reported_and_the_others_finish_and_again_nothing_run
     assert "table1: trial" in last
     assert "method.teacher=nobody: choose one of backward" in last
     assert "Traceback" not in said
-    finished = [p.parent for p in tmp_path.glob("selection/*/manifest.json") if '"status": "finished"' in p.read_text()]
+    finished = [
+        p.parent
+        for p in tmp_path.glob("selection/*/manifest.json")
+        if '"status": "finished"' in p.read_text()
+    ]
     assert len(finished) == 1
     assert "1 of 2 trials is not finished" in (tmp_path / "report" / "table1.md").read_text()
 
@@ -54,12 +60,33 @@ def test_a_failing_trial_is_reported_and_the_others_finish_and_again_nothing_run
 
 def test_lanes_share_the_trials_and_their_results_are_those_of_one_process(tmp_path: Path) -> None:
     def selected(outputs: Path, *settings: str) -> tuple[str, dict[str, bytes]]:
-        command = [sys.executable, "-m", "experiments", "run", "table1", "method=random,grape", "budget=1", "stages=[select]"]
-        options = ["pool.questions=3", "tracking=none", "hardware.device=cpu", f"outputs={outputs}", *settings]
+        command = [
+            sys.executable,
+            "-m",
+            "experiments",
+            "run",
+            "table1",
+            "method=random,grape",
+            "budget=1",
+            "stages=[select]",
+        ]
+        options = [
+            "pool.questions=3",
+            "tracking=none",
+            "hardware.device=cpu",
+            f"outputs={outputs}",
+            *settings,
+        ]
         done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        files = [path for name in ("selection.parquet", "train.jsonl") for path in outputs.glob(f"selection/*/{name}")]
-        return done.stdout + done.stderr, {str(path.relative_to(outputs)): path.read_bytes() for path in files}
+        files = [
+            path
+            for name in ("selection.parquet", "train.jsonl")
+            for path in outputs.glob(f"selection/*/{name}")
+        ]
+        return done.stdout + done.stderr, {
+            str(path.relative_to(outputs)): path.read_bytes() for path in files
+        }
 
     said, alone = selected(tmp_path / "alone", "hardware.threads=1")
     assert "lanes, each" not in said
@@ -78,7 +105,9 @@ def test_lanes_do_not_share_the_warm_processes_of_the_process_that_starts_them(t
 
 
 def test_a_sweep_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
-    command = subprocess.Popen(arguments("run", tmp_path), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = subprocess.Popen(
+        arguments("run", tmp_path), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     deadline = time.time() + 60
     while not (started := psutil.Process(command.pid).children()) and time.time() < deadline:
         time.sleep(0.01)
@@ -88,7 +117,9 @@ def test_a_sweep_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
     assert started and not left
 
 
-@pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "experiments" / "bench").glob("[a-z]*.py")))
+@pytest.mark.parametrize(
+    "script", sorted(path.stem for path in (ROOT / "experiments" / "bench").glob("[a-z]*.py"))
+)
 def test_every_benchmark_takes_what_make_bench_gives_all_of_them(script: str) -> None:
     """`make bench ARGS=--quick` goes through them all."""
     command = [sys.executable, "-m", f"experiments.bench.{script}", "--help"]

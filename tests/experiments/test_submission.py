@@ -1,4 +1,6 @@
-"""A sweep as a graph: each step once, nothing waits with resources held, and what was lost is submitted again."""
+"""A sweep as a graph: each step once, nothing waits with resources held, and what was lost is submitted
+again.
+"""
 
 import json
 import logging
@@ -49,18 +51,26 @@ KIND = Kind("thing")
 
 @st.composite
 def sweeps(draw: st.DrawFn) -> list[list[Step]]:
-    """Trials that each need some artifacts of a random graph. Artifacts of one step can be made together or in part."""
+    """Trials that each need some artifacts of a random graph. Artifacts of one step can be made together or
+    in part.
+    """
     layers = draw(st.integers(1, 4))
     made: list[list[Artifact]] = []
     for layer in range(layers):
         earlier = [artifact for group in made for artifact in group]
         inputs = (
-            {a.name: a for a in draw(st.lists(st.sampled_from(earlier), max_size=3, unique_by=lambda a: a.name))}
+            {
+                a.name: a
+                for a in draw(st.lists(st.sampled_from(earlier), max_size=3, unique_by=lambda a: a.name))
+            }
             if earlier
             else {}
         )
         made.append(
-            [Artifact(KIND, f"{layer}-{part}", {"n": (layer, part)}, inputs) for part in range(draw(st.integers(1, 3)))]
+            [
+                Artifact(KIND, f"{layer}-{part}", {"n": (layer, part)}, inputs)
+                for part in range(draw(st.integers(1, 3)))
+            ]
         )
     operations = [Operation(f"op{layer}", "score", "m:f") for layer in range(layers)]
     trials = []
@@ -79,7 +89,9 @@ def sweeps(draw: st.DrawFn) -> list[list[Step]]:
 def test_every_artifact_is_made_and_no_step_is_there_twice(trials: list[list[Step]]) -> None:
     nodes = graph(trials)
     assert len({node.name for node in nodes}) == len(nodes)
-    assert {a.folder for n in nodes for a in n.step.artifacts} == {a.folder for t in trials for s in t for a in s.artifacts}
+    assert {a.folder for n in nodes for a in n.step.artifacts} == {
+        a.folder for t in trials for s in t for a in s.artifacts
+    }
     folders = [{a.folder for a in node.step.artifacts} for node in nodes]
     assert not any(one < other for one in folders for other in folders)
 
@@ -93,12 +105,16 @@ def test_a_step_comes_after_what_it_needs_and_never_at_the_same_time_as_one_that
     for node in nodes:  # in order: everything before it is known
         before[node.name] = set(node.after).union(*(before[name] for name in node.after))
     for node in nodes:
-        made_before = {a.folder for other in nodes if other.name in before[node.name] for a in other.step.artifacts}
+        made_before = {
+            a.folder for other in nodes if other.name in before[node.name] for a in other.step.artifacts
+        }
         assert {source.folder for source in node.step.needs} <= made_before
     for one in nodes:
         for other in nodes:
             shared = {a.folder for a in one.step.artifacts} & {a.folder for a in other.step.artifacts}
-            assert not shared or one is other or one.name in before[other.name] or other.name in before[one.name]
+            assert (
+                not shared or one is other or one.name in before[other.name] or other.name in before[one.name]
+            )
 
 
 @given(sweeps())
@@ -122,7 +138,13 @@ def test_the_papers_table_is_a_graph_with_gpus_only_where_they_are_used(paper_ta
     steps = plan_steps(paper_table1, machine)
     titles = [step.title for step in steps]
     counts = {title: titles.count(title) for title in titles}
-    assert (counts["train"], counts["score"], counts["judge"], counts["pool"], counts["generate (base model)"]) == (
+    assert (
+        counts["train"],
+        counts["score"],
+        counts["judge"],
+        counts["pool"],
+        counts["generate (base model)"],
+    ) == (
         48,
         3,
         1,
@@ -130,7 +152,9 @@ def test_the_papers_table_is_a_graph_with_gpus_only_where_they_are_used(paper_ta
         3,
     )
     gpus = {title: {step.gpus for step in steps if step.title == title} for title in counts}
-    assert all(gpus[title] == {0} for title in ("pool", "lengths", "text", "select", "grade", "grade (base model)"))
+    assert all(
+        gpus[title] == {0} for title in ("pool", "lengths", "text", "select", "grade", "grade (base model)")
+    )
     assert gpus["train"] == {8} and all(0 not in gpus[title] for title in ("score", "generate", "judge"))
     named = {step.name: step for step in steps}
     for step in steps:
@@ -176,16 +200,26 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands.mkdir()
     state.mkdir()
     for name in ("sbatch", "srun", "squeue", "scancel"):
-        (commands / name).write_text(f"#!{sys.executable}\n" + (Path(__file__).parent / "slurm" / "stand_in.py").read_text())
+        (commands / name).write_text(
+            f"#!{sys.executable}\n" + (Path(__file__).parent / "slurm" / "stand_in.py").read_text()
+        )
         (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_STAND_IN", str(state))
     return state
 
 
-def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(tmp_path: Path, slurm: Path) -> None:
+def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(
+    tmp_path: Path, slurm: Path
+) -> None:
     outputs = tmp_path / "outputs"
-    settings = [*ARGUMENTS, "hardware=slurm", "hardware.device=cpu", "hydra.launcher.partition=small", f"outputs={outputs}"]
+    settings = [
+        *ARGUMENTS,
+        "hardware=slurm",
+        "hardware.device=cpu",
+        "hydra.launcher.partition=small",
+        f"outputs={outputs}",
+    ]
     (slurm / "lose").write_text("score")
     assert "5 jobs submitted to SLURM" in experiments("submit", *settings)
     (submission,) = map(Submission, submitted(outputs))
@@ -255,7 +289,9 @@ def test_a_sweep_with_slurm_jobs_gets_no_conductor(conducted: Submission, slurm:
     assert conducted.conductor() is not None
 
 
-def test_a_sweep_under_way_whose_graph_is_damaged_is_not_submitted_again(conducted: Submission, slurm: Path) -> None:
+def test_a_sweep_under_way_whose_graph_is_damaged_is_not_submitted_again(
+    conducted: Submission, slurm: Path
+) -> None:
     (conducted.folder / GRAPH).write_text("{")
     submit = ["submit", *SETTINGS, *CPU, f"outputs={conducted.outputs}"]
     with pytest.raises(LarkError, match=rf"graph.json is damaged.*carried out \(process {os.getpid()}"):
@@ -301,11 +337,18 @@ def test_a_step_of_a_lost_conductor_is_left_alone_until_it_ends(conducted: Submi
 
 
 DAMAGED = [
-    b'{"event": "started"}', b'{"event": "started", "time": 1, "host": "vm", "process": "abc"}', b"[]", b"\x00\xff\x80",
-    b'{"time": 1}', b'{"event": "started", "time": "now", "host": "vm", "process": 1}', b'{"event": "ended", "error": null}',
-    b'{"event": "started", "time": NaN, "host": "vm", "process": 1}', b'{"event": "ended", "time": 2, "error": ["no"]}',
-    b'{"event": "started", "time": 1, "host": "vm", "process": 1' + b"0" * 40 + b"}", b'{"event": ["started"], "time": 1}',
-]  # fmt: skip
+    b'{"event": "started"}',
+    b'{"event": "started", "time": 1, "host": "vm", "process": "abc"}',
+    b"[]",
+    b"\x00\xff\x80",
+    b'{"time": 1}',
+    b'{"event": "started", "time": "now", "host": "vm", "process": 1}',
+    b'{"event": "ended", "error": null}',
+    b'{"event": "started", "time": NaN, "host": "vm", "process": 1}',
+    b'{"event": "ended", "time": 2, "error": ["no"]}',
+    b'{"event": "started", "time": 1, "host": "vm", "process": 1' + b"0" * 40 + b"}",
+    b'{"event": ["started"], "time": 1}',
+]
 
 
 @pytest.mark.parametrize("line", DAMAGED)
@@ -321,7 +364,9 @@ def test_damaged_events_are_skipped_with_one_warning(
     assert caplog.text.count(f"{conducted.event_file(step.name)} is damaged") == 1
 
 
-def test_an_event_that_is_being_written_is_not_damage(conducted: Submission, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_that_is_being_written_is_not_damage(
+    conducted: Submission, caplog: pytest.LogCaptureFixture
+) -> None:
     step = next(iter(conducted.steps.values()))
     with attempt(conducted.event_file(step.name)):
         with conducted.event_file(step.name).open("ab") as file:
@@ -330,7 +375,15 @@ def test_an_event_that_is_being_written_is_not_damage(conducted: Submission, cap
 
 
 @pytest.mark.parametrize(
-    "text", ['{"process":"abc","host":"vm"}', '{"process": -1, "host": "vm"}', f'{{"process": 1{"0" * 40}}}', "[]", "\x00", ""]
+    "text",
+    [
+        '{"process":"abc","host":"vm"}',
+        '{"process": -1, "host": "vm"}',
+        f'{{"process": 1{"0" * 40}}}',
+        "[]",
+        "\x00",
+        "",
+    ],
 )
 def test_a_damaged_record_without_a_conductor_counts_as_none(
     conducted: Submission, text: str, monkeypatch: pytest.MonkeyPatch
@@ -342,7 +395,9 @@ def test_a_damaged_record_without_a_conductor_counts_as_none(
     assert conducted.conductor() is not None
 
 
-def test_a_conductor_writes_its_damaged_record_again(conducted: Submission, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conductor_writes_its_damaged_record_again(
+    conducted: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until then, `submit` waits; it does not start a second one."""
     monkeypatch.setattr("experiments.submission.record.BEAT", 0.2)
     with conducting(conducted.folder):
@@ -374,7 +429,10 @@ def test_a_conductor_ends_if_the_sweep_was_submitted_again_while_it_was_stopped(
 
         def close(self) -> None: ...
 
-    with conducting(conducted.folder), pytest.raises(LarkError, match="submitted again while this process was stopped"):
+    with (
+        conducting(conducted.folder),
+        pytest.raises(LarkError, match="submitted again while this process was stopped"),
+    ):
         conduct(conducted, Place(), poll=0.01)
     assert len(started) == 1
     left = conducted.folder / CONDUCTOR
@@ -393,7 +451,15 @@ def test_damaged_records_of_jobs_are_not_forgotten(conducted: Submission, slurm:
 
 @pytest.mark.parametrize(
     "change",
-    [{"launcher": "abc"}, {"arguments": [1, 2]}, {"title": None}, {"steps": [{}]}, {"steps": {}}, {"trials": [1]}, None],
+    [
+        {"launcher": "abc"},
+        {"arguments": [1, 2]},
+        {"title": None},
+        {"steps": [{}]},
+        {"steps": {}},
+        {"trials": [1]},
+        None,
+    ],
 )
 def test_a_damaged_graph_is_reported_and_does_not_hide_other_sweeps(
     conducted: Submission, change: dict[str, object] | None, caplog: pytest.LogCaptureFixture
@@ -404,19 +470,27 @@ def test_a_damaged_graph_is_reported_and_does_not_hide_other_sweeps(
     values = json.loads((other / GRAPH).read_text())
     (other / GRAPH).write_text("{}" if change is None else json.dumps(values | change))
     status = ["status", "table1", f"outputs={conducted.outputs}"]
-    damaged = f"{other / GRAPH} is damaged or of another version: submit the sweep again. Finished steps are kept."
+    damaged = (
+        f"{other / GRAPH} is damaged or of another version: submit the sweep again. Finished steps are kept."
+    )
     with caplog.at_level(logging.INFO):
         assert main(status) == damaged
     assert f"table1 ({conducted.folder.name})" in caplog.text
     shutil.rmtree(conducted.folder)
     assert main(status) == main(["status", f"outputs={conducted.outputs}"]) == damaged
-    assert "No sweep of kappa has been submitted" in str(main(["status", "kappa", f"outputs={conducted.outputs}"]))
+    assert "No sweep of kappa has been submitted" in str(
+        main(["status", "kappa", f"outputs={conducted.outputs}"])
+    )
 
 
-def test_the_status_of_a_sweep_whose_graph_is_damaged_names_the_process_that_carries_it_out(conducted: Submission) -> None:
+def test_the_status_of_a_sweep_whose_graph_is_damaged_names_the_process_that_carries_it_out(
+    conducted: Submission,
+) -> None:
     (conducted.folder / GRAPH).write_text("{")
     status = str(main(["status", f"outputs={conducted.outputs}"]))
-    assert re.search(rf"graph.json is damaged.*being carried out \(process {os.getpid()} .*End that process", status)
+    assert re.search(
+        rf"graph.json is damaged.*being carried out \(process {os.getpid()} .*End that process", status
+    )
 
 
 def test_a_sweep_on_slurm_has_a_status_where_slurm_does_not_answer(

@@ -10,7 +10,16 @@ from omegaconf import OmegaConf
 from experiments.__main__ import main
 from experiments.harness.planning import describe, planned
 from experiments.harness.report import unfinished
-from experiments.harness.sweep import CONF, Sweep, available, compose_sweep, dashed, find, method_label, published
+from experiments.harness.sweep import (
+    CONF,
+    Sweep,
+    available,
+    compose_sweep,
+    dashed,
+    find,
+    method_label,
+    published,
+)
 from lark.errors import LarkError
 from lark.pipeline.operations.train import TRAIN
 from tests.conftest import ROOT
@@ -55,7 +64,9 @@ def test_table1_at_paper_scale_is_48_trainings_and_3_base_evaluations(paper_tabl
     assert titles.count("generate (base model)") == titles.count("grade (base model)") == 3
     assert titles.count("score") == 3  # a pass for each student feeds all its methods and budgets
     assert titles.count("pool") == 1
-    chosen = {(t.config.student.name, t.config.method.name, t.config.budget.size) for t in paper_table1.trials}
+    chosen = {
+        (t.config.student.name, t.config.method.name, t.config.budget.size) for t in paper_table1.trials
+    }
     paper = published("table1").query("method != 'base'")
     assert chosen == set(paper[["student", "method", "budget"]].itertuples(index=False, name=None))
     assert "48 trainings, 3 base evaluations" in describe(paper_table1)
@@ -66,10 +77,20 @@ def test_table1_at_paper_scale_has_the_papers_settings(paper_table1: Sweep) -> N
         config = trial.config
         assert (config.pool.format, config.pool.questions) == ("rsr", 5000)
         training = config.training
-        assert (training.learning_rate, training.epochs, training.global_batch, training.seed) == (1e-5, 5, 64, 42)
+        assert (training.learning_rate, training.epochs, training.global_batch, training.seed) == (
+            1e-5,
+            5,
+            64,
+            42,
+        )
         assert list(config.benchmark.tasks) == ["aime24", "amc", "gpqa_diamond", "math500"]
         decoding = config.benchmark.decoding
-        assert (decoding.samples, decoding.seeds, decoding.temperature, decoding.top_p) == (5, [0, 1, 2], 0.6, 0.95)
+        assert (decoding.samples, decoding.seeds, decoding.temperature, decoding.top_p) == (
+            5,
+            [0, 1, 2],
+            0.6,
+            0.95,
+        )
         assert config.weighting_name == ("chi2" if config.method.name == "lark" else "uniform")
         assert config.engine.name == "vllm"
 
@@ -77,9 +98,12 @@ def test_table1_at_paper_scale_has_the_papers_settings(paper_table1: Sweep) -> N
 def test_experiments_share_what_they_have_in_common(tmp_path: Path) -> None:
     made: dict[str, set[str]] = {}
     for name, few in {
-        "table1": ["method=rsr,lark"], "loss_reduction": ["method=rsr,lark"], "ablation_score": ["method=rho,lark"],
-        "ablation_weighting": ["weighting=kl,auto"], "budget_scaling": ["budget=1,3,5"],
-    }.items():  # fmt: skip
+        "table1": ["method=rsr,lark"],
+        "loss_reduction": ["method=rsr,lark"],
+        "ablation_score": ["method=rho,lark"],
+        "ablation_weighting": ["weighting=kl,auto"],
+        "budget_scaling": ["budget=1,3,5"],
+    }.items():
         sweep = compose_sweep(name, [f"outputs={tmp_path}", *few])
         made[name] = {str(p.step.artifacts[0].folder) for p in planned(sweep) if p.step.operation is TRAIN}
     assert made["loss_reduction"] < made["table1"]
@@ -89,8 +113,13 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path) -> None:
 
 
 def test_what_the_user_types_replaces_the_sweeps_values(tmp_path: Path) -> None:
-    sweep = compose_sweep("table1", ["method=lark,random", "budget=3", "pool.questions=4", f"outputs={tmp_path}"])
-    assert [(t.config.method.name, t.config.budget.size) for t in sweep.trials] == [("lark", 3), ("random", 3)]
+    sweep = compose_sweep(
+        "table1", ["method=lark,random", "budget=3", "pool.questions=4", f"outputs={tmp_path}"]
+    )
+    assert [(t.config.method.name, t.config.budget.size) for t in sweep.trials] == [
+        ("lark", 3),
+        ("random", 3),
+    ]
     assert sweep.overrides == ("method=lark,random", "budget.size=3", "pool.questions=4")
     assert not sweep.like_the_paper
 
@@ -140,7 +169,9 @@ def test_help_is_given_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_trial_whose_pool_is_missing_says_so(tmp_path: Path) -> None:
-    sweep = compose_sweep("token_level", ["pool=files", "pool.path=/nowhere/pool.jsonl", f"outputs={tmp_path}"])
+    sweep = compose_sweep(
+        "token_level", ["pool=files", "pool.path=/nowhere/pool.jsonl", f"outputs={tmp_path}"]
+    )
     ((_, why),) = unfinished(sweep)
     assert "/nowhere/pool.jsonl" in why
 
@@ -153,7 +184,11 @@ def test_an_unknown_experiment_names_those_there_are() -> None:
 
 def test_every_experiment_opens_with_its_command_its_cost_and_what_to_expect() -> None:
     for name in available():
-        comments = [line for line in (CONF / "experiment" / f"{name}.yaml").read_text().splitlines() if line.startswith("#")]
+        comments = [
+            line
+            for line in (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
+            if line.startswith("#")
+        ]
         opening = "\n".join(comments)
         assert f"make {dashed(name)} " in opening, name
         assert all(word in opening for word in ("# Run:", "# Plan:", "# Cost:", "# Expect:")), name
@@ -167,12 +202,18 @@ def test_make_knows_every_experiment() -> None:
         assert re.search(rf"^{name}:.*##", makefile, re.M), name
         assert f"make {name} " in told
         commands = ["make", "-n", name, f"plan-{name}", "SCALE=paper", "ARGS=budget.size=2"]
-        said = subprocess.run(commands, cwd=ROOT, capture_output=True, text=True, check=True).stdout.replace("'", "")
+        said = subprocess.run(commands, cwd=ROOT, capture_output=True, text=True, check=True).stdout.replace(
+            "'", ""
+        )
         said = re.sub(" +", " ", said)
         assert f"-m experiments run {name} scale=paper budget.size=2" in said
         assert f"-m experiments plan {name} scale=paper budget.size=2" in said
     own = subprocess.run(
-        ["make", "-n", "compare", "POOL=a b.jsonl", "STUDENT=own"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "-n", "compare", "POOL=a b.jsonl", "STUDENT=own"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "scale=demo' pool=files 'pool.path=a b.jsonl' 'student=own'" in own.stdout
 
@@ -196,14 +237,17 @@ def test_the_papers_contamination_table_adds_up() -> None:
 
 @pytest.mark.parametrize("name", ["cost", "ablation_score"])
 def test_a_sweep_that_cannot_be_drawn_is_refused_before_it_runs(name: str, tmp_path: Path) -> None:
-    with pytest.raises(LarkError, match=r"cannot be drawn with budget.size=1,3 .*do not sweep over anything else"):
+    with pytest.raises(
+        LarkError, match=r"cannot be drawn with budget.size=1,3 .*do not sweep over anything else"
+    ):
         main(["run", name, "budget=1,3", f"outputs={tmp_path}", "tracking=none"])
     assert not list(tmp_path.glob("runs/*"))
 
 
 def test_files_may_be_elsewhere_at_the_papers_scale(tmp_path: Path) -> None:
     sweep = compose_sweep(
-        "table1", ["scale=paper", "method=lark", f"outputs={tmp_path}", "benchmark.tasks.aime24.path=/else/where"]
+        "table1",
+        ["scale=paper", "method=lark", f"outputs={tmp_path}", "benchmark.tasks.aime24.path=/else/where"],
     )
     assert {trial.config.benchmark.tasks["aime24"].path for trial in sweep.trials} == {"/else/where"}
     assert sweep.overrides == ("method=lark", "benchmark.tasks.aime24.path=/else/where")

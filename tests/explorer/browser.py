@@ -1,4 +1,6 @@
-"""Chromium for the explorer's tests: found on this machine, started once per file, with a record of every request."""
+"""Chromium for the explorer's tests: found on this machine, started once per file, with a record of every
+request.
+"""
 
 import os
 import shutil
@@ -9,15 +11,27 @@ from dataclasses import dataclass, field
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-NONE = "No browser was found: the explorer's browser tests are skipped. Install chromium, or set LARK_BROWSER to a Chromium."
+NONE = (
+    "No browser was found: the explorer's browser tests are skipped. Install chromium, or set LARK_BROWSER to"
+    " a Chromium."
+)
 ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-first-run", "--disable-default-apps", "--disable-dev-shm-usage", "--disable-domain-reliability",
-]  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-default-apps",
+    "--disable-dev-shm-usage",
+    "--disable-domain-reliability",
+]
 
 
 PATIENCE = 60_000
-"""Milliseconds to wait for anything that will happen. Other processes may use the cores; a test that passes does not wait."""
+"""Milliseconds to wait for anything that will happen. Other processes may use the cores; a test that passes
+does not wait.
+"""
 expect.set_options(timeout=PATIENCE)
 
 
@@ -29,7 +43,9 @@ def executable() -> str | None:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS, timeout=2 * PATIENCE)
+        browser = playwright.chromium.launch(
+            executable_path=executable(), args=ARGUMENTS, timeout=2 * PATIENCE
+        )
         yield browser
         browser.close()
 
@@ -49,7 +65,9 @@ class Tab:
 
     def open(self, url: str) -> None:
         """Go to an address of the explorer and wait until everything on it is loaded."""
-        self.page.goto("about:blank")  # otherwise a change after # only redraws, and the old page would pass for the new one
+        self.page.goto(
+            "about:blank"
+        )  # otherwise a change after # only redraws, and the old page would pass for the new one
         self.page.goto(url)
         self.page.wait_for_selector("main h1, main [role=alert]", state="attached")
         self.page.wait_for_selector("[aria-busy]", state="detached")

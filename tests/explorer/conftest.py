@@ -1,4 +1,6 @@
-"""A small real run that the explorer's tests share, and its server in a process of its own, as a user starts it."""
+"""A small real run that the explorer's tests share, and its server in a process of its own, as a user
+starts it.
+"""
 
 import fcntl
 import os
@@ -27,8 +29,9 @@ def shared(factory: pytest.TempPathFactory, name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The outputs of the demo in miniature, with tokens, and selections of several methods. Made once, even by several processes.
-    B = 40 takes all 33 candidates."""
+    """The outputs of the demo in miniature, with tokens, and selections of several methods. Made once, even
+    by several processes. B = 40 takes all 33 candidates.
+    """
     folder = shared(tmp_path_factory, "explored")
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -91,7 +94,11 @@ class Server:
 def serving(folder: Path, *options: str, browser: str | None = None) -> Iterator[Server]:
     """`python -m lark.explorer <folder>` on a free port, on a machine with this browser or without one."""
     given = ["--no-browser"] if browser is None else []
-    own = {"PYTHONUNBUFFERED": "1"} if browser is None else {"PYTHONUNBUFFERED": "1", "BROWSER": browser, "DISPLAY": ":0"}
+    own = (
+        {"PYTHONUNBUFFERED": "1"}
+        if browser is None
+        else {"PYTHONUNBUFFERED": "1", "BROWSER": browser, "DISPLAY": ":0"}
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "lark.explorer", str(folder), "--port", "0", *given, *options],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **own},
@@ -103,7 +110,9 @@ def serving(folder: Path, *options: str, browser: str | None = None) -> Iterator
             said += line
             match = re.search(r"http://\S+", line)
             if match:
-                threading.Thread(target=process.stdout.read, daemon=True).start()  # a full pipe would stop the server
+                threading.Thread(
+                    target=process.stdout.read, daemon=True
+                ).start()  # a full pipe would stop the server
                 yield Server(match[0], process)
                 return
         raise AssertionError(f"The explorer did not start: {said}")
@@ -118,7 +127,9 @@ def serving(folder: Path, *options: str, browser: str | None = None) -> Iterator
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests of the explorer. It is closed before other tests: it runs an event loop in this process."""
+    """One browser for all tests of the explorer. It is closed before other tests: it runs an event loop in
+    this process.
+    """
     with chromium() as started:
         yield started
 

@@ -44,7 +44,9 @@ def addresses(page: Page, base: str) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("python -m tests.explorer.screenshots", description="Pictures of the explorer's pages.")
+    parser = argparse.ArgumentParser(
+        "python -m tests.explorer.screenshots", description="Pictures of the explorer's pages."
+    )
     parser.add_argument("outputs", type=Path, help="the store, of a run with scoring.tokens")
     parser.add_argument("folder", type=Path, help="where the pictures go")
     options = parser.parse_args()

@@ -27,7 +27,9 @@ pytestmark = pytest.mark.skipif(executable() is None, reason=NONE)
 
 @pytest.fixture
 def at(browser: Browser, server: Server) -> Iterator[Tab]:
-    """A tab that has been let in. It must not have complained, nor asked any other server, when the test ends."""
+    """A tab that has been let in. It must not have complained, nor asked any other server, when the test
+    ends.
+    """
     with tab(browser) as opened:
         opened.open(server.url)
         yield opened
@@ -35,7 +37,9 @@ def at(browser: Browser, server: Server) -> Iterator[Tab]:
         assert opened.foreign(server.base) == []
 
 
-def test_by_clicks_from_the_overview_to_a_question_a_comparison_and_an_answer(at: Tab, server: Server) -> None:
+def test_by_clicks_from_the_overview_to_a_question_a_comparison_and_an_answer(
+    at: Tab, server: Server
+) -> None:
     page = at.page
     expect(page).to_have_url(server.base)  # the token has left the address
     expect(page.get_by_role("heading", name="Results")).to_be_visible()
@@ -97,7 +101,9 @@ def test_by_keys_from_the_overview_to_a_question_a_comparison_and_an_answer(at: 
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_a_search_box_is_reached_by_slash_and_left_by_escape(at: Tab, server: Server, pool: str, view: str) -> None:
+def test_a_search_box_is_reached_by_slash_and_left_by_escape(
+    at: Tab, server: Server, pool: str, view: str
+) -> None:
     at.open(f"{server.base}#/pool/{pool}/{view}")
     page = at.page
     page.keyboard.press("/")
@@ -138,7 +144,9 @@ def test_hovering_shows_the_numbers_of_the_artifact(
     at: Tab, server: Server, store: Path, context: Context, pool: str, view: str
 ) -> None:
     question = respond(context, f"question/{pool}/{view}/4", {})[1]
-    stored = {row.candidate_id: row for row in read_trajectories(next((store / "tokens").iterdir()), question["id"])}
+    stored = {
+        row.candidate_id: row for row in read_trajectories(next((store / "tokens").iterdir()), question["id"])
+    }
     at.open(f"{server.base}#/compare/{pool}/{view}/4/2/20")
     page = at.page
     for side, c in enumerate((2, 20)):
@@ -153,8 +161,15 @@ def test_hovering_shows_the_numbers_of_the_artifact(
             }  # fmt: skip
             for name, value in expected.items():
                 assert shown[name] == pytest.approx(float(value), rel=6e-4, abs=6e-5), (name, i)
-            expect(page.locator(".alternatives > .alternative")).to_have_count(int((kept.alternatives[i] >= 0).sum()))
-            first = page.locator(".alternatives > .alternative").first.locator(".num").inner_text().replace("−", "-")
+            expect(page.locator(".alternatives > .alternative")).to_have_count(
+                int((kept.alternatives[i] >= 0).sum())
+            )
+            first = (
+                page.locator(".alternatives > .alternative")
+                .first.locator(".num")
+                .inner_text()
+                .replace("−", "-")
+            )
             assert float(first) == pytest.approx(float(kept.alternative_p[i][0]), rel=6e-3)
 
 
@@ -164,7 +179,9 @@ def test_the_colours_of_tokens_follow_the_measure(
     at.open(f"{server.base}#/compare/{pool}/{view}/0/1/2?heat=residual")
     page = at.page
     question = respond(context, f"question/{pool}/{view}/0", {})[1]
-    stored = {row.candidate_id: row for row in read_trajectories(next((store / "tokens").iterdir()), question["id"])}
+    stored = {
+        row.candidate_id: row for row in read_trajectories(next((store / "tokens").iterdir()), question["id"])
+    }
     kept = stored[question["candidates"][1]["id"]]
     for i in range(0, len(kept), 3):
         level = page.locator(".tokens").first.locator(f"[data-i='{i}']").first.get_attribute("class") or ""
@@ -184,7 +201,9 @@ JS_SELECT = """async ([cases]) => {
 
 
 def cases() -> list[tuple[np.ndarray, list[str], int, str, bool]]:
-    """Scores with and without ties and missing values, all budgets up to more than K, all weightings, both directions."""
+    """Scores with and without ties and missing values, all budgets up to more than K, all weightings, both
+    directions.
+    """
     rng = np.random.default_rng(5)
     found = []
     for trial in range(60):
@@ -223,12 +242,16 @@ def shown_weights(page: Page) -> dict[str, float]:
     """The weight of each candidate that the table marks as chosen, with all digits."""
     rows = page.locator("table.candidates tbody tr:has(.weight)")
     return {
-        row.locator(".who a").inner_text(): float((row.locator(".weight").get_attribute("title") or "").split("= ")[1])
+        row.locator(".who a").inner_text(): float(
+            (row.locator(".weight").get_attribute("title") or "").split("= ")[1]
+        )
         for row in rows.all()
     }
 
 
-def test_the_slider_gives_the_weights_of_real_selections(at: Tab, server: Server, store: Path, pool: str, view: str) -> None:
+def test_the_slider_gives_the_weights_of_real_selections(
+    at: Tab, server: Server, store: Path, pool: str, view: str
+) -> None:
     """Also with ties (rule_quality), and with a budget that takes all candidates (B = 40)."""
     at.open(f"{server.base}#/question/{pool}/{view}/3")
     page = at.page
@@ -274,7 +297,9 @@ def test_filters_and_search_of_answers(at: Tab, server: Server, context: Context
             continue
         chip.click()
         expect(rows).to_have_count(expected["found"])
-        assert [row.locator("code").first.inner_text() for row in rows.all()] == [row["id"] for row in expected["rows"]]
+        assert [row.locator("code").first.inner_text() for row in rows.all()] == [
+            row["id"] for row in expected["rows"]
+        ]
         chip.click()
         expect(rows).to_have_count(6)
     page.get_by_placeholder(re.compile("Search problems")).fill("words-03")
@@ -296,16 +321,24 @@ def test_light_and_dark(browser: Browser, server: Server) -> None:
 
 LOOKS = Path(__file__).with_name("looks.js").read_text(encoding="utf-8").split("\n", 1)[1].rstrip()
 PAGES = [
-    "", "#/pool/{where}", "#/question/{where}/2?a=1&b=4", "#/compare/{where}/2/1/4", "#/compare/{where}/2/1/4?show=text",
-    "#/methods/{where}", "#/answers", "#/artifact/pool/{pool}",
-]  # fmt: skip
+    "",
+    "#/pool/{where}",
+    "#/question/{where}/2?a=1&b=4",
+    "#/compare/{where}/2/1/4",
+    "#/compare/{where}/2/1/4?show=text",
+    "#/methods/{where}",
+    "#/answers",
+    "#/artifact/pool/{pool}",
+]
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (400, "dark")])
 def test_nothing_is_cut_off_or_hard_to_read(
     browser: Browser, server: Server, pool: str, view: str, context: Context, width: int, theme: str
 ) -> None:
-    """No page is wider than the window, no text ends outside its box, and all texts have the contrast that WCAG asks for."""
+    """No page is wider than the window, no text ends outside its box, and all texts have the contrast that
+    WCAG asks for.
+    """
     (benchmark,) = respond(context, "benchmarks", {})[1]["benchmarks"]
     problem = "/".join([benchmark["group"], *(model["id"] for model in benchmark["models"]), "1"])
     with tab(browser, width=width, theme=theme) as opened:
@@ -318,7 +351,9 @@ def test_nothing_is_cut_off_or_hard_to_read(
         assert opened.errors == []
 
 
-def test_a_row_says_why_it_was_chosen(at: Tab, server: Server, context: Context, pool: str, view: str) -> None:
+def test_a_row_says_why_it_was_chosen(
+    at: Tab, server: Server, context: Context, pool: str, view: str
+) -> None:
     """The parts of LARK's score that the page shows multiply to the score of the method."""
     question = respond(context, f"question/{pool}/{view}/3", {})[1]
     at.open(f"{server.base}#/question/{pool}/{view}/3?m=lark&B=3&w=chi2")
@@ -346,7 +381,9 @@ def test_a_row_says_why_it_was_chosen(at: Tab, server: Server, context: Context,
     expect(why).to_contain_text("rank-surprisal ratio")
 
 
-def test_a_comparison_shows_what_each_method_thinks(at: Tab, server: Server, context: Context, pool: str, view: str) -> None:
+def test_a_comparison_shows_what_each_method_thinks(
+    at: Tab, server: Server, context: Context, pool: str, view: str
+) -> None:
     question = respond(context, f"question/{pool}/{view}/3", {})[1]
     at.open(f"{server.base}#/compare/{pool}/{view}/3/4/20")
     rows = at.page.get_by_role("table", name="What each method thinks").locator("tbody tr")
@@ -362,7 +399,9 @@ def test_peaks_are_reached_by_key_and_button(
     at: Tab, server: Server, store: Path, context: Context, pool: str, view: str
 ) -> None:
     question = respond(context, f"question/{pool}/{view}/4", {})[1]
-    stored = {row.candidate_id: row for row in read_trajectories(next((store / "tokens").iterdir()), question["id"])}
+    stored = {
+        row.candidate_id: row for row in read_trajectories(next((store / "tokens").iterdir()), question["id"])
+    }
     residual = stored[question["candidates"][2]["id"]].residual
     high = [i for i, v in enumerate(residual) if v >= 1.2 and (i == 0 or residual[i - 1] < v)]
     at.open(f"{server.base}#/compare/{pool}/{view}/4/2/20?heat=residual")
@@ -413,14 +452,22 @@ MATH = {
     r"\boxed{\alpha \leq \beta}": '<mrow class="boxed"><mrow><mi>α</mi><mo>≤</mo><mi>β</mi></mrow></mrow>',
     r"\sum_{i=1}^n i": "<munderover><mo",
     r"\left( \dfrac12 \right)": '<mo fence="true" form="prefix" stretchy="true">(</mo><mfrac><mn>1',
-    r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}": "<mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr><mtr>",
+    r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}": (
+        "<mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr><mtr>"
+    ),
     r"\text{if } x \in \mathbb{R}": "<mtext>if </mtext>",
     r"{a \over b+1}": "<mfrac><mrow><mi>a</mi></mrow><mrow><mi>b</mi><mo>+</mo><mn>1</mn></mrow></mfrac>",
     r"n \choose k": '<mfrac linethickness="0"><mrow><mi>n</mi></mrow><mi>k</mi></mfrac>',
     r"\$5 + x": "<mo>$</mo><mn>5</mn>",
     r"f'(x)": "<msup><mi>f</mi><mo>′</mo></msup>",
 }
-RAW = [r"\unknowncommand{x}", r"\frac{a}{", "{" * 60 + "x" + "}" * 60, r"\left( x", r"\href{javascript:alert(1)}{x}"]
+RAW = [
+    r"\unknowncommand{x}",
+    r"\frac{a}{",
+    "{" * 60 + "x" + "}" * 60,
+    r"\left( x",
+    r"\href{javascript:alert(1)}{x}",
+]
 
 
 def test_mathematics_is_rendered_or_left_as_it_is(at: Tab) -> None:
@@ -446,7 +493,9 @@ def test_mathematics_is_rendered_or_left_as_it_is(at: Tab) -> None:
     assert shown[-3:] == ["costs $5 and $6", r"no \(end", "&lt;b&gt;&amp;amp;&lt;/b&gt;"]
 
 
-def test_lists_in_the_browser_follow_the_servers_rules(at: Tab, context: Context, pool: str, view: str) -> None:
+def test_lists_in_the_browser_follow_the_servers_rules(
+    at: Tab, context: Context, pool: str, view: str
+) -> None:
     """The static export searches, filters and sorts with JavaScript."""
     from lark.explorer.api import answer
     from lark.explorer.lists import Query, Rows
@@ -465,7 +514,10 @@ def test_lists_in_the_browser_follow_the_servers_rules(at: Tab, context: Context
         ):
             found = at.page.evaluate(
                 'async ([all, asked]) => (await import("/static/js/lists.js")).query(all, asked)',
-                [json.loads(json.dumps(rows.everything())), {k: int(v) if k == "size" else v for k, v in asked.items()}],
+                [
+                    json.loads(json.dumps(rows.everything())),
+                    {k: int(v) if k == "size" else v for k, v in asked.items()},
+                ],
             )
             expected = rows.page(Query.of(asked))
             assert [strip(row) for row in found["rows"]] == json.loads(json.dumps(expected["rows"])), asked
@@ -489,7 +541,9 @@ def exported(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Iter
         def log_message(self, *_: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as running:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
+    ) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{running.server_address[1]}/"
         running.shutdown()
@@ -519,7 +573,9 @@ def test_the_export_shows_the_same_pages_and_asks_no_other_server(
         page.keyboard.press("]")
         expect(page.locator("h1")).to_have_text("Question demo-00005")  # the next question of the export
         opened.open(f"{exported}#/methods/{pool}/{view}?m=rsr")
-        expect(page.get_by_role("table", name=re.compile("disagree most")).locator("tbody tr")).to_have_count(3)
+        expect(page.get_by_role("table", name=re.compile("disagree most")).locator("tbody tr")).to_have_count(
+            3
+        )
         page.get_by_role("link", name="Answers", exact=True).click()
         page.get_by_role("table", name="Problems").locator("tbody tr").first.click()
         page.locator("details.sample summary").first.click()

@@ -20,7 +20,10 @@ from tests.explorer import synthetic
 from tests.explorer.synthetic import LENGTHS, POOL, SCORES, artifact, trajectory
 
 CHECKPOINT = "9" * 12
-PLAN = [{"step": "pool", "artifacts": [f"pool/pool-{POOL}"]}, {"step": "score", "artifacts": [f"scores/student-pool-{SCORES}"]}]
+PLAN = [
+    {"step": "pool", "artifacts": [f"pool/pool-{POOL}"]},
+    {"step": "score", "artifacts": [f"scores/student-pool-{SCORES}"]},
+]
 START = {"event": "start", "process": 1, "host": "elsewhere", "typed": ["budget=3"], "plan": PLAN}
 
 
@@ -28,26 +31,44 @@ def record(root: Path, *lines: dict[str, Any]) -> None:
     run = root / "runs" / "demo" / "lark-B3"
     run.mkdir(parents=True, exist_ok=True)
     with (run / "steps.jsonl").open("a") as handle:
-        handle.writelines(json.dumps({"run": "1", "time": "2026-01-01T00:00:00", **line}) + "\n" for line in lines)
+        handle.writelines(
+            json.dumps({"run": "1", "time": "2026-01-01T00:00:00", **line}) + "\n" for line in lines
+        )
 
 
 def make(root: Path) -> Path:
     rows = [
-        trajectory(f"q{i}", f"{teacher}.{k}", f"{i} {teacher}") for i in range(3) for teacher in ("ann", "bob") for k in (0, 1)
+        trajectory(f"q{i}", f"{teacher}.{k}", f"{i} {teacher}")
+        for i in range(3)
+        for teacher in ("ann", "bob")
+        for k in (0, 1)
     ]
     synthetic.write_pool(root, rows, group=4)
     table = synthetic.write_scores(root, pd.DataFrame(rows)[["question_id", "candidate_id"]])
     selection = synthetic.write_selection(root, table, "lark", 2, "chi2", "1" * 12)
-    synthetic.write_tokens(root, {(row["question_id"], row["candidate_id"]): row["response"].split(" ") for row in rows})
-    folder = artifact(root, "checkpoint", "student-lark-B2", CHECKPOINT, {"training": {}}, {"selection": selection.name})
-    (folder / "metrics.jsonl").write_text('{"step": 1, "epoch": 1, "loss": 2.5}\n{"step": 2, "epoch": 2, "loss": 1')
+    synthetic.write_tokens(
+        root, {(row["question_id"], row["candidate_id"]): row["response"].split(" ") for row in rows}
+    )
+    folder = artifact(
+        root, "checkpoint", "student-lark-B2", CHECKPOINT, {"training": {}}, {"selection": selection.name}
+    )
+    (folder / "metrics.jsonl").write_text(
+        '{"step": 1, "epoch": 1, "loss": 2.5}\n{"step": 2, "epoch": 2, "loss": 1'
+    )
     synthetic.write_answers(root, "student-base", 4, "5" * 12)
     synthetic.write_answers(root, "student-lark-B2", 4, "6" * 12, f"student-lark-B2-{CHECKPOINT}")
     run = root / "runs" / "demo" / "lark-B3"
     (run / ".hydra").mkdir(parents=True)
     made = [f"pool/pool-{POOL}"]
-    record(root, START, {"event": "step", "step": "pool", "seconds": 1, "made": made, "reused": []}, {"event": "end"})
-    (run / "lark.log").write_text(f"2026-01-01 00:00:00,000 INFO lark.pipeline.pipeline: pool    1.0 s     pool/pool-{POOL}\n")
+    record(
+        root,
+        START,
+        {"event": "step", "step": "pool", "seconds": 1, "made": made, "reused": []},
+        {"event": "end"},
+    )
+    (run / "lark.log").write_text(
+        f"2026-01-01 00:00:00,000 INFO lark.pipeline.pipeline: pool    1.0 s     pool/pool-{POOL}\n"
+    )
     (run / "summary.json").write_text('{"results": [{"method": "LARK"}]}')
     (run / ".hydra" / "overrides.yaml").write_text("- method=lark\n")
     return root
@@ -62,11 +83,29 @@ def addresses(context: Context) -> list[str]:
     """Every kind of address, for this store."""
     where = f"{POOL}/{SCORES}"
     found = [
-        "overview", "artifacts", "runs", "results", "curves", f"curve/{CHECKPOINT}", f"artifact/scores/{SCORES}", f"pool/{where}",
-        f"artifact/pool/{POOL}", f"questions/{where}", f"question/{where}/1", f"text/{POOL}/1/2", f"tokens/{where}/1/2",
-        f"alternatives/{where}/1/2/0", f"methods/{where}", f"distribution/{where}/lark", f"agreement/{where}/2",
-        f"disagreement/{where}/lark/rsr/2", f"shares/{where}/B-2", f"pool/{POOL}/-", f"question/{POOL}/-/0", "benchmarks",
-    ]  # fmt: skip
+        "overview",
+        "artifacts",
+        "runs",
+        "results",
+        "curves",
+        f"curve/{CHECKPOINT}",
+        f"artifact/scores/{SCORES}",
+        f"pool/{where}",
+        f"artifact/pool/{POOL}",
+        f"questions/{where}",
+        f"question/{where}/1",
+        f"text/{POOL}/1/2",
+        f"tokens/{where}/1/2",
+        f"alternatives/{where}/1/2/0",
+        f"methods/{where}",
+        f"distribution/{where}/lark",
+        f"agreement/{where}/2",
+        f"disagreement/{where}/lark/rsr/2",
+        f"shares/{where}/B-2",
+        f"pool/{POOL}/-",
+        f"question/{POOL}/-/0",
+        "benchmarks",
+    ]
     return [*found, *answer_addresses(context)]
 
 
@@ -96,10 +135,26 @@ def test_a_whole_store_answers_everything(whole: Path) -> None:
 
 
 FILES = [
-    "config.yaml", "manifest.json", "trajectories.parquet", "lengths.parquet", "scores.parquet", "text.parquet",
-    "selection.parquet", "questions.parquet", "pieces.parquet", "tokens-*.parquet", "metrics.jsonl", "problems.jsonl",
-    "generations.jsonl", "grades.jsonl", "metrics.json", "lark.log", "steps.jsonl", "summary.json", "overrides.yaml",
-]  # fmt: skip
+    "config.yaml",
+    "manifest.json",
+    "trajectories.parquet",
+    "lengths.parquet",
+    "scores.parquet",
+    "text.parquet",
+    "selection.parquet",
+    "questions.parquet",
+    "pieces.parquet",
+    "tokens-*.parquet",
+    "metrics.jsonl",
+    "problems.jsonl",
+    "generations.jsonl",
+    "grades.jsonl",
+    "metrics.json",
+    "lark.log",
+    "steps.jsonl",
+    "summary.json",
+    "overrides.yaml",
+]
 
 
 PATIENCE = 60
@@ -170,7 +225,9 @@ def test_a_damaged_file_becomes_a_sentence(name: str, harm: str, whole: Path, tm
             path.mkdir()
         elif harm != "gone":
             path.write_bytes(
-                {"empty": b"", "half": content[: len(content) // 2], "garbage": b"\xff\x00{[" + content[:50]}[harm]
+                {"empty": b"", "half": content[: len(content) // 2], "garbage": b"\xff\x00{[" + content[:50]}[
+                    harm
+                ]
             )
     found = answers(root)
     assert found["overview"][0] == 200  # the first page always opens
@@ -183,7 +240,10 @@ def test_an_artifact_that_vanishes_between_two_requests(whole: Path, tmp_path: P
     assert respond(context, f"question/{POOL}/{SCORES}/1", {})[0] == 200
     shutil.rmtree(root / "scores")
     status, values = respond(context, f"question/{POOL}/{SCORES}/1", {})
-    assert (status, values["problem"]) == (404, f"There are no scores {SCORES} of the pool pool in this store (any more).")
+    assert (status, values["problem"]) == (
+        404,
+        f"There are no scores {SCORES} of the pool pool in this store (any more).",
+    )
     shutil.rmtree(root)
     status, values = respond(context, "overview", {})
     assert status == 404 and "does not exist (any more)" in values["problem"]
@@ -211,7 +271,9 @@ def test_scores_of_a_running_pass_are_shown_so_far(whole: Path, tmp_path: Path) 
     (folder / "manifest.json").write_text(json.dumps({**manifest, "status": "started"}))
     table[:4].to_parquet(folder / "shard-00000000-00000004.parquet", index=False)
     (folder / "shard-00000004-00000008.parquet").write_bytes(b"PAR1 half written")
-    (folder / "log.txt").write_text("scoring:   0%|          | 0/9\rscoring:  34%|███▍      | 4/12 [00:03<00:06,  1.3tok/s]")
+    (folder / "log.txt").write_text(
+        "scoring:   0%|          | 0/9\rscoring:  34%|███▍      | 4/12 [00:03<00:06,  1.3tok/s]"
+    )
     context = Context(root)
     first, second = (respond(context, f"question/{POOL}/{SCORES}/{n}", {})[1] for n in (0, 1))
     assert None not in first["scores"]["lark"] and second["scores"]["lark"] == [None] * 4
@@ -235,7 +297,11 @@ def runs_of(root: Path) -> list[dict[str, Any]]:
 def test_a_run_without_an_end_is_running_or_was_interrupted(tmp_path: Path) -> None:
     """On another machine, a run is in progress if one of its artifacts is; here, if its process exists."""
     root = tmp_path / "outputs"
-    record(root, START, {"event": "step", "step": "pool", "seconds": 1, "made": [f"pool/pool-{POOL}"], "reused": []})
+    record(
+        root,
+        START,
+        {"event": "step", "step": "pool", "seconds": 1, "made": [f"pool/pool-{POOL}"], "reused": []},
+    )
     (row,) = runs_of(root)
     assert (row["state"], row["done"], row["total"], row["current"]) == ("interrupted", 1, 2, "score")
     assert row["steps"][0]["made"] == [{"kind": "pool", "fingerprint": POOL, "name": None}]  # deleted
@@ -267,7 +333,11 @@ def test_runs_that_share_a_folder_are_kept_apart(tmp_path: Path) -> None:
     root = tmp_path / "outputs"
     record(root, START, {"event": "end", "error": None})
     again = {"run": "2", "time": "2026-01-02T00:00:00"}
-    record(root, {**START, **again, "typed": ["budget=3", "force=[score]"]}, {**again, "event": "end", "error": None})
+    record(
+        root,
+        {**START, **again, "typed": ["budget=3", "force=[score]"]},
+        {**again, "event": "end", "error": None},
+    )
     assert [row["overrides"] for row in runs_of(root)] == [["budget=3", "force=[score]"], ["budget=3"]]
 
 
@@ -275,7 +345,10 @@ def test_runs_of_an_older_version_are_read_from_their_log(tmp_path: Path) -> Non
     run = tmp_path / "runs" / "demo" / "lark-B3"
     run.mkdir(parents=True)
     line = "2026-01-0{} 00:00:00,000 INFO lark.pipeline.pipeline: {:<9}{:<9} {}\n"
-    first = [line.format(1, "pool", "1.0 s", f"pool/pool-{POOL}"), line.format(1, "grade", "9.0 s", "4 artifacts of metrics")]
+    first = [
+        line.format(1, "pool", "1.0 s", f"pool/pool-{POOL}"),
+        line.format(1, "grade", "9.0 s", "4 artifacts of metrics"),
+    ]
     (run / "lark.log").write_text("".join([*first, line.format(2, "pool", "reused", f"pool/pool-{POOL}")]))
     (run / "summary.json").write_text('{"results": [{"method": "LARK"}]}')
     early = time.mktime(time.strptime("2026-01-01", "%Y-%m-%d"))
@@ -356,7 +429,9 @@ def test_settings_of_any_shape_can_be_sent(tmp_path: Path) -> None:
 
 
 def test_a_failed_artifact_says_why(tmp_path: Path) -> None:
-    artifact(tmp_path, "scores", "student-pool", SCORES, {}, {}, status="failed", error="The GPU is out of memory.")
+    artifact(
+        tmp_path, "scores", "student-pool", SCORES, {}, {}, status="failed", error="The GPU is out of memory."
+    )
     (failed,) = respond(Context(tmp_path), "overview", {})[1]["failed"]
     assert failed["error"] == "The GPU is out of memory."
 
@@ -370,9 +445,13 @@ def test_two_students_of_one_pool_are_kept_apart(whole: Path, tmp_path: Path) ->
     root = tmp_path / "outputs"
     shutil.copytree(whole, root)
     other = artifact(
-        root, "scores", "other-pool", "7" * 12, {"weights": "another", "tokenizer": "t", "max_length": 32768, "rank_clip": 100},
+        root,
+        "scores",
+        "other-pool",
+        "7" * 12,
+        {"weights": "another", "tokenizer": "t", "max_length": 32768, "rank_clip": 100},
         {"pool": f"pool-{POOL}", "lengths": f"student-pool-{LENGTHS}"},
-    )  # fmt: skip
+    )
     table = pd.read_parquet(next((root / "scores").glob("student-*")) / "scores.parquet")
     table.assign(nll=np.arange(len(table)) + 1.0).to_parquet(other / "scores.parquet", index=False)
     context = Context(root)

@@ -34,10 +34,24 @@ def read(folder: Path, path: str) -> dict:
 def test_answers_are_those_of_the_server(exported: Path, context: Context, pool: str, view: str) -> None:
     where = f"{pool}/{view}"
     last = f"question/{where}/5"
-    for path in ("results", "curves", f"pool/{where}", f"methods/{where}", f"distribution/{where}/rsr", f"agreement/{where}/40",
-                 f"text/{pool}/5/3", f"tokens/{where}/0/32", f"alternatives/{where}/5/0/0", "benchmarks"):  # fmt: skip
+    for path in (
+        "results",
+        "curves",
+        f"pool/{where}",
+        f"methods/{where}",
+        f"distribution/{where}/rsr",
+        f"agreement/{where}/40",
+        f"text/{pool}/5/3",
+        f"tokens/{where}/0/32",
+        f"alternatives/{where}/5/0/0",
+        "benchmarks",
+    ):
         assert read(exported, path) == json.loads(json.dumps(respond(context, path, {})[1])), path
-    assert read(exported, last) == {**json.loads(json.dumps(respond(context, last, {})[1])), "previous": 0, "next": None}
+    assert read(exported, last) == {
+        **json.loads(json.dumps(respond(context, last, {})[1])),
+        "previous": 0,
+        "next": None,
+    }
     assert [row["n"] for row in read(exported, f"questions/{where}")["rows"]] == [0, 5]
 
 
@@ -55,10 +69,14 @@ def test_no_path_of_this_machine_is_in_it(exported: Path, store: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
-def test_an_export_replaces_an_earlier_one_and_nothing_else(context: Context, exported: Path, tmp_path: Path) -> None:
+def test_an_export_replaces_an_earlier_one_and_nothing_else(
+    context: Context, exported: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "pages"
     export(context, folder, 1)
     export(context, folder, 1, ["demo-00004"])
@@ -76,7 +94,9 @@ def test_an_export_replaces_an_earlier_one_and_nothing_else(context: Context, ex
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", ".git/HEAD", "data/mine.json", "index.html", "static/link"])
-def test_an_export_never_removes_a_file_that_no_export_wrote(name: str, context: Context, tmp_path: Path) -> None:
+def test_an_export_never_removes_a_file_that_no_export_wrote(
+    name: str, context: Context, tmp_path: Path
+) -> None:
     folder = tmp_path / "pages"
     export(context, folder, 1)
     path = folder / name
@@ -95,7 +115,9 @@ def test_an_export_never_removes_a_file_that_no_export_wrote(name: str, context:
 @pytest.mark.parametrize(
     "mark", ["{}", '{"questions": 3}', '{"files": {"thesis.tex": ""}}', '{"files": ["thesis.tex"]}', "text"]
 )
-def test_a_file_called_explorer_json_does_not_make_a_folder_an_export(mark: str, context: Context, tmp_path: Path) -> None:
+def test_a_file_called_explorer_json_does_not_make_a_folder_an_export(
+    mark: str, context: Context, tmp_path: Path
+) -> None:
     (tmp_path / "explorer.json").write_text(mark)
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(LarkError, match="has other files"):
@@ -107,7 +129,9 @@ def test_an_export_of_an_earlier_version_is_called_that(context: Context, tmp_pa
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "index.html").write_text("")
     (tmp_path / "pages" / "explorer.json").write_text('{"questions": 3}')
-    with pytest.raises(LarkError, match="this export is of an earlier version, which kept no list of its files"):
+    with pytest.raises(
+        LarkError, match="this export is of an earlier version, which kept no list of its files"
+    ):
         export(context, tmp_path / "pages", 1)
 
 
@@ -142,7 +166,9 @@ def test_a_list_that_names_a_file_elsewhere_removes_nothing_there(context: Conte
     assert thesis.read_text() == "mine"
 
 
-def test_an_export_that_fails_changes_nothing(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_fails_changes_nothing(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "pages"
     export(context, folder, 1)
     before = contents(folder)

@@ -23,9 +23,15 @@ SCRIPT = (
 RTL = "safe \u202eelbisivni\u202c \u2066x\u2069 \u200b zero \u0007 bell \u202e end"
 LINE = "0123456789" * 20_000
 LATEX = (
-    r"$\href{javascript:window.hacked=3}{x}$ $\unicode{x}$ \[" + r"\frac{" * 500 + r"\] $" + "{" * 3000 + "$ " + r"\(" * 20_000
-    + r" \begin{align}" * 200 + r" $<script>window.hacked=4</script>$ $\text{<img src=x onerror=window.hacked=5>}$"
-)  # fmt: skip
+    r"$\href{javascript:window.hacked=3}{x}$ $\unicode{x}$ \["
+    + r"\frac{" * 500
+    + r"\] $"
+    + "{" * 3000
+    + "$ "
+    + r"\(" * 20_000
+    + r" \begin{align}" * 200
+    + r" $<script>window.hacked=4</script>$ $\text{<img src=x onerror=window.hacked=5>}$"
+)
 TOKENS = 32_000
 TEXTS = {"script.0": SCRIPT, "rtl.0": RTL, "line.0": LINE, "latex.0": LATEX}
 
@@ -85,7 +91,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     run = root / "runs" / "<img src=x onerror=alert(1)>"
     run.mkdir(parents=True)
     (run / "lark.log").write_text(SCRIPT)
-    broken = synthetic.artifact(root, "scores", "student-pool", "8" * 12, {}, {}, status="failed", error=SCRIPT)
+    broken = synthetic.artifact(
+        root, "scores", "student-pool", "8" * 12, {}, {}, status="failed", error=SCRIPT
+    )
     assert json.loads((broken / "manifest.json").read_text())["error"] == SCRIPT
     with serving(root) as running:
         yield running
@@ -101,7 +109,8 @@ def at(browser: Browser, hostile: Server) -> Iterator[Tab]:
         assert [error for error in opened.errors if "404" not in error] == []
         assert (
             opened.page.evaluate(
-                "document.querySelectorAll('main script, main img, main iframe, main object, main form').length"
+                "document.querySelectorAll('main script, main img, main iframe, main object, main"
+                " form').length"
             )
             == 0
         )
@@ -112,9 +121,13 @@ WHERE = f"{POOL}/{SCORES}"
 
 def test_texts_with_markup_are_shown_as_texts(at: Tab, hostile: Server) -> None:
     page = at.page
-    expect(page.locator("main")).to_contain_text("<script>window.hacked=1;alert(1)</script>")  # a failed artifact's reason
+    expect(page.locator("main")).to_contain_text(
+        "<script>window.hacked=1;alert(1)</script>"
+    )  # a failed artifact's reason
     at.open(f"{hostile.base}#/pool/{WHERE}")
-    expect(page.get_by_role("table", name="Questions")).to_contain_text("</textarea></script><script>window.hacked=1")
+    expect(page.get_by_role("table", name="Questions")).to_contain_text(
+        "</textarea></script><script>window.hacked=1"
+    )
     at.open(f"{hostile.base}#/question/{WHERE}/0")
     expect(page.locator(".question-text")).to_contain_text("<img src=x onerror=")
     at.open(f"{hostile.base}#/question/{WHERE}/2")
@@ -138,19 +151,25 @@ def test_marks_that_reorder_text_are_visible_and_do_not_leave_their_place(at: Ta
         side = page.locator(".side-body").first
         expect(side).to_contain_text("⟨202E⟩")
         expect(side).to_contain_text("⟨200B⟩")
-        assert not page.evaluate("/[\\u202a-\\u202e\\u2066-\\u2069]/.test(document.querySelector('main').innerText)")
+        assert not page.evaluate(
+            "/[\\u202a-\\u202e\\u2066-\\u2069]/.test(document.querySelector('main').innerText)"
+        )
 
 
 def frames(at: Tab, selector: str, number: int = 90) -> tuple[float, float]:
-    """Scroll a box by 60 pixels in every frame. Returns frames per second, and the main thread's processor time per frame in ms.
+    """Scroll a box by 60 pixels in every frame. Returns frames per second, and the main thread's processor
+    time per frame in ms.
 
-    Other processes may use the cores, so a test can rely on the processor time only: below 33 ms, 30 frames a second are possible.
+    Other processes may use the cores, so a test can rely on the processor time only: below 33 ms, 30 frames
+    a second are possible.
     """
     session: CDPSession = at.page.context.new_cdp_session(at.page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
 
     def busy() -> float:
-        found = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
+        found = {
+            metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]
+        }
         return found["TaskDuration"]
 
     before = busy()
@@ -182,7 +201,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_long_texts_scroll_at_more_than_30_frames_a_second(case: str, at: Tab, hostile: Server, record_property) -> None:
+def test_long_texts_scroll_at_more_than_30_frames_a_second(
+    case: str, at: Tab, hostile: Server, record_property
+) -> None:
     where, selector = CASES[case]
     at.open(f"{hostile.base}#/compare/{WHERE}/{where}")
     at.page.wait_for_selector(f"{selector} :is(span, .section, .prose)")
@@ -200,7 +221,12 @@ def test_the_strip_scrolls_to_any_token_of_32_000(at: Tab, hostile: Server) -> N
     page.mouse.click(box["x"] + box["width"] * 0.75, box["y"] + 10)
     expect(page.locator(".tokens").first.locator("[data-i='24000']").first).to_be_attached()
     shown = [
-        int(i) for i in page.locator(".tokens").first.locator("[data-i]").evaluate_all("(all) => all.map((e) => e.dataset.i)")
+        int(i)
+        for i in (
+            page.locator(".tokens")
+            .first.locator("[data-i]")
+            .evaluate_all("(all) => all.map((e) => e.dataset.i)")
+        )
     ]
     assert min(shown) < 24_000 < max(shown)
     assert len(shown) < 3000  # only what is near the window is on the page

@@ -37,7 +37,9 @@ def table(store: Path) -> pd.DataFrame:
     return candidates(inputs)
 
 
-def test_the_overview_counts_artifacts_and_says_how_they_depend_on_each_other(context: Context, pool: str) -> None:
+def test_the_overview_counts_artifacts_and_says_how_they_depend_on_each_other(
+    context: Context, pool: str
+) -> None:
     overview = get(context, "overview")
     kinds = {row["kind"]: row["finished"] for row in overview["kinds"]}
     assert kinds["pool"] == kinds["scores"] == kinds["tokens"] == kinds["checkpoint"] == 1
@@ -52,15 +54,28 @@ def test_the_overview_counts_artifacts_and_says_how_they_depend_on_each_other(co
 def test_runs_have_their_steps_and_results(context: Context, view: str) -> None:
     rows = get(context, "runs")["rows"]
     (full,) = [row for row in rows if row["results"]]
-    assert full["state"] == "finished" and full["done"] == full["total"] == len(full["steps"]) and full["current"] is None
+    assert (
+        full["state"] == "finished"
+        and full["done"] == full["total"] == len(full["steps"])
+        and full["current"] is None
+    )
     assert full["results"][1]["method"] == "LARK" and "scoring.tokens=true" in full["overrides"]
     made = {step["title"]: [artifact["kind"] for artifact in step["made"]] for step in full["steps"]}
-    assert made["score"] == ["scores", "tokens"] and made["train"] == ["checkpoint"] and made["grade"] == ["metrics"]
+    assert (
+        made["score"] == ["scores", "tokens"]
+        and made["train"] == ["checkpoint"]
+        and made["grade"] == ["metrics"]
+    )
     assert full["took"] > 0 and all(step["seconds"] is not None for step in full["steps"])
     others = [row for row in rows if row is not full]
-    assert len(others) == 10 and all(row["steps"][0]["seconds"] is None for row in others)  # the pool is reused
+    assert len(others) == 10 and all(
+        row["steps"][0]["seconds"] is None for row in others
+    )  # the pool is reused
     used = get(context, f"artifact/scores/{view}")["runs"]
-    assert [run["how"] for run in used].count("made") == 1 and {run["how"] for run in used} == {"made", "reused"}
+    assert [run["how"] for run in used].count("made") == 1 and {run["how"] for run in used} == {
+        "made",
+        "reused",
+    }
 
 
 def test_results_are_those_of_metrics_json(context: Context, store: Path) -> None:
@@ -68,7 +83,9 @@ def test_results_are_those_of_metrics_json(context: Context, store: Path) -> Non
     assert [model["label"] for model in results["models"]] == ["Base model", "LARK"]
     for model in results["models"]:
         ((group, cell),) = model["cells"].items()
-        stored = json.loads(next((store / "metrics").glob(f"*-{cell['metrics']}")).joinpath("metrics.json").read_text())
+        stored = json.loads(
+            next((store / "metrics").glob(f"*-{cell['metrics']}")).joinpath("metrics.json").read_text()
+        )
         assert cell["paper"]["mean"] == stored["paper"]["accuracy_at_k"]["mean"]
         assert cell["verify"]["interval"] == stored["verify"]["interval"]
         assert group == results["tasks"][0]["group"]
@@ -78,7 +95,10 @@ def test_results_are_those_of_metrics_json(context: Context, store: Path) -> Non
 def test_training_curves_are_the_lines_of_metrics_jsonl(context: Context, store: Path) -> None:
     (curve,) = get(context, "curves")["curves"]
     columns = get(context, f"curve/{curve['fingerprint']}")["columns"]
-    lines = [json.loads(line) for line in next((store / "checkpoint").glob("*/metrics.jsonl")).read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in next((store / "checkpoint").glob("*/metrics.jsonl")).read_text().splitlines()
+    ]
     assert columns["loss"] == [line.get("loss") for line in lines]
     assert columns["step"] == [line["step"] for line in lines]
 
@@ -86,7 +106,10 @@ def test_training_curves_are_the_lines_of_metrics_jsonl(context: Context, store:
 def test_scores_and_ranks_of_a_question_are_those_of_the_methods(
     context: Context, table: pd.DataFrame, pool: str, view: str
 ) -> None:
-    expected = {name: METHODS[name].score(table) for name in ("lark", "random", "rsr", "rule_quality", "grape", "brier")}
+    expected = {
+        name: METHODS[name].score(table)
+        for name in ("lark", "random", "rsr", "rule_quality", "grape", "brier")
+    }
     for n in (0, 3, 5):
         page = get(context, f"question/{pool}/{view}/{n}")
         rows = np.flatnonzero(table["question_id"] == page["id"])
@@ -97,18 +120,24 @@ def test_scores_and_ranks_of_a_question_are_those_of_the_methods(
         assert all(c["has_tokens"] for c in page["candidates"])
 
 
-def test_selections_of_a_question_are_those_of_the_artifacts(context: Context, store: Path, pool: str, view: str) -> None:
+def test_selections_of_a_question_are_those_of_the_artifacts(
+    context: Context, store: Path, pool: str, view: str
+) -> None:
     page = get(context, f"question/{pool}/{view}/2")
     assert len(page["selections"]) == 11
     for selection in page["selections"]:
-        stored = pd.read_parquet(next((store / "selection").glob(f"*-{selection['fingerprint']}")) / "selection.parquet")
+        stored = pd.read_parquet(
+            next((store / "selection").glob(f"*-{selection['fingerprint']}")) / "selection.parquet"
+        )
         mine = stored[stored["question_id"] == page["id"]].sort_values("rank")
         names = [page["candidates"][row["c"]]["id"] for row in selection["chosen"]]
         assert names == mine["candidate_id"].tolist()
         assert [row["weight"] for row in selection["chosen"]] == mine["weight"].tolist()
         ranked = page["ranks"][selection["ranking"]]
         assert [ranked[row["c"]] for row in selection["chosen"]] == mine["rank"].tolist()
-        assert selection["threshold"] == (None if mine["threshold"].isna().all() else mine["threshold"].iloc[0])
+        assert selection["threshold"] == (
+            None if mine["threshold"].isna().all() else mine["threshold"].iloc[0]
+        )
 
 
 def test_ranks_of_whole_pools_are_those_of_single_questions(context: Context, pool: str, view: str) -> None:
@@ -128,7 +157,10 @@ def test_agreement_is_spearmans_correlation_within_questions(
     values = get(context, f"agreement/{pool}/{view}/3")
     keys = [ranking["key"] for ranking in values["rankings"]]
     for a, b in (("lark", "rsr"), ("lark", "rule_quality"), ("grape", "brier")):
-        signed = {name: METHODS[name].score(table) * (1 if METHODS[name].higher_is_better else -1) for name in (a, b)}
+        signed = {
+            name: METHODS[name].score(table) * (1 if METHODS[name].higher_is_better else -1)
+            for name in (a, b)
+        }
         frame = pd.DataFrame({"q": table["question_id"], **signed})
         expected = np.mean([part[[a, b]].corr("spearman").iloc[0, 1] for _, part in frame.groupby("q")])
         assert values["spearman"][keys.index(a)][keys.index(b)] == pytest.approx(expected, abs=1e-3)
@@ -163,7 +195,9 @@ def test_tokens_are_those_of_the_artifact(context: Context, store: Path, pool: s
         n = len(found["ids"])
         assert found["ids"] == kept.alternatives[:n].tolist()
         np.testing.assert_allclose(found["p"], kept.alternative_p[:n], rtol=6e-4)
-        assert found["texts"] == {str(token): pieces.text([token]) for token in np.unique(kept.alternatives[:n]).tolist()}
+        assert found["texts"] == {
+            str(token): pieces.text([token]) for token in np.unique(kept.alternatives[:n]).tolist()
+        }
         assert tokens["special"] == [i for i, token in enumerate(tokens["id"]) if pieces.special[token]]
 
 
@@ -184,18 +218,29 @@ def test_answers_have_both_graders_verdicts_and_their_texts(context: Context, st
         answers = [json.loads(line) for line in (folder / "generations.jsonl").read_text().splitlines()]
         grades = [
             json.loads(line)
-            for line in next((store / "metrics").glob(f"{name}-*")).joinpath("grades.jsonl").read_text().splitlines()
+            for line in next((store / "metrics").glob(f"{name}-*"))
+            .joinpath("grades.jsonl")
+            .read_text()
+            .splitlines()
         ]
         for sample in side["samples"]:
-            assert answers[sample["i"]]["problem"] == page["id"] and answers[sample["i"]]["seed"] == sample["seed"]
-            assert (sample["paper"], sample["verify"]) == (grades[sample["i"]]["paper"], grades[sample["i"]]["verify"])
+            assert (
+                answers[sample["i"]]["problem"] == page["id"]
+                and answers[sample["i"]]["seed"] == sample["seed"]
+            )
+            assert (sample["paper"], sample["verify"]) == (
+                grades[sample["i"]]["paper"],
+                grades[sample["i"]]["verify"],
+            )
             whole = get(context, f"sample/{benchmark['group']}/{side['id']}/{sample['i']}")
             assert whole["text"] == answers[sample["i"]]["text"] and whole["text"].endswith(sample["ending"])
             assert sample["truncated"] == (answers[sample["i"]]["finish_reason"] == "length")
     everything = get(context, f"problems/{where}/paper")
     solved = {row["n"]: (row["before"], row["after"]) for row in everything["rows"]}
     fixed = get(context, f"problems/{where}/paper", flags="fixed")["rows"]
-    assert {row["n"] for row in fixed} == {n for n, (before, after) in solved.items() if before < 0.5 <= after}
+    assert {row["n"] for row in fixed} == {
+        n for n, (before, after) in solved.items() if before < 0.5 <= after
+    }
 
 
 def test_the_pool_has_its_teachers_and_their_shares_of_selections(
@@ -208,9 +253,17 @@ def test_the_pool_has_its_teachers_and_their_shares_of_selections(
         assert teacher["tokens"]["quantiles"][2] == mine["n_tokens"].median()
     assert [budget["label"] for budget in page["budgets"]] == ["B = 1", "B = 3", "B = 40"]
     shares = get(context, f"shares/{pool}/{view}/{page['budgets'][0]['key']}")["selections"]
-    assert [selection["ranking"] for selection in shares] == ["lark", "random", "rule_quality", "rsr", "brier"]  # as in METHODS
+    assert [selection["ranking"] for selection in shares] == [
+        "lark",
+        "random",
+        "rule_quality",
+        "rsr",
+        "brier",
+    ]  # as in METHODS
     for selection in shares:
-        stored = pd.read_parquet(next((context.root / "selection").glob(f"*-{selection['fingerprint']}")) / "selection.parquet")
+        stored = pd.read_parquet(
+            next((context.root / "selection").glob(f"*-{selection['fingerprint']}")) / "selection.parquet"
+        )
         counts = stored["teacher"].value_counts().to_dict()
         assert dict(zip([t["teacher"] for t in page["teachers"]], selection["teachers"], strict=True)) == {
             t["teacher"]: counts.get(t["teacher"], 0) for t in page["teachers"]
@@ -238,7 +291,9 @@ def test_characters_split_between_tokens_are_kept_whole(text: str, cuts: list[in
     shown = running_text(pieces)
     assert len(shown) == len(pieces)
     whole = "".join(
-        part for part, piece in zip(shown, pieces, strict=True) if part != single(piece) or not part.startswith("‹")
+        part
+        for part, piece in zip(shown, pieces, strict=True)
+        if part != single(piece) or not part.startswith("‹")
     )
     assert whole.replace("‹", "") == text.replace("‹", "")
 
@@ -258,13 +313,22 @@ def test_lists_are_searched_filtered_sorted_and_cut_into_pages() -> None:
     assert rows.page(Query(page=4))["rows"][-1]["n"] == 119 and rows.page(Query(page=99))["page"] == 4
     assert len(rows.page(Query(size=8))["rows"]) == 8
     found = rows.page(Query(search="item 11", flags=("even",)))
-    assert [row["n"] for row in found["rows"]] == [110, 112, 114, 116, 118] and found["flags"] == {"even": 5, "big": 10}
+    assert [row["n"] for row in found["rows"]] == [110, 112, 114, 116, 118] and found["flags"] == {
+        "even": 5,
+        "big": 10,
+    }
     assert rows.page(Query(sort="v"))["rows"][0]["n"] == 119
-    assert rows.page(Query(sort="v", page=4))["rows"][-1]["n"] == 7 == rows.page(Query(sort="-v", page=4))["rows"][-1]["n"]
+    assert (
+        rows.page(Query(sort="v", page=4))["rows"][-1]["n"]
+        == 7
+        == rows.page(Query(sort="-v", page=4))["rows"][-1]["n"]
+    )
     assert rows.page(Query(flags=("even|big",)))["found"] == 70
 
 
-def test_ties_and_missing_scores_are_ranked_as_select_ranks_them(context: Context, pool: str, view: str) -> None:
+def test_ties_and_missing_scores_are_ranked_as_select_ranks_them(
+    context: Context, pool: str, view: str
+) -> None:
     from lark.explorer.rankings import Ranking
     from lark.selection.rules import select
 
@@ -284,7 +348,9 @@ def test_ties_and_missing_scores_are_ranked_as_select_ranks_them(context: Contex
         assert not found.varies[1]
 
 
-def test_scores_by_number_are_those_by_id(context: Context, table: pd.DataFrame, pool: str, view: str) -> None:
+def test_scores_by_number_are_those_by_id(
+    context: Context, table: pd.DataFrame, pool: str, view: str
+) -> None:
     listing = context.listing()
     found, rows = find_view(listing, pool, view), context.view(listing, pool, view)[1]
     keys = table[KEY].astype(str).agg("/".join, axis=1)
@@ -297,7 +363,11 @@ def test_scores_by_number_are_those_by_id(context: Context, table: pd.DataFrame,
 
 def test_an_answer_of_every_address_is_json(context: Context, pool: str, view: str) -> None:
     for route in ROUTES:
-        path = route.address.replace("{fingerprint}/{view}", f"{pool}/{view}").replace("{number}", "1").replace("{key}", "lark")
+        path = (
+            route.address.replace("{fingerprint}/{view}", f"{pool}/{view}")
+            .replace("{number}", "1")
+            .replace("{key}", "lark")
+        )
         status, values = respond(context, path.replace("{fingerprint}", pool).replace("{kind}", "pool"), {})
         assert status in (200, 400, 404)
         json.dumps(values, allow_nan=False)

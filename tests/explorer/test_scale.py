@@ -1,5 +1,6 @@
-"""Large stores: every page of 165,000 trajectories (the paper's pool) in half a second of processor time, in less than 1 GiB; and
-work that grows with the number of artifacts, not with its square."""
+"""Large stores: every page of 165,000 trajectories (the paper's pool) in half a second of processor time,
+in less than 1 GiB; and work that grows with the number of artifacts, not with its square.
+"""
 
 import json
 import subprocess
@@ -40,14 +41,36 @@ peak = int(re.search("VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[
 print(json.dumps({"pages": found, "memory": peak, "warming": warming}))
 """
 PAGES = [
-    "overview", "artifacts", "runs", "results", "curves", "pool/{where}", "questions/{where}",
-    "questions/{where}?search=buying 11 more", "question/{where}/4321", "question/{where}/17", "text/{pool}/4321/7",
-    "methods/{where}", "agreement/{where}/3", "agreement/{where}/1",
-    "distribution/{where}/lark", "distribution/{where}/random", "distribution/{where}/rule_quality",
-    "disagreement/{where}/lark/rsr/3", "disagreement/{where}/lark/random/10", "artifact/pool/{pool}",
-    "shares/{where}/B-3", "question/{where}/0", "tokens/{where}/0/7", "alternatives/{where}/0/7/3",
-    "curve/ffffffffffff", "benchmarks", "problems/{answers}/paper", "problem/{answers}/17", "sample/{sample}/17",
-]  # fmt: skip
+    "overview",
+    "artifacts",
+    "runs",
+    "results",
+    "curves",
+    "pool/{where}",
+    "questions/{where}",
+    "questions/{where}?search=buying 11 more",
+    "question/{where}/4321",
+    "question/{where}/17",
+    "text/{pool}/4321/7",
+    "methods/{where}",
+    "agreement/{where}/3",
+    "agreement/{where}/1",
+    "distribution/{where}/lark",
+    "distribution/{where}/random",
+    "distribution/{where}/rule_quality",
+    "disagreement/{where}/lark/rsr/3",
+    "disagreement/{where}/lark/random/10",
+    "artifact/pool/{pool}",
+    "shares/{where}/B-3",
+    "question/{where}/0",
+    "tokens/{where}/0/7",
+    "alternatives/{where}/0/7/3",
+    "curve/ffffffffffff",
+    "benchmarks",
+    "problems/{answers}/paper",
+    "problem/{answers}/17",
+    "sample/{sample}/17",
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +81,16 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_of_165_000_trajectories_is_fast_and_small(large: Path) -> None:
-    """The server ranks the candidates of the newest pool when it starts; apart from that, each page is asked for the first time."""
+    """The server ranks the candidates of the newest pool when it starts; apart from that, each page is
+    asked for the first time.
+    """
     command = [sys.executable, "-c", PROBE, str(large), f"{POOL}/{SCORES}", json.dumps(PAGES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert {path: status for path, (status, _, _) in found["pages"].items() if status != 200} == {}
-    assert {path: round(seconds, 2) for path, (_, seconds, _) in found["pages"].items() if seconds > 0.5} == {}
+    assert {
+        path: round(seconds, 2) for path, (_, seconds, _) in found["pages"].items() if seconds > 0.5
+    } == {}
     assert found["warming"] < 2
     assert found["memory"] < 2**30
     sizes = {path: size for path, (_, _, size) in found["pages"].items()}
@@ -78,7 +105,15 @@ def trials(root: Path, count: int) -> None:
     """Selections from one pool, each with a checkpoint."""
     for i in range(count // 2):
         artifact(root, "selection", "s", f"1{i:011x}", {"method": "lark", "budget": i}, INPUTS)
-        artifact(root, "checkpoint", "s", f"2{i:011x}", {"training": {}}, {"selection": f"s-1{i:011x}"}, started=f"{i:09}")
+        artifact(
+            root,
+            "checkpoint",
+            "s",
+            f"2{i:011x}",
+            {"training": {}},
+            {"selection": f"s-1{i:011x}"},
+            started=f"{i:09}",
+        )
 
 
 def pools(root: Path, count: int) -> None:

@@ -54,7 +54,9 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(server: Serv
     assert data.status == 200 and json.loads(data.body)["pools"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("path", ["/", "/?again", "/api/overview", "/static/js/main.js", "/api/artifact/pool/aaaaaaaaaaaa"])
+@pytest.mark.parametrize(
+    "path", ["/", "/?again", "/api/overview", "/static/js/main.js", "/api/artifact/pool/aaaaaaaaaaaa"]
+)
 @pytest.mark.parametrize("token", ["", "wrong", "x" * 32])
 def test_without_the_token_nothing_is_sent(server: Server, path: str, token: str) -> None:
     response = ask(server, path, **({"Cookie": f"lark-explorer-{server.port}={token}"} if token else {}))
@@ -97,7 +99,16 @@ def test_the_browser_is_given_a_single_use_token(store: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8717", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::1", "10.0.0.1"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8717",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "",
+        "[::1",
+        "10.0.0.1",
+    ],
 )
 def test_another_host_name_is_refused(server: Server, cookie: str, host: str) -> None:
     """A page elsewhere can make its own name resolve to 127.0.0.1; the browser still sends that name."""
@@ -118,13 +129,27 @@ def test_only_get_is_allowed(server: Server, cookie: str, method: str) -> None:
 
 
 TRAVERSALS = [
-    "/static/../server.py", "/static/%2e%2e/server.py", "/static/..%2fserver.py", "/static//etc/passwd", "/static/%2fetc%2fpasswd",
-    "/static/js/../../server.py", "/static/..\\server.py", "/static/%00", "/api/artifact/pool/..",
+    "/static/../server.py",
+    "/static/%2e%2e/server.py",
+    "/static/..%2fserver.py",
+    "/static//etc/passwd",
+    "/static/%2fetc%2fpasswd",
+    "/static/js/../../server.py",
+    "/static/..\\server.py",
+    "/static/%00",
+    "/api/artifact/pool/..",
     "/api/artifact/../pool/aaaaaaaaaaaa",
-    "/api/artifact/pool/%2e%2e%2f%2e%2e", "/api/text/../../etc/passwd", "/api/artifact/.locks/aaaaaaaaaaaa",
-    "/api/", "/api//overview",
-    "/etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/static/", "/static/index.html%00.js", "/api/curve/aaaaaaaaaaa%67",
-]  # fmt: skip
+    "/api/artifact/pool/%2e%2e%2f%2e%2e",
+    "/api/text/../../etc/passwd",
+    "/api/artifact/.locks/aaaaaaaaaaaa",
+    "/api/",
+    "/api//overview",
+    "/etc/passwd",
+    "/%2e%2e/%2e%2e/etc/passwd",
+    "/static/",
+    "/static/index.html%00.js",
+    "/api/curve/aaaaaaaaaaa%67",
+]
 
 
 @pytest.mark.parametrize("path", TRAVERSALS)
@@ -147,7 +172,9 @@ def test_every_answer_has_the_security_headers(server: Server, cookie: str, path
 
 
 def test_other_sites_cannot_embed_the_data(server: Server, cookie: str) -> None:
-    response = ask(server, "/api/overview", Cookie=cookie, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors")
+    response = ask(
+        server, "/api/overview", Cookie=cookie, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors"
+    )
     assert response.status == 403
 
 
@@ -165,9 +192,9 @@ def test_the_page_has_no_inline_script_or_style() -> None:
             text = path.read_text(encoding="utf-8")
             allowed = ("http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML")
             assert not re.search(r"https?://", re.sub("|".join(map(re.escape, allowed)), "", text)), path
-            assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|srcdoc", text), (
-                path
-            )
+            assert not re.search(
+                r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|srcdoc", text
+            ), path
             assert len(text.splitlines()) <= 400, path
 
 
@@ -190,7 +217,9 @@ def test_another_host_is_announced_with_a_warning(store: Path) -> None:
 
 
 def test_it_starts_in_under_two_seconds_of_processor_time(store: Path) -> None:
-    """Processor time, because other processes may use the cores. The largest part is importing pandas and pyarrow."""
+    """Processor time, because other processes may use the cores. The largest part is importing pandas and
+    pyarrow.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with serving(store) as running:
         response = ask(running, f"/?token={running.token}")
@@ -219,7 +248,9 @@ def test_clients_that_only_wait_keep_no_one_else_out(sent: str, store: Path) -> 
 
 
 @pytest.mark.parametrize("before", ["nothing", "a request, then nothing"])
-def test_a_request_that_is_never_completed_is_given_up(before: str, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_never_completed_is_given_up(
+    before: str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(explorer_server, "REQUEST_SECONDS", 0.2)
     listening = listen("127.0.0.1", 0)
     running = serve(Context(store), Access())
@@ -243,7 +274,11 @@ def test_the_server_loads_no_model_code() -> None:
 
 def command(*arguments: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "lark.explorer", *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, "-m", "lark.explorer", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
     )
     return done.returncode, done.stdout + done.stderr
 

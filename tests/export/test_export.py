@@ -1,4 +1,6 @@
-"""Training sets for other trainers: every field arrives where the trainer reads it, and no weight is lost silently."""
+"""Training sets for other trainers: every field arrives where the trainer reads it, and no weight is lost
+silently.
+"""
 
 import json
 import logging
@@ -18,7 +20,12 @@ from lark.export.repetition import repetitions
 from lark.export.targets import TARGETS
 
 USER = {"role": "user", "content": "What is 2+3?"}
-PLAIN = {"messages": [USER, {"role": "assistant", "content": "5"}], "weight": 1.5, "question_id": "q1", "candidate_id": "a"}
+PLAIN = {
+    "messages": [USER, {"role": "assistant", "content": "5"}],
+    "weight": 1.5,
+    "question_id": "q1",
+    "candidate_id": "a",
+}
 THINKING = {
     "messages": [
         {"role": "system", "content": "Be brief."},
@@ -39,9 +46,16 @@ TOOLS = {
     "weight": 1.0, "question_id": "q2", "candidate_id": "a",
 }  # fmt: skip
 CONTEXT = {
-    "messages": [USER, {"role": "assistant", "content": "6", "weight": 0}, USER, {"role": "assistant", "content": "5"}],
-    "weight": 1.0, "question_id": "q3", "candidate_id": "a",
-}  # fmt: skip
+    "messages": [
+        USER,
+        {"role": "assistant", "content": "6", "weight": 0},
+        USER,
+        {"role": "assistant", "content": "5"},
+    ],
+    "weight": 1.0,
+    "question_id": "q3",
+    "candidate_id": "a",
+}
 
 
 def written(folder: Path, *rows: dict[str, Any]) -> Path:
@@ -57,22 +71,32 @@ def exported(folder: Path, target: str, *options: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("target", ["messages", "fireworks"])
-def test_trainers_with_weights_get_the_conversation_and_its_weight_and_nothing_else(target: str, tmp_path: Path) -> None:
+def test_trainers_with_weights_get_the_conversation_and_its_weight_and_nothing_else(
+    target: str, tmp_path: Path
+) -> None:
     written(tmp_path, PLAIN, THINKING, TOOLS, CONTEXT)
     lines = exported(tmp_path, target)
     assert [line["weight"] for line in lines] == [1.5, 0.5, 1.0, 1.0]
-    assert [line["messages"] for line in lines] == [row["messages"] for row in (PLAIN, THINKING, TOOLS, CONTEXT)]
+    assert [line["messages"] for line in lines] == [
+        row["messages"] for row in (PLAIN, THINKING, TOOLS, CONTEXT)
+    ]
     assert lines[2]["tools"] == TOOLS["tools"]
     assert {key for line in lines for key in line} == {"messages", "tools", "weight"}
 
 
 @pytest.mark.parametrize(
-    ("target", "expected"), [("fireworks", '{"city": "Köln"}'), ("together", '{"city": "Köln"}'), ("axolotl", {"city": "Köln"})]
+    ("target", "expected"),
+    [("fireworks", '{"city": "Köln"}'), ("together", '{"city": "Köln"}'), ("axolotl", {"city": "Köln"})],
 )
-def test_hosted_trainers_get_the_arguments_of_tool_calls_as_text(target: str, expected: object, tmp_path: Path) -> None:
+def test_hosted_trainers_get_the_arguments_of_tool_calls_as_text(
+    target: str, expected: object, tmp_path: Path
+) -> None:
     """As in OpenAI's format. The pool stores objects, because chat templates expect them."""
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}}
-    written(tmp_path, {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [call]}], "weight": 1.0})
+    written(
+        tmp_path,
+        {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [call]}], "weight": 1.0},
+    )
     (line,) = exported(tmp_path, target)
     assert line["messages"][-1]["tool_calls"][0]["function"]["arguments"] == expected
 
@@ -85,7 +109,11 @@ def test_ids_are_kept_on_request(tmp_path: Path) -> None:
 def test_trl_gets_prompt_and_completion_if_only_the_last_message_is_trained_on(tmp_path: Path) -> None:
     written(tmp_path, PLAIN, THINKING, CONTEXT)
     lines = exported(tmp_path, "trl", "--weights", "keep")
-    assert lines[1] == {"prompt": THINKING["messages"][:-1], "completion": THINKING["messages"][-1:], "weight": 0.5}
+    assert lines[1] == {
+        "prompt": THINKING["messages"][:-1],
+        "completion": THINKING["messages"][-1:],
+        "weight": 0.5,
+    }
     assert lines[2]["prompt"] == [USER, {"role": "assistant", "content": "6"}, USER]
     assert lines[2]["completion"] == [{"role": "assistant", "content": "5"}]
 
@@ -96,7 +124,10 @@ def test_trl_gets_conversations_if_every_assistant_message_is_trained_on(
     written(tmp_path, PLAIN, TOOLS)
     with caplog.at_level(logging.INFO):
         lines = exported(tmp_path, "trl", "--weights", "drop")
-    assert lines == [{"messages": PLAIN["messages"]}, {"messages": TOOLS["messages"], "tools": TOOLS["tools"]}]
+    assert lines == [
+        {"messages": PLAIN["messages"]},
+        {"messages": TOOLS["messages"], "tools": TOOLS["tools"]},
+    ]
     assert "assistant_only_loss=True" in caplog.text
 
 
@@ -107,7 +138,9 @@ def test_trainers_that_cannot_mask_single_messages_refuse_a_mixture(target: str,
         exported(tmp_path, target, "--weights", "drop")
 
 
-def test_axolotl_gets_a_training_flag_on_context_messages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_axolotl_gets_a_training_flag_on_context_messages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     written(tmp_path, THINKING, CONTEXT)
     with caplog.at_level(logging.INFO):
         lines = exported(tmp_path, "axolotl", "--weights", "drop")
@@ -127,7 +160,9 @@ def test_llama_factory_gets_thinking_as_text(tmp_path: Path, caplog: pytest.LogC
     assert entry["tags"]["assistant_tag"] == "assistant"
 
 
-def test_thinking_becomes_text_on_request_and_is_mentioned_otherwise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_thinking_becomes_text_on_request_and_is_mentioned_otherwise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     written(tmp_path, PLAIN, THINKING)
     with caplog.at_level(logging.INFO):
         kept = exported(tmp_path, "fireworks")
@@ -146,7 +181,9 @@ def test_llama_factory_refuses_tools(tmp_path: Path) -> None:
         exported(tmp_path, "llama_factory", "--weights", "drop")
 
 
-def test_together_gets_a_weight_of_0_or_1_on_every_message_of_a_conversation_with_context(tmp_path: Path) -> None:
+def test_together_gets_a_weight_of_0_or_1_on_every_message_of_a_conversation_with_context(
+    tmp_path: Path,
+) -> None:
     """Together trains on all messages of a conversation in which any message has a weight."""
     written(tmp_path, PLAIN, CONTEXT)
     lines = exported(tmp_path, "together", "--weights", "drop")
@@ -157,7 +194,9 @@ def test_together_gets_a_weight_of_0_or_1_on_every_message_of_a_conversation_wit
 @pytest.mark.parametrize("target", [name for name, target in TARGETS.items() if target.weights != "used"])
 def test_weights_are_never_lost_without_being_asked_for(target: str, tmp_path: Path) -> None:
     written(tmp_path, PLAIN)
-    with pytest.raises(LarkError, match=r"ignores the weights of this selection.*--weights repeat.*--weights drop"):
+    with pytest.raises(
+        LarkError, match=r"ignores the weights of this selection.*--weights repeat.*--weights drop"
+    ):
         exported(tmp_path, target)
     assert not (tmp_path / "out.jsonl").exists()
     written(tmp_path, {**PLAIN, "weight": 1.0})
@@ -186,7 +225,10 @@ def test_repetition_replaces_weights_reproducibly(tmp_path: Path) -> None:
 
 @given(st.floats(0, 8), st.integers(1, 5))
 def test_the_expected_number_of_repetitions_is_the_weight(weight: float, copies: int) -> None:
-    draws = [repetitions(Example([], None, weight, {"question_id": f"q{n}"}, ""), n, copies, seed=1) for n in range(400)]
+    draws = [
+        repetitions(Example([], None, weight, {"question_id": f"q{n}"}, ""), n, copies, seed=1)
+        for n in range(400)
+    ]
     expected = copies * weight
     assert min(draws) >= np.floor(expected)
     assert max(draws) <= np.ceil(expected)
@@ -201,7 +243,10 @@ def test_the_expected_number_of_repetitions_is_the_weight(weight: float, copies:
         ({"messages": []}, "the last message must be the assistant's"),
         ({**PLAIN, "weight": -1}, "must be a number that is not negative"),
         ({**PLAIN, "weight": "much"}, "must be a number that is not negative"),
-        ({"messages": [USER, {"role": "assistant"}]}, "`messages` must be a list of messages, each with text as content"),
+        (
+            {"messages": [USER, {"role": "assistant"}]},
+            "`messages` must be a list of messages, each with text as content",
+        ),
         ({"messages": [USER, {"role": "assistant", "content": 5}]}, "each with text as content and a role"),
         (
             {"messages": [USER, {"role": "assistant", "content": "2", "tool_calls": "add"}]},
@@ -226,7 +271,9 @@ def test_a_bad_line_is_named(row: dict[str, Any], said: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_conversation_in_which_nothing_is_trained_is_refused_for_every_trainer(target: str, tmp_path: Path) -> None:
+def test_a_conversation_in_which_nothing_is_trained_is_refused_for_every_trainer(
+    target: str, tmp_path: Path
+) -> None:
     context = {"messages": [USER, {"role": "assistant", "content": "5", "weight": 0}], "weight": 1.0}
     written(tmp_path, context)
     with pytest.raises(LarkError, match="line 1: nothing in this conversation is trained on"):
@@ -237,7 +284,9 @@ def test_a_conversation_in_which_nothing_is_trained_is_refused_for_every_trainer
 REPEAT = ("--weights", "repeat", "--copies")
 
 
-def test_a_file_above_the_limit_is_refused_before_it_is_written_and_the_limit_can_be_raised(tmp_path: Path) -> None:
+def test_a_file_above_the_limit_is_refused_before_it_is_written_and_the_limit_can_be_raised(
+    tmp_path: Path,
+) -> None:
     written(tmp_path, PLAIN)
     with pytest.raises(LarkError, match=r"would have 0\.0 GB, more than the limit of 1e-06 GB.*--max-gb 1\."):
         exported(tmp_path, "axolotl", *REPEAT, "20", "--max-gb", "1e-6")

@@ -1,4 +1,5 @@
-"""Random damage to pools, settings, students, outputs and answers, and random kills: a sentence, or the same result.
+"""Random damage to pools, settings, students, outputs and answers, and random kills: a sentence, or the
+same result.
 
 Run as: python -m tests.fuzz --minutes 10 --seed 0
         python -m tests.fuzz --seed 0 --case "stopped run:17"       one case again
@@ -48,7 +49,9 @@ def run_case(case: Case, kind: Kind, folder: Path) -> Result:
 
 
 def fuzz(kinds: Sequence[Kind], seed: int, minutes: float, cases: int | None, folder: Path) -> Outcome:
-    """Run cases of all kinds, by their shares of the time, until it is over or there were `cases` of each kind."""
+    """Run cases of all kinds, by their shares of the time, until it is over or there were `cases` of each
+    kind.
+    """
     outcome, end = Outcome(seed), time.monotonic() + 60 * minutes
     shared = folder / "shared"
     shared.mkdir(parents=True, exist_ok=True)
@@ -75,8 +78,12 @@ def fuzz(kinds: Sequence[Kind], seed: int, minutes: float, cases: int | None, fo
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("python -m tests.fuzz", description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="start no further case after this time (default: 10)")
+    parser = argparse.ArgumentParser(
+        "python -m tests.fuzz", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="start no further case after this time (default: 10)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, help="at most this many of each kind")
     parser.add_argument("--only", help=f"kinds, separated by commas: {', '.join(KINDS)}")
@@ -95,7 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result = run_case(Case(options.seed, name, int(number)), KINDS[name], folder / "case")
         log.info("%s: %s\n%s\n%s", result.outcome, result.what, result.details, folder / "case")
         sys.exit(1 if result.failed else 0)
-    chosen = [KINDS[name.strip()] for name in options.only.split(",")] if options.only else list(KINDS.values())
+    chosen = (
+        [KINDS[name.strip()] for name in options.only.split(",")] if options.only else list(KINDS.values())
+    )
     with tempfile.TemporaryDirectory() as scratch:
         outcome = fuzz(chosen, options.seed, options.minutes, options.cases, options.folder or Path(scratch))
     log.info("%s", outcome)

@@ -1,4 +1,6 @@
-"""Random answers for both graders: a notation of the gold answer is right, a hedge or another value is wrong, none takes long."""
+"""Random answers for both graders: a notation of the gold answer is right, a hedge or another value is
+wrong, none takes long.
+"""
 
 import random
 import re
@@ -30,7 +32,16 @@ def latex(value: Fraction, rng: random.Random) -> str:
     sign = "-" if value < 0 else ""
     if bottom == 1:
         return sign + rng.choice(
-            [f"{top}", f"{top}", f"{top}.0", f"{top}.", f"{{{top}}}", f"{top:,}", rf"\frac{{{2 * top}}}{{2}}", f"0{top}"]
+            [
+                f"{top}",
+                f"{top}",
+                f"{top}.0",
+                f"{top}.",
+                f"{{{top}}}",
+                f"{top:,}",
+                rf"\frac{{{2 * top}}}{{2}}",
+                f"0{top}",
+            ]
         )
     decimal = [f"{top / bottom:g}"] if bottom in (2, 4, 5, 8, 10) and len(f"{top / bottom:g}") < 6 else []
     mixed = [rf"{top // bottom}\frac{{{top % bottom}}}{{{bottom}}}"] if top > bottom else []
@@ -74,7 +85,14 @@ def gold(rng: random.Random) -> tuple[Gold, list[Fraction]]:
     numbers = sorted(rng.sample(range(-20, 90), count))
     values = [number(rng)] if kind == "number" else [Fraction(n) for n in numbers]
     joined = ",".join(map(plain, values))
-    forms = {"number": "{}", "equation": "x={}", "list": "{}", "tuple": "({})", "set": r"\{{{}\}}", "interval": "[{})"}
+    forms = {
+        "number": "{}",
+        "equation": "x={}",
+        "list": "{}",
+        "tuple": "({})",
+        "set": r"\{{{}\}}",
+        "interval": "[{})",
+    }
     return (forms[kind].format(joined), kind), values
 
 
@@ -88,7 +106,9 @@ def honest(given: Gold, values: list[Fraction], rng: random.Random) -> str:
         if kind in ("list", "set"):
             rng.shuffle(order)
         inner = rng.choice([",", ", "]).join(plain(value) for value in order)
-        text = {"list": inner, "tuple": f"({inner})", "set": rf"\{{{inner}\}}", "interval": f"[{inner})"}[kind]
+        text = {"list": inner, "tuple": f"({inner})", "set": rf"\{{{inner}\}}", "interval": f"[{inner})"}[
+            kind
+        ]
     layouts: list[Callable[[str], str]] = [
         lambda a: a, lambda a: f" {a} ", lambda a: rf"\displaystyle {a}", lambda a: f"${a}$", lambda a: rf"\,{a}\;",
         lambda a: f"{{{a}}}",
@@ -136,7 +156,9 @@ def cheat(given: Gold, values: list[Fraction], rng: random.Random) -> str:
     how = rng.choice(["after", "after", "before", "around", "other"])
     if how == "after":
         is_power_of_one = re.search(r"(?<![0-9.])[01]$", text)  # x+1^{777} is x+1
-        return text + rng.choice([after for after in AFTER if not (is_power_of_one and after.startswith("^"))])
+        return text + rng.choice(
+            [after for after in AFTER if not (is_power_of_one and after.startswith("^"))]
+        )
     if how == "before":
         return rng.choice(BEFORE) + text
     if how == "around":
@@ -144,7 +166,11 @@ def cheat(given: Gold, values: list[Fraction], rng: random.Random) -> str:
     if kind == "number":
         return latex(values[0] + rng.choice([1, -1, Fraction(1, 10), 10, 100]), rng)
     if values:
-        return honest((text, kind), [values[0] - 1, *values[1:]], rng) if kind != "equation" else f"x={plain(values[0] + 1)}"
+        return (
+            honest((text, kind), [values[0] - 1, *values[1:]], rng)
+            if kind != "equation"
+            else f"x={plain(values[0] + 1)}"
+        )
     return text + rng.choice(["1", "x", "+1", "'", r"\cdot 2", r"\text{x}"])
 
 
@@ -233,7 +259,11 @@ class Answers:
             if grade is not expected
         ]
         wrong += self._paper(rng)
-        return Result(DIFFERENT, f"{len(wrong)} answers", "\n".join(wrong)) if wrong else Result(SAME, f"{len(asked)} answers")
+        return (
+            Result(DIFFERENT, f"{len(wrong)} answers", "\n".join(wrong))
+            if wrong
+            else Result(SAME, f"{len(asked)} answers")
+        )
 
     def _paper(self, rng: random.Random) -> list[str]:
         """The paper's grader: exact on numbers, and fast on any text."""
@@ -241,7 +271,10 @@ class Answers:
         for _ in range(BATCH):
             value, other = number(rng), number(rng)
             shown = latex(value, rng).replace("{,}", ",")
-            if grade_paper(shown, plain(other), NUMERIC) is not (value == other) and shown != rf"{{{shown[1:-1]}}}":
+            if (
+                grade_paper(shown, plain(other), NUMERIC) is not (value == other)
+                and shown != rf"{{{shown[1:-1]}}}"
+            ):
                 wrong.append(f"paper, numeric: {shown!r} for {plain(other)!r}")
         for _ in range(5):
             text, started = soup(rng), time.monotonic()
@@ -250,7 +283,9 @@ class Answers:
                     grade_paper(found, "5", form)
                 choice_letter(found or "")
             if time.monotonic() - started > SLOW:
-                wrong.append(f"paper: {time.monotonic() - started:.1f} s for {text[:60]!r}, {len(text)} characters")
+                wrong.append(
+                    f"paper: {time.monotonic() - started:.1f} s for {text[:60]!r}, {len(text)} characters"
+                )
         return wrong
 
 

@@ -1,4 +1,6 @@
-"""A case of the fuzz: what is changed follows from the seed, the kind and the number alone, so that it can be repeated."""
+"""A case of the fuzz: what is changed follows from the seed, the kind and the number alone, so that it can
+be repeated.
+"""
 
 import random
 import re
@@ -13,7 +15,13 @@ from tests.hostile import BUG, STACK, Ended
 SAME, REFUSED = "same result", "sentence"
 GOOD = (SAME, REFUSED)
 """How a case may end."""
-STACK_TRACE, HANG, CRASH, SILENT, DIFFERENT = "stack trace", "hang", "crash", "no sentence", "silent difference"
+STACK_TRACE, HANG, CRASH, SILENT, DIFFERENT = (
+    "stack trace",
+    "hang",
+    "crash",
+    "no sentence",
+    "silent difference",
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,9 @@ class Result:
 
 
 class Kind(Protocol):
-    """One kind of cases. `prepare` makes what they share, in a folder of its own; `run` has an empty folder for each."""
+    """One kind of cases. `prepare` makes what they share, in a folder of its own; `run` has an empty folder
+    for each.
+    """
 
     name: str
     share: float
@@ -60,7 +70,9 @@ class Kind(Protocol):
 
 
 def judged(ended: Ended, what: str, difference: Callable[[], str | None] = lambda: None) -> Result:
-    """The result of a command. `difference`: what differs from the expected result, for a command that succeeds."""
+    """The result of a command. `difference`: what differs from the expected result, for a command that
+    succeeds.
+    """
     if ended.hung:
         return Result(HANG, what, tail(ended.output))
     if STACK in ended.output or BUG in ended.output:
@@ -69,9 +81,17 @@ def judged(ended: Ended, what: str, difference: Callable[[], str | None] = lambd
         return Result(CRASH, what, f"signal {-ended.code}\n{tail(ended.output)}")
     if ended.code != 0:
         said = re.search(r"error: \S.{10,}", ended.output, re.DOTALL)
-        return Result(REFUSED if said else SILENT, what, tail(ended.output[said.start() :] if said else ended.output, 600))
+        return Result(
+            REFUSED if said else SILENT,
+            what,
+            tail(ended.output[said.start() :] if said else ended.output, 600),
+        )
     differs = difference()
-    return Result(SAME, what) if differs is None else Result(DIFFERENT, what, f"{differs}\n{tail(ended.output, 1000)}")
+    return (
+        Result(SAME, what)
+        if differs is None
+        else Result(DIFFERENT, what, f"{differs}\n{tail(ended.output, 1000)}")
+    )
 
 
 def tail(text: str, characters: int = 3000) -> str:
@@ -97,11 +117,21 @@ class Outcome:
     def __str__(self) -> str:
         kinds = list(dict.fromkeys(kind for kind, _ in self.counts))
         outcomes = [*GOOD, *sorted({outcome for _, outcome in self.counts} - set(GOOD))]
-        lines = [f"{'kind':<16}{'cases':>8}" + "".join(f"{outcome:>19}" for outcome in outcomes) + f"{'seconds':>10}"]
+        lines = [
+            f"{'kind':<16}{'cases':>8}"
+            + "".join(f"{outcome:>19}" for outcome in outcomes)
+            + f"{'seconds':>10}"
+        ]
         for kind in kinds:
             cells = [self.counts[kind, outcome] for outcome in outcomes]
             lines.append(
-                f"{kind:<16}{sum(cells):>8}" + "".join(f"{cell:>19}" for cell in cells) + f"{self.seconds[kind]:>10.0f}"
+                f"{kind:<16}{sum(cells):>8}"
+                + "".join(f"{cell:>19}" for cell in cells)
+                + f"{self.seconds[kind]:>10.0f}"
             )
-        state = f"{len(self.failures)} FAILED" if self.failures else "every case ended with a sentence or the same result"
+        state = (
+            f"{len(self.failures)} FAILED"
+            if self.failures
+            else "every case ended with a sentence or the same result"
+        )
         return "\n".join([*lines, f"seed {self.seed}: {self.counts.total()} cases, {state}"])

@@ -1,4 +1,5 @@
-"""Kill a run at random moments, start it again, and compare the result with that of an undisturbed run, byte by byte.
+"""Kill a run at random moments, start it again, and compare the result with that of an undisturbed run,
+byte by byte.
 
 Run as: python -m tests.fuzz.kills --kills 30 --seed 0 --minutes 20 [--workers 0.3]
 """
@@ -53,7 +54,11 @@ class Outcome:
 def data(outputs: Path) -> dict[str, bytes]:
     """All files of a run that must be the same in every run."""
     files = [path for path in outputs.rglob("*") if path.is_file() and path.name not in VARYING]
-    kept = [path for path in files if not path.relative_to(outputs).parts[0].startswith(".") and ".hydra" not in path.parts]
+    kept = [
+        path
+        for path in files
+        if not path.relative_to(outputs).parts[0].startswith(".") and ".hydra" not in path.parts
+    ]
     return {path.relative_to(outputs).as_posix(): path.read_bytes() for path in kept if path.suffix != ".log"}
 
 
@@ -71,8 +76,14 @@ def finish(outputs: Path) -> tuple[int, str]:
 
 def stage_of(outputs: Path) -> str:
     """The step that is being made: its manifest says so."""
-    started = [path for path in outputs.glob("*/*/manifest.json") if '"status": "started"' in path.read_text(encoding="utf-8")]
-    return max(started, key=lambda path: path.stat().st_mtime).parent.parent.name if started else "between steps"
+    started = [
+        path
+        for path in outputs.glob("*/*/manifest.json")
+        if '"status": "started"' in path.read_text(encoding="utf-8")
+    ]
+    return (
+        max(started, key=lambda path: path.stat().st_mtime).parent.parent.name if started else "between steps"
+    )
 
 
 def children(pid: int) -> list[int]:
@@ -94,7 +105,9 @@ def has_started(outputs: Path, stage: str) -> bool:
 
 
 def disturb(outputs: Path, stage: str, rng: random.Random, workers: float) -> str | None:
-    """Start the program and kill it, or one of its workers, during a stage. Returns what was killed; None if it was over."""
+    """Start the program and kill it, or one of its workers, during a stage. Returns what was killed; None
+    if it was over.
+    """
     delay, kill_worker = PATIENCE * rng.random() ** 2, rng.random() < workers
     before = {path: path.stat().st_mtime_ns for path in outputs.glob("*/*/manifest.json")}
     with tempfile.TemporaryFile("w+") as said:
@@ -104,7 +117,9 @@ def disturb(outputs: Path, stage: str, rng: random.Random, workers: float) -> st
         )  # fmt: skip
         deadline = time.monotonic() + LONGEST
         while process.poll() is None and time.monotonic() < deadline:
-            works = any(before.get(path) != path.stat().st_mtime_ns for path in outputs.glob("*/*/manifest.json"))
+            works = any(
+                before.get(path) != path.stat().st_mtime_ns for path in outputs.glob("*/*/manifest.json")
+            )
             if works and has_started(outputs, stage):
                 break
             time.sleep(0.01)
@@ -128,8 +143,9 @@ def disturb(outputs: Path, stage: str, rng: random.Random, workers: float) -> st
 
 
 def fuzz(kills: int, seed: int, minutes: float, folder: Path, workers: float) -> Outcome:
-    """Kill runs, or with probability `workers` one of their workers, at random moments until there were `kills` of them or the
-    time is over."""
+    """Kill runs, or with probability `workers` one of their workers, at random moments until there were
+    `kills` of them or the time is over.
+    """
     rng, outcome, end = random.Random(seed), Outcome(seed), time.monotonic() + 60 * minutes
     code, said = finish(folder / "undisturbed")
     if code != 0:
@@ -151,11 +167,15 @@ def fuzz(kills: int, seed: int, minutes: float, folder: Path, workers: float) ->
                 break
         code, said = finish(outputs)
         found = data(outputs)
-        differ = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+        differ = sorted(
+            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+        )
         if code != 0 or "Traceback" in said:
             outcome.failures.append(f"run {outcome.runs} ended with {code}: {said[-2000:]}")
         elif differ:
-            outcome.failures.append(f"run {outcome.runs}: {len(differ)} files differ, e.g. {differ[:3]} in {outputs}")
+            outcome.failures.append(
+                f"run {outcome.runs}: {len(differ)} files differ, e.g. {differ[:3]} in {outputs}"
+            )
         else:
             shutil.rmtree(outputs)
     return outcome
@@ -166,12 +186,18 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=20.0, help="start no further run after this time")
-    parser.add_argument("--folder", type=Path, help="where the runs' outputs go (default: a temporary folder)")
-    parser.add_argument("--workers", type=float, default=0.3, help="share of kills that end a worker instead of the run")
+    parser.add_argument(
+        "--folder", type=Path, help="where the runs' outputs go (default: a temporary folder)"
+    )
+    parser.add_argument(
+        "--workers", type=float, default=0.3, help="share of kills that end a worker instead of the run"
+    )
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with tempfile.TemporaryDirectory() as scratch:
-        outcome = fuzz(options.kills, options.seed, options.minutes, options.folder or Path(scratch), options.workers)
+        outcome = fuzz(
+            options.kills, options.seed, options.minutes, options.folder or Path(scratch), options.workers
+        )
     log.info("%s", outcome)
     sys.exit(1 if outcome.failures else 0)
 

@@ -49,7 +49,9 @@ def change_value(values: Any, rng: random.Random) -> tuple[Any, str]:
     elif how == "rename" and isinstance(owner, dict):
         owner[rng.choice([key + "s", key.upper(), "", "x", " " + key])] = owner.pop(key)
     elif how == "add" and isinstance(owner, dict):
-        owner[rng.choice(["extra", "id", "thinking", "messages", "system", "correct", "tools", "level"])] = value(rng)
+        owner[rng.choice(["extra", "id", "thinking", "messages", "system", "correct", "tools", "level"])] = (
+            value(rng)
+        )
     else:
         new = value(rng)
         owner[key] = new
@@ -102,10 +104,14 @@ def change_bytes(data: bytes, rng: random.Random) -> tuple[bytes, str]:
 
 
 def change_file(path: Path, others: list[Path], rng: random.Random) -> str:
-    """Damage a file of a folder. `others`: files that may get into its place. Sometimes its time stays as it was."""
+    """Damage a file of a folder. `others`: files that may get into its place. Sometimes its time stays as
+    it was.
+    """
     stat = path.stat()
     how = rng.choice(
-        ["bytes"] * 5 + ["json"] * 3 + ["missing", "empty", "folder", "full folder", "loop", "dangling", "other", "swap"]
+        ["bytes"] * 5
+        + ["json"] * 3
+        + ["missing", "empty", "folder", "full folder", "loop", "dangling", "other", "swap"]
     )
     if how == "json":
         how = _change_json(path, rng)
@@ -151,7 +157,11 @@ def replace(path: Path, how: str) -> None:
 def _change_json(path: Path, rng: random.Random) -> str:
     """Change a value in a JSON or JSONL file: it stays JSON. `bytes` if it is another kind of file."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.suffix == ".jsonl" else [path.read_text(encoding="utf-8")]
+        lines = (
+            path.read_text(encoding="utf-8").splitlines()
+            if path.suffix == ".jsonl"
+            else [path.read_text(encoding="utf-8")]
+        )
         at = rng.randrange(len(lines))
         values, how = change_value(json.loads(lines[at]), rng)
         lines[at] = json.dumps(values)

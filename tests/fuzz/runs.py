@@ -1,4 +1,6 @@
-"""Damaged outputs of finished and of interrupted runs, and runs that are killed: the same command ends with the same files."""
+"""Damaged outputs of finished and of interrupted runs, and runs that are killed: the same command ends with
+the same files.
+"""
 
 import errno
 import json
@@ -43,14 +45,18 @@ def run(
     largest: int = resource.RLIM_INFINITY,
     prepare: Callable[[], object] = lambda: None,
 ) -> Ended:
-    """A whole run in one process: its workers are calls of functions. `largest`: bytes that a file may have."""
+    """A whole run in one process: its workers are calls of functions. `largest`: bytes that a file may
+    have.
+    """
 
     def here() -> None:
         prepare()
         pipelines.run_worker = work_here  # type: ignore[assignment]
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
 
-    return forked(lambda: program((f"outputs={outputs}", *SETTINGS, "hardware.warm=false"), prepare=here), seconds)
+    return forked(
+        lambda: program((f"outputs={outputs}", *SETTINGS, "hardware.warm=false"), prepare=here), seconds
+    )
 
 
 def interrupted(outputs: Path, when: Callable[[], bool], seconds: float = SECONDS) -> bool:
@@ -113,7 +119,9 @@ def files(outputs: Path) -> list[Path]:
 
 
 def unseal(outputs: Path, rng: random.Random) -> str:
-    """Make some finished artifacts unfinished, as if the run had been killed before it wrote their manifests."""
+    """Make some finished artifacts unfinished, as if the run had been killed before it wrote their
+    manifests.
+    """
     chosen = rng.sample(sorted(outputs.glob(f"*/*/{MANIFEST}")), rng.choice([1, 1, 2, 3]))
     for path in chosen:
         values = json.loads(path.read_text())
@@ -167,7 +175,9 @@ class Damage:
 
 
 class Kills:
-    """Runs that are killed at random moments, in one process (`tests.fuzz.kills` also kills single workers)."""
+    """Runs that are killed at random moments, in one process (`tests.fuzz.kills` also kills single
+    workers).
+    """
 
     name = "kills"
     share = 1.0
@@ -182,7 +192,10 @@ class Kills:
             end = time.monotonic() + rng.uniform(0.5, self.seconds)
             if not interrupted(outputs, lambda end=end: time.monotonic() > end):  # type: ignore[misc]
                 break
-            said.append(", ".join(sorted(path.parent.parent.name for path in outputs.glob(f"*/*/{MANIFEST}"))[-1:]) or "start")
+            said.append(
+                ", ".join(sorted(path.parent.parent.name for path in outputs.glob(f"*/*/{MANIFEST}"))[-1:])
+                or "start"
+            )
         return judged(run(outputs), f"killed after {said}", lambda: difference(outputs, self.expected))
 
 
@@ -227,7 +240,9 @@ class Together:
 
 
 class FullDisks:
-    """Runs on a disk that is full: no file can be larger than some number of bytes. With enough space, they resume."""
+    """Runs on a disk that is full: no file can be larger than some number of bytes. With enough space, they
+    resume.
+    """
 
     name = "full disks"
     share = 1.0
@@ -261,8 +276,16 @@ def stopped(shared: Path, name: str) -> Path:
     """A run that was killed in a step, made once."""
     outputs, (pattern, count) = shared / name, STOPS[name]
     if not outputs.exists():
-        assert interrupted(outputs, lambda: len(list(outputs.glob(pattern))) >= count), f"the run ended before {name}"
+        assert interrupted(outputs, lambda: len(list(outputs.glob(pattern))) >= count), (
+            f"the run ended before {name}"
+        )
     return outputs
 
 
-KINDS = (Damage("finished run", 3.0), Damage("stopped run", 3.0, stop="all"), Kills(), Together(), FullDisks())
+KINDS = (
+    Damage("finished run", 3.0),
+    Damage("stopped run", 3.0, stop="all"),
+    Kills(),
+    Together(),
+    FullDisks(),
+)

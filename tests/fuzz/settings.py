@@ -1,4 +1,6 @@
-"""Random settings on the command line and damaged configuration files: a plan or a sentence, and no file outside of `outputs`."""
+"""Random settings on the command line and damaged configuration files: a plan or a sentence, and no file
+outside of `outputs`.
+"""
 
 import random
 import resource
@@ -160,7 +162,10 @@ class Extremes:
 
     def run(self, case: Case, folder: Path) -> Result:
         rng = case.rng
-        chosen = [f"{key}={rng.choice(self.values[key])}" for key in rng.sample(sorted(self.values), rng.choice([1, 1, 2]))]
+        chosen = [
+            f"{key}={rng.choice(self.values[key])}"
+            for key in rng.sample(sorted(self.values), rng.choice([1, 1, 2]))
+        ]
         chosen += [f"method={rng.choice(METHODS)}"] if rng.random() < 0.5 else []
         arguments = (f"outputs={folder / 'outputs'}", *SMALL, "hardware.warm=false", *chosen)
 
@@ -191,7 +196,10 @@ class Files:
             at = rng.randrange(len(lines))
             key = lines[at].split(":")[0]
             lines[at] = f"{key}: {rng.choice([*NUMBERS, *TEXTS])}"
-            data, what = "\n".join(lines).encode("utf-8", "surrogatepass"), f"line {at + 1}: {lines[at]!r:.80}"
+            data, what = (
+                "\n".join(lines).encode("utf-8", "surrogatepass"),
+                f"line {at + 1}: {lines[at]!r:.80}",
+            )
         (folder / "conf" / group / "mine.yaml").write_bytes(data)
         outputs = folder / "outputs"
         arguments = [

@@ -1,4 +1,6 @@
-"""Damaged folders of students: refused, or used under another fingerprint. What has the same fingerprint has the same content."""
+"""Damaged folders of students: refused, or used under another fingerprint. What has the same fingerprint
+has the same content.
+"""
 
 import json
 import random
@@ -33,7 +35,10 @@ def score(student: Path, outputs: Path, stage: str = "score") -> Ended:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
     arguments = (*SETTINGS, f"stages=[{stage}]", *(["method=base"] if stage == "evaluate" else []))
-    return forked(lambda: program((f"outputs={outputs}", f"student.path={student}", *arguments), prepare=prepare), SECONDS)
+    return forked(
+        lambda: program((f"outputs={outputs}", f"student.path={student}", *arguments), prepare=prepare),
+        SECONDS,
+    )
 
 
 def damage(folder: Path, rng: random.Random) -> str:
@@ -48,9 +53,17 @@ def damage(folder: Path, rng: random.Random) -> str:
             said.append(change_file(path, [other for other in paths if other != path], rng))
     if rng.random() < 0.15:
         name = rng.choice(
-            ["adapter_config.json", "extra.safetensors", "pytorch_model.bin", "model.safetensors.index.json", "merges.txt"]
+            [
+                "adapter_config.json",
+                "extra.safetensors",
+                "pytorch_model.bin",
+                "model.safetensors.index.json",
+                "merges.txt",
+            ]
         )
-        (folder / name).write_bytes(rng.choice([b"{}", b"[]", b"", b"\x80\x04N.", b'{"weight_map": {"x": "../x"}}']))
+        (folder / name).write_bytes(
+            rng.choice([b"{}", b"[]", b"", b"\x80\x04N.", b'{"weight_map": {"x": "../x"}}'])
+        )
         said.append(f"a file {name}")
     return "; ".join(said)
 

@@ -1,4 +1,6 @@
-"""Damaged pools, benchmarks, scores and training sets: what is read is what another reader finds in the same file."""
+"""Damaged pools, benchmarks, scores and training sets: what is read is what another reader finds in the
+same file.
+"""
 
 import csv
 import gzip
@@ -51,7 +53,9 @@ def base_rows() -> list[Row]:
 
 
 def as_jsonl(rows: list[Row]) -> bytes:
-    return b"".join(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n" for row in rows)
+    return b"".join(
+        json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n" for row in rows
+    )
 
 
 def as_json(rows: list[Row]) -> bytes:
@@ -75,7 +79,9 @@ def as_parquet(rows: list[Row]) -> bytes:
 def from_json(data: bytes) -> list[Row]:
     text = data.decode("utf-8-sig")
     return (
-        json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.split("\n") if line.strip()]
+        json.loads(text)
+        if text.lstrip().startswith("[")
+        else [json.loads(line) for line in text.split("\n") if line.strip()]
     )
 
 
@@ -99,7 +105,9 @@ FORMATS: dict[str, tuple[Callable[[list[Row]], bytes], Callable[[bytes], list[Ro
 
 
 def write(rows: list[Row], folder: Path, rng: random.Random, formats: list[str]) -> tuple[Path, str, bytes]:
-    """Write damaged rows in a random format: the file, what was changed, and its content before compression."""
+    """Write damaged rows in a random format: the file, what was changed, and its content before
+    compression.
+    """
     ending = rng.choice(formats)
     said = []
     changes = rng.choice([0, 1, 1, 1, 2, 3])
@@ -142,7 +150,9 @@ def is_missing(value: Any) -> bool:
 
 
 def shown(value: Any) -> str | None:
-    """A value as text, as an answer is written: numbers without exponent. The only value of a list is that value."""
+    """A value as text, as an answer is written: numbers without exponent. The only value of a list is that
+    value.
+    """
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if is_missing(value):
@@ -181,7 +191,11 @@ class Tables:
         if self.arguments is not None and rng.random() < 0.15:
             arguments = self.arguments(path, folder / "outputs")
             return judged(forked(lambda: program(tuple(arguments)), 60), f"{what} (run.py)")
-        return judged(forked(lambda: self._call(path, found), SECONDS), what, lambda: self._difference(path, data, found))
+        return judged(
+            forked(lambda: self._call(path, found), SECONDS),
+            what,
+            lambda: self._difference(path, data, found),
+        )
 
     def _call(self, path: Path, found: Path) -> None:
         try:
@@ -222,7 +236,10 @@ def same_pool(rows: list[Row], found: list[Row]) -> str | None:
     for number, (row, got) in enumerate(zip(rows, stored, strict=True)):
         if is_missing(row.get("messages")) and "conversations" not in row:
             for name in ("question", "response"):
-                if row.get(name) != got[name] and row.get({"question": "problem", "response": "completion"}[name]) != got[name]:
+                if (
+                    row.get(name) != got[name]
+                    and row.get({"question": "problem", "response": "completion"}[name]) != got[name]
+                ):
                     return f"row {number}: {name} is {row.get(name)!r:.80}, but {got[name]!r:.80} is stored"
         for name in ("answer", "teacher"):
             text = shown(row.get(name))
@@ -234,7 +251,9 @@ def same_pool(rows: list[Row], found: list[Row]) -> str | None:
             if row.get(name) is not None and shown_id(row[name]) != got[name]:
                 return f"row {number}: {name} is {row[name]!r:.80}, but {got[name]!r:.80} is stored"
         lost = [
-            name for name, value in row.items() if name not in KNOWN and name not in summary["unused"] and not is_missing(value)
+            name
+            for name, value in row.items()
+            if name not in KNOWN and name not in summary["unused"] and not is_missing(value)
         ]
         if lost:
             return f"row {number}: the column {lost[0]!r} is not used, and not reported"
@@ -245,11 +264,21 @@ def same_pool(rows: list[Row], found: list[Row]) -> str | None:
 
 
 def benchmark_rows() -> list[Row]:
-    return [{"id": f"p{n}", "question": f"What is {n} + 2?", "answer": str(n + 2), "level": n % 3 + 1} for n in range(8)]
+    return [
+        {"id": f"p{n}", "question": f"What is {n} + 2?", "answer": str(n + 2), "level": n % 3 + 1}
+        for n in range(8)
+    ]
 
 
 def read_benchmark(path: Path, found: Path) -> None:
-    task = Task("x", str(path), answer_format="free_form", question_field="question", id_field="id", level_field="level")
+    task = Task(
+        "x",
+        str(path),
+        answer_format="free_form",
+        question_field="question",
+        id_field="id",
+        level_field="level",
+    )
     save([asdict(problem) for problem in benchmarks.load("x", task)], found)
 
 
@@ -257,7 +286,12 @@ def same_benchmark(rows: list[Row], found: list[Row]) -> str | None:
     if len(rows) != len(found):
         return f"{len(rows)} rows, but {len(found)} problems"
     for number, (row, got) in enumerate(zip(rows, found, strict=True)):
-        for theirs, ours in (("id", "id"), ("question", "question"), ("answer", "answer"), ("level", "level")):
+        for theirs, ours in (
+            ("id", "id"),
+            ("question", "question"),
+            ("answer", "answer"),
+            ("level", "level"),
+        ):
             if theirs == "id" and shown_id(row.get(theirs)) == got[ours]:
                 continue
             if shown(row.get(theirs)) != shown(got[ours]) and str(row.get(theirs)) != got[ours]:
@@ -289,7 +323,11 @@ def same_scores(rows: list[Row], found: list[Row]) -> str | None:
                 return f"row {number}: {name} is {row.get(name)!r:.80}, but {got[name]!r:.80} is read"
         theirs = _number(row.get("score"))
         ours = math.nan if got["score"] is None else got["score"]
-        if not (theirs == ours or (not math.isfinite(theirs) and math.isnan(ours)) or math.isclose(theirs, ours, rel_tol=1e-9)):
+        if not (
+            theirs == ours
+            or (not math.isfinite(theirs) and math.isnan(ours))
+            or math.isclose(theirs, ours, rel_tol=1e-9)
+        ):
             return f"row {number}: the score is {row.get('score')!r:.80}, but {ours} is read"
     return None
 
@@ -316,7 +354,10 @@ def training_rows() -> list[Row]:
 
 def read_training_set(path: Path, found: Path) -> None:
     save(
-        [{"messages": list(row.dialogue.messages), "weight": row.weight, "ids": list(row.key)} for row in read_rows(path)],
+        [
+            {"messages": list(row.dialogue.messages), "weight": row.weight, "ids": list(row.key)}
+            for row in read_rows(path)
+        ],
         found,
     )
 

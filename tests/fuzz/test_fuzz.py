@@ -57,7 +57,9 @@ def says_nothing(path: Path, found: Path) -> None:
     ("read", "outcome"),
     [(raises, STACK_TRACE), (loses_a_row, DIFFERENT), (hangs, HANG), (dies, CRASH), (says_nothing, SILENT)],
 )
-def test_every_way_to_fail_is_found(read: object, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_to_fail_is_found(
+    read: object, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables, "SECONDS", 1.0)
     broken: Tables = replace(POOL, read=read, arguments=None)
     found = set()

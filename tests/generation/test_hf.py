@@ -34,7 +34,10 @@ SAMPLED = Sampling(1.0, 0.95, -1, 1.1, 3, tuple(CHAT.stop_ids))
 
 def requests(count: int, max_new_tokens: int = 24) -> list[Request]:
     problems = load("demo_words", CONFIG.benchmark.tasks["demo_words"])[:count]
-    return [Request(tuple(CHAT.prompt(p.question, NUMERIC)), 100 * i, max_new_tokens) for i, p in enumerate(problems)]
+    return [
+        Request(tuple(CHAT.prompt(p.question, NUMERIC)), 100 * i, max_new_tokens)
+        for i, p in enumerate(problems)
+    ]
 
 
 def engine(batch: int) -> HFEngine:
@@ -60,7 +63,11 @@ def test_greedy_is_what_transformers_generates_alone(wide: HFEngine) -> None:
     asked = requests(4, 40)
     for request, (ours,) in zip(asked, answers(wide, asked, GREEDY), strict=True):
         whole = wide.model.generate(
-            torch.tensor([request.prompt]), max_new_tokens=40, do_sample=False, use_cache=True, eos_token_id=CHAT.stop_ids
+            torch.tensor([request.prompt]),
+            max_new_tokens=40,
+            do_sample=False,
+            use_cache=True,
+            eos_token_id=CHAT.stop_ids,
         )[0, len(request.prompt) :].tolist()
         assert ours.n_tokens == len(whole)
         assert ours.finish_reason == ("stop" if whole[-1] in CHAT.stop_ids else "length")
@@ -82,7 +89,9 @@ def test_greedy_samples_are_made_once_and_repeated(wide: HFEngine, monkeypatch: 
     assert given == [1, 3]
 
 
-def test_a_prompt_is_read_once_for_all_its_samples_and_seeds(wide: HFEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_is_read_once_for_all_its_samples_and_seeds(
+    wide: HFEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[int] = []
     forward = wide._forward
 
@@ -109,7 +118,9 @@ def test_an_answer_that_is_cut_off_has_finish_reason_length(wide: HFEngine) -> N
 
 
 def test_a_finite_schema_leaves_no_other_answer(wide: HFEngine) -> None:
-    sampling = replace(SAMPLED, samples=20, schema=schema("brief"), repetition_penalty=1.0, temperature=30.0, top_p=1.0)
+    sampling = replace(
+        SAMPLED, samples=20, schema=schema("brief"), repetition_penalty=1.0, temperature=30.0, top_p=1.0
+    )
     (samples,) = answers(wide, requests(1), sampling)
     allowed = {f'{{"overall_score": {i / 10}}}' for i in range(11)}
     assert {sample.text for sample in samples} <= allowed
@@ -120,7 +131,9 @@ def test_a_finite_schema_leaves_no_other_answer(wide: HFEngine) -> None:
 
 def test_documents_are_every_combination() -> None:
     finite = {"type": "object", "properties": {"a": {"enum": [1, 2]}, "b": {"enum": ["x", "y"]}}}
-    assert [json.loads(text) for text in documents(finite) or []] == [{"a": a, "b": b} for a in (1, 2) for b in "xy"]
+    assert [json.loads(text) for text in documents(finite) or []] == [
+        {"a": a, "b": b} for a in (1, 2) for b in "xy"
+    ]
 
 
 def reference(logits: np.ndarray, uniform: float, sampling: Sampling, seen: np.ndarray) -> int:
@@ -150,17 +163,24 @@ def reference(logits: np.ndarray, uniform: float, sampling: Sampling, seen: np.n
 
 @settings(max_examples=150, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), temperature=st.sampled_from([0.0, 0.6, 1.0, 3.0]), top_p=st.sampled_from([0.1, 0.5, 0.95, 1.0]),
-    top_k=st.sampled_from([-1, 1, 5, 100]), penalty=st.sampled_from([1.0, 1.3]),
-)  # fmt: skip
-def test_sampling_agrees_with_plain_loops(seed: int, temperature: float, top_p: float, top_k: int, penalty: float) -> None:
+    seed=st.integers(0, 10**6),
+    temperature=st.sampled_from([0.0, 0.6, 1.0, 3.0]),
+    top_p=st.sampled_from([0.1, 0.5, 0.95, 1.0]),
+    top_k=st.sampled_from([-1, 1, 5, 100]),
+    penalty=st.sampled_from([1.0, 1.3]),
+)
+def test_sampling_agrees_with_plain_loops(
+    seed: int, temperature: float, top_p: float, top_k: int, penalty: float
+) -> None:
     rng = np.random.default_rng(seed)
     sampling = Sampling(temperature, top_p, top_k, penalty, 1, ())
     logits = rng.normal(0, 3, (3, 200)).astype(np.float32)
     uniform, seen = rng.random(3, dtype=np.float32), rng.random((3, 200)) < 0.3
     found = next_token(torch.tensor(logits), torch.tensor(uniform), sampling, torch.tensor(seen)).tolist()
     expected = [reference(logits[i], float(uniform[i]), sampling, seen[i]) for i in range(3)]
-    assert sum(a != b for a, b in zip(found, expected, strict=True)) <= 1  # a draw within rounding of a boundary
+    assert (
+        sum(a != b for a, b in zip(found, expected, strict=True)) <= 1
+    )  # a draw within rounding of a boundary
 
 
 def test_a_flat_distribution_does_not_change_the_other_sequences_tokens() -> None:
@@ -174,11 +194,15 @@ def test_a_flat_distribution_does_not_change_the_other_sequences_tokens() -> Non
 
 
 @pytest.mark.parametrize("family", [LlamaConfig, MistralConfig, Qwen2Config])
-def test_blocks_of_rows_read_their_own_columns(family: type[PretrainedConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_rows_read_their_own_columns(
+    family: type[PretrainedConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Logits of a step, for rows of very different lengths, are those of plain sdpa over the whole cache."""
     monkeypatch.setattr(hf_attention, "ROWS", 2)
     shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = family(**shape, num_key_value_heads=2, vocab_size=97, max_position_embeddings=64, sliding_window=8)
+    config = family(
+        **shape, num_key_value_heads=2, vocab_size=97, max_position_embeddings=64, sliding_window=8
+    )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
     lengths = [30, 28, 9, 7, 3]
@@ -189,10 +213,20 @@ def test_blocks_of_rows_read_their_own_columns(family: type[PretrainedConfig], m
     for blocks in (None, blocks_of([n + 1 for n in lengths])):
         cache = new_cache()
         with torch.inference_mode():
-            model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
+            model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            )
             more = {} if blocks is None else {"blocks": blocks}
             wider = torch.cat([mask, torch.ones(5, 1, dtype=mask.dtype)], dim=1)
-            inputs = {"attention_mask": wider, "position_ids": mask.sum(-1, keepdim=True), "past_key_values": cache}
+            inputs = {
+                "attention_mask": wider,
+                "position_ids": mask.sum(-1, keepdim=True),
+                "past_key_values": cache,
+            }
             logits.append(model(input_ids=ids[:, :1], **inputs, use_cache=True, **more).logits)
         assert read_in_blocks(model) is (blocks is None)
     assert blocks == [(0, 2, 31), (2, 4, 10), (4, 5, 4)]

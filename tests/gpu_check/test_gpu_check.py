@@ -1,4 +1,6 @@
-"""`make gpu-check`: every check is isolated, the table adds up, and the arithmetic checks can both pass and fail."""
+"""`make gpu-check`: every check is isolated, the table adds up, and the arithmetic checks can both pass and
+fail.
+"""
 
 import importlib
 import logging
@@ -86,7 +88,9 @@ def test_the_log_has_the_whole_text_of_every_check(outcomes: tuple[dict[str, Out
         and "A second line for the log." in log
         and "ValueError: wrong shape\ndetails" in log
     )
-    assert [line.split()[1] for line in log.splitlines() if line.startswith("===")] == [f"{n}:" for n in (*BROKEN, "last")]
+    assert [line.split()[1] for line in log.splitlines() if line.startswith("===")] == [
+        f"{n}:" for n in (*BROKEN, "last")
+    ]
 
 
 def test_the_table_and_the_verdict_add_up(outcomes: tuple[dict[str, Outcome], Path]) -> None:
@@ -110,7 +114,14 @@ def test_the_program_starts_with_versions_and_fails_only_if_a_check_does(
         said = caplog.text
         monkeypatch.setattr(program, "versions", list)  # once is enough
         assert program.main(["--only", "refuses", "--outputs", str(tmp_path)], checks) == 1
-    for word in ("lark ", "driver ", "CUDA of torch ", f"torch          {torch.__version__}", "transformers ", "deepspeed "):
+    for word in (
+        "lark ",
+        "driver ",
+        "CUDA of torch ",
+        f"torch          {torch.__version__}",
+        "transformers ",
+        "deepspeed ",
+    ):
         assert word in said
     assert "This machine has no GPU" in said and "surprisal" in said and "needs a GPU" in said
     assert said.strip().splitlines()[-1].startswith("OK on CPU: 1 passed, 0 failed, 1 skipped")
@@ -119,7 +130,8 @@ def test_the_program_starts_with_versions_and_fails_only_if_a_check_does(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), [(["--only", "kernle"], "'kernle'. The checks are gpus, kernel"), (["--limit", "0"], "--limit 0")]
+    ("arguments", "said"),
+    [(["--only", "kernle"], "'kernle'. The checks are gpus, kernel"), (["--limit", "0"], "--limit 0")],
 )
 def test_bad_arguments_are_refused(arguments: list[str], said: str) -> None:
     with pytest.raises(LarkError, match=said):

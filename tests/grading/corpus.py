@@ -1,4 +1,6 @@
-"""Read corpus.txt: answers that try to cheat the verify grader, and honest ones that a careful marker accepts."""
+"""Read corpus.txt: answers that try to cheat the verify grader, and honest ones that a careful marker
+accepts.
+"""
 
 import re
 from pathlib import Path

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lark.grading.answers import AnswerFormat, canonical_latex, canonical_number, extract_boxed, extract_boxed_list, grade_paper
+from lark.grading.answers import (
+    AnswerFormat,
+    canonical_latex,
+    canonical_number,
+    extract_boxed,
+    extract_boxed_list,
+    grade_paper,
+)
 
 NUMERIC, CHOICE, FREE_FORM = AnswerFormat.NUMERIC, AnswerFormat.CHOICE, AnswerFormat.FREE_FORM
 
@@ -209,7 +216,9 @@ GRADES = [
 
 
 @pytest.mark.parametrize(("prediction", "gold", "answer_format", "grade"), GRADES)
-def test_the_paper_grader(prediction: str | None, gold: str, answer_format: AnswerFormat, grade: bool) -> None:
+def test_the_paper_grader(
+    prediction: str | None, gold: str, answer_format: AnswerFormat, grade: bool
+) -> None:
     assert grade_paper(prediction, gold, answer_format) is grade
 
 
@@ -218,8 +227,12 @@ def test_a_format_may_be_given_by_its_name_as_in_a_config() -> None:
 
 
 def test_every_reference_solution_of_math500_is_graded_correct(shared_data: Path) -> None:
-    problems = [json.loads(line) for line in (shared_data / "benchmarks" / "math500.jsonl").open(encoding="utf-8")]
-    wrong = [p["answer"] for p in problems if not grade_paper(extract_boxed(p["solution"]), p["answer"], FREE_FORM)]
+    problems = [
+        json.loads(line) for line in (shared_data / "benchmarks" / "math500.jsonl").open(encoding="utf-8")
+    ]
+    wrong = [
+        p["answer"] for p in problems if not grade_paper(extract_boxed(p["solution"]), p["answer"], FREE_FORM)
+    ]
     assert len(problems) == 500
     assert wrong == []
 
@@ -235,7 +248,24 @@ def test_numeric_golds_grade_themselves(shared_data: Path, benchmark: str) -> No
 
 
 LATEX = st.lists(
-    st.sampled_from(["\\boxed", "boxed", "\\fbox", "{", "}", "\\", "\\{", "\\frac", "\\sqrt", "\\text{ ", "^", "=", ".", "/"])
+    st.sampled_from(
+        [
+            "\\boxed",
+            "boxed",
+            "\\fbox",
+            "{",
+            "}",
+            "\\",
+            "\\{",
+            "\\frac",
+            "\\sqrt",
+            "\\text{ ",
+            "^",
+            "=",
+            ".",
+            "/",
+        ]
+    )
     | st.text(max_size=3),
     max_size=40,
 ).map("".join)
@@ -278,7 +308,9 @@ def reference_last_box(text: str) -> str | None:
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "\\{", "\\}", "a", " ", "1"]), max_size=30).map("".join))
+@given(
+    st.lists(st.sampled_from(["\\boxed{", "{", "}", "\\{", "\\}", "a", " ", "1"]), max_size=30).map("".join)
+)
 def test_extraction_agrees_with_a_scan_from_the_last_box(text: str) -> None:
     assert extract_boxed(text) == reference_last_box(text)
 

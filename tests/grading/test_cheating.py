@@ -1,4 +1,6 @@
-"""The verify grader cannot be gamed: cheating answers are wrong, honest ones right, for the corpus and for random answers."""
+"""The verify grader cannot be gamed: cheating answers are wrong, honest ones right, for the corpus and for
+random answers.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -32,7 +34,9 @@ def test_every_answer_of_the_corpus_is_graded_as_a_careful_marker_would(
     pairs = corpus(is_honest)
     grades = verifier.grade_many(pairs)
     assert len(pairs) >= at_least
-    assert [(pair[0], pair[1]) for pair, grade in zip(pairs, grades, strict=True) if grade is not is_honest] == []
+    assert [
+        (pair[0], pair[1]) for pair, grade in zip(pairs, grades, strict=True) if grade is not is_honest
+    ] == []
 
 
 LISTED = {
@@ -42,13 +46,17 @@ LISTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("gold", "prediction"), [(gold, answer) for gold, answers in LISTED.items() for answer in answers])
+@pytest.mark.parametrize(
+    ("gold", "prediction"), [(gold, answer) for gold, answers in LISTED.items() for answer in answers]
+)
 def test_an_answer_that_contradicts_itself_is_wrong(gold: str, prediction: str) -> None:
     assert not compare(prediction, gold)
     assert compare(gold, gold)
 
 
-@pytest.mark.parametrize("answer", ["B)C)D)", "B: or maybe C", "B. Actually C", "B) \u2192 C)", "B) " + "x " * 600 + "or C"])
+@pytest.mark.parametrize(
+    "answer", ["B)C)D)", "B: or maybe C", "B. Actually C", "B) \u2192 C)", "B) " + "x " * 600 + "or C"]
+)
 def test_a_choice_that_names_two_options_is_wrong(answer: str) -> None:
     assert choice_letter(answer) is None
 
@@ -82,7 +90,9 @@ def golds(shared_data: Path) -> list[str]:
     return sorted({str(row["answer"]) for row in rows})[::4]
 
 
-def test_no_cheat_works_on_the_benchmarks_golds_and_no_layout_matters(verifier: Verifier, shared_data: Path) -> None:
+def test_no_cheat_works_on_the_benchmarks_golds_and_no_layout_matters(
+    verifier: Verifier, shared_data: Path
+) -> None:
     answers = golds(shared_data)
     for ways, expected in ((CHEATS, False), (LAYOUTS, True)):
         # one way per gold answer, all ways in turn
@@ -92,11 +102,17 @@ def test_no_cheat_works_on_the_benchmarks_golds_and_no_layout_matters(verifier: 
 
 
 def test_a_percentage_is_right_for_one_number() -> None:
-    """The sign is a unit or a division by 100. It cannot be both, or one answer would be right for two numbers."""
+    """The sign is a unit or a division by 100. It cannot be both, or one answer would be right for two
+    numbers.
+    """
     for whole in (2, 33, 75, 100, 150):
         hundredth = f"{whole / 100:g}"
         fraction = rf"\frac{{{whole}}}{{100}}"
-        assert [compare(rf"{whole}\%", gold) for gold in (str(whole), hundredth, fraction)] == [True, False, False]
+        assert [compare(rf"{whole}\%", gold) for gold in (str(whole), hundredth, fraction)] == [
+            True,
+            False,
+            False,
+        ]
         assert compare(rf"{hundredth} = {whole}\%", hundredth)
 
 
@@ -115,7 +131,9 @@ def test_literals_are_numbers_in_both_graders(value: int, other: int) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(numerator=st.integers(-300, 300), denominator=st.integers(1, 60), decimals=st.integers(2, 8))
-def test_an_exact_answer_is_right_for_a_gold_that_is_its_rounding(numerator: int, denominator: int, decimals: int) -> None:
+def test_an_exact_answer_is_right_for_a_gold_that_is_its_rounding(
+    numerator: int, denominator: int, decimals: int
+) -> None:
     value = Fraction(numerator, denominator)
     gold = f"{Decimal(numerator) / Decimal(denominator):.{decimals}f}"
     digits = gold.lstrip("-").replace(".", "").lstrip("0")
@@ -170,10 +188,17 @@ SYMBOLIC = st.recursive(
     ),
     max_leaves=5,
 )
-WRAPPERS = st.sampled_from([
-    lambda a: rf"\displaystyle {a}", lambda a: f"  {a}\n", lambda a: a.replace("(", r"\left(").replace(")", r"\right)"),
-    lambda a: rf"\boxed{{{a}}}", lambda a: f"${a}$", lambda a: a.replace(r"\frac", r"\dfrac"), lambda a: a.replace(" ", r"\,"),
-])  # fmt: skip
+WRAPPERS = st.sampled_from(
+    [
+        lambda a: rf"\displaystyle {a}",
+        lambda a: f"  {a}\n",
+        lambda a: a.replace("(", r"\left(").replace(")", r"\right)"),
+        lambda a: rf"\boxed{{{a}}}",
+        lambda a: f"${a}$",
+        lambda a: a.replace(r"\frac", r"\dfrac"),
+        lambda a: a.replace(" ", r"\,"),
+    ]
+)
 HEDGES = st.sampled_from([
     r" \text{ or so}", r" \text{ maybe}", r" \text{ is wrong}", "?", r" \text{ or } 8123", ", 8123", " = 8123",
     r" \text{ not really}",
@@ -196,9 +221,22 @@ def test_a_hedge_after_the_right_answer_makes_it_wrong(gold: str, hedge: str) ->
 
 
 @FEW
-@given(letter=st.sampled_from("ABCD"), other=st.sampled_from("ABCD"), text=st.sampled_from([
-    "{0}) or {1}", "{0}: maybe {1}", "{0}. {1}", "{0}) 5 {1}) 6", "{0} {1}", "({0})({1})", "{0}) -> {1}", "{0}: the answer is {1}",
-]))  # fmt: skip
+@given(
+    letter=st.sampled_from("ABCD"),
+    other=st.sampled_from("ABCD"),
+    text=st.sampled_from(
+        [
+            "{0}) or {1}",
+            "{0}: maybe {1}",
+            "{0}. {1}",
+            "{0}) 5 {1}) 6",
+            "{0} {1}",
+            "({0})({1})",
+            "{0}) -> {1}",
+            "{0}: the answer is {1}",
+        ]
+    ),
+)
 def test_a_second_option_makes_a_choice_wrong(letter: str, other: str, text: str) -> None:
     assert choice_letter(text.format(letter, other)) is None
     assert choice_letter(letter) == letter
@@ -207,7 +245,9 @@ def test_a_second_option_makes_a_choice_wrong(letter: str, other: str, text: str
 @settings(deadline=None, max_examples=150)
 @given(
     st.text(max_size=40)
-    | st.lists(st.sampled_from([*r"\{}()[]^_=,.|5x ", r"\frac", r"\text{", r"\sqrt"]), max_size=25).map("".join)
+    | st.lists(st.sampled_from([*r"\{}()[]^_=,.|5x ", r"\frac", r"\text{", r"\sqrt"]), max_size=25).map(
+        "".join
+    )
 )
 def test_no_answer_makes_the_grader_raise_or_equals_what_it_is_not(text: str) -> None:
     assert compare(text, "123456789.5") is False
@@ -215,7 +255,9 @@ def test_no_answer_makes_the_grader_raise_or_equals_what_it_is_not(text: str) ->
 
 
 def test_the_paper_grader_keeps_the_rules_of_the_paper() -> None:
-    """MATH's rules remove any text on the right as a unit, and a name of two characters. docs/grading.md lists these."""
+    """MATH's rules remove any text on the right as a unit, and a name of two characters. docs/grading.md
+    lists these.
+    """
     accepted = [r"5 \text{ is not the answer}", r"5\text{ is wrong, it is 6}", "no=5", "y6=5"]
     assert all(grade_paper(answer, "5", FREE_FORM) for answer in accepted)
     assert not any(grade_paper(answer, "5", AnswerFormat.NUMERIC) for answer in accepted)

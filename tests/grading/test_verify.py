@@ -154,7 +154,9 @@ def test_the_verify_grader(grades: list[bool], index: int) -> None:
 
 
 ONE_WAY = {"4210": False, "0.333": True}
-"""Grades with the prediction as the gold answer. A prediction must not add a base; a gold answer may be rounded to fewer digits."""
+"""Grades with the prediction as the gold answer. A prediction must not add a base; a gold answer may be
+rounded to fewer digits.
+"""
 
 
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[f"{g} ~ {p}"[:60] for p, g, _ in CASES])
@@ -198,7 +200,9 @@ def test_a_choice_is_its_letter(verifier: Verifier, answer: str, letter: str | N
     assert verifier.grade_many([(answer, "D", CHOICE)]) == [False]
 
 
-def test_every_pair_of_the_collected_graders_tests_is_graded_as_labelled(verifier: Verifier, shared_data: Path) -> None:
+def test_every_pair_of_the_collected_graders_tests_is_graded_as_labelled(
+    verifier: Verifier, shared_data: Path
+) -> None:
     rows = [json.loads(line) for line in (shared_data / "grader_pairs.jsonl").open(encoding="utf-8")]
     pairs: list[Pair] = []
     for row in rows:
@@ -211,17 +215,25 @@ def test_every_pair_of_the_collected_graders_tests_is_graded_as_labelled(verifie
 
 
 def test_every_reference_solution_of_math500_is_graded_correct(verifier: Verifier, shared_data: Path) -> None:
-    problems = [json.loads(line) for line in (shared_data / "benchmarks" / "math500.jsonl").open(encoding="utf-8")]
-    grades = verifier.grade_many([(extract_boxed_list(p["solution"]), p["answer"], FREE_FORM) for p in problems])
+    problems = [
+        json.loads(line) for line in (shared_data / "benchmarks" / "math500.jsonl").open(encoding="utf-8")
+    ]
+    grades = verifier.grade_many(
+        [(extract_boxed_list(p["solution"]), p["answer"], FREE_FORM) for p in problems]
+    )
     assert len(grades) == 500
     assert [p["answer"] for p, grade in zip(problems, grades, strict=True) if not grade] == []
 
 
 def test_brackets_around_an_answer_of_math500_do_not_matter(verifier: Verifier, shared_data: Path) -> None:
     """The brackets keep the answers from being equal as text, so that each is read and compared."""
-    problems = [json.loads(line) for line in (shared_data / "benchmarks" / "math500.jsonl").open(encoding="utf-8")]
+    problems = [
+        json.loads(line) for line in (shared_data / "benchmarks" / "math500.jsonl").open(encoding="utf-8")
+    ]
     answers = {p["answer"] for p in problems}
-    golds = sorted(gold for gold in answers if not set(gold) & set(",:=_") and "text" not in gold and "mbox" not in gold)
+    golds = sorted(
+        gold for gold in answers if not set(gold) & set(",:=_") and "text" not in gold and "mbox" not in gold
+    )
     golds = golds[::6]
     grades = verifier.grade_many([(f"({gold})", gold, FREE_FORM) for gold in golds])
     assert len(golds) > 40
@@ -229,7 +241,9 @@ def test_brackets_around_an_answer_of_math500_do_not_matter(verifier: Verifier, 
 
 
 @pytest.mark.parametrize("benchmark", ["aime24", "amc83"])
-def test_numeric_golds_grade_themselves_and_not_their_neighbours(verifier: Verifier, shared_data: Path, benchmark: str) -> None:
+def test_numeric_golds_grade_themselves_and_not_their_neighbours(
+    verifier: Verifier, shared_data: Path, benchmark: str
+) -> None:
     path = shared_data / "benchmarks" / f"{benchmark}.jsonl"
     golds = [str(json.loads(line)["answer"]) for line in path.open(encoding="utf-8")]
     assert all(verifier.grade_many([(str(int(float(gold))), gold, NUMERIC) for gold in golds]))
@@ -240,7 +254,10 @@ def test_a_hanging_comparison_is_cut_off_and_the_others_are_graded() -> None:
     easy: list[Pair] = [(rf"\frac{{{n}}}{{{2 * n}}}", "1/2", FREE_FORM) for n in range(2, 12)]
     with Verifier(processes=2, timeout=1) as verifier:
         start = time.monotonic()
-        assert verifier.grade_many([*easy[:5], (HANGING, "5", FREE_FORM), *easy[5:]]) == [True] * 5 + [False] + [True] * 5
+        assert (
+            verifier.grade_many([*easy[:5], (HANGING, "5", FREE_FORM), *easy[5:]])
+            == [True] * 5 + [False] + [True] * 5
+        )
         assert verifier.cut_off == 1
         assert time.monotonic() - start < 60
         assert verifier.grade_many(easy) == [True] * 10
@@ -298,7 +315,9 @@ CALLER = textwrap.dedent("""
 
 @pytest.mark.parametrize("answer", [HANGING, "5"], ids=["at work", "idle"])
 def test_a_killed_parent_leaves_no_orphan(answer: str) -> None:
-    caller = subprocess.Popen([sys.executable, "-c", CALLER, answer], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    caller = subprocess.Popen(
+        [sys.executable, "-c", CALLER, answer], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert caller.stdout is not None
     with caller:
         worker = int(caller.stdout.readline())
@@ -338,11 +357,14 @@ def test_a_caller_is_not_imported_again_by_its_workers(tmp_path: Path) -> None:
     """A script without an `if __name__` guard, started like torchrun does, from another folder."""
     script = tmp_path / "caller.py"
     script.write_text(
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nprint('imported')\n" + CALLER.replace("time.sleep(60)", "")
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nprint('imported')\n"
+        + CALLER.replace("time.sleep(60)", "")
     )
     environment = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     command = [sys.executable, str(script), "5"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("imported") == 1
 

@@ -1,8 +1,9 @@
 """FlashAttention's two operators of PyTorch, which exist on GPUs only, as plain arithmetic for the CPU.
 
-With these, `torch.nn.attention.varlen.varlen_attn` runs on the CPU: its own arguments, dispatch and autograd formula are real,
-only the arithmetic below them is this file's. It is written from the operators' definition, in float64, with one mask for the
-whole pack; the backward pass is FlashAttention's, from the saved log-sum-exp, and does not use autograd.
+With these, `torch.nn.attention.varlen.varlen_attn` runs on the CPU: its own arguments, dispatch and
+autograd formula are real, only the arithmetic below them is this file's. It is written from the operators'
+definition, in float64, with one mask for the whole pack; the backward pass is FlashAttention's, from the
+saved log-sum-exp, and does not use autograd.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,13 @@ from torch import Tensor
 
 
 def _scores(
-    query: Tensor, key: Tensor, cum: Tensor, causal: bool, scale: float | None, left: int | None, right: int | None
+    query: Tensor,
+    key: Tensor,
+    cum: Tensor,
+    causal: bool,
+    scale: float | None,
+    left: int | None,
+    right: int | None,
 ) -> Tensor:
     """[heads, T, T] in float64; -inf where a query does not see a key."""
     position = torch.arange(len(query))
@@ -31,10 +38,22 @@ def _scores(
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, cum_q: Tensor, cum_k: Tensor, max_q: int, max_k: int, dropout: float,
-    causal: bool, debug: bool, *, scale: float | None = None, window_size_left: int | None = None,
-    window_size_right: int | None = None, **_: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cum_q: Tensor,
+    cum_k: Tensor,
+    max_q: int,
+    max_k: int,
+    dropout: float,
+    causal: bool,
+    debug: bool,
+    *,
+    scale: float | None = None,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     check(query, key, value, cum_q, cum_k, max_q, max_k)
     scores = _scores(query, key, cum_q, causal, scale, window_size_left, window_size_right)
     lse = scores.logsumexp(-1)
@@ -45,10 +64,25 @@ def forward(
 
 
 def backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor, cum_q: Tensor, cum_k: Tensor,
-    max_q: int, max_k: int, dropout: float, causal: bool, rng: Tensor, unused: Tensor, *, scale: float | None = None,
-    window_size_left: int | None = None, window_size_right: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    cum_q: Tensor,
+    cum_k: Tensor,
+    max_q: int,
+    max_k: int,
+    dropout: float,
+    causal: bool,
+    rng: Tensor,
+    unused: Tensor,
+    *,
+    scale: float | None = None,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     check(query, key, value, cum_q, cum_k, max_q, max_k)
     groups = query.shape[1] // key.shape[1]
     scores = _scores(query, key, cum_q, causal, scale, window_size_left, window_size_right)
@@ -64,7 +98,9 @@ def backward(
     return dq.to(query.dtype), dk.to(key.dtype), dv.to(value.dtype)
 
 
-def check(query: Tensor, key: Tensor, value: Tensor, cum_q: Tensor, cum_k: Tensor, max_q: int, max_k: int) -> None:
+def check(
+    query: Tensor, key: Tensor, value: Tensor, cum_q: Tensor, cum_k: Tensor, max_q: int, max_k: int
+) -> None:
     """What the GPU operators require (ATen's flash_api.cpp)."""
     assert query.dtype == key.dtype == value.dtype and query.dtype in (torch.bfloat16, torch.float16)
     assert query.ndim == 3 and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1

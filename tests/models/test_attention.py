@@ -28,16 +28,26 @@ from lark.config import Student
 from lark.errors import LarkError
 from lark.models import attention as choice
 from lark.models import varlen
-from lark.models.attention import assert_packing_separates, separate_segments, supports_packing, supports_prefixes
+from lark.models.attention import (
+    assert_packing_separates,
+    separate_segments,
+    supports_packing,
+    supports_prefixes,
+)
 from lark.models.varlen import SEGMENTS, VARLEN, Segments
 
 SIZES = [9, 1, 17, 5]
 FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}
 IMPLEMENTATIONS = ["eager", "sdpa", SEGMENTS, VARLEN]
 SHAPE = {
-    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "initializer_range": 0.2,
-}  # fmt: skip
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.2,
+}
 WINDOW = {"sliding_window": 4}
 ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"], **WINDOW}
 ARCHITECTURES = {
@@ -51,10 +61,17 @@ ARCHITECTURES = {
     "gemma2 without soft cap": Gemma2Config(**SHAPE, head_dim=16, attn_logit_softcapping=None, **ALTERNATING),
     "gemma3": Gemma3TextConfig(**SHAPE, head_dim=16, **ALTERNATING),
     "qwen2_moe, whose layers do not pass their window on": Qwen2MoeConfig(
-        **SHAPE, use_sliding_window=True, max_window_layers=1, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=32,
-        shared_expert_intermediate_size=32, experts_implementation="eager", **WINDOW,
+        **SHAPE,
+        use_sliding_window=True,
+        max_window_layers=1,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=32,
+        experts_implementation="eager",
+        **WINDOW,
     ),
-}  # fmt: skip
+}
 
 
 def student(family: str, implementation: str) -> PreTrainedModel:
@@ -73,7 +90,9 @@ def pack_of(sizes: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def alone(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    return torch.cat([model(input_ids=piece, use_cache=False).logits for piece in ids.split(SIZES, dim=1)], dim=1)
+    return torch.cat(
+        [model(input_ids=piece, use_cache=False).logits for piece in ids.split(SIZES, dim=1)], dim=1
+    )
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -93,7 +112,8 @@ def test_packed_gradients_are_those_of_each_trajectory_alone(implementation: str
     model.train()
     ids, positions = pack_of(SIZES)
     together = torch.autograd.grad(
-        model(input_ids=ids, position_ids=positions, use_cache=False).logits.square().sum(), list(model.parameters())
+        model(input_ids=ids, position_ids=positions, use_cache=False).logits.square().sum(),
+        list(model.parameters()),
     )
     apart = torch.autograd.grad(alone(model, ids).square().sum(), list(model.parameters()))
     for a, b in zip(together, apart, strict=True):
@@ -102,7 +122,9 @@ def test_packed_gradients_are_those_of_each_trajectory_alone(implementation: str
 
 def gradients(model: PreTrainedModel, logits: Tensor) -> list[Tensor]:
     return list(
-        torch.autograd.grad(logits.square().mean(), list(model.parameters()), allow_unused=True, materialize_grads=True)
+        torch.autograd.grad(
+            logits.square().mean(), list(model.parameters()), allow_unused=True, materialize_grads=True
+        )
     )
 
 
@@ -114,13 +136,19 @@ def test_packs_of_every_architecture_are_what_transformers_computes_for_each_tra
     """With transformers' own sdpa, one trajectory at a time: so windows are those of transformers too."""
     monkeypatch.setattr(varlen, "_passes_window", set())
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(ARCHITECTURES[family], attn_implementation="sdpa", dtype=torch.float64)
+    model = AutoModelForCausalLM.from_config(
+        ARCHITECTURES[family], attn_implementation="sdpa", dtype=torch.float64
+    )
     ids, positions = pack_of(SIZES)
     expected = alone(model, ids)
     exact = gradients(model, expected)
     model.set_attn_implementation(implementation)
-    for repetition in range(2):  # the first pass has a mask for a window; the second knows whether it needs one
-        packed = model(input_ids=ids, position_ids=positions, use_cache=False, **Segments.of(SIZES).arguments(model)).logits
+    for repetition in range(
+        2
+    ):  # the first pass has a mask for a window; the second knows whether it needs one
+        packed = model(
+            input_ids=ids, position_ids=positions, use_cache=False, **Segments.of(SIZES).arguments(model)
+        ).logits
         torch.testing.assert_close(packed, expected, rtol=1e-8, atol=1e-9, msg=f"pass {repetition}")
         for a, b in zip(gradients(model, packed), exact, strict=True):
             assert (a - b).norm() <= 1e-6 * max(float(b.norm()), 1e-6)  # Gemma's norms round to float32
@@ -132,9 +160,13 @@ def test_packs_of_every_architecture_are_what_transformers_computes_for_each_tra
 @torch.no_grad()
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_a_shared_prefix_is_what_transformers_computes_for_each_trajectory(family: str) -> None:
-    """Prefixes in one piece and in two, some longer than the windows of 4 tokens. A model that cannot do it is recognised."""
+    """Prefixes in one piece and in two, some longer than the windows of 4 tokens. A model that cannot do it
+    is recognised.
+    """
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(ARCHITECTURES[family], attn_implementation="sdpa", dtype=torch.float64).eval()
+    model = AutoModelForCausalLM.from_config(
+        ARCHITECTURES[family], attn_implementation="sdpa", dtype=torch.float64
+    ).eval()
     assert not supports_prefixes(model)  # sdpa itself cannot
     sizes = [9, 3, 8, 6, 2]
     ids, _ = pack_of(sizes)
@@ -143,12 +175,17 @@ def test_a_shared_prefix_is_what_transformers_computes_for_each_trajectory(famil
     prefixes = [torch.tensor(where, dtype=torch.long) for where in places]
     rows = ids.split(sizes, dim=1)
     whole = [torch.cat([ids[:, prefix], row], dim=1) for row, prefix in zip(rows, prefixes, strict=True)]
-    expected = [model(input_ids=each, use_cache=False).logits[:, -size:] for each, size in zip(whole, sizes, strict=True)]
+    expected = [
+        model(input_ids=each, use_cache=False).logits[:, -size:]
+        for each, size in zip(whole, sizes, strict=True)
+    ]
     separate_segments(model)
     assert supports_packing(model)
     possible = "do not pass" not in family
     assert supports_prefixes(model) == possible
-    positions = torch.cat([torch.arange(len(where), len(where) + own) for where, own in zip(places, sizes, strict=True)])[None]
+    positions = torch.cat(
+        [torch.arange(len(where), len(where) + own) for where, own in zip(places, sizes, strict=True)]
+    )[None]
     segments = Segments.of(sizes, prefixes)
     assert segments.longest == 10
     found = model(input_ids=ids, position_ids=positions, use_cache=False, **segments.arguments(model)).logits
@@ -161,7 +198,9 @@ def test_boundaries_and_positions_describe_the_same_pack(implementation: str) ->
     model = student("qwen2", implementation)
     ids, positions = pack_of(SIZES)
     by_position = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-    by_boundary = model(input_ids=ids, position_ids=positions, use_cache=False, **Segments.of(SIZES).arguments(model)).logits
+    by_boundary = model(
+        input_ids=ids, position_ids=positions, use_cache=False, **Segments.of(SIZES).arguments(model)
+    ).logits
     assert torch.equal(by_position, by_boundary)
 
 
@@ -178,7 +217,9 @@ def test_boundaries_and_positions_describe_the_same_pack(implementation: str) ->
         ({"attention": "kernels-community/flash-attn3"}, "cuda:0", "kernels-community/flash-attn3"),
     ],
 )
-def test_the_gpu_uses_pytorchs_own_kernel_unless_asked_otherwise(asked: dict[str, str], device: str, used: str) -> None:
+def test_the_gpu_uses_pytorchs_own_kernel_unless_asked_otherwise(
+    asked: dict[str, str], device: str, used: str
+) -> None:
     assert choice.attention(settings(**asked), device, Qwen2Config(**SHAPE)) == used
 
 
@@ -197,7 +238,9 @@ def test_attention_that_sdpa_does_not_compute_is_eager_and_never_left_out(
     assert choice.attention(settings(), device, config) == "eager"
     assert f"Using eager attention, which needs memory for the square of the length: {reason}" in caplog.text
     for asked in ("sdpa", "varlen"):
-        with pytest.raises(LarkError, match=rf"student\.attention={asked} cannot be used: {reason}.*Set it to eager"):
+        with pytest.raises(
+            LarkError, match=rf"student\.attention={asked} cannot be used: {reason}.*Set it to eager"
+        ):
             choice.attention(settings(attention=asked), device, config)
     assert choice.attention(settings(attention="flash_attention_2"), device, config) == "flash_attention_2"
 
@@ -208,22 +251,35 @@ def test_a_soft_cap_reaches_our_attention_as_an_error() -> None:
         model(input_ids=torch.zeros(1, 3, dtype=torch.long), use_cache=False)
 
 
-def test_flash_attention_gets_the_boundaries_that_were_made_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attention_gets_the_boundaries_that_were_made_on_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A stand-in for the functions that transformers imports from flash-attn."""
     from transformers import modeling_flash_attention_utils as flash
 
     calls: list[tuple[Tensor, int]] = []
 
     def flash_varlen(
-        q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
-        dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
-    ) -> Tensor:  # fmt: skip
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        dropout_p: float = 0.0,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+    ) -> Tensor:
         assert causal and cu_seqlens_k is cu_seqlens_q and max_seqlen_k == max_seqlen_q
         calls.append((cu_seqlens_q, max_seqlen_q))
         bounds = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         return varlen.sdpa_per_segment(q, k, v, *bounds, scale=softmax_scale, enable_gqa=True)
 
-    functions = (None, flash_varlen, None, None, None), (flash._lazy_define_process_function(flash_varlen), dict)
+    functions = (
+        (None, flash_varlen, None, None, None),
+        (flash._lazy_define_process_function(flash_varlen), dict),
+    )
     monkeypatch.setattr(flash, "lazy_import_flash_attention", lambda *_args, **_kwargs: functions)
     model = student("qwen2", "sdpa").bfloat16()
     ids, positions = pack_of(SIZES)

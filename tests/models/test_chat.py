@@ -51,7 +51,9 @@ def test_the_prompt_at_evaluation_is_the_masked_prefix_at_training(
 
 
 @pytest.mark.parametrize("rest", ["{end}", "{end}\n", "{end}{end}"])
-def test_a_response_that_brings_its_end_of_turn_gets_no_second_one(tokenizer: PreTrainedTokenizerBase, rest: str) -> None:
+def test_a_response_that_brings_its_end_of_turn_gets_no_second_one(
+    tokenizer: PreTrainedTokenizerBase, rest: str
+) -> None:
     chat = ChatFormat(tokenizer)
     question, response = "How many is $3 + 4$?", "3 + 4 = 7. So:\n\\boxed{7}"
     stored = response + rest.format(end=tokenizer.convert_ids_to_tokens(chat.end_of_turn))
@@ -81,7 +83,9 @@ def test_a_template_that_asks_for_the_date_gets_the_same_one_every_day(tmp_path:
 
 
 @pytest.mark.parametrize(("configured", "further"), [(7, {7}), ([1, 7, 9], {7, 9}), (None, set())])
-def test_whatever_a_model_says_ends_its_answers_ends_them(configured: Any, further: set[int], tmp_path: Path) -> None:
+def test_whatever_a_model_says_ends_its_answers_ends_them(
+    configured: Any, further: set[int], tmp_path: Path
+) -> None:
     own = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
     own.tokenizer.save_pretrained(tmp_path)
     student = composed().student
@@ -109,13 +113,17 @@ SYSTEMS = [INSTRUCTION, f" {INSTRUCTION.upper()}.\n", "Be brief.", f"Be brief. {
 def test_scoring_training_and_evaluation_ask_once_and_with_the_same_tokens(
     tokenizer: PreTrainedTokenizerBase, system: str | None, tmp_path: Path
 ) -> None:
-    """The instruction as system message is left out, because it ends the user turn. Other system messages stay."""
+    """The instruction as system message is left out, because it ends the user turn. Other system messages
+    stay.
+    """
     chat = ChatFormat(tokenizer)
     row = {"question": "How many is $3 + 4$?", "response": "\\boxed{7}", "system": system}
     (scored,) = chat.encode_many([row], 1000)
     line = {"question_id": "q", "candidate_id": "c", "weight": 1.0, "messages": dialogue_of(row).messages}
     (tmp_path / "train.jsonl").write_text(json.dumps(line))
-    (trained,) = chat.encode_dialogues([example.dialogue for example in read_rows(tmp_path / "train.jsonl")], 1000)
+    (trained,) = chat.encode_dialogues(
+        [example.dialogue for example in read_rows(tmp_path / "train.jsonl")], 1000
+    )
     assert trained == scored
     assert list(scored.ids[: scored.prompt_length]) == chat.prompt(row["question"], system)
 
@@ -148,13 +156,18 @@ def test_truncation_keeps_the_first_tokens(question: str, response: str, length:
 
 def test_many_at_once_equal_one_by_one() -> None:
     chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
-    rows = [{"question": f"What is {i % 3} + 1?", "response": f"{i}", "system": NUMERIC if i % 2 else None} for i in range(9)]
+    rows = [
+        {"question": f"What is {i % 3} + 1?", "response": f"{i}", "system": NUMERIC if i % 2 else None}
+        for i in range(9)
+    ]
     one_by_one = [chat.encode(row["question"], row["response"], 64, row["system"]) for row in rows]  # type: ignore[arg-type]
     assert chat.encode_many(rows, 64) == one_by_one
 
 
 @pytest.mark.parametrize("template", ["llama3", "chatml"])
-def test_our_own_templates_work_with_tokenizers_that_have_their_tokens(template: str, shared_data: Path) -> None:
+def test_our_own_templates_work_with_tokenizers_that_have_their_tokens(
+    template: str, shared_data: Path
+) -> None:
     name = {"llama3": "llama3_1", "chatml": "qwen2_5"}[template]
     tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
     tokenizer.chat_template = None
@@ -169,8 +182,14 @@ def test_our_own_templates_work_with_tokenizers_that_have_their_tokens(template:
     ("template", "said"),
     [
         ("{% for m in messages %}{{ m['content'] }}{% endfor %}", "no special token"),
-        ("{{ messages | length }}{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}", "changes the prompt"),
-        ("{% for m in messages %}{{ m['content'] if m['role'] == 'assistant' }}<|end|>{% endfor %}", "text of a user message"),
+        (
+            "{{ messages | length }}{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}",
+            "changes the prompt",
+        ),
+        (
+            "{% for m in messages %}{{ m['content'] if m['role'] == 'assistant' }}<|end|>{% endfor %}",
+            "text of a user message",
+        ),
         ("{% for m in messages %}{{ m['content'] | upper }}<|end|>{% endfor %}", "text of a user message"),
     ],
 )
@@ -182,9 +201,12 @@ def test_a_template_that_breaks_the_prompt_is_refused(template: str, said: str, 
 
 
 @pytest.mark.parametrize(
-    ("expression", "is_written"), [("m['content']", True), ("m['content'] | trim", True), ("m['content'][:40]", False)]
+    ("expression", "is_written"),
+    [("m['content']", True), ("m['content'] | trim", True), ("m['content'][:40]", False)],
 )
-def test_a_template_that_leaves_out_a_part_of_a_question_is_refused(expression: str, is_written: bool, tmp_path: Path) -> None:
+def test_a_template_that_leaves_out_a_part_of_a_question_is_refused(
+    expression: str, is_written: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "template.jinja"
     path.write_text(f"{{% for m in messages %}}{{{{ {expression} }}}}<|end|>{{% endfor %}}")
     chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
@@ -211,14 +233,20 @@ def test_a_template_that_leaves_out_a_part_of_a_question_is_refused(expression: 
         ("'%s' % strftime_now", "writes an address in memory"),
     ],
 )
-def test_a_template_that_fails_or_differs_between_processes_is_refused(expression: str, said: str, tmp_path: Path) -> None:
+def test_a_template_that_fails_or_differs_between_processes_is_refused(
+    expression: str, said: str, tmp_path: Path
+) -> None:
     path = tmp_path / "template.jinja"
-    path.write_text(f"{{{{ {expression} }}}}{{% for m in messages %}}{{{{ m['content'] }}}}<|end|>{{% endfor %}}")
+    path.write_text(
+        f"{{{{ {expression} }}}}{{% for m in messages %}}{{{{ m['content'] }}}}<|end|>{{% endfor %}}"
+    )
     with pytest.raises(LarkError, match=f"The chat template of .* {said}"):
         ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))
 
 
-def test_a_system_prompt_that_is_left_out_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_system_prompt_that_is_left_out_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "template.jinja"
     path.write_text("{% for m in messages if m['role'] != 'system' %}{{ m['content'] }}<|end|>{% endfor %}")
     chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO), str(path))

@@ -19,7 +19,12 @@ pytestmark = pytest.mark.skipif(
 def student() -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, attention_bias=True
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        attention_bias=True,
     )
     return LlamaForCausalLM(config).eval()
 
@@ -34,7 +39,9 @@ def test_a_model_gives_the_same_hidden_states(tokens: int) -> None:
     expected = model.model(input_ids=ids, use_cache=False).last_hidden_state
     assert pack_linears(model.model) == 14
     assert type(model.lm_head) is nn.Linear
-    torch.testing.assert_close(model.model(input_ids=ids, use_cache=False).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        model.model(input_ids=ids, use_cache=False).last_hidden_state, expected, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 300])
@@ -69,7 +76,9 @@ def test_other_layers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(nn.Linear):
         """A subclass may compute something else."""
 
-    assert pack_linears(nn.Sequential(Own(8, 8), nn.Conv1d(2, 2, 1), nn.Linear(8, 8, dtype=torch.bfloat16))) == 0
+    assert (
+        pack_linears(nn.Sequential(Own(8, 8), nn.Conv1d(2, 2, 1), nn.Linear(8, 8, dtype=torch.bfloat16))) == 0
+    )
     monkeypatch.setattr(cpu_linear.platform, "machine", lambda: "aarch64")
     assert pack_linears(nn.Sequential(nn.Linear(8, 8))) == 0
 

@@ -1,4 +1,6 @@
-"""The student from the package registry: found without importing it, converted exactly, and identified by its file."""
+"""The student from the package registry: found without importing it, converted exactly, and identified by
+its file.
+"""
 
 import importlib.metadata
 import sys
@@ -19,7 +21,9 @@ from tests.conftest import composed
 OPTIONS = ["student=smollm2", "engine=hf"]
 
 
-def test_a_missing_package_is_one_sentence_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_one_sentence_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def absent(name: str) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -52,7 +56,10 @@ def test_the_identity_is_the_files_whether_it_was_converted_or_not(gguf_file: Pa
     (tmp_path / student.folder / "config.json").write_text("{}")
     after = [artifact.fingerprint for step in make_plan(config, checksums) for artifact in step.artifacts]
     assert before == after
-    assert weights_identity(config.student, checksums)["weights"] == {"gguf": checksums(gguf_file), "conversion": 1}
+    assert weights_identity(config.student, checksums)["weights"] == {
+        "gguf": checksums(gguf_file),
+        "conversion": 1,
+    }
 
 
 def test_the_converted_student_is_the_file_value_for_value(gguf_file: Path, smollm2: Path) -> None:
@@ -75,7 +82,18 @@ def test_the_converted_student_is_the_file_value_for_value(gguf_file: Path, smol
     chat = ChatFormat(tokenizer)
     assert tokenizer.convert_ids_to_tokens(chat.end_of_turn) == "<|im_end|>"
     # Every digit by itself, and a paragraph break before a digit is one token, as the student was trained.
-    assert tokenizer.tokenize("is 420.\n\n1. First") == ["is", "Ġ", "4", "2", "0", ".", "ĊĊ", "1", ".", "ĠFirst"]
+    assert tokenizer.tokenize("is 420.\n\n1. First") == [
+        "is",
+        "Ġ",
+        "4",
+        "2",
+        "0",
+        ".",
+        "ĊĊ",
+        "1",
+        ".",
+        "ĠFirst",
+    ]
     question = "Tom has 3 apples and buys 4 more. How many apples does he have now?"
     right, wrong = ("3 + 4 = 7. So Tom has 7 apples.", "Purple seven the of of walls 9 cat.")
     assert _loss(model, chat, question, right) < 0.5 * _loss(model, chat, question, wrong)

@@ -1,4 +1,6 @@
-"""The LM head taken out of a model gives the model's own logits, for families with different rules for them."""
+"""The LM head taken out of a model gives the model's own logits, for families with different rules for
+them.
+"""
 
 from typing import Any
 
@@ -41,7 +43,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def tiny(config_class: str, **settings: Any) -> PreTrainedModel:
     torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(getattr(transformers, config_class)(**{**TINY, **settings}))
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        getattr(transformers, config_class)(**{**TINY, **settings})
+    )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("lm_head.bias"):
@@ -65,7 +69,9 @@ def test_what_families_do_to_logits_is_found() -> None:
     assert Head.of(tiny("CohereConfig", logit_scale=0.25)).rule.scale == 0.25
     assert Head.of(tiny("GraniteConfig", logits_scaling=8.0)).rule.scale == 0.125
     assert Head.of(tiny("Gemma2Config", head_dim=8, final_logit_softcapping=3.0)).rule.softcap == 3.0
-    assert Head.of(tiny("HyperCLOVAXConfig", logits_scaling=0.25)).rule.scale == 0.25  # where Granite would divide
+    assert (
+        Head.of(tiny("HyperCLOVAXConfig", logits_scaling=0.25)).rule.scale == 0.25
+    )  # where Granite would divide
     assert Head.of(tiny("PhiConfig", num_key_value_heads=4)).bias is not None
     assert Head.of(tiny("LlamaConfig")).bias is None
 

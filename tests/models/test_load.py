@@ -57,10 +57,14 @@ def test_zero_3_places_the_weights_itself(zero3: bool, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("attention", ["flash_attention_2", "kernels-community/flash-attn2"])
 def test_attention_that_cannot_be_imported_is_a_sentence(attention: str) -> None:
-    """Neither package is installed for the CPU. A package that was built for another PyTorch fails in the same way."""
+    """Neither package is installed for the CPU. A package that was built for another PyTorch fails in the
+    same way.
+    """
     if find_spec("flash_attn") or find_spec("kernels"):
         pytest.skip("a package for GPUs is installed")
-    with pytest.raises(LarkError, match=rf"student\.attention={attention} cannot be loaded \(.+\)\. Set it to auto"):
+    with pytest.raises(
+        LarkError, match=rf"student\.attention={attention} cannot be loaded \(.+\)\. Set it to auto"
+    ):
         load_model(str(DEMO), student(attention=attention, dtype="bfloat16"), "cpu")
 
 
@@ -71,12 +75,17 @@ def test_attention_that_cannot_be_imported_is_a_sentence(attention: str) -> None
         ("[]", r"generation_config\.json: a JSON object is expected"),
         ("[" * 100_000, r"generation_config\.json: the JSON is nested too deeply"),
         ('{"eos_token_id": "</s>"}', "`eos_token_id` must be a token's number or a list of them, not '</s>'"),
-        ('{"eos_token_id": [2, null]}', "`eos_token_id` must be a token's number or a list of them, not null"),
+        (
+            '{"eos_token_id": [2, null]}',
+            "`eos_token_id` must be a token's number or a list of them, not null",
+        ),
         ('{"eos_token_id": -1}', "not -1"),
         ('{"eos_token_id": [2, 5000]}', r"`eos_token_id` has 5000, but the tokenizer has only \d+ tokens"),
     ],
 )
-def test_a_broken_generation_config_does_not_lose_its_stop_tokens(content: str, error: str, tmp_path: Path) -> None:
+def test_a_broken_generation_config_does_not_lose_its_stop_tokens(
+    content: str, error: str, tmp_path: Path
+) -> None:
     folder = shutil.copytree(DEMO, tmp_path / "student")
     assert generation_stops(str(folder), None, "student.path=x", 768)
     (folder / "generation_config.json").write_text(content)
@@ -96,7 +105,8 @@ def test_a_broken_config_is_not_blamed_on_the_tokenizer(content: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("special", "content", "is_refused"), [(False, "2+", True), (True, "<|never|>", False), (True, "<|turn|>", True)]
+    ("special", "content", "is_refused"),
+    [(False, "2+", True), (True, "<|never|>", False), (True, "<|turn|>", True)],
 )
 def test_a_token_without_an_embedding_is_refused_if_it_can_occur(
     special: bool, content: str, is_refused: bool, tmp_path: Path
@@ -104,12 +114,16 @@ def test_a_token_without_an_embedding_is_refused_if_it_can_occur(
     """A padding token beyond the vocabulary, which some models have, is never written."""
     folder = shutil.copytree(DEMO, tmp_path / "student")
     values = json.loads((folder / "tokenizer.json").read_text())
-    token = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"content": content, "special": special}
+    token = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {
+        "content": content,
+        "special": special,
+    }
     values["added_tokens"].append({"id": 768, **token})
     (folder / "tokenizer.json").write_text(json.dumps(values))
     template = tmp_path / "template.jinja"
     template.write_text(
-        "{% for m in messages %}<|turn|>{{ m['content'] }}<|end|>{% endfor %}{{ '<|turn|>' if add_generation_prompt }}"
+        "{% for m in messages %}<|turn|>{{ m['content'] }}<|end|>{% endfor %}{{ '<|turn|>' if"
+        " add_generation_prompt }}"
     )
     if not is_refused:
         assert load_chat(str(folder), student(chat_template=str(template))).stop_ids
@@ -151,8 +165,14 @@ def test_a_special_token_that_is_no_token_is_refused(name: str, token: object, t
     ("values", "said"),
     [
         ({"pre_tokenizer": None}, "the same tokens for '12 3' and '123'"),
-        ({"model": {"type": "WordLevel", "vocab": {"a": 5}, "unk_token": "a"}}, "the same tokens for '3' and '4'"),
-        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "[0-9]"}, "content": ""}}, "no tokens for '3'"),
+        (
+            {"model": {"type": "WordLevel", "vocab": {"a": 5}, "unk_token": "a"}},
+            "the same tokens for '3' and '4'",
+        ),
+        (
+            {"normalizer": {"type": "Replace", "pattern": {"Regex": "[0-9]"}, "content": ""}},
+            "no tokens for '3'",
+        ),
     ],
 )
 def test_a_tokenizer_that_loses_text_is_refused(values: dict[str, object], said: str, tmp_path: Path) -> None:
@@ -170,6 +190,16 @@ def test_a_tokenizer_of_another_class_does_not_replace_the_one_in_its_file(tmp_p
 def test_a_tokenizer_whose_file_asks_for_truncation_and_padding_is_loaded(tmp_path: Path) -> None:
     own = load_chat(str(DEMO), student())
     truncation = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    padding = {"strategy": {"Fixed": 50}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0}
-    folder = damaged(tmp_path, "tokenizer.json", truncation=truncation, padding={**padding, "pad_token": "<|pad|>"})
-    assert load_chat(folder, student()).encode("How many?", "Two.", 100) == own.encode("How many?", "Two.", 100)
+    padding = {
+        "strategy": {"Fixed": 50},
+        "direction": "Left",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+    }
+    folder = damaged(
+        tmp_path, "tokenizer.json", truncation=truncation, padding={**padding, "pad_token": "<|pad|>"}
+    )
+    assert load_chat(folder, student()).encode("How many?", "Two.", 100) == own.encode(
+        "How many?", "Two.", 100
+    )

@@ -1,4 +1,6 @@
-"""The bytes of a text's tokens, joined, are the text: for byte-level and sentencepiece tokenizers, whatever the characters."""
+"""The bytes of a text's tokens, joined, are the text: for byte-level and sentencepiece tokenizers, whatever
+the characters.
+"""
 
 import json
 from pathlib import Path
@@ -47,7 +49,9 @@ def assert_joins(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_1", "deepseek_v3"])
 def test_pieces_of_real_tokenizers_join_to_the_text(name, shared_data):
-    assert_joins(load_tokenizer(str(shared_data / "tokenizers" / name), None, name), [*TEXTS, *real_texts(shared_data)])
+    assert_joins(
+        load_tokenizer(str(shared_data / "tokenizers" / name), None, name), [*TEXTS, *real_texts(shared_data)]
+    )
 
 
 def test_pieces_of_the_demos_tokenizer_join_to_the_text():
@@ -73,21 +77,34 @@ def test_any_text_survives(demo, text):
 
 
 def sentencepiece(style: str) -> PreTrainedTokenizerBase:
-    """A tokenizer as Llama 2, Mistral and Gemma have: a space is ▁, and a character without a token is its bytes."""
+    """A tokenizer as Llama 2, Mistral and Gemma have: a space is ▁, and a character without a token is its
+    bytes.
+    """
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
     if style == "replace":
         tokenizer.normalizer = normalizers.Replace(" ", "▁")
-        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        steps = [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
         steps = [decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="never"), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence(steps)
     every_byte = [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>", "<s>", *every_byte], show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<unk>", "<s>", *every_byte], show_progress=False
+    )
     tokenizer.train_from_iterator(["a text with spaces\n and 3 + 4 = 7.", "numbers and words"] * 3, trainer)
     content = json.loads(tokenizer.to_str())
-    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in ("<unk>", "<s>")]
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(content)), unk_token="<unk>", bos_token="<s>")
+    content["added_tokens"] = [
+        token for token in content["added_tokens"] if token["content"] in ("<unk>", "<s>")
+    ]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(content)), unk_token="<unk>", bos_token="<s>"
+    )
 
 
 @pytest.mark.parametrize("style", ["replace", "metaspace"])
@@ -105,9 +122,15 @@ def test_pieces_of_words_without_bytes_join_to_the_text():
     """WordPiece has neither bytes nor marked spaces; its decoder adds the spaces."""
     words = {word: id for id, word in enumerate(["[UNK]", "how", "many", "##s", "num", "##ber"])}
     tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece(cleanup=False)
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.Whitespace(),
+        decoders.WordPiece(cleanup=False),
+    )
     pieces, _ = vocabulary_pieces(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
-    assert b"".join(pieces[id] for id in tokenizer.encode("how many numbers").ids).decode() == " how many numbers"
+    assert (
+        b"".join(pieces[id] for id in tokenizer.encode("how many numbers").ids).decode()
+        == " how many numbers"
+    )
 
 
 def test_every_byte_has_its_character():

@@ -1,4 +1,6 @@
-"""The paper's students without their weights: architecture, parameters, tokenizers, templates, fused kernels."""
+"""The paper's students without their weights: architecture, parameters, tokenizers, templates, fused
+kernels.
+"""
 
 import json
 import sys
@@ -17,10 +19,23 @@ from lark.models.students import DEMO
 from lark.training.kernels import apply_liger
 from tests.conftest import checked, composed
 
-PARAMETERS = {"qwen7b": 7_615_616_512, "qwen1.5b": 1_543_714_304, "llama3b": 3_212_749_824, "smollm2": 134_515_008,
-              "qwen3_0.6b": 596_049_920, "qwen3_1.7b": 1_720_574_976,
-              "qwen3_4b": 4_022_468_096, "qwen3_8b": 8_190_735_360}  # fmt: skip
-TOKENIZERS = {"qwen7b": "qwen2_5", "qwen1.5b": "qwen2_5", "llama3b": "llama3_1", "qwen3_1.7b": "qwen3", "qwen3_8b": "qwen3"}
+PARAMETERS = {
+    "qwen7b": 7_615_616_512,
+    "qwen1.5b": 1_543_714_304,
+    "llama3b": 3_212_749_824,
+    "smollm2": 134_515_008,
+    "qwen3_0.6b": 596_049_920,
+    "qwen3_1.7b": 1_720_574_976,
+    "qwen3_4b": 4_022_468_096,
+    "qwen3_8b": 8_190_735_360,
+}
+TOKENIZERS = {
+    "qwen7b": "qwen2_5",
+    "qwen1.5b": "qwen2_5",
+    "llama3b": "llama3_1",
+    "qwen3_1.7b": "qwen3",
+    "qwen3_8b": "qwen3",
+}
 
 
 def on_meta(name: str, **changes: int) -> PreTrainedModel:
@@ -77,7 +92,9 @@ def test_prompts_render_and_responses_come_back_unchanged(name: str, shared_data
     assert "What is $12+30$?" in prompt
     assert INSTRUCTION in prompt
     assert "Be brief." in prompt
-    empty = "<think>\n\n</think>\n\n" if "qwen3" in name else ""  # what its template writes before an answer without thinking
+    empty = (
+        "<think>\n\n</think>\n\n" if "qwen3" in name else ""
+    )  # what its template writes before an answer without thinking
     assert tokenizer.decode(encoded.ids[encoded.prompt_length : -1]) == empty + response
     assert encoded.ids[-1] == chat.end_of_turn
     assert chat.end_of_turn in chat.stop_ids
@@ -102,20 +119,29 @@ def unpatched() -> Iterator[None]:
 @pytest.mark.parametrize("name", ["qwen7b", "qwen1.5b", "llama3b"])
 @pytest.mark.usefixtures("unpatched")
 def test_the_fused_kernels_of_the_paper_apply(name: str) -> None:
-    """RoPE, RMSNorm and SwiGLU (App. C.3); not the fused cross-entropy. On the meta device: only replacements are checked."""
+    """RoPE, RMSNorm and SwiGLU (App. C.3); not the fused cross-entropy. On the meta device: only
+    replacements are checked.
+    """
     model = on_meta(name, num_hidden_layers=1)
     before = type(model).forward
     assert apply_liger(model, "cuda:0")
-    assert sys.modules[type(model).__module__].apply_rotary_pos_emb.__module__ == "liger_kernel.transformers.rope"
+    assert (
+        sys.modules[type(model).__module__].apply_rotary_pos_emb.__module__
+        == "liger_kernel.transformers.rope"
+    )
     layer = model.base_model.layers[0]
-    assert "liger" in layer.mlp.forward.__func__.__module__.lower() or "Liger" in layer.mlp.forward.__qualname__
+    assert (
+        "liger" in layer.mlp.forward.__func__.__module__.lower() or "Liger" in layer.mlp.forward.__qualname__
+    )
     assert "liger" in layer.input_layernorm.forward.__func__.__module__.lower()
     assert type(model).forward is before
 
 
 def test_a_context_longer_than_the_models_is_refused_before_anything_loads(tmp_path: Path) -> None:
 
-    with pytest.raises(LarkError, match=r"student\.max_length=10000 is longer than the model's context of 8192"):
+    with pytest.raises(
+        LarkError, match=r"student\.max_length=10000 is longer than the model's context of 8192"
+    ):
         checked("student=smollm2", "student.max_length=10000", "engine=hf")
     # A folder with a config.json and no weights.
     (tmp_path / "config.json").write_text((ARCHITECTURES / "qwen1.5b.json").read_text())
@@ -124,6 +150,14 @@ def test_a_context_longer_than_the_models_is_refused_before_anything_loads(tmp_p
 
 
 def test_shapes_are_read_from_any_llama_like_config() -> None:
-    shape = Shape.of({"num_attention_heads": 4, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64,
-                      "vocab_size": 100, "max_position_embeddings": 128})  # fmt: skip
+    shape = Shape.of(
+        {
+            "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "vocab_size": 100,
+            "max_position_embeddings": 128,
+        }
+    )
     assert (shape.kv_heads, shape.head_size, shape.tied, shape.qkv_bias) == (4, 8, False, False)

@@ -12,11 +12,31 @@ from lark.store.store import Checksums
 from tests.conftest import composed
 
 TOKENIZER = [
-    "tokenizer.json", "tokenizer_config.json", "tokenizer.4.0.0.json", "special_tokens_map.json", "added_tokens.json",
-    "chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja", "vocab.json", "vocab.txt",
-    "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "qwen.tiktoken", "vocab.bpe", "encoder.json",
-]  # fmt: skip
-WEIGHTS = ["config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"]
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.4.0.0.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/tool_use.jinja",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "qwen.tiktoken",
+    "vocab.bpe",
+    "encoder.json",
+]
+WEIGHTS = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+]
 
 
 @pytest.fixture
@@ -60,7 +80,10 @@ def test_a_file_that_is_not_there_is_not_just_missing(kind: str, name: str, fold
         os.mkfifo(folder / name)
     else:
         (folder / name).symlink_to(name if kind == "loop" else "../blobs/0123")
-    said = "(a link to a file that does not exist|(a folder|a pipe, a socket or a device), but a file is expected)"
+    said = (
+        "(a link to a file that does not exist|(a folder|a pipe, a socket or a device), but a file is"
+        " expected)"
+    )
     with pytest.raises(LarkError, match=f"{name} is {said}"):
         identities(folder)
 

@@ -1,4 +1,6 @@
-"""Batches of texts are tokenised as one by one by transformers, for any tokenizer, batch size and number of threads."""
+"""Batches of texts are tokenised as one by one by transformers, for any tokenizer, batch size and number of
+threads.
+"""
 
 import json
 import os
@@ -20,7 +22,14 @@ from lark.work.launch import environment
 from lark.work.machine import Machine
 from tests.conftest import ROOT
 
-TEXTS = ["", "3 + 4 = 7.\n\\boxed{7}", "  two  spaces ", "naïve café 数学 🙂", "<|im_end|> <s> </s> <|eot_id|>", "x" * 5000]
+TEXTS = [
+    "",
+    "3 + 4 = 7.\n\\boxed{7}",
+    "  two  spaces ",
+    "naïve café 数学 🙂",
+    "<|im_end|> <s> </s> <|eot_id|>",
+    "x" * 5000,
+]
 DEMO_TOKENIZER = AutoTokenizer.from_pretrained(DEMO)
 
 
@@ -30,7 +39,9 @@ def test_ids_and_offsets_are_those_of_transformers(name: str, request: pytest.Fi
     tokenizer = AutoTokenizer.from_pretrained(folder)
     expected = [tokenizer(text, add_special_tokens=False, return_offsets_mapping=True) for text in TEXTS]
     assert uses_backend(tokenizer)
-    assert [list(tokens.ids) for tokens in tokenise(tokenizer, TEXTS)] == [one["input_ids"] for one in expected]
+    assert [list(tokens.ids) for tokens in tokenise(tokenizer, TEXTS)] == [
+        one["input_ids"] for one in expected
+    ]
     spans = [tokens.offsets for tokens in tokenise(tokenizer, TEXTS, offsets=True)]
     assert spans == [[tuple(span) for span in one["offset_mapping"]] for one in expected]
 
@@ -55,7 +66,9 @@ def test_truncation_and_padding_of_a_tokenizer_file_do_not_apply(tmp_path: Path)
     backend.enable_padding(length=50)
     backend.save(str(file))
     cut = AutoTokenizer.from_pretrained(tmp_path)
-    assert [list(t.ids) for t in tokenise(cut, TEXTS)] == [list(t.ids) for t in tokenise(DEMO_TOKENIZER, TEXTS)]
+    assert [list(t.ids) for t in tokenise(cut, TEXTS)] == [
+        list(t.ids) for t in tokenise(DEMO_TOKENIZER, TEXTS)
+    ]
 
 
 def test_a_class_that_changes_the_text_first_keeps_doing_so() -> None:
@@ -89,7 +102,12 @@ def test_the_number_of_threads_changes_nothing() -> None:
         env = environment(machine, processes)
         assert (env["TOKENIZERS_PARALLELISM"], env["RAYON_NUM_THREADS"]) == ("true", threads)
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False
+            [sys.executable, "-c", SCRIPT],
+            cwd=ROOT,
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))
@@ -98,4 +116,9 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 def test_processes_share_the_threads_of_the_machine() -> None:
     machine = Machine("cpu", 8, 1, 16)
-    assert [environment(machine, n)["RAYON_NUM_THREADS"] for n in (None, 8, 4, 1)] == ["16", "16", "32", "128"]
+    assert [environment(machine, n)["RAYON_NUM_THREADS"] for n in (None, 8, 4, 1)] == [
+        "16",
+        "16",
+        "32",
+        "128",
+    ]

@@ -34,13 +34,23 @@ from tests.models import kernels_in_arithmetic
 SIZES = [9, 1, 17, 5]
 BACKWARD = "_varlen_attn_backward"
 SHAPE: dict[str, Any] = {
-    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.2,
-}  # fmt: skip
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "initializer_range": 0.2,
+}
 
 
-def dense(query: Tensor, key: Tensor, value: Tensor, sizes: list[int], window: int | None, scale: float) -> Tensor:
-    """The definition: one softmax over the whole pack, in which a query sees its own segment's last `window` keys."""
+def dense(
+    query: Tensor, key: Tensor, value: Tensor, sizes: list[int], window: int | None, scale: float
+) -> Tensor:
+    """The definition: one softmax over the whole pack, in which a query sees its own segment's last
+    `window` keys.
+    """
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
@@ -53,7 +63,10 @@ def dense(query: Tensor, key: Tensor, value: Tensor, sizes: list[int], window: i
 def pack(sizes: list[int], heads: int, kv_heads: int, dtype: torch.dtype, dim: int = 8) -> list[Tensor]:
     generator = torch.Generator().manual_seed(len(sizes))
     shapes = [(sum(sizes), count, dim) for count in (heads, kv_heads, kv_heads)]
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for shape in shapes
+    ]
 
 
 @settings(max_examples=30, deadline=None)
@@ -77,7 +90,11 @@ def test_the_reference_is_causal_attention_within_each_segment(
     exact = dense(*inputs, sizes, window, 0.3)
     torch.testing.assert_close(ours, exact, rtol=1e-10, atol=1e-12)
     direction = torch.randn_like(exact)
-    for a, b in zip(torch.autograd.grad(ours, inputs, direction), torch.autograd.grad(exact, inputs, direction), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(ours, inputs, direction),
+        torch.autograd.grad(exact, inputs, direction),
+        strict=True,
+    ):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
@@ -112,7 +129,9 @@ def gpu_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("window", [None, 1, 6])
 @pytest.mark.parametrize("kv_heads", [1, 4])
-def test_pytorchs_function_and_the_reference_agree(kv_heads: int, window: int | None, gpu_kernels: None) -> None:
+def test_pytorchs_function_and_the_reference_agree(
+    kv_heads: int, window: int | None, gpu_kernels: None
+) -> None:
     inputs = pack(SIZES, 4, kv_heads, torch.bfloat16)
     bounds = Segments.of(SIZES)
     arguments: dict[str, Any] = {
@@ -163,7 +182,9 @@ def test_a_gpu_gets_one_call_per_layer_and_never_has_to_be_waited_for(
 ) -> None:
     """With tensors that have no values, as on a GPU whose work is not done: reading one would be an error."""
     monkeypatch.setattr(varlen, "_has_kernel", lambda device: True)
-    monkeypatch.setattr(varlen, "_passes_window", {type(CONFIGS[family])})  # known after the first forward pass
+    monkeypatch.setattr(
+        varlen, "_passes_window", {type(CONFIGS[family])}
+    )  # known after the first forward pass
     recorder = Recorder()
     with FakeTensorMode():
         model = model_of(CONFIGS[family], torch.float32 if autocast else torch.bfloat16)
@@ -175,7 +196,9 @@ def test_a_gpu_gets_one_call_per_layer_and_never_has_to_be_waited_for(
             ).last_hidden_state
             output.float().sum().backward()
         assert all(p.grad is not None for p in model.base_model.parameters())
-    forward, backward = ([args for name, args in recorder.calls if name == op] for op in ("_varlen_attn", BACKWARD))
+    forward, backward = (
+        [args for name, args in recorder.calls if name == op] for op in ("_varlen_attn", BACKWARD)
+    )
     assert len(forward) == len(backward) == SHAPE["num_hidden_layers"]
     for query, key, value, cu_q, cu_k, max_q, max_k, causal, scale, window, gqa, *_ in forward:
         assert {x.dtype for x in (query, key, value)} == {torch.bfloat16}
@@ -187,14 +210,18 @@ def test_a_gpu_gets_one_call_per_layer_and_never_has_to_be_waited_for(
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_the_gpu_path_passes_the_check_of_start_up_and_has_the_references_gradients(family: str, gpu_kernels: None) -> None:
+def test_the_gpu_path_passes_the_check_of_start_up_and_has_the_references_gradients(
+    family: str, gpu_kernels: None
+) -> None:
     model = model_of(CONFIGS[family], torch.bfloat16)
     assert_packing_separates(model)
     ids = torch.randint(97, (1, sum(SIZES)), generator=torch.Generator().manual_seed(3))
     positions = torch.cat([torch.arange(size) for size in SIZES])[None]
 
     def gradients(of: PreTrainedModel) -> list[Tensor]:
-        logits = of(input_ids=ids, position_ids=positions, use_cache=False, **Segments.of(SIZES).arguments(of)).logits
+        logits = of(
+            input_ids=ids, position_ids=positions, use_cache=False, **Segments.of(SIZES).arguments(of)
+        ).logits
         return list(torch.autograd.grad(logits.double().square().mean(), list(of.parameters())))
 
     recorder = Recorder()
@@ -210,14 +237,21 @@ def test_a_kernel_that_mixes_trajectories_is_noticed(
     gpu_kernels: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def leaking(*args: Any, **kwargs: Any) -> Any:
-        return varlen_attn(*args[:3], *(x.new_tensor([0, len(args[0])]) for x in args[3:5]), *[len(args[0])] * 2, **kwargs)
+        return varlen_attn(
+            *args[:3], *(x.new_tensor([0, len(args[0])]) for x in args[3:5]), *[len(args[0])] * 2, **kwargs
+        )
 
     monkeypatch.setattr(varlen, "varlen_attn", leaking)
     assert not supports_packing(model_of(CONFIGS["qwen2"], torch.bfloat16), doing="Scoring")
-    assert "Scoring padded batches instead of packs: Packed trajectories are not kept apart by varlen" in caplog.text
+    assert (
+        "Scoring padded batches instead of packs: Packed trajectories are not kept apart by varlen"
+        in caplog.text
+    )
 
 
-def test_a_kernel_with_a_wrong_backward_pass_is_noticed(gpu_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_with_a_wrong_backward_pass_is_noticed(
+    gpu_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", lambda *args, **kwargs: varlen_attn(*args, **kwargs).detach())
     model = model_of(CONFIGS["llama"], torch.bfloat16)
     with pytest.raises(LarkError, match=r"gradients: [1-9]"):
@@ -247,7 +281,9 @@ def test_what_the_kernel_does_not_support_is_named(
 
 def test_the_cpu_has_no_kernel_and_a_reason_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     query = torch.empty(3, 1, 16, dtype=torch.bfloat16)
-    assert "the device cpu does not support it" in (varlen.why_not_kernel(query, query, torch.bfloat16, 0.0) or "")
+    assert "the device cpu does not support it" in (
+        varlen.why_not_kernel(query, query, torch.bfloat16, 0.0) or ""
+    )
     with caplog.at_level(logging.WARNING):
         varlen._report("a reason for this test")
         varlen._report("a reason for this test")

@@ -30,7 +30,11 @@ def folder(tmp_path: Path) -> Path:
 def change(folder: Path, **tensors: torch.Tensor | None) -> None:
     """Replace tensors of the checkpoint; None removes one."""
     weights = {**load_file(folder / "model.safetensors"), **tensors}
-    save_file({name: t for name, t in weights.items() if t is not None}, folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {name: t for name, t in weights.items() if t is not None},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
 
 
 def split(folder: Path, second: dict[str, torch.Tensor], where: str = "b.safetensors") -> None:
@@ -60,7 +64,9 @@ def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
             torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
             (folder / "model.safetensors").unlink()
         case "adapter":
-            (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "another/model", "peft_type": "LORA"}')
+            (folder / "adapter_config.json").write_text(
+                '{"base_model_name_or_path": "another/model", "peft_type": "LORA"}'
+            )
         case "two files":
             save_file({"x": torch.zeros(1)}, folder / "extra.safetensors", {"format": "pt"})
         case "beside an index":  # transformers would load this file, vLLM those of the index
@@ -69,7 +75,9 @@ def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
         case "elsewhere":
             split(folder, {"x": torch.zeros(1)})
             index = json.loads((folder / INDEX).read_text())
-            (folder / INDEX).write_text(json.dumps({"weight_map": {**index["weight_map"], UP: "b.safetensors"}}))
+            (folder / INDEX).write_text(
+                json.dumps({"weight_map": {**index["weight_map"], UP: "b.safetensors"}})
+            )
         case "config":
             config = json.loads((folder / "config.json").read_text())
             (folder / "config.json").write_text(json.dumps({**config, "hidden_size": "large"}))
@@ -84,16 +92,22 @@ def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
 
 
 DAMAGE = {
-    "missing": f"lacks the tensor {UP}", "unexpected": r"has, without a place in the model, the tensor model\.layers\.9",
+    "missing": f"lacks the tensor {UP}",
+    "unexpected": r"has, without a place in the model, the tensor model\.layers\.9",
     "beside an index": r"model\.safetensors is in the folder, but model\.safetensors\.index\.json does not name it",
-    "shape": f"has the wrong shape for the tensor {UP}", "twice": f"the tensor {UP} is in a.safetensors and in b.safetensors",
-    "outside": r"names '\.\./b\.safetensors', which is not a file in the folder", "index": "has no `weight_map`",
-    "adapter": "is an adapter for another model", "two files": r"extra\.safetensors is not the usual file model\.safetensors",
-    "elsewhere": f"names b.safetensors for the tensor {UP}, but it is not in it", "config": "the model cannot be loaded",
-    "pickle": r"pytorch_model\.bin is a pickle, which can execute code", "truncated": "cannot be read",
+    "shape": f"has the wrong shape for the tensor {UP}",
+    "twice": f"the tensor {UP} is in a.safetensors and in b.safetensors",
+    "outside": r"names '\.\./b\.safetensors', which is not a file in the folder",
+    "index": "has no `weight_map`",
+    "adapter": "is an adapter for another model",
+    "two files": r"extra\.safetensors is not the usual file model\.safetensors",
+    "elsewhere": f"names b.safetensors for the tensor {UP}, but it is not in it",
+    "config": "the model cannot be loaded",
+    "pickle": r"pytorch_model\.bin is a pickle, which can execute code",
+    "truncated": "cannot be read",
     "integers": f"the tensor {UP} is stored as I64, but the model's weights are floating-point numbers",
     "activation": "transformers does not know 'nope', which config.json names",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", DAMAGE)
@@ -108,8 +122,12 @@ def test_an_incomplete_or_damaged_checkpoint_is_refused(how: str, folder: Path) 
 
 @pytest.mark.parametrize("how", ["missing", "pickle", "outside"])
 @pytest.mark.parametrize("name", ENGINES)
-def test_no_engine_starts_with_such_a_checkpoint(name: str, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither for a student nor for a judge. An engine of its own would start (vLLM) or fail to be imported (SGLang)."""
+def test_no_engine_starts_with_such_a_checkpoint(
+    name: str, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for a student nor for a judge. An engine of its own would start (vLLM) or fail to be imported
+    (SGLang).
+    """
     damage(folder, how)
     config = composed(f"engine={name}")
     tokenizer = load_chat(str(folder), config.student).tokenizer
@@ -120,7 +138,9 @@ def test_no_engine_starts_with_such_a_checkpoint(name: str, how: str, folder: Pa
 
 
 @pytest.mark.parametrize("how", ["missing", "shape"])
-def test_a_judge_with_such_a_checkpoint_is_refused_before_it_is_asked(how: str, folder: Path, tmp_path: Path) -> None:
+def test_a_judge_with_such_a_checkpoint_is_refused_before_it_is_asked(
+    how: str, folder: Path, tmp_path: Path
+) -> None:
     damage(folder, how)
     config = composed("method=llm_judge", f"method.judge.path={folder}", "pool.questions=1", "engine=vllm")
     job = job_of(config, tmp_path / "outputs" / "judge" / "x", weights=str(folder), inputs={"pool": tmp_path})
@@ -157,11 +177,19 @@ def test_a_config_with_more_layers_than_the_checkpoint_has_tensors_is_refused_at
         check_complete(str(folder), None, "student")
 
 
-@pytest.mark.parametrize("config", [{"model_type": "llama"}, {"vocab_size": 10**9}, {"intermediate_size": 10**8}])
-def test_a_config_of_a_much_larger_model_is_refused_before_memory_is_reserved(config: dict[str, object], folder: Path) -> None:
+@pytest.mark.parametrize(
+    "config", [{"model_type": "llama"}, {"vocab_size": 10**9}, {"intermediate_size": 10**8}]
+)
+def test_a_config_of_a_much_larger_model_is_refused_before_memory_is_reserved(
+    config: dict[str, object], folder: Path
+) -> None:
     before = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config if "model_type" in config else {**before, **config}))
-    with pytest.raises(LarkError, match=r"describes a model with [0-9,]+ parameters, but the checkpoint has [0-9,]+\."):
+    (folder / "config.json").write_text(
+        json.dumps(config if "model_type" in config else {**before, **config})
+    )
+    with pytest.raises(
+        LarkError, match=r"describes a model with [0-9,]+ parameters, but the checkpoint has [0-9,]+\."
+    ):
         load_model(str(folder), composed().student, "cpu")
 
 
@@ -169,7 +197,9 @@ def test_what_a_config_says_about_outputs_changes_nothing(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     ids = torch.tensor([[5, 6, 7]])
     expected = load_model(str(folder), composed().student, "cpu")(ids).logits
-    (folder / "config.json").write_text(json.dumps({**config, "return_dict": False, "output_hidden_states": True}))
+    (folder / "config.json").write_text(
+        json.dumps({**config, "return_dict": False, "output_hidden_states": True})
+    )
     found = load_model(str(folder), composed().student, "cpu")(ids)
     assert torch.equal(found.logits, expected)
     assert found.hidden_states is None

@@ -23,9 +23,27 @@ from lark.store.store import CARD, Checksums, Store
 from tests.conftest import composed, work_here
 
 HOSTILE = [
-    "a|b", "[x](http://evil)", "<script>alert(1)</script>", "`code`", "**bold**", "line\nbreak", "![i](x)", "--- # x", "$x$",
-    "\x1b[31m", "www.evil.com", "---\nlicense: mit\n---", "a" * 999, "ünï", "\\", "&lt;", "~~s~~", "![", "#h", "1. x",
-]  # fmt: skip
+    "a|b",
+    "[x](http://evil)",
+    "<script>alert(1)</script>",
+    "`code`",
+    "**bold**",
+    "line\nbreak",
+    "![i](x)",
+    "--- # x",
+    "$x$",
+    "\x1b[31m",
+    "www.evil.com",
+    "---\nlicense: mit\n---",
+    "a" * 999,
+    "ünï",
+    "\\",
+    "&lt;",
+    "~~s~~",
+    "![",
+    "#h",
+    "1. x",
+]
 NAMES = st.from_regex(r"[a-z]{1,9}", fullmatch=True)
 
 
@@ -33,7 +51,14 @@ NAMES = st.from_regex(r"[a-z]{1,9}", fullmatch=True)
 def selection(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished selection of the demo, with its pool and lengths beside it."""
     outputs = tmp_path_factory.mktemp("outputs")
-    settings = ["pool.questions=3", "method=random", "budget.total=7", "stages=[select]", "tracking=none", f"outputs={outputs}"]
+    settings = [
+        "pool.questions=3",
+        "method=random",
+        "budget.total=7",
+        "stages=[select]",
+        "tracking=none",
+        f"outputs={outputs}",
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "run_worker", work_here)
         Pipeline(composed(*settings), outputs / "run").run()
@@ -80,14 +105,23 @@ def test_the_cards_command_gives_the_same_fingerprint(selection: Path, tmp_path:
     card = (selection / CARD).read_text(encoding="utf-8")
     command = card.split("```bash\npython run.py ")[1].split("\n```")[0]
     config = composed(*as_hydra_reads(shlex.split(command)))
-    made = [a for step in make_plan(config, Checksums(tmp_path)) for a in step.artifacts if a.kind == SELECTION]
+    made = [
+        a for step in make_plan(config, Checksums(tmp_path)) for a in step.artifacts if a.kind == SELECTION
+    ]
     assert made[0].folder.name == selection.name
 
 
 def test_a_card_is_not_part_of_the_artifact(selection: Path) -> None:
     """It can be edited or deleted, and the finished selection is still reused."""
     outputs = selection.parent.parent
-    settings = ["pool.questions=3", "method=random", "budget.total=7", "stages=[select]", "tracking=none", f"outputs={outputs}"]
+    settings = [
+        "pool.questions=3",
+        "method=random",
+        "budget.total=7",
+        "stages=[select]",
+        "tracking=none",
+        f"outputs={outputs}",
+    ]
     original = (selection / CARD).read_text(encoding="utf-8")
     for change in (lambda: (selection / CARD).write_text("edited"), (selection / CARD).unlink):
         change()
@@ -101,8 +135,12 @@ def test_a_card_does_not_repeat_a_damaged_description(selection: Path, tmp_path:
     """Size and time of a damaged config.yaml can be those of the manifest."""
     outputs = tmp_path / "outputs"
     shutil.copytree(selection.parent.parent, outputs)
-    config = composed("pool.questions=3", "method=random", "budget.total=7", "stages=[select]", f"outputs={outputs}")
-    (made,) = [a for step in make_plan(config, Checksums(outputs)) for a in step.artifacts if a.kind == SELECTION]
+    config = composed(
+        "pool.questions=3", "method=random", "budget.total=7", "stages=[select]", f"outputs={outputs}"
+    )
+    (made,) = [
+        a for step in make_plan(config, Checksums(outputs)) for a in step.artifacts if a.kind == SELECTION
+    ]
     (described,) = outputs.glob("lengths/*/config.yaml")
     text = described.read_bytes()
     described.write_bytes(bytes(len(text)))
@@ -139,7 +177,9 @@ def test_a_card_of_an_artifact_with_missing_files_is_still_made(tmp_path: Path) 
 def test_the_base_model_is_named_if_it_comes_from_a_hub(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint" / "mine-0123456789ab"
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump({"depends": {"student": {"weights": "Qwen/Qwen3-4B-Base@main"}}}))
+    (folder / "config.yaml").write_text(
+        yaml.safe_dump({"depends": {"student": {"weights": "Qwen/Qwen3-4B-Base@main"}}})
+    )
     assert ModelCard(model_card(folder)).data.to_dict()["base_model"] == "Qwen/Qwen3-4B-Base"
 
 

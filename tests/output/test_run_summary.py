@@ -19,11 +19,15 @@ from tests.conftest import composed
 
 
 def evaluated(folder: Path, *overrides: str, path: str | None = None) -> tuple[Config, Store, list[Step]]:
-    """A base model that solves all of four problems (levels 1 and 2) under verify, and half of them under paper."""
+    """A base model that solves all of four problems (levels 1 and 2) under verify, and half of them under
+    paper.
+    """
     config = composed("method=base", "tracking=none", "benchmark=demo_words", f"outputs={folder}", *overrides)
     if path is not None:
         (folder / path).write_text(json.dumps({"problem": "?", "answer": "5"}) + "\n")
-        config.benchmark.tasks = {"mine": Task(label="Mine", path=str(folder / path), answer_format="numeric")}
+        config.benchmark.tasks = {
+            "mine": Task(label="Mine", path=str(folder / path), answer_format="numeric")
+        }
     store, plan = Store(config.outputs_path), make_plan(config, Checksums(config.outputs_path))
     (graded,) = (step for step in plan if step.artifacts[0].kind == METRICS)
 
@@ -51,12 +55,20 @@ def _inputs(step: Step) -> list[Artifact]:
 @pytest.mark.parametrize(("grader", "share", "interval", "unboxed"), [
     ("paper", "50.00±0.00", "0.0 to 100.0", "25.0"), ("verify", "100.00±0.00", "100.0 to 100.0", "0.0"),
 ])  # fmt: skip
-def test_the_details_are_of_the_headlines_grader(grader: str, share: str, interval: str, unboxed: str, tmp_path: Path) -> None:
+def test_the_details_are_of_the_headlines_grader(
+    grader: str, share: str, interval: str, unboxed: str, tmp_path: Path
+) -> None:
     config, store, plan = evaluated(tmp_path, f"benchmark.grader={grader}")
-    header, (row,) = details_table(config, store, [step for step in plan if step.artifacts[0].kind == METRICS])
+    header, (row,) = details_table(
+        config, store, [step for step in plan if step.artifacts[0].kind == METRICS]
+    )
     cells = dict(zip(header, row, strict=True))
     assert f"({grader} grader)" in headline(config)
-    assert (cells[f"Acc@5 ({grader})"], cells["95% interval"], cells["without box"]) == (share, interval, unboxed)
+    assert (cells[f"Acc@5 ({grader})"], cells["95% interval"], cells["without box"]) == (
+        share,
+        interval,
+        unboxed,
+    )
 
 
 def test_answers_that_cannot_be_read_explain_an_empty_table(
@@ -80,7 +92,9 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     assert not any("±" in cell for cell in row)
 
 
-def test_base_and_trained_evaluation_have_times_of_their_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_base_and_trained_evaluation_have_times_of_their_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """They are the same operations; the second once replaced the first in the summary."""
     run = Pipeline(composed("tracking=none", f"outputs={tmp_path}"), tmp_path)
     run.outcomes = [Outcome(step, step.artifacts, 1.0 + i) for i, step in enumerate(run.steps)]
@@ -90,15 +104,21 @@ def test_base_and_trained_evaluation_have_times_of_their_own(tmp_path: Path, cap
     assert len(seconds) == len(run.steps)
     assert {"generate", "generate (base model)", "grade", "grade (base model)"} <= set(seconds)
     assert "generate (base model)" in caplog.text
-    assert f"Summary: {tmp_path / 'summary.json'}" in caplog.text  # nothing was graded, so there is no summary.md
+    assert (
+        f"Summary: {tmp_path / 'summary.json'}" in caplog.text
+    )  # nothing was graded, so there is no summary.md
     assert "generate (base model): " in run.describe() and "\ngenerate: " in run.describe()
 
 
-def test_a_plan_lists_the_workers_of_the_steps_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_lists_the_workers_of_the_steps_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Pipeline(composed("tracking=none", f"outputs={tmp_path}"), tmp_path)
     finished = {step.key for step in run.steps if step.title != "train"}
     monkeypatch.setattr(run, "finished", lambda: finished)
-    assert [line.split(":")[0] for line in run.describe().partition("Workers:\n")[2].splitlines()] == ["train"]
+    assert [line.split(":")[0] for line in run.describe().partition("Workers:\n")[2].splitlines()] == [
+        "train"
+    ]
     monkeypatch.setattr(run, "finished", lambda: {step.key for step in run.steps})
     assert "Workers" not in run.describe()
 

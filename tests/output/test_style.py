@@ -15,9 +15,13 @@ from lark.output import style as figures
 def test_a_picture_does_not_depend_on_those_before_it(before: dict[str, int], tmp_path: Path) -> None:
     mpl.rcdefaults()
     mpl.rcParams.update(before)
-    run = pd.DataFrame({"step": [0, 5, 10], "time": [0.0, 0.1, 0.2], "rate": [4.0, 1.0, 0.02], "loss": [3.0, 2.0, 1.0]})
+    run = pd.DataFrame(
+        {"step": [0, 5, 10], "time": [0.0, 0.1, 0.2], "rate": [4.0, 1.0, 0.02], "loss": [3.0, 2.0, 1.0]}
+    )
     figures.save(kappa_figure({1: with_theory(run.assign(distance=0.1, start_norm=1.0))}), tmp_path / "kappa")
-    width, height = (int.from_bytes((tmp_path / "kappa.png").read_bytes()[at : at + 4], "big") for at in (16, 20))
+    width, height = (
+        int.from_bytes((tmp_path / "kappa.png").read_bytes()[at : at + 4], "big") for at in (16, 20)
+    )
     assert (width, height) == (3.1 * 160, 7.6 * 160)
     assert b"/Type3" not in (tmp_path / "kappa.pdf").read_bytes()
     mpl.rcdefaults()

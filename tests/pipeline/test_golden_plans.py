@@ -1,4 +1,5 @@
-"""Users' artifacts stay valid: the folders of all artifacts of every run in `RUNS` are compared with recorded ones.
+"""Users' artifacts stay valid: the folders of all artifacts of every run in `RUNS` are compared with
+recorded ones.
 
 A change here invalidates finished work. If it is intended, explain it in docs/versions.md and write the file again:
 python -m tests.pipeline.test_golden_plans
@@ -16,7 +17,14 @@ from lark.store.store import Checksums
 from tests.conftest import composed
 
 GOLDEN = Path(__file__).with_name("golden_plans.json")
-ROW = {"question_id": "q1", "candidate_id": "a", "teacher": "t", "question": "1+1?", "response": "\\boxed{2}", "answer": "2"}
+ROW = {
+    "question_id": "q1",
+    "candidate_id": "a",
+    "teacher": "t",
+    "question": "1+1?",
+    "response": "\\boxed{2}",
+    "answer": "2",
+}
 LINE = {"messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}], "weight": 1.0,
         "question_id": "q1", "candidate_id": "a"}  # fmt: skip
 
@@ -78,7 +86,9 @@ def planned(run: str, folder: Path) -> list[list[str]]:
     places = {name: str(folder / file) for name, file in files(folder).items()}
     config = composed(*as_hydra_reads([part.format(**places) for part in run.split()]))
     steps = make_plan(config, Checksums(folder))
-    return [[step.operation.name, artifact.folder.as_posix()] for step in steps for artifact in step.artifacts]
+    return [
+        [step.operation.name, artifact.folder.as_posix()] for step in steps for artifact in step.artifacts
+    ]
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -76,12 +76,17 @@ def test_the_counted_names_are_those_of_operations_stages_and_analyses() -> None
 def test_the_counter_sees_each_way_to_decide_by_name(line: str, what: str, tmp_path: Path) -> None:
     (tmp_path / "lark").mkdir()
     declared = [
-        'STAGES = ("train", "pool")', 'TRAIN = Operation("train", "train", run)', 'STUDENT = Kind("student")', 'FIRST = "pool"',
+        'STAGES = ("train", "pool")',
+        'TRAIN = Operation("train", "train", run)',
+        'STUDENT = Kind("student")',
+        'FIRST = "pool"',
         "def place_of(name):\n    return STAGES[name]",
-    ]  # fmt: skip
+    ]
     (tmp_path / "lark" / "declared.py").write_text("\n".join(declared))
     (tmp_path / "lark" / "other.py").write_text(line)
-    assert [place.what for place in places(tmp_path) if place.file == "lark/other.py"] == ([what] if what else [])
+    assert [place.what for place in places(tmp_path) if place.file == "lark/other.py"] == (
+        [what] if what else []
+    )
 
 
 def test_names_are_unique_and_stages_are_those_that_users_know() -> None:
@@ -108,7 +113,9 @@ def test_the_judge_has_its_own_weights_whatever_the_student(tmp_path: Path) -> N
     assert judge.weights == "Qwen/Qwen3-32B"
     plan = steps(tmp_path, *arguments)
     loaded = [step.weights for step in plan if step.operation in (LENGTHS, SCORE)]
-    assert loaded and all(isinstance(weights, Artifact) and weights.kind.name == "student" for weights in loaded)
+    assert loaded and all(
+        isinstance(weights, Artifact) and weights.kind.name == "student" for weights in loaded
+    )
 
 
 def test_a_packaged_model_can_judge(tmp_path: Path) -> None:
@@ -134,23 +141,36 @@ def test_verdicts_of_a_judge_with_wrong_weights_are_not_reused(tmp_path: Path) -
 
 
 def test_forcing_an_analysis_forces_its_steps(tmp_path: Path) -> None:
-    arguments = ["analysis.name=theory", "force=theory", f"outputs={tmp_path}", "tracking=none", "dry_run=true"]
+    arguments = [
+        "analysis.name=theory",
+        "force=theory",
+        f"outputs={tmp_path}",
+        "tracking=none",
+        "dry_run=true",
+    ]
     run = Pipeline(composed(*as_hydra_reads(arguments)), tmp_path)
     assert [step.operation.name for step in run.steps if run._forced(step)] == ["gradients", "jacobians"]
 
 
 @pytest.fixture(scope="module")
 def every_run(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[str], set[str]]]:
-    """A run of each method, each analysis and a packaged student, with the stages, operations and analyses of its steps."""
+    """A run of each method, each analysis and a packaged student, with the stages, operations and analyses
+    of its steps.
+    """
     few, folder = ["pool.questions=3", "training.snapshots=2"], tmp_path_factory.mktemp("plans")
     asked = [[], ["student=smollm2", "engine=hf"], *([f"analysis.name={name}"] for name in ANALYSES)]
     asked += [[f"method={name}"] for name in methods.METHODS if name != "external"]
     plans = [(typed, steps(folder, *few, *typed)) for typed in asked]
-    return [([*few, *typed], {n for s in plan for n in (s.stage, s.operation.name, s.purpose)}) for typed, plan in plans]
+    return [
+        ([*few, *typed], {n for s in plan for n in (s.stage, s.operation.name, s.purpose)})
+        for typed, plan in plans
+    ]
 
 
 @pytest.mark.parametrize("name", FORCEABLE)
-def test_every_value_of_force_forces_something(name: str, every_run: list[tuple[list[str], set[str]]], tmp_path: Path) -> None:
+def test_every_value_of_force_forces_something(
+    name: str, every_run: list[tuple[list[str], set[str]]], tmp_path: Path
+) -> None:
     """In a run that has such a step."""
     typed = next(typed for typed, names in every_run if name in names)
     arguments = [*typed, f"force={name}", f"outputs={tmp_path}", "tracking=none", "dry_run=true"]
@@ -158,8 +178,12 @@ def test_every_value_of_force_forces_something(name: str, every_run: list[tuple[
     assert any(run._forced(step) for step in run.steps)
 
 
-def test_forcing_what_this_run_does_not_have_gives_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = Pipeline(composed("force=[judge]", f"outputs={tmp_path}", "tracking=none", "dry_run=true"), tmp_path)
+def test_forcing_what_this_run_does_not_have_gives_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Pipeline(
+        composed("force=[judge]", f"outputs={tmp_path}", "tracking=none", "dry_run=true"), tmp_path
+    )
     operations = ", ".join(dict.fromkeys(step.operation.name for step in run.steps))
     assert f"force=[judge] has no effect: the operations of this run are {operations}" in caplog.text
 
@@ -168,12 +192,16 @@ def test_forcing_what_this_run_does_not_have_gives_a_warning(tmp_path: Path, cap
 def test_the_base_model_can_be_analysed_or_says_why_not(name: str, tmp_path: Path) -> None:
     """`method=base analysis.name=cost` once planned nothing, without a message."""
     if name == "kappa":
-        with pytest.raises(LarkError, match="follows a training run, and method=base has none: choose another method"):
+        with pytest.raises(
+            LarkError, match="follows a training run, and method=base has none: choose another method"
+        ):
             steps(tmp_path, "method=base", "analysis.name=kappa")
     else:
         found = steps(tmp_path, "method=base", f"analysis.name={name}", "stages=[analyse]")
         assert found[-1].stage == "analyse"
-        assert {a.fingerprint for s in found for a in s.needs} <= {a.fingerprint for s in found for a in s.artifacts}
+        assert {a.fingerprint for s in found for a in s.needs} <= {
+            a.fingerprint for s in found for a in s.artifacts
+        }
 
 
 def test_timings_of_a_packaged_judge_use_its_converted_weights(tmp_path: Path) -> None:
@@ -186,9 +214,16 @@ def test_timings_of_a_packaged_judge_use_its_converted_weights(tmp_path: Path) -
 
 
 def test_timings_refuse_a_context_that_their_judge_does_not_have(tmp_path: Path) -> None:
-    config = composed("analysis.name=cost", "method.judge.path=smollm2", f"outputs={tmp_path}", "tracking=none")
-    with pytest.raises(LarkError, match=r"method\.judge\.max_length=100000 is longer than the model's context of"):
-        Pipeline(replace(config, method=replace(config.method, judge=Judge("smollm2", max_length=100_000))), tmp_path)
+    config = composed(
+        "analysis.name=cost", "method.judge.path=smollm2", f"outputs={tmp_path}", "tracking=none"
+    )
+    with pytest.raises(
+        LarkError, match=r"method\.judge\.max_length=100000 is longer than the model's context of"
+    ):
+        Pipeline(
+            replace(config, method=replace(config.method, judge=Judge("smollm2", max_length=100_000))),
+            tmp_path,
+        )
 
 
 def test_every_step_is_planned_after_what_it_needs(tmp_path: Path) -> None:
@@ -202,13 +237,19 @@ def test_every_step_is_planned_after_what_it_needs(tmp_path: Path) -> None:
 
 
 def test_an_estimate_is_of_the_plans_own_steps(tmp_path: Path) -> None:
-    for typed in (["student=qwen7b", "hardware=a100x8", "method=llm_judge"], ["method=base"], ["analysis.name=theory"]):
+    for typed in (
+        ["student=qwen7b", "hardware=a100x8", "method=llm_judge"],
+        ["method=base"],
+        ["analysis.name=theory"],
+    ):
         plan = steps(tmp_path, *typed)
         found = estimate(composed(*typed), plan)
         assert [e.step for e in found] == [step for step in plan if step.operation.cost is not None]
 
 
-def test_a_new_engine_is_planned_without_being_known_to_the_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_engine_is_planned_without_being_known_to_the_planner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It once ended every run with a KeyError."""
     monkeypatch.setitem(engine.ENGINES, "mine", engine.EngineKind("my.engine:Engine", start_seconds=7.0))
     typed = ["student=qwen7b", "hardware=a100x8", "engine.name=mine"]
@@ -243,7 +284,9 @@ def test_a_methods_options_are_its_functions_arguments_and_in_the_fingerprint(
     assert len(found) == 3
     with pytest.raises(LarkError, match=r"method\.options\.power=x: method=mine takes a value of type float"):
         mine.check({"power": "x"})
-    with pytest.raises(LarkError, match=r"method\.options\.poer=1: method=mine has no such option; it takes power"):
+    with pytest.raises(
+        LarkError, match=r"method\.options\.poer=1: method=mine has no such option; it takes power"
+    ):
         mine.check({"poer": 1})
     with pytest.raises(LarkError, match=r"method\.options\.budget: an option cannot have this name"):
         mine.check({"budget": 1})  # it would take the budget's place in the fingerprint
@@ -257,7 +300,11 @@ def test_benchmarks_are_parsed_once_in_a_plan(tmp_path: Path, monkeypatch: pytes
     parsed = []
     real = benchmarks._rows
     monkeypatch.setattr(benchmarks, "_rows", lambda *arguments: parsed.append(arguments) or real(*arguments))
-    typed = [f"benchmark.tasks.demo_words.path={path}", "benchmark.tasks.demo_words.count=null", "benchmark=demo_words"]
+    typed = [
+        f"benchmark.tasks.demo_words.path={path}",
+        "benchmark.tasks.demo_words.count=null",
+        "benchmark=demo_words",
+    ]
     typed += ["benchmark.tasks.demo_words.id_field=null", "benchmark.tasks.demo_words.level_field=null"]
     Pipeline(composed(*typed, f"outputs={tmp_path}", "tracking=none", "dry_run=true"), tmp_path)
     assert len(parsed) == 1
@@ -265,7 +312,9 @@ def test_benchmarks_are_parsed_once_in_a_plan(tmp_path: Path, monkeypatch: pytes
 
 def test_methods_and_budgets_share_one_scoring_pass(tmp_path: Path) -> None:
     swept = [(method, budget) for method in ("random", "rsr", "lark") for budget in (1, 3)]
-    plans = [steps(tmp_path, f"method={method}", f"budget={budget}", "stages=[select]") for method, budget in swept]
+    plans = [
+        steps(tmp_path, f"method={method}", f"budget={budget}", "stages=[select]") for method, budget in swept
+    ]
     passes = {step.key for plan in plans for step in plan if step.operation == SCORE}
     assert len(passes) == 1
 
@@ -275,7 +324,9 @@ def test_the_demos_student_is_where_students_are_looked_up() -> None:
 
 
 def test_a_reversed_method_is_named_so_everywhere_and_has_its_own_selection(tmp_path: Path) -> None:
-    plain, backwards = (steps(tmp_path, "method=rsr", f"method.reverse={value}") for value in ("false", "true"))
+    plain, backwards = (
+        steps(tmp_path, "method=rsr", f"method.reverse={value}") for value in ("false", "true")
+    )
     for one, other in zip(plain, backwards, strict=True):
         same = [a.fingerprint for a in one.artifacts] == [a.fingerprint for a in other.artifacts]
         depends = one.stage in ("select", "train") or one.model == "trained"
@@ -286,4 +337,9 @@ def test_a_reversed_method_is_named_so_everywhere_and_has_its_own_selection(tmp_
     assert method_label("rsr-reversed") == "RSR min (reversed)"
     described = ranking_of({"method": "rsr", "reverse": True}).describe()
     assert described.pop("about").endswith("Reversed here: the other end is selected.")
-    assert described == {"key": "rsr-reversed", "label": "RSR min (reversed)", "method": "rsr", "higher": True}
+    assert described == {
+        "key": "rsr-reversed",
+        "label": "RSR min (reversed)",
+        "method": "rsr",
+        "higher": True,
+    }

@@ -57,7 +57,9 @@ def test_every_stage_leaves_what_the_next_one_needs(finished: Path) -> None:
 
 def test_again_nothing_is_computed(finished: Path) -> None:
     before, table = made(finished), results(finished)
-    code, said = run_program(*SMALL, "hardware=cpu", "hardware.score_tokens=999", "tracking.project=other", outputs=finished)
+    code, said = run_program(
+        *SMALL, "hardware=cpu", "hardware.score_tokens=999", "tracking.project=other", outputs=finished
+    )
     assert code == 0, said
     assert made(finished) == before
     assert results(finished) == table
@@ -109,8 +111,15 @@ def kill_when(ready: Callable[[], bool], *arguments: str, outputs: Path) -> None
     process.communicate()
 
 
-def test_killed_in_every_stage_and_started_again_it_ends_with_the_same_table(finished: Path, tmp_path: Path) -> None:
-    for pattern in ("pool/*", "scores/*/shard-*", "checkpoint/*/checkpoints/*/complete", "generations/*base*/shard-*"):
+def test_killed_in_every_stage_and_started_again_it_ends_with_the_same_table(
+    finished: Path, tmp_path: Path
+) -> None:
+    for pattern in (
+        "pool/*",
+        "scores/*/shard-*",
+        "checkpoint/*/checkpoints/*/complete",
+        "generations/*base*/shard-*",
+    ):
         kill_when(lambda pattern=pattern: any(tmp_path.glob(pattern)), *SMALL, outputs=tmp_path)  # type: ignore[misc]
     code, said = run_program(*SMALL, outputs=tmp_path)
     assert code == 0, said
@@ -150,7 +159,10 @@ def test_wandb_is_not_needed_without_tracking(tmp_path: Path, monkeypatch: pytes
         (["hardware=a100x8"], "8 GPUs on this machine, which has none"),
         (["student.path=./nowhere"], "there is no such folder"),
         (["student.chat_template=./nowhere.jinja"], "student.chat_template=./nowhere.jinja: no such file"),
-        (["student.max_length=100000", "stages=[score]", "pool.questions=2"], "longer than the model's context of 512"),
+        (
+            ["student.max_length=100000", "stages=[score]", "pool.questions=2"],
+            "longer than the model's context of 512",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_an_exit_code(arguments: list[str], said: str, tmp_path: Path) -> None:
@@ -177,7 +189,9 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-    process = start_program("pool.questions=100", "stages=[pool]", "tracking=none", outputs=tmp_path, preexec_fn=limit)
+    process = start_program(
+        "pool.questions=100", "stages=[pool]", "tracking=none", outputs=tmp_path, preexec_fn=limit
+    )
     output, _ = process.communicate()
     assert process.returncode != 0
     assert "error: " in output
@@ -188,9 +202,17 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
 def test_a_student_of_ones_own_is_not_trained_by_the_demos_recipe_without_a_word(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = f"student.path={ROOT / 'lark' / 'demo' / 'student'}", "student.name=mine", "tracking=none", f"outputs={tmp_path}"
+    own = (
+        f"student.path={ROOT / 'lark' / 'demo' / 'student'}",
+        "student.name=mine",
+        "tracking=none",
+        f"outputs={tmp_path}",
+    )
     Pipeline(composed(*own), tmp_path)
-    assert "training=demo is the recipe of the demo's student" in caplog.text and "student.name=mine" in caplog.text
+    assert (
+        "training=demo is the recipe of the demo's student" in caplog.text
+        and "student.name=mine" in caplog.text
+    )
     caplog.clear()
     Pipeline(composed(*own, "stages=[select]"), tmp_path)  # which trains nothing
     Pipeline(composed("tracking=none", f"outputs={tmp_path}"), tmp_path)

@@ -29,7 +29,10 @@ UNUSED = [
         ["method=random", "method.seed=7", "method.options.seed=8"],
         "method.seed=7 has no effect: method.options.seed=8 takes its place. Give only one of them.",
     ),
-    (["compare.questions=50"], "compare.questions has no effect in a run of its own: use `python -m experiments run compare"),
+    (
+        ["compare.questions=50"],
+        "compare.questions has no effect in a run of its own: use `python -m experiments run compare",
+    ),
     (["method.path=a.csv"], "method.path=a.csv has no effect: it belongs to method=external."),
     (["method=rsr", "method.higher_is_better=false"], "method.higher_is_better=false has no effect"),
     (["method.judge.path=a/b"], "method.judge.path has no effect: method=lark asks no judge."),
@@ -37,51 +40,93 @@ UNUSED = [
         ["method.judge.path=a/b", "method.judge.style=brief"],
         "method.judge.path, method.judge.style have no effect: method=lark asks no judge.",
     ),
-    (["method=llm_judge", "method.judge.tensor_parallel=2"], "has no effect: engine=hf on a CPU keeps the judge in one piece"),
+    (
+        ["method=llm_judge", "method.judge.tensor_parallel=2"],
+        "has no effect: engine=hf on a CPU keeps the judge in one piece",
+    ),
     (
         ["training.lora.alpha=8"],
-        "training.lora.alpha has no effect: training.lora.rank=0 trains every weight. Set training.lora.rank too, or remove it.",
+        (
+            "training.lora.alpha has no effect: training.lora.rank=0 trains every weight. Set"
+            " training.lora.rank too, or remove it."
+        ),
     ),
     (
-        ["training=lora", "training.lora.rank=0", "training.lora.dropout=0.1", "training.lora.targets=[q_proj]"],
-        "training.lora.dropout, training.lora.targets have no effect: training.lora.rank=0 trains every weight.",
+        [
+            "training=lora",
+            "training.lora.rank=0",
+            "training.lora.dropout=0.1",
+            "training.lora.targets=[q_proj]",
+        ],
+        (
+            "training.lora.dropout, training.lora.targets have no effect: training.lora.rank=0 trains every"
+            " weight."
+        ),
     ),
     (["method=base", "weighting=kl"], "weighting=kl has no effect: method=base selects nothing."),
-    (["method=base", "method.reverse=true"], "method.reverse=true has no effect: method=base selects nothing."),
+    (
+        ["method=base", "method.reverse=true"],
+        "method.reverse=true has no effect: method=base selects nothing.",
+    ),
     (["method=base", "method.teacher=2"], "method.teacher=2 has no effect: method=base selects nothing."),
     (["method=base", "budget=5"], "budget.size=5 has no effect: method=base selects nothing."),
     (["method=base", "budget.tokens=2k"], "budget.tokens=2k has no effect: method=base selects nothing."),
     (["scoring.local_context=2"], "scoring.local_context=2 has no effect: method=lark does not use it."),
-    (["scoring.local_steps=paragraphs"], "scoring.local_steps=paragraphs has no effect: method=lark does not use it."),
+    (
+        ["scoring.local_steps=paragraphs"],
+        "scoring.local_steps=paragraphs has no effect: method=lark does not use it.",
+    ),
     (
         ["method=grape", "whole_weights=margins"],
         "whole_weights=margins has no effect: the weights of method=grape are uniform.",
     ),
-    (["method=base", "whole_weights=margins"], "whole_weights=margins has no effect: method=base selects nothing."),
-    (["method=random", "scoring.rank_clip=5"], "scoring.rank_clip=5 has no effect: method=random does not use it."),
-    (["analysis.questions=5"], "analysis.questions has no effect: no measurement is chosen. Add analysis.name=gradients|"),
+    (
+        ["method=base", "whole_weights=margins"],
+        "whole_weights=margins has no effect: method=base selects nothing.",
+    ),
+    (
+        ["method=random", "scoring.rank_clip=5"],
+        "scoring.rank_clip=5 has no effect: method=random does not use it.",
+    ),
+    (
+        ["analysis.questions=5"],
+        "analysis.questions has no effect: no measurement is chosen. Add analysis.name=gradients|",
+    ),
     (
         ["analysis.seed=1", "analysis.questions=5"],
         "analysis.seed, analysis.questions have no effect: no measurement is chosen.",
     ),
     (
         ["analysis.name=theory", "stages=[select]"],
-        "analysis.name=theory has no effect: stages=[select] does not contain analyse. Add it, or remove analysis.name=theory.",
+        (
+            "analysis.name=theory has no effect: stages=[select] does not contain analyse. Add it, or remove"
+            " analysis.name=theory."
+        ),
     ),
     (
         ["stages=analyse"],
-        "stages: analyse has nothing to do: choose a measurement with "
-        "analysis.name=gradients|surrogate|theory|grace|kappa|contamination|cost.",
+        (
+            "stages: analyse has nothing to do: choose a measurement with "
+            "analysis.name=gradients|surrogate|theory|grace|kappa|contamination|cost."
+        ),
     ),
     (["stages=evaluate,analyse"], "stages: analyse has nothing to do"),
-    (["method=base", "stages=train"], "stages: train has nothing to do: the stages of method=base are evaluate."),
-    (["method=base", "stages=[select]"], "stages: select has nothing to do: the stages of method=base are evaluate."),
+    (
+        ["method=base", "stages=train"],
+        "stages: train has nothing to do: the stages of method=base are evaluate.",
+    ),
+    (
+        ["method=base", "stages=[select]"],
+        "stages: select has nothing to do: the stages of method=base are evaluate.",
+    ),
     (["method=base", "stages=[pool,report]"], "stages: pool has nothing to do"),
 ]
 
 
 @pytest.mark.parametrize(("typed", "said"), UNUSED)
-def test_a_setting_without_effect_is_an_error_in_a_single_run(typed: list[str], said: str, tmp_path: Path) -> None:
+def test_a_setting_without_effect_is_an_error_in_a_single_run(
+    typed: list[str], said: str, tmp_path: Path
+) -> None:
     with pytest.raises(LarkError) as error:
         checked(tmp_path, *typed)
     assert said in str(error.value)
@@ -116,23 +161,36 @@ def test_a_setting_without_effect_is_a_warning_in_a_sweep(
         ["method=base", "stages=analyse", "analysis.name=contamination"],
     ],
 )
-def test_a_setting_with_an_effect_is_accepted(typed: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_setting_with_an_effect_is_accepted(
+    typed: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     checked(tmp_path, *typed)
     assert not caplog.text
 
 
-def test_a_judge_is_shared_among_gpus_by_an_engine_that_can_and_refused_by_one_that_cannot(tmp_path: Path) -> None:
+def test_a_judge_is_shared_among_gpus_by_an_engine_that_can_and_refused_by_one_that_cannot(
+    tmp_path: Path,
+) -> None:
     typed = ["method=llm_judge", "method.judge.tensor_parallel=2"]
     checked(tmp_path, *typed, "engine=vllm", machine=GPUS)
     with pytest.raises(LarkError, match="engine=hf on GPUs keeps the judge in one piece"):
         checked(tmp_path, *typed, "engine=hf", machine=GPUS)
 
 
-def test_a_run_without_anything_to_do_fails_and_a_sweep_of_methods_with_a_seed_succeeds(tmp_path: Path) -> None:
+def test_a_run_without_anything_to_do_fails_and_a_sweep_of_methods_with_a_seed_succeeds(
+    tmp_path: Path,
+) -> None:
     code, said = run_program("stages=[analyse]", "tracking=none", outputs=tmp_path)
     assert (code, said.count("\n")) == (1, 1)
     assert said.startswith("error: stages: analyse has nothing to do")
-    arguments = ["-m", "method=lark,random", "method.seed=1", "dry_run=true", "pool.questions=2", "tracking=none"]
+    arguments = [
+        "-m",
+        "method=lark,random",
+        "method.seed=1",
+        "dry_run=true",
+        "pool.questions=2",
+        "tracking=none",
+    ]
     code, said = run_program(*arguments, outputs=tmp_path)
     assert code == 0, said
     assert said.count("method.seed=1 has no effect: method=lark takes no seed") == 1

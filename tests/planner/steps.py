@@ -1,4 +1,6 @@
-"""The steps that the planner is asked about: those of a plan, as run.py makes it where the pool need not be here."""
+"""The steps that the planner is asked about: those of a plan, as run.py makes it where the pool need not be
+here.
+"""
 
 import tempfile
 from pathlib import Path

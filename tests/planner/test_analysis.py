@@ -26,25 +26,40 @@ def planned(name: str, *overrides: str) -> dict[str, Estimate]:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_passes_are_those_that_the_analysis_makes(tied: bool, dtype: str) -> None:
-    settings = {"vocab_size": 211, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "num_key_value_heads": 1, "max_position_embeddings": 64, "tie_word_embeddings": tied}  # fmt: skip
+    settings = {
+        "vocab_size": 211,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": tied,
+    }
     torch.manual_seed(0)
     anchor, K = Anchor(LlamaForCausalLM(LlamaConfig(**settings)).eval().to(getattr(torch, dtype))), 5
     for kib in (40, 200, 100_000):
         config = composed(f"hardware.gradient_gib={kib * 1024 / GIB}", f"analysis.dtype={dtype}")
         made = passes(anchor, K, kib * 1024) / K
-        assert made - 1 <= gradient_passes(config, Shape.of(settings), K) <= made  # a pair of numbers is not parted
+        assert (
+            made - 1 <= gradient_passes(config, Shape.of(settings), K) <= made
+        )  # a pair of numbers is not parted
 
 
 def test_the_papers_exact_gradients_take_39_passes_in_memory_and_one_on_a_disk() -> None:
-    memory, disk = planned("gradients")["gradients"], planned("gradients", "hardware.gradient_gib=1000")["gradients"]
+    memory, disk = (
+        planned("gradients")["gradients"],
+        planned("gradients", "hardware.gradient_gib=1000")["gradients"],
+    )
     assert "x 40 passes" in memory.work or "x 39 passes" in memory.work
     assert "1,650 trajectories x 1 pass" in disk.work
     assert 20 < memory.device_hours / disk.device_hours < 39
 
 
 def test_half_precision_halves_the_passes_and_is_sixteen_times_as_fast_on_an_a100() -> None:
-    whole, half = (planned("gradients", f"analysis.dtype={dtype}")["gradients"] for dtype in ("float32", "bfloat16"))
+    whole, half = (
+        planned("gradients", f"analysis.dtype={dtype}")["gradients"] for dtype in ("float32", "bfloat16")
+    )
     assert whole.flops / half.flops == pytest.approx(2, rel=0.05)
     assert whole.device_hours / half.device_hours == pytest.approx(32, rel=0.1)
     assert half.certain_gib == pytest.approx(whole.certain_gib / 2)
@@ -59,7 +74,9 @@ def test_theory_adds_jacobians_and_the_decay_rate_grows_with_budget_and_snapshot
     lengths, shape = pool_lengths(config), shape_of(config.student)
     assert shape is not None
     forward = forward_flops(shape, lengths.total, lengths.response)
-    mean = (4 * forward.backbone + 3 * forward.head) / len(lengths.total)  # the backbone is computed twice, and its gradients
+    mean = (4 * forward.backbone + 3 * forward.head) / len(
+        lengths.total
+    )  # the backbone is computed twice, and its gradients
     assert one.flops == pytest.approx(11 * 5000 * mean)
 
 
@@ -74,7 +91,11 @@ def test_a_run_says_what_its_analysis_costs() -> None:
     steps = steps_of(config)
     text, refused = report(config, steps)
     assert re.search(r"analyse +gradients +1,650 trajectories x \d+ passes", text)
-    assert refused is not None and "analyse (gradients) needs about" in refused and "analysis.dtype=bfloat16" in refused
+    assert (
+        refused is not None
+        and "analyse (gradients) needs about" in refused
+        and "analysis.dtype=bfloat16" in refused
+    )
     again, refused = report(config, steps, finished=keys_of(steps, "gradients"))
     assert re.search(r"gradients .* reused", again) and refused is None
 

@@ -24,9 +24,15 @@ from lark.work.machine import Machine
 from tests.conftest import composed
 
 CONFIG = LlamaConfig(
-    hidden_size=64, intermediate_size=160, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=300,
-    tie_word_embeddings=True, max_position_embeddings=256,
-)  # fmt: skip
+    hidden_size=64,
+    intermediate_size=160,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    vocab_size=300,
+    tie_word_embeddings=True,
+    max_position_embeddings=256,
+)
 SHAPE = Shape.of(CONFIG.to_dict())
 
 
@@ -38,21 +44,27 @@ def test_a_forward_pass_costs_what_pytorch_counts() -> None:
         model(ids, use_cache=False)
     ours = costs.forward_flops(SHAPE, np.array([100]), np.array([100]))
     attention = 2 * SHAPE.layers * SHAPE.attention_width * 100**2
-    # Eager attention computes the whole square: the half above the diagonal, and the rotary angles, are all that differs.
+    # Eager attention computes the whole square: the half above the diagonal, and the rotary angles, are all
+    # that differs.
     rope = counter.get_total_flops() - (ours.forward + attention)
     assert 0 <= rope <= 0.001 * ours.forward
 
 
 def test_local_naturalness_reads_every_token_m_plus_1_times_and_projects_it_once() -> None:
     lengths, projected = np.array([50, 20]), np.array([40, 10])
-    once, local = costs.forward_flops(SHAPE, lengths, projected), costs.local_flops(SHAPE, lengths, projected, context=4)
+    once, local = (
+        costs.forward_flops(SHAPE, lengths, projected),
+        costs.local_flops(SHAPE, lengths, projected, context=4),
+    )
     assert local.head == once.head
     assert local.backbone == pytest.approx(5 * 2 * SHAPE.backbone_matrices * 70)
 
 
 def test_a_shared_prompt_is_read_once_per_pass() -> None:
     pool = PoolLengths(10, 4, np.full(40, 150.0), np.full(40, 100.0), "")
-    assert pool.shared(450) == pytest.approx((50 / 4 + 100) / 150)  # 400 tokens of responses and one prompt fit
+    assert pool.shared(450) == pytest.approx(
+        (50 / 4 + 100) / 150
+    )  # 400 tokens of responses and one prompt fit
     assert pool.shared(449) == pytest.approx((2 * 50 / 4 + 100) / 150)
     assert pool.shared(20) == pool.shared(150) == 1.0
     whole, part = (costs.forward_flops(SHAPE, pool.total, pool.response, share) for share in (1.0, 0.75))
@@ -84,7 +96,10 @@ def test_adamw_in_float32_is_sixteen_bytes_a_parameter() -> None:
     model(torch.zeros(1, 8, dtype=torch.long), labels=torch.zeros(1, 8, dtype=torch.long)).loss.backward()
     optimizer.step()
     tensors = [
-        t for p in model.parameters() for t in (p, p.grad, *optimizer.state[p].values()) if t is not None and t.numel() > 1
+        t
+        for p in model.parameters()
+        for t in (p, p.grad, *optimizer.state[p].values())
+        if t is not None and t.numel() > 1
     ]
     held = sum(t.numel() * t.element_size() for t in tensors)
     for world in (1, 8):  # the gradients of DDP are views of its buckets
@@ -116,7 +131,9 @@ def test_beside_frozen_weights_only_adapters_have_gradients_and_moments(half: bo
         ([], 16.0),
     ],
 )
-def test_on_one_gpu_a_weight_takes_what_the_trainer_loads_it_in(overrides: list[str], bytes_a_weight: float) -> None:
+def test_on_one_gpu_a_weight_takes_what_the_trainer_loads_it_in(
+    overrides: list[str], bytes_a_weight: float
+) -> None:
     config = composed("student='qwen1.5b'", "hardware=a100x1", *overrides)
     setup = training_setup(config, Machine("cuda", 1, 1, 1), 1024)
     trained_in = {torch.bfloat16: 2, torch.float32: 4}[_weights_dtype(config, zero=0)]
@@ -133,7 +150,9 @@ def test_disk_is_counted_with_snapshots_and_what_a_run_resumes_from() -> None:
 
 
 def test_deepspeed_reduces_gradients_through_a_bucket_in_float32() -> None:
-    """Of 5e8 numbers (paper, App. C.3), or of as many as there are gradients: in bf16, with a copy in float32."""
+    """Of 5e8 numbers (paper, App. C.3), or of as many as there are gradients: in bf16, with a copy in
+    float32.
+    """
     setup = replace(SETUP, zero=2, half=True)
     sharded = 2 * REAL.parameters + 16 * REAL.parameters / 8
     assert costs.state_bytes(REAL, setup) == pytest.approx(sharded + (2 + 4) * 500_000_000)
@@ -169,18 +188,26 @@ def test_every_measure_against_lack_of_memory_saves_some(world: int, tokens: int
         assert costs.state_bytes(REAL, replace(setup, zero=3)) <= costs.state_bytes(REAL, setup)
     assert costs.state_bytes(REAL, replace(setup, lora=16)) < costs.state_bytes(REAL, setup)
     assert costs.state_bytes(REAL, replace(setup, world=2 * world)) < costs.state_bytes(REAL, setup)
-    assert costs.activation_bytes(REAL, setup) < costs.activation_bytes(REAL, replace(setup, tokens=2 * tokens))
-    assert costs.activation_bytes(REAL, setup) < costs.activation_bytes(REAL, replace(setup, checkpointing=False))
+    assert costs.activation_bytes(REAL, setup) < costs.activation_bytes(
+        REAL, replace(setup, tokens=2 * tokens)
+    )
+    assert costs.activation_bytes(REAL, setup) < costs.activation_bytes(
+        REAL, replace(setup, checkpointing=False)
+    )
 
 
 def test_sketched_gradients_cost_a_head_or_a_backward_pass_more() -> None:
-    """By FLOPs: 1.08 forward passes of a 7 B student without a backward pass, and 2 with one (3 if activations are recomputed)."""
+    """By FLOPs: 1.08 forward passes of a 7 B student without a backward pass, and 2 with one (3 if
+    activations are recomputed).
+    """
     shape = shape_of(composed("student=qwen7b").student)
     assert shape is not None
     sketch, lengths = costs.SketchShape.of(shape, 32, 512, 64), np.full(8, 2000)
     forward = costs.forward_flops(shape, lengths, lengths).forward
     assert costs.gram_flops(shape, lengths, lengths, sketch) / forward == pytest.approx(1.08, abs=0.01)
     for recompute, expected in ((False, 2.0), (True, 2.93)):
-        assert costs.exact_flops(shape, lengths, lengths, sketch, recompute) / forward == pytest.approx(expected, abs=0.03)
+        assert costs.exact_flops(shape, lengths, lengths, sketch, recompute) / forward == pytest.approx(
+            expected, abs=0.03
+        )
     small = costs.SketchShape.of(shape, 64, 512, 64)
     assert small.numbers(shape) == 28 * 2 * 64 * 64 + 512 * 64

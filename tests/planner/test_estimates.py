@@ -42,7 +42,9 @@ def by_name(*overrides: str) -> dict[str, Estimate]:
 
 
 def test_the_papers_main_run_costs_what_the_paper_says() -> None:
-    """App. C.3 and D.1: 3-5 h for 5,000 trajectories on 8 A100, 1.32 s a sample, 15 min a benchmark; within a factor of 1.5."""
+    """App. C.3 and D.1: 3-5 h for 5,000 trajectories on 8 A100, 1.32 s a sample, 15 min a benchmark; within
+    a factor of 1.5.
+    """
     run = by_name("student=qwen7b", "hardware=a100x8", "budget.size=1")
     assert 3.0 <= run["train"].seconds / 3600 <= 5.0
     seconds_a_sample = run["score"].device_hours * 3600 / 165_000
@@ -55,7 +57,9 @@ def test_the_papers_main_run_costs_what_the_paper_says() -> None:
 def test_the_demo_pools_assumed_lengths_are_its_own() -> None:
     config = composed("pool.questions=100")
     chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
-    encoded = chat.encode_many([vars(trajectory) for trajectory in read(config.pool)], config.student.max_length)
+    encoded = chat.encode_many(
+        [vars(trajectory) for trajectory in read(config.pool)], config.student.max_length
+    )
     lengths = pool_lengths(config)
     assert lengths.trajectories == len(encoded)
     assert lengths.total.mean() == pytest.approx(np.mean([len(e.ids) for e in encoded]), rel=0.03)
@@ -69,14 +73,26 @@ def test_graphs_save_time_on_gpus_and_are_planned_with() -> None:
 
 
 def test_a_larger_budget_trains_longer_and_scores_once() -> None:
-    one, three = by_name("student=qwen7b", "hardware=a100x8", "budget.size=1"), by_name("student=qwen7b", "hardware=a100x8")
+    one, three = (
+        by_name("student=qwen7b", "hardware=a100x8", "budget.size=1"),
+        by_name("student=qwen7b", "hardware=a100x8"),
+    )
     assert three["train"].flops == pytest.approx(3 * one["train"].flops)
     assert three["score"].flops == one["score"].flops
 
 
-@pytest.mark.parametrize(("budget", "like"), [("budget.total=5k", 1.0), ("budget.total=15000", 3.0), ("budget.total=1B", 33.0),
-                                              ("budget.total=1B budget.size=3", 3.0)])  # fmt: skip
-def test_a_budget_across_questions_trains_as_long_as_the_same_number_per_question(budget: str, like: float) -> None:
+@pytest.mark.parametrize(
+    ("budget", "like"),
+    [
+        ("budget.total=5k", 1.0),
+        ("budget.total=15000", 3.0),
+        ("budget.total=1B", 33.0),
+        ("budget.total=1B budget.size=3", 3.0),
+    ],
+)
+def test_a_budget_across_questions_trains_as_long_as_the_same_number_per_question(
+    budget: str, like: float
+) -> None:
     run = ("student=qwen7b", "hardware=a100x8")
     one, across = by_name(*run, "budget.size=1")["train"], by_name(*run, *budget.split())["train"]
     assert across.flops == pytest.approx(like * one.flops)
@@ -123,30 +139,44 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
         (["hardware=a100x8", "hardware.memory_gib=20", "student.attention=eager"], "student.max_length="),
         (
             ["hardware=a100x1", "hardware.memory_gib=24"],
-            "use training.lora.rank=16 training.learning_rate=0.0001 student.max_length=16384 training.lora.bits=4 (LoRA",
+            (
+                "use training.lora.rank=16 training.learning_rate=0.0001 student.max_length=16384"
+                " training.lora.bits=4 (LoRA"
+            ),
         ),
-        (["hardware=a100x8", "student.max_length=131072"], "use hardware.sequence_parallel=2 hardware.zero=3."),
+        (
+            ["hardware=a100x8", "student.max_length=131072"],
+            "use hardware.sequence_parallel=2 hardware.zero=3.",
+        ),
         (
             ["hardware=a100x1", "hardware.memory_gib=12"],
             "score needs about 23 GiB on a device that has 12: use a device",
         ),
         (
             ["hardware=a100x1", "hardware.memory_gib=12"],
-            "use training.lora.rank=16 training.learning_rate=0.0001 student.max_length=2048 hardware.train_tokens=2048 "
-            "training.lora.bits=4 (LoRA instead of full fine-tuning, longer trajectories are cut, the frozen weights in 4 bits)",
+            (
+                "use training.lora.rank=16 training.learning_rate=0.0001 student.max_length=2048"
+                " hardware.train_tokens=2048 training.lora.bits=4 (LoRA instead of full fine-tuning, longer"
+                " trajectories are cut, the frozen weights in 4 bits)"
+            ),
         ),
         (
             ["hardware=a100x1", "hardware.memory_gib=6"],
             "train needs about 145 GiB on a device that has 6: use more GPUs",
         ),
-        (["hardware=a100x1", "hardware.memory_gib=12"], "use more GPUs or a device with more memory (about 18 GiB)."),
+        (
+            ["hardware=a100x1", "hardware.memory_gib=12"],
+            "use more GPUs or a device with more memory (about 18 GiB).",
+        ),
         (
             ["hardware=a100x8", "hardware.memory_gib=12"],
             "generate) needs about 18 GiB on a device that has 12: use engine.tensor",
         ),
     ],
 )
-def test_what_cannot_fit_is_refused_with_the_setting_that_would_make_it_fit(overrides: list[str], remedy: str) -> None:
+def test_what_cannot_fit_is_refused_with_the_setting_that_would_make_it_fit(
+    overrides: list[str], remedy: str
+) -> None:
     planned = estimated(composed("student=qwen7b", *overrides))
     with pytest.raises(LarkError, match=r"needs about \d+ GiB on a device that has") as error:
         report.refuse(planned)
@@ -154,7 +184,9 @@ def test_what_cannot_fit_is_refused_with_the_setting_that_would_make_it_fit(over
 
 
 def test_a_gpu_is_not_filled_to_the_last_byte() -> None:
-    """CUDA's context, NCCL and gaps between allocations need some of it: 23.9 GiB of tensors do not fit in 24."""
+    """CUDA's context, NCCL and gaps between allocations need some of it: 23.9 GiB of tensors do not fit in
+    24.
+    """
     lora = ["student=llama3b", "hardware=rtx4090", "training.lora.rank=16"]
     (train,) = [e for e in estimated(composed(*lora)) if e.name == "train"]
     assert train.limit_gib == 24 and not train.fits
@@ -163,7 +195,10 @@ def test_a_gpu_is_not_filled_to_the_last_byte() -> None:
     assert all(e.memory_gib < 1.5 for e in on_cpu)
 
 
-STUDENTS = [composed(f"student='{name}'", "hardware=a100x8", "method=llm_judge") for name in ("qwen7b", "qwen1.5b", "llama3b")]
+STUDENTS = [
+    composed(f"student='{name}'", "hardware=a100x8", "method=llm_judge")
+    for name in ("qwen7b", "qwen1.5b", "llama3b")
+]
 
 
 @st.composite
@@ -230,7 +265,9 @@ def test_every_remedy_that_names_settings_fits_when_it_is_applied(config: Config
 
 
 def test_the_remedy_really_fits() -> None:
-    report.refuse(estimated(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=52", "hardware.zero=3")))
+    report.refuse(
+        estimated(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=52", "hardware.zero=3"))
+    )
 
 
 def test_counting_tokens_needs_no_other_settings_but_memory() -> None:
@@ -238,7 +275,9 @@ def test_counting_tokens_needs_no_other_settings_but_memory() -> None:
     assert step.remedy == "a smaller student or a machine with more memory (about 1 GiB)"
 
 
-def test_too_many_processes_for_the_memory_of_a_cpu_are_the_reason_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_processes_for_the_memory_of_a_cpu_are_the_reason_that_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("lark.planner.throughput.memory_gib", lambda device: 24.0)
     many = composed("hardware=cpu", "hardware.processes=1000")
     with pytest.raises(
@@ -250,13 +289,17 @@ def test_too_many_processes_for_the_memory_of_a_cpu_are_the_reason_that_is_given
     fewer = composed("hardware=cpu", f"hardware.processes={count}")
     report.check_memory(fewer, Machine("cpu", int(count), 1, 1), steps_of(fewer))
     one = composed("hardware=cpu", "hardware.processes=2", "student=qwen7b")  # no number of processes helps
-    with pytest.raises(LarkError, match=r"in each of 2 processes, which share 24 GiB: use (?!hardware\.processes)"):
+    with pytest.raises(
+        LarkError, match=r"in each of 2 processes, which share 24 GiB: use (?!hardware\.processes)"
+    ):
         report.check_memory(one, Machine("cpu", 2, 1, 1), steps_of(one))
 
 
 def test_adapters_are_named_with_the_steps_that_they_need() -> None:
     step = by_name("student=qwen7b", "hardware=a100x1", "hardware.memory_gib=24")["train"]
-    assert step.remedy is not None and step.remedy.startswith("training.lora.rank=16 training.learning_rate=0.0001")
+    assert step.remedy is not None and step.remedy.startswith(
+        "training.lora.rank=16 training.learning_rate=0.0001"
+    )
 
 
 def test_an_optimizer_is_not_moved_to_a_host_that_cannot_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +310,9 @@ def test_an_optimizer_is_not_moved_to_a_host_that_cannot_hold_it(monkeypatch: py
         monkeypatch.setattr(operations, "memory_gib", lambda device, gib=gib: gib)
         with pytest.raises(LarkError, match=f"use {remedy}"):
             report.check_memory(config, machine, steps_of(config))
-        refused = pytest.raises(LarkError, match=r"needs about 114 GiB of the host's memory, and this machine has 64")
+        refused = pytest.raises(
+            LarkError, match=r"needs about 114 GiB of the host's memory, and this machine has 64"
+        )
         with refused if gib < 114 else contextlib.nullcontext():
             operations.TRAIN.check(moved, machine)  # type: ignore[misc]
 
@@ -288,13 +333,16 @@ def test_a_run_that_is_not_dry_is_refused_only_for_what_is_certain() -> None:
         report.check_memory(unsharded, machine, steps_of(unsharded))
 
 
-def test_a_disk_that_is_too_small_gives_a_warning_and_does_not_stop_a_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_is_too_small_gives_a_warning_and_does_not_stop_a_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     config, machine = composed("student=qwen7b", "hardware=a100x8", "outputs=/proc"), Machine("cuda", 8, 1, 1)
     steps = steps_of(config)
     report.check_memory(config, machine, steps)
     (said,) = caplog.messages
     assert said.startswith(
-        "/proc has 0 MiB free, but train needs 14 GiB, and up to 340 GiB more for checkpoints until it is finished"
+        "/proc has 0 MiB free, but train needs 14 GiB, and up to 340 GiB more for checkpoints until it is"
+        " finished"
     )
     caplog.clear()
     report.check_memory(config, machine, steps, finished=keys_of(steps, "train"))
@@ -305,7 +353,8 @@ def test_a_disk_that_is_too_small_gives_a_warning_and_does_not_stop_a_run(caplog
 def test_statistics_of_tokens_need_space_in_proportion_to_their_questions() -> None:
     run = ("student=qwen7b", "hardware=a100x8")
     none, all_, some, too_many = (
-        by_name(*run, f"scoring.tokens={tokens}")["score"].kept_gib for tokens in ("false", "true", "50", "9999")
+        by_name(*run, f"scoring.tokens={tokens}")["score"].kept_gib
+        for tokens in ("false", "true", "50", "9999")
     )
     assert none == 0
     assert 15 <= all_ <= 50  # 1.3 billion tokens
@@ -313,18 +362,47 @@ def test_statistics_of_tokens_need_space_in_proportion_to_their_questions() -> N
     assert too_many == all_
 
 
-ORDER = ("lengths", "score", "unprompted", "gram", "exact", "influence", "local", "judge", "train", "generate:base",
-         "generate:trained", "gradients", "estimates", "teacher_gradients", "jacobians", "kappa")  # fmt: skip
+ORDER = (
+    "lengths",
+    "score",
+    "unprompted",
+    "gram",
+    "exact",
+    "influence",
+    "local",
+    "judge",
+    "train",
+    "generate:base",
+    "generate:trained",
+    "gradients",
+    "estimates",
+    "teacher_gradients",
+    "jacobians",
+    "kappa",
+)
 
 
 @pytest.mark.parametrize(
     "asked",
-    [["method=lark"], ["method=rule_quality"], ["method=random", "scoring.tokens=true"], ["method=local_naturalness"],
-     ["method=llm_judge"], ["method=base"], ["analysis.name=kappa", "training.snapshots=3"],
-     ["method=ifd"], ["method=lark_gram"], ["method=less"], ["analysis.name=surrogate"], ["analysis.name=grace"],
-     ["analysis.name=cost"], ["analysis.name=gradients"],
-     ["analysis.name=theory"], ["analysis.name=contamination"]],
-)  # fmt: skip
+    [
+        ["method=lark"],
+        ["method=rule_quality"],
+        ["method=random", "scoring.tokens=true"],
+        ["method=local_naturalness"],
+        ["method=llm_judge"],
+        ["method=base"],
+        ["analysis.name=kappa", "training.snapshots=3"],
+        ["method=ifd"],
+        ["method=lark_gram"],
+        ["method=less"],
+        ["analysis.name=surrogate"],
+        ["analysis.name=grace"],
+        ["analysis.name=cost"],
+        ["analysis.name=gradients"],
+        ["analysis.name=theory"],
+        ["analysis.name=contamination"],
+    ],
+)
 def test_what_is_estimated_is_what_would_run(asked: list[str], tmp_path: Path) -> None:
     """The steps of the stages and those that they depend on, as the plan itself has them."""
     config = composed(*asked)
@@ -338,7 +416,10 @@ def test_what_is_estimated_is_what_would_run(asked: list[str], tmp_path: Path) -
 
 
 def test_a_dependency_that_cannot_fit_is_refused_unless_it_is_there_already() -> None:
-    config, machine = composed("student=qwen7b", "hardware=a100x1", "stages=[evaluate]"), Machine("cuda", 1, 1, 1)
+    config, machine = (
+        composed("student=qwen7b", "hardware=a100x1", "stages=[evaluate]"),
+        Machine("cuda", 1, 1, 1),
+    )
     steps = steps_of(config)
     trained = keys_of(steps, "train")
     with pytest.raises(LarkError, match=r"^train needs about 145 GiB"):
@@ -353,7 +434,13 @@ def test_a_dependency_that_cannot_fit_is_refused_unless_it_is_there_already() ->
 
 
 def test_a_plan_knows_what_is_finished_and_not_to_be_made_again(tmp_path: Path) -> None:
-    arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "method=rule_quality", "hardware=cpu")
+    arguments = (
+        "pool.questions=2",
+        "tracking=none",
+        f"outputs={tmp_path}",
+        "method=rule_quality",
+        "hardware=cpu",
+    )
     run = Pipeline(composed(*arguments), tmp_path / "run")
     (text,) = (step for step in run.plan if step.operation.name == "text")
     assert run.finished() == frozenset()
@@ -374,7 +461,9 @@ def test_what_cannot_fit_is_reported_even_if_the_pool_is_missing(
 
     monkeypatch.chdir(tmp_path)
     caplog.set_level("INFO")
-    config = composed("student=qwen7b", "pool.path=./rsr", "hardware=a100x1", "dry_run=true", f"outputs={tmp_path}")
+    config = composed(
+        "student=qwen7b", "pool.path=./rsr", "hardware=a100x1", "dry_run=true", f"outputs={tmp_path}"
+    )
     with pytest.raises(LarkError, match=r"use hardware\.offload=optimizer .* Also: .*pool\.path=\./rsr"):
         run._plan(config, tmp_path / "run")
     assert "144.2 !" in caplog.text
@@ -395,13 +484,17 @@ def test_the_papers_figures_stand_beside_runs_on_the_papers_hardware_only() -> N
 def test_lengths_are_measured_read_or_assumed_and_it_says_which(tmp_path: Path) -> None:
     config = composed("pool=files", f"pool.path={tmp_path / 'pool.jsonl'}", "student.max_length=400")
     assert pool_lengths(config).source.startswith("assumed")
-    lines = [json.dumps({"question": "Q" * 200, "response": "R" * 1000, "question_id": i // 3}) for i in range(12)]
+    lines = [
+        json.dumps({"question": "Q" * 200, "response": "R" * 1000, "question_id": i // 3}) for i in range(12)
+    ]
     (tmp_path / "pool.jsonl").write_text("\n".join(lines))
     read = pool_lengths(config)
     assert read.source.startswith("read")
     assert (read.questions, read.candidates) == (4, 3)
     assert 300 < read.total[0] <= 400
-    table = pd.DataFrame({"question_id": ["a", "a", "b", "b"], "n_prompt": [10, 10, 12, 12], "n_tokens": [5, 6, 7, 8]})
+    table = pd.DataFrame(
+        {"question_id": ["a", "a", "b", "b"], "n_prompt": [10, 10, 12, 12], "n_tokens": [5, 6, 7, 8]}
+    )
     table.to_parquet(tmp_path / "lengths.parquet")
     measured = pool_lengths(config, tmp_path)
     assert (measured.questions, measured.candidates, measured.tokens) == (2, 2, 70)
@@ -435,10 +528,15 @@ def test_a_step_without_an_estimate_is_explained() -> None:
     steps = steps_of(config)
     text, _ = report.report(config, steps, finished=keys_of(steps, "select"))
     rows = {line.split()[1]: line.split() for line in text.splitlines() if line.count("  ") > 2}
-    assert rows["judge"][2:] == ["?"] * 4 and rows["pool"][2:] == ["-"] * 4 and rows["select"][2:] == ["reused"]
+    assert (
+        rows["judge"][2:] == ["?"] * 4 and rows["pool"][2:] == ["-"] * 4 and rows["select"][2:] == ["reused"]
+    )
     assert "-         not estimated: takes seconds" in text
     assert "?         not estimated: the size of its model is unknown" in text
-    assert "not estimated" not in report.report(config, [step for step in steps if step.operation.name == "lengths"])[0]
+    assert (
+        "not estimated"
+        not in report.report(config, [step for step in steps if step.operation.name == "lengths"])[0]
+    )
 
 
 def test_the_matrix_rate_is_that_of_a_computer() -> None:
@@ -446,7 +544,10 @@ def test_the_matrix_rate_is_that_of_a_computer() -> None:
 
 
 def test_processes_on_a_cpu_share_its_cores_and_its_memory() -> None:
-    one, two = (throughput(composed("hardware=cpu", f"hardware.processes={n}"), Machine("cpu", n, 1, 8 // n)) for n in (1, 2))
+    one, two = (
+        throughput(composed("hardware=cpu", f"hardware.processes={n}"), Machine("cpu", n, 1, 8 // n))
+        for n in (1, 2)
+    )
     shape = shape_of(composed().student)
     assert shape is not None
     assert two.memory_gib == pytest.approx(one.memory_gib / 2)
@@ -456,7 +557,10 @@ def test_processes_on_a_cpu_share_its_cores_and_its_memory() -> None:
 def test_a_narrow_student_gains_little_from_fast_products() -> None:
     narrow, wide = (shape_of(composed(f"student={name}").student) for name in ("demo", "qwen7b"))
     assert narrow is not None and wide is not None
-    gains = [2 * efficiency("cpu", "forward", s, 0.2) / efficiency("cpu", "forward", s, 0.1) for s in (narrow, wide)]
+    gains = [
+        2 * efficiency("cpu", "forward", s, 0.2) / efficiency("cpu", "forward", s, 0.1)
+        for s in (narrow, wide)
+    ]
     assert 1 < gains[0] < 1.5 < gains[1] < 2
 
 

@@ -1,4 +1,6 @@
-"""N trajectories on G GPUs that fail: the formulas agree with a simulation of the real queue, and the command answers."""
+"""N trajectories on G GPUs that fail: the formulas agree with a simulation of the real queue, and the
+command answers.
+"""
 
 import re
 import subprocess
@@ -26,7 +28,9 @@ def test_the_planner_is_within_15_percent_of_the_simulation_from_1_to_512_gpus()
     ratio = found["planned_hours"] / found["simulated_hours"]
     assert ratio.between(0.85, 1.15).all(), found.assign(ratio=ratio)
     failing = table[(table["failures_per_gpu_hour"] == 0.05) & (table["planned_lost"] > 2)]
-    assert len(failing) and (failing["planned_lost"] / failing["simulated_lost"]).between(0.5, 2.0).all(), failing
+    assert len(failing) and (failing["planned_lost"] / failing["simulated_lost"]).between(0.5, 2.0).all(), (
+        failing
+    )
 
 
 @pytest.mark.parametrize("gpus", [1, 7, 40, 100, 300])
@@ -45,7 +49,9 @@ def test_without_failures_nothing_is_lost_and_with_them_more_checkpoints_help_tr
     train = Part("train", "together", 64 * 20 * 3600.0, 60.0, 10)
     safe = expected(train, 64, 0.0)
     assert safe.lost == pytest.approx(0.0) and safe.seconds == pytest.approx(20 * 3600 + 60)
-    rare, often = (expected(Part("train", "together", train.work, 60.0, pieces), 64, 0.01) for pieces in (10, 100))
+    rare, often = (
+        expected(Part("train", "together", train.work, 60.0, pieces), 64, 0.01) for pieces in (10, 100)
+    )
     assert rare.seconds > 1.5 * safe.seconds and often.seconds < 1.2 * safe.seconds
 
 
@@ -53,7 +59,11 @@ def test_without_failures_nothing_is_lost_and_with_them_more_checkpoints_help_tr
 def test_a_training_that_fails_before_its_next_checkpoint_does_not_finish(failures: float) -> None:
     config = composed(SETTINGS)
     said = describe(config, steps_of(config), Scale(10_000_000, 64), failures)
-    remedy = r"Raise training\.checkpoints to ([\d,]+) or more" if failures < 10 else "Use GPUs that fail less often()"
+    remedy = (
+        r"Raise training\.checkpoints to ([\d,]+) or more"
+        if failures < 10
+        else "Use GPUs that fail less often()"
+    )
     found = re.search(rf"train does not finish at this failure rate: .* {remedy}", said)
     assert found, said
     assert not re.search(r"\d{8}|\binf\b|\bnan\b", said), said
@@ -94,7 +104,9 @@ def test_time_falls_until_something_cannot_be_divided() -> None:
     steps = steps_of(config)
     times = {}
     for gpus in (1, 8, 64, 512, 4096):
-        times[gpus] = sum(expected(part, gpus, 0.002).seconds for part in parts(config, steps, Scale(1_000_000, gpus)))
+        times[gpus] = sum(
+            expected(part, gpus, 0.002).seconds for part in parts(config, steps, Scale(1_000_000, gpus))
+        )
     assert list(times.values()) == sorted(times.values(), reverse=True)
     assert stops_falling({1: 100.0, 2: 50.0, 4: 48.0, 8: 47.0}) == 2
     assert stops_falling({1: 100.0, 2: 50.0, 4: 25.0}) is None
@@ -104,10 +116,19 @@ def test_time_falls_until_something_cannot_be_divided() -> None:
 
 
 def test_the_command_names_the_bottleneck() -> None:
-    command = [sys.executable, "-m", "lark.planner", "trajectories=10_000_000", "gpus=64", "failures_per_gpu_hour=0.002"]
+    command = [
+        sys.executable,
+        "-m",
+        "lark.planner",
+        "trajectories=10_000_000",
+        "gpus=64",
+        "failures_per_gpu_hour=0.002",
+    ]
     done = subprocess.run([*command, *SETTINGS], cwd=ROOT, capture_output=True, text=True, check=False)
     text = done.stdout + done.stderr
-    assert done.returncode == 0 and "bottleneck  score" in text and "lost GPU-hours" in text and "disk" in text, text
+    assert (
+        done.returncode == 0 and "bottleneck  score" in text and "lost GPU-hours" in text and "disk" in text
+    ), text
 
 
 @pytest.mark.parametrize(

@@ -30,22 +30,40 @@ def sharegpt(question: str, answer: str) -> list[dict[str, str]]:
 def openr1(number: int, question: str) -> dict[str, Any]:
     """A row as in OpenR1-Math-220k: two generations, the second cut off."""
     return {
-        "problem": question, "solution": "Add.", "answer": str(number + 1), "problem_type": "Algebra",
-        "question_type": "math-word-problem", "source": "made", "uuid": f"uuid-{number}", "is_reasoning_complete": [True, False],
+        "problem": question,
+        "solution": "Add.",
+        "answer": str(number + 1),
+        "problem_type": "Algebra",
+        "question_type": "math-word-problem",
+        "source": "made",
+        "uuid": f"uuid-{number}",
+        "is_reasoning_complete": [True, False],
         "generations": [f"<think>One more.</think> {boxed(number)}", "<think>Hm, and then"],
-        "correctness_math_verify": [True, False], "correctness_llama": None, "finish_reasons": None, "correctness_count": 1,
+        "correctness_math_verify": [True, False],
+        "correctness_llama": None,
+        "finish_reasons": None,
+        "correctness_count": 1,
         "messages": chat(question, f"<think>One more.</think> {boxed(number)}"),
-    }  # fmt: skip
+    }
 
 
 def s1k(number: int, question: str) -> dict[str, Any]:
     """A row as in s1K-1.1: two teachers, of which one is right."""
     return {
-        "solution": str(number + 1), "question": question, "cot_type": "math", "source_type": "made", "metadata": "{}",
-        "gemini_thinking_trajectory": "One more.", "gemini_attempt": boxed(number), "deepseek_thinking_trajectory": "Two more?",
-        "deepseek_attempt": boxed(number + 1), "gemini_grade": "Yes", "gemini_grade_reason": "Same.", "deepseek_grade": "No",
+        "solution": str(number + 1),
+        "question": question,
+        "cot_type": "math",
+        "source_type": "made",
+        "metadata": "{}",
+        "gemini_thinking_trajectory": "One more.",
+        "gemini_attempt": boxed(number),
+        "deepseek_thinking_trajectory": "Two more?",
+        "deepseek_attempt": boxed(number + 1),
+        "gemini_grade": "Yes",
+        "gemini_grade_reason": "Same.",
+        "deepseek_grade": "No",
         "deepseek_grade_reason": "Not the same.",
-    }  # fmt: skip
+    }
 
 
 def calling(number: int, question: str) -> list[dict[str, str]]:
@@ -59,28 +77,49 @@ def calling(number: int, question: str) -> list[dict[str, str]]:
 
 
 def layout_rows(name: str) -> list[dict[str, Any]]:
-    """Four questions in one of the layouts (`tools`: conversations with tools), with two candidates for each."""
+    """Four questions in one of the layouts (`tools`: conversations with tools), with two candidates for
+    each.
+    """
     pairs, twice = list(enumerate(QUESTIONS)), [(n, q, k) for n, q in enumerate(QUESTIONS) for k in range(2)]
     rows = {
-        "columns": [{"question": q, "reasoning": f"Way {k}.", "response": boxed(n), "answer": float(n + 1)} for n, q, k in twice],
-        "messages": [{"messages": chat(q, boxed(n), reasoning_content=f"Way {k}."), "source": "made"} for n, q, k in twice],
-        "conversations": [{"system": "Be brief.", "conversations": sharegpt(q, f"Way {k}. {boxed(n)}")} for n, q, k in twice],
+        "columns": [
+            {"question": q, "reasoning": f"Way {k}.", "response": boxed(n), "answer": float(n + 1)}
+            for n, q, k in twice
+        ],
+        "messages": [
+            {"messages": chat(q, boxed(n), reasoning_content=f"Way {k}."), "source": "made"}
+            for n, q, k in twice
+        ],
+        "conversations": [
+            {"system": "Be brief.", "conversations": sharegpt(q, f"Way {k}. {boxed(n)}")} for n, q, k in twice
+        ],
         "tools": [{"tools": '[{"name": "add"}]', "conversations": calling(n, q)} for n, q, _ in twice],
         "prompt_completion": [{"prompt": q, "completion": f"Way {k}. {boxed(n)}"} for n, q, k in twice],
         "chat_prompt_completion": [
-            {"prompt": chat(q, "")[:1], "completion": chat("", f"Way {k}. {boxed(n)}")[1:]} for n, q, k in twice
+            {"prompt": chat(q, "")[:1], "completion": chat("", f"Way {k}. {boxed(n)}")[1:]}
+            for n, q, k in twice
         ],
         "generations": [openr1(n, q) for n, q in pairs],
         "teachers": [s1k(n, q) for n, q in pairs],
         "pairs": [
-            {"input": chat(q, "")[:1], "output": f"Way {k}. {boxed(n)}", "reasoning": "on", "generator": f"teacher {k}",
-             "system_prompt": "detailed thinking on", "license": "cc-by-4.0"}
+            {
+                "input": chat(q, "")[:1],
+                "output": f"Way {k}. {boxed(n)}",
+                "reasoning": "on",
+                "generator": f"teacher {k}",
+                "system_prompt": "detailed thinking on",
+                "license": "cc-by-4.0",
+            }
             for n, q, k in twice
         ],
         "openthoughts3": [
-            {"difficulty": 7, "source": "made", "domain": "math",
-             "conversations": sharegpt(q, f"<think>Way {k}.</think> {boxed(n)}")}
+            {
+                "difficulty": 7,
+                "source": "made",
+                "domain": "math",
+                "conversations": sharegpt(q, f"<think>Way {k}.</think> {boxed(n)}"),
+            }
             for n, q, k in twice
         ],
-    }  # fmt: skip
+    }
     return rows[name]

@@ -29,8 +29,17 @@ from tests.pool.rows import chat, write_jsonl
 
 
 def trajectory(**more: Any) -> Trajectory:
-    values = {"question_id": "q", "candidate_id": "c", "teacher": "t", "rollout": 0, "system": None, "question": "A?",
-              "response": "x", "answer": None, "correct": None}  # fmt: skip
+    values = {
+        "question_id": "q",
+        "candidate_id": "c",
+        "teacher": "t",
+        "rollout": 0,
+        "system": None,
+        "question": "A?",
+        "response": "x",
+        "answer": None,
+        "correct": None,
+    }
     return Trajectory(**{**values, **more})
 
 
@@ -41,9 +50,21 @@ def counted(pool: Pool, tmp_path: Path) -> tuple[dict[str, Any], str]:
 
 
 CONTROL = [
-    "<|im_end|>", "<|endoftext|>", "<｜end▁of▁sentence｜>", "<s>", "</s>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>",
-    "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "<|start_header_id|>",
-]  # fmt: skip
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<｜end▁of▁sentence｜>",
+    "<s>",
+    "</s>",
+    "<bos>",
+    "<eos>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "[INST]",
+    "[/INST]",
+    "<<SYS>>",
+    "<</SYS>>",
+    "<|start_header_id|>",
+]
 
 
 @pytest.mark.parametrize("token", CONTROL)
@@ -53,7 +74,9 @@ def test_text_like_a_control_token_is_found_wherever_it_is(token: str) -> None:
         assert special_token(trajectory(**{place: f"a {token} b"})) == token
 
 
-@pytest.mark.parametrize("response", ["<|im_end|>", " </s>\n", "<|eot_id|><|endoftext|>", "\u200b<end_of_turn>"])
+@pytest.mark.parametrize(
+    "response", ["<|im_end|>", " </s>\n", "<|eot_id|><|endoftext|>", "\u200b<end_of_turn>"]
+)
 def test_a_response_of_control_tokens_alone_is_empty(response: str, tmp_path: Path) -> None:
     rows = [{"question": "A?", "response": response}, {"question": "B?", "response": "x <|im_end|>"}]
     rows += [{"messages": [*chat("C?", response), *chat("D?", "x")]}]
@@ -64,7 +87,9 @@ def test_a_response_of_control_tokens_alone_is_empty(response: str, tmp_path: Pa
     assert tally.incomplete == 2
 
 
-@pytest.mark.parametrize("text", ["1 < x <= 2", "<think>so</think>", "|x| < |y|", "a[i] <s", "<sup>2</sup>", "2 <| 3"])
+@pytest.mark.parametrize(
+    "text", ["1 < x <= 2", "<think>so</think>", "|x| < |y|", "a[i] <s", "<sup>2</sup>", "2 <| 3"]
+)
 def test_mathematics_is_not_a_control_token(text: str) -> None:
     assert SPECIAL.search(text) is None
 
@@ -77,7 +102,10 @@ def test_control_tokens_are_counted_dropped_or_refused_by_name(tmp_path: Path) -
     assert "2 trajectories contain text like a control token" in said
     counts, _ = counted(replace(pool, special_tokens="drop"), tmp_path)
     assert (counts["trajectories"], counts["special_tokens"]) == (2, 2)
-    with pytest.raises(LarkError, match=r"2 trajectories of test .*/1 \(<\|im_end\|>\), .*/3 \(\[INST\]\)\. Remove it, or use"):
+    with pytest.raises(
+        LarkError,
+        match=r"2 trajectories of test .*/1 \(<\|im_end\|>\), .*/3 \(\[INST\]\)\. Remove it, or use",
+    ):
         list(read(replace(pool, special_tokens="error")))
 
 
@@ -117,7 +145,9 @@ def test_a_vote_never_replaces_an_answer_or_a_verdict(tmp_path: Path) -> None:
 
 @given(votes=st.lists(st.sampled_from(["1/2", "0.5", "\\frac12", "2", "2.0", "x", "y", None]), max_size=9))
 def test_votes_are_those_of_an_independent_count(votes: list[str | None]) -> None:
-    """Answers are grouped pair by pair; the largest group wins if it has two members and is larger than any other."""
+    """Answers are grouped pair by pair; the largest group wins if it has two members and is larger than any
+    other.
+    """
     counted = Votes("free_form")
     for vote in votes:
         counted.add(trajectory(response="none" if vote is None else f"\\boxed{{{vote}}}"))
@@ -137,7 +167,9 @@ def test_votes_are_those_of_an_independent_count(votes: list[str | None]) -> Non
 
 @pytest.mark.parametrize("common", [0, 100, 300, 600, 900, 1000])
 def test_sketches_estimate_the_share_of_common_windows(common: int) -> None:
-    """Against the exact Jaccard similarity of the sets of windows, on average over ten pairs of texts of 1,000 words."""
+    """Against the exact Jaccard similarity of the sets of windows, on average over ten pairs of texts of
+    1,000 words.
+    """
     rng = np.random.default_rng(common)
     errors = []
     for _ in range(10):
@@ -157,7 +189,11 @@ def test_a_sketch_does_not_depend_on_white_space_and_takes_any_text() -> None:
 def test_nearly_identical_candidates_are_reported(tmp_path: Path) -> None:
     text = " ".join(f"Step {i}: add {i * i}." for i in range(80))
     texts = [text, text.replace("Step 3:", "Third:"), " ".join(f"Then {i} and {i + 7}." for i in range(80))]
-    rows = [{"question": q, "question_id": q, "response": t} for q, group in (("A?", texts), ("B?", texts[1:])) for t in group]
+    rows = [
+        {"question": q, "question_id": q, "response": t}
+        for q, group in (("A?", texts), ("B?", texts[1:]))
+        for t in group
+    ]
     counts, said = counted(write_jsonl(tmp_path / "a.jsonl", rows), tmp_path)
     assert counts["near_duplicates"] == {"trajectories": 1, "questions": 1, "examples": ["A?: 0 and 1"]}
     assert "1 trajectories of 1 questions are nearly identical to another candidate: A?: 0 and 1." in said
@@ -180,13 +216,19 @@ def test_questions_of_the_benchmarks_are_removed_by_name_and_count(tmp_path: Pat
         for _ in range(2)
     ]  # fmt: skip
     write_jsonl(tmp_path / "a.jsonl", rows)
-    settings = ["pool=files", f"pool.path={tmp_path / 'a.jsonl'}", *write_benchmark(tmp_path / "b.jsonl", problem)]
+    settings = [
+        "pool=files",
+        f"pool.path={tmp_path / 'a.jsonl'}",
+        *write_benchmark(tmp_path / "b.jsonl", problem),
+    ]
     config = composed(*settings, "pool.decontaminate=true", "pool.questions=1")
     assert callable(POOL.run)
     counts = POOL.run(job_of(config, tmp_path))
     assert counts["contaminated"] == {"same": "math500 problem 0", "variant": "math500 problem 0"}
     assert {row["question_id"] for row in pools.iterate(tmp_path / pools.FILE)} == {"other"}
-    assert "pool.decontaminate removed 2 questions: same (like math500 problem 0), variant" in pool_summary(counts)
+    assert "pool.decontaminate removed 2 questions: same (like math500 problem 0), variant" in pool_summary(
+        counts
+    )
 
     def fingerprint(*overrides: str) -> str:
         return make_plan(composed(*settings, *overrides), Checksums(tmp_path))[0].artifacts[0].fingerprint
@@ -198,7 +240,10 @@ def test_questions_of_the_benchmarks_are_removed_by_name_and_count(tmp_path: Pat
 
 
 def test_a_pool_without_anything_left_names_the_filters(tmp_path: Path) -> None:
-    rows = [{"question": "A?", "response": "x <|im_end|>"}, {"question": "B?", "generations": ["<s> y", ""], "answer": "y"}]
+    rows = [
+        {"question": "A?", "response": "x <|im_end|>"},
+        {"question": "B?", "generations": ["<s> y", ""], "answer": "y"},
+    ]
     pool = replace(write_jsonl(tmp_path / "a.jsonl", rows), special_tokens="drop", incomplete="drop")
     said = (
         r"there is no trajectory left in .*a\.jsonl: "
@@ -207,7 +252,9 @@ def test_a_pool_without_anything_left_names_the_filters(tmp_path: Path) -> None:
     )
     with pytest.raises(LarkError, match=said):
         counted(pool, tmp_path)
-    with pytest.raises(LarkError, match=r"pool\.path=.*a\.jsonl has no question that pool\.special_tokens=drop and"):
+    with pytest.raises(
+        LarkError, match=r"pool\.path=.*a\.jsonl has no question that pool\.special_tokens=drop and"
+    ):
         counted(replace(pool, questions=3), tmp_path)
 
 
@@ -215,7 +262,10 @@ def test_a_pool_without_anything_left_names_the_filters(tmp_path: Path) -> None:
 def two(tmp_path: Path) -> Pool:
     """Sources with 40 and 10 questions, with the same ids and teachers."""
     for name, count in (("a", 40), ("b", 10)):
-        rows = [{"question_id": q, "question": f"{name}{q}?", "response": "x", "teacher": "qwq"} for q in range(count)]
+        rows = [
+            {"question_id": q, "question": f"{name}{q}?", "response": "x", "teacher": "qwq"}
+            for q in range(count)
+        ]
         write_jsonl(tmp_path / f"{name}.jsonl", rows)
     mix = {name: Mixed(path=str(tmp_path / f"{name}.jsonl")) for name in "ab"}
     return Pool(name="mix", format="mix", mix=mix)
@@ -226,7 +276,9 @@ def shares(pool: Pool) -> Counter[str]:
 
 
 def shared(pool: Pool, a: float, b: float, **more: Any) -> Pool:
-    return replace(pool, mix={"a": replace(pool.mix["a"], share=a), "b": replace(pool.mix["b"], share=b)}, **more)
+    return replace(
+        pool, mix={"a": replace(pool.mix["a"], share=a), "b": replace(pool.mix["b"], share=b)}, **more
+    )
 
 
 def test_pools_are_mixed_by_share_of_questions(two: Pool) -> None:
@@ -241,9 +293,24 @@ def test_pools_are_mixed_by_share_of_questions(two: Pool) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "questions", "said"),
     [
-        (19, 1, 10, r"pool\.mix\.b would give none of the 10 questions.*\.b\.share, set pool\.questions=20 or more"),
-        (100, 1, 10, r"pool\.mix\.b would give none of the 10 questions.*\.b\.share, or leave the source out"),
-        (1e-9, 1, None, r"pool\.mix\.a would give none of the 10 questions: with a share of 1e-09, its part is less"),
+        (
+            19,
+            1,
+            10,
+            r"pool\.mix\.b would give none of the 10 questions.*\.b\.share, set pool\.questions=20 or more",
+        ),
+        (
+            100,
+            1,
+            10,
+            r"pool\.mix\.b would give none of the 10 questions.*\.b\.share, or leave the source out",
+        ),
+        (
+            1e-9,
+            1,
+            None,
+            r"pool\.mix\.a would give none of the 10 questions: with a share of 1e-09, its part is less",
+        ),
         (1, 1, 1, r"would give none of the 1 questions.* pool\.questions=2 or more"),
         (1e-320, 1e308, None, r"pool\.mix\.a would give none of the 10 questions"),
     ],
@@ -264,7 +331,8 @@ def test_shares_of_any_size_are_relative(share: float, two: Pool) -> None:
 def test_a_source_of_which_the_filters_keep_nothing_is_named(two: Pool, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "b.jsonl", [{"question": "b?", "response": "x <|im_end|>"}])
     with pytest.raises(
-        LarkError, match=r"pool\.mix\.b has no question that pool\.special_tokens=drop keeps\. .*leave the source out"
+        LarkError,
+        match=r"pool\.mix\.b has no question that pool\.special_tokens=drop keeps\. .*leave the source out",
     ):
         shares(replace(two, special_tokens="drop"))
 
@@ -274,9 +342,18 @@ def test_a_source_of_which_the_filters_keep_nothing_is_named(two: Pool, tmp_path
     [
         ({"path": "nowhere.jsonl"}, r"pool\.mix\.b\.path=nowhere\.jsonl: there is no such file"),
         ({"exclude": ["old"]}, r"pool\.mix\.b\.exclude=old: matches no file"),
-        ({"fields": {"question": "q"}}, r"pool\.mix\.b: .*b\.jsonl, line 1: .*pool\.mix\.b\.fields\.question=<column>"),
-        ({"fields": {"system": "s"}}, r"pool\.mix\.b\.fields\.system=s: no row of .*b\.jsonl has such a column"),
-        ({"layout": "messages"}, r"pool\.mix\.b: .*b\.jsonl, line 1: there is no `messages`.*pool\.mix\.b\.layout"),
+        (
+            {"fields": {"question": "q"}},
+            r"pool\.mix\.b: .*b\.jsonl, line 1: .*pool\.mix\.b\.fields\.question=<column>",
+        ),
+        (
+            {"fields": {"system": "s"}},
+            r"pool\.mix\.b\.fields\.system=s: no row of .*b\.jsonl has such a column",
+        ),
+        (
+            {"layout": "messages"},
+            r"pool\.mix\.b: .*b\.jsonl, line 1: there is no `messages`.*pool\.mix\.b\.layout",
+        ),
         ({"format": "rsr"}, r"pool\.mix\.b: .*b\.jsonl: a JSON list is expected"),
     ],
 )
@@ -286,7 +363,9 @@ def test_an_error_in_a_source_names_it_and_its_settings(change: dict[str, Any], 
         shares(mixed)
 
 
-@pytest.mark.parametrize("change", [{"path": "nowhere.jsonl"}, {"exclude": ["old"]}, {"layout": "x"}, {"fields": {"x": "y"}}])
+@pytest.mark.parametrize(
+    "change", [{"path": "nowhere.jsonl"}, {"exclude": ["old"]}, {"layout": "x"}, {"fields": {"x": "y"}}]
+)
 def test_a_plan_names_the_source_that_has_an_error(change: dict[str, Any], two: Pool, tmp_path: Path) -> None:
     mixed = replace(two, mix={**two.mix, "b": replace(two.mix["b"], **change)})
     with pytest.raises(LarkError, match=rf"^pool\.mix\.b\.{next(iter(change))}"):
@@ -304,7 +383,9 @@ def test_a_mixed_sample_does_not_depend_on_the_order_of_the_sources(two: Pool) -
     assert {t.question_id for t in read(replace(two, questions=6))} == {
         t.question_id for t in read(replace(turned, questions=6))
     }
-    assert {t.question_id for t in read(replace(two, questions=6))} < {t.question_id for t in read(replace(two, questions=8))}
+    assert {t.question_id for t in read(replace(two, questions=6))} < {
+        t.question_id for t in read(replace(two, questions=8))
+    }
 
 
 def test_a_mixed_pool_is_identified_by_the_files_of_its_sources(two: Pool, tmp_path: Path) -> None:
@@ -333,13 +414,28 @@ def test_a_mix_is_written_on_the_command_line(tmp_path: Path) -> None:
     [
         (["pool=mix"], r"pool=mix needs its sources"),
         (["pool=mix", "pool.mix.a.share=2"], r"pool\.mix\.a needs a path"),
-        (["pool=mix", "pool.mix.a.path=x", "pool.mix.a.share=0"], r"pool\.mix\.a\.share=0.0: must be more than 0"),
-        (["pool=mix", "pool.mix.a.path=x", "pool.mix.a.format=demo"], r"pool\.mix\.a\.format=demo: choose one of"),
+        (
+            ["pool=mix", "pool.mix.a.path=x", "pool.mix.a.share=0"],
+            r"pool\.mix\.a\.share=0.0: must be more than 0",
+        ),
+        (
+            ["pool=mix", "pool.mix.a.path=x", "pool.mix.a.format=demo"],
+            r"pool\.mix\.a\.format=demo: choose one of",
+        ),
         (["pool=mix", "pool.mix.a.path=x", "pool.path=y"], r"pool=mix: set path, layout"),
         (["pool=files", "pool.path=x", "pool.mix.a.path=y"], r"pool\.mix is only read with pool=mix"),
-        (["pool=files", "pool.path=x", "pool.labels=votes"], r"pool\.labels=votes: choose one of given, vote"),
-        (["pool=files", "pool.path=x", "pool.special_tokens=no"], r"pool\.special_tokens=.*: choose one of text, drop, error"),
-        (["pool=files", "pool.path=x", "pool.incomplete=maybe"], r"pool\.incomplete=maybe: choose one of keep, drop"),
+        (
+            ["pool=files", "pool.path=x", "pool.labels=votes"],
+            r"pool\.labels=votes: choose one of given, vote",
+        ),
+        (
+            ["pool=files", "pool.path=x", "pool.special_tokens=no"],
+            r"pool\.special_tokens=.*: choose one of text, drop, error",
+        ),
+        (
+            ["pool=files", "pool.path=x", "pool.incomplete=maybe"],
+            r"pool\.incomplete=maybe: choose one of keep, drop",
+        ),
         (["pool=files", "pool.path=x", "pool.similarity=0"], r"pool\.similarity=0.0: must be more than 0"),
     ],
 )

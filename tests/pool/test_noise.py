@@ -32,7 +32,9 @@ def damaged(kind: str, share: float) -> tuple[list[Trajectory], list[Trajectory]
 
 def of_responses(*responses: str, answer: str | None = None) -> list[Trajectory]:
     """Trajectories of one question."""
-    return [Trajectory("q", f"c{i}", "t", 0, None, "q", text, answer, None) for i, text in enumerate(responses)]
+    return [
+        Trajectory("q", f"c{i}", "t", 0, None, "q", text, answer, None) for i, text in enumerate(responses)
+    ]
 
 
 def hit_in(trajectories: list[Trajectory], kind: str, share: float) -> tuple[list[str], int]:
@@ -60,7 +62,10 @@ def test_wrong_answers_are_wrong_and_have_the_same_reasoning() -> None:
     before, after = damaged("wrong", 1.0)
     assert all(verdict(t, DEMO) for t in before)
     assert not any(verdict(t, DEMO) for t in after)
-    assert all(a.response.split("boxed")[0] == b.response.split("boxed")[0] for a, b in zip(before, after, strict=True))
+    assert all(
+        a.response.split("boxed")[0] == b.response.split("boxed")[0]
+        for a, b in zip(before, after, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +99,9 @@ def test_a_wrong_answer_never_equals_the_answer_for_the_grader() -> None:
 
 def test_what_the_damage_does_not_change_is_not_counted_and_others_are_damaged_instead() -> None:
     without = [f"no number here, text {'x' * i}" for i in range(6)]
-    changed, counted = hit_in(of_responses(*without, r"\boxed{6}", "It is 6.", r"\boxed{4}", answer="6"), "wrong", 1 / 3)
+    changed, counted = hit_in(
+        of_responses(*without, r"\boxed{6}", "It is 6.", r"\boxed{4}", answer="6"), "wrong", 1 / 3
+    )
     assert (sorted(changed), counted) == (["c6", "c7", "c8"], 3)
     assert hit_in(of_responses(*without, answer="6"), "wrong", 0.5) == ([], 0)
     steps = of_responses("One. Two.", "Same. Same. Same. End.", "One. One. Two. End.")
@@ -103,14 +110,19 @@ def test_what_the_damage_does_not_change_is_not_counted_and_others_are_damaged_i
 
 
 def test_any_order_of_two_different_steps_is_another_order() -> None:
-    assert {shuffled("One. One. Two. End.", draw) for draw in range(50)} == {"One. Two. One. End.", "Two. One. One. End."}
+    assert {shuffled("One. One. Two. End.", draw) for draw in range(50)} == {
+        "One. Two. One. End.",
+        "Two. One. One. End.",
+    }
 
 
 def test_the_pool_reports_the_share_that_is_damaged(tmp_path: Path) -> None:
     responses = [r"\boxed{6}", *(f"no answer, text {'x' * i}" for i in range(9))]
     rows = [{"question": "q", "response": text, "answer": "6"} for text in responses]
     (tmp_path / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = composed("pool=files", f"pool.path={tmp_path}/pool.jsonl", "pool.noise=wrong", "pool.noise_share=0.3")
+    config = composed(
+        "pool=files", f"pool.path={tmp_path}/pool.jsonl", "pool.noise=wrong", "pool.noise_share=0.3"
+    )
     counts = POOL.run(job_of(config, tmp_path))  # type: ignore[operator]
     assert counts["damaged"] == {"kind": "wrong", "share": 0.3, "trajectories": 1}
     assert "pool.noise=wrong damaged 1 of 10 trajectories (10.0%), not 30.0%" in pool_summary(counts)
@@ -134,9 +146,11 @@ def test_shuffled_steps_are_the_same_steps_and_the_answer_stays_last() -> None:
 def test_duplicates_are_copies_of_the_first_candidate() -> None:
     before, after = damaged("duplicated", 0.5)
     first = {t.question_id: t.response for t in reversed(before)}
-    assert {b.response == first[b.question_id] for a, b in zip(before, after, strict=True) if a.response != b.response} == {
-        True
-    }
+    assert {
+        b.response == first[b.question_id]
+        for a, b in zip(before, after, strict=True)
+        if a.response != b.response
+    } == {True}
 
 
 @given(st.text(min_size=1, max_size=200), st.integers(0, 2**64 - 1))
@@ -148,10 +162,15 @@ def test_any_text_can_be_damaged(text: str, draw: int) -> None:
 
 
 def test_a_conversation_is_damaged_in_its_last_turn() -> None:
-    stored = json.dumps({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "tools": None})
+    stored = json.dumps(
+        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "tools": None}
+    )
     given_ = Trajectory("q", "c", "t", 0, None, "q", "a", None, True, conversation=stored)
     changed = with_response(given_, "b")
-    assert changed.conversation is not None and json.loads(changed.conversation)["messages"][-1]["content"] == "b"
+    assert (
+        changed.conversation is not None
+        and json.loads(changed.conversation)["messages"][-1]["content"] == "b"
+    )
     assert changed.correct is None
 
 
@@ -160,7 +179,9 @@ def test_without_a_share_a_pool_is_the_same_pool_whatever_the_damage(tmp_path: P
         return pool_identity(replace(DEMO, **settings), Checksums(tmp_path))  # type: ignore[arg-type]
 
     assert identity(noise="wrong") == identity() and "noise" not in identity()
-    different = [identity(noise=kind, noise_share=share) for kind in ("wrong", "shuffled") for share in (0.1, 0.3)]
+    different = [
+        identity(noise=kind, noise_share=share) for kind in ("wrong", "shuffled") for share in (0.1, 0.3)
+    ]
     assert len({json.dumps(each) for each in different}) == 4
     with pytest.raises(LarkError, match=r"pool.noise_share=0.5: needs the kind of damage"):
         replace(DEMO, noise_share=0.5)

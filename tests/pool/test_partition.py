@@ -1,4 +1,6 @@
-"""A pool of many files, read in several processes: the trajectories of one process, in the same order, whatever their number."""
+"""A pool of many files, read in several processes: the trajectories of one process, in the same order,
+whatever their number.
+"""
 
 import json
 import random
@@ -30,7 +32,11 @@ def write_files(folder: Path, given: bool, count: int = 5) -> conf.Pool:
         for _ in range(ROWS + file):
             question = draw.randrange(40)
             response = "so " * draw.randrange(1, 60) + f"\\boxed{{{draw.randrange(3)}}}"
-            row: dict[str, Any] = {"question_id": f"q{question}", "question": f"What is {question}?", "teacher": f"t{file % 3}"}
+            row: dict[str, Any] = {
+                "question_id": f"q{question}",
+                "question": f"What is {question}?",
+                "teacher": f"t{file % 3}",
+            }
             row |= {"response": response, "answer": "1"}
             if given:
                 row |= {"candidate_id": f"c{number}", "rollout": number}
@@ -80,7 +86,9 @@ def test_parts_have_the_trajectories_of_one_file_in_its_order_whatever_the_numbe
             assert part.read_bytes() == (tmp_path / "3" / part.name).read_bytes()
 
 
-def test_ids_and_answers_of_different_parts_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_and_answers_of_different_parts_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(partition, "PART_BYTES", 1)
     monkeypatch.setattr(worker, "run_worker", work_here)
     files = tmp_path / "files"
@@ -99,7 +107,9 @@ def test_ids_and_answers_of_different_parts_are_compared(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_groups_that_are_read_as_shards_make_the_same_parts_and_resume(tmp_path: Path, given: bool, monkeypatch) -> None:
+def test_groups_that_are_read_as_shards_make_the_same_parts_and_resume(
+    tmp_path: Path, given: bool, monkeypatch
+) -> None:
     """As on a cluster, in this process."""
     monkeypatch.setattr(worker, "run_worker", work_here)
     pool = write_files(tmp_path / "files", given)
@@ -122,11 +132,15 @@ def test_groups_that_are_read_as_shards_make_the_same_parts_and_resume(tmp_path:
     monkeypatch.setattr(worker, "read_group", read_one)
     assert worker.write_parts_on_cluster(job, split) == {**whole, "parts": len(split)}
     assert list(pools.iterate(folder / pools.FILE)) == list(pools.iterate(tmp_path / "one" / pools.FILE))
-    assert sorted(path.name for path in folder.iterdir()) == [pools.part_name(number) for number in range(len(split))]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        pools.part_name(number) for number in range(len(split))
+    ]
     assert not given or times == {part: part.stat().st_mtime_ns for part in done}
 
 
-def test_groups_depend_on_the_files_alone_and_small_pools_are_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_depend_on_the_files_alone_and_small_pools_are_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = write_files(tmp_path / "files", given=True)
     split = partition.groups(pool)
     assert [file for group in split for file in group] == sorted(Path(str(pool.path)).iterdir())
@@ -155,4 +169,6 @@ def test_errors_name_the_file_and_the_line_also_of_what_two_files_disagree_on(tm
 
     assert "JSON" in refused("broken", "{not json")
     assert "appears a second time" in refused("twice", first)
-    assert "has another question text" in refused("text", {**first, "candidate_id": "new", "question": "Something else?"})
+    assert "has another question text" in refused(
+        "text", {**first, "candidate_id": "new", "question": "Something else?"}
+    )

@@ -78,7 +78,9 @@ def test_files_in_a_folder_are_read_or_named(tmp_path: Path) -> None:
     counts, said = counted(pool, tmp_path)
     assert set(counts["skipped_files"]) == {"notes.txt", "old/f.jsonl"}
     assert "1 file not read: notes.txt (not a JSONL, JSON, Parquet or CSV file)." in said
-    assert f"1 file not read: old/f.jsonl (in a subfolder; to read it too, use pool.path={folder}/**/*)." in said
+    assert (
+        f"1 file not read: old/f.jsonl (in a subfolder; to read it too, use pool.path={folder}/**/*)." in said
+    )
     everything, said = counted(replace(pool, path=f"{folder}/**/*"), tmp_path)
     assert everything["trajectories"] == 6
     assert "notes.txt" in said
@@ -96,7 +98,9 @@ def test_files_in_a_folder_are_read_or_named(tmp_path: Path) -> None:
 def test_compressed_files_are_read_and_damaged_ones_are_named(
     name: str, pack: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
-    data = pack(b"".join(json.dumps({"question": "A?", "response": str(n)}).encode() + b"\n" for n in range(999)))
+    data = pack(
+        b"".join(json.dumps({"question": "A?", "response": str(n)}).encode() + b"\n" for n in range(999))
+    )
     (tmp_path / name).write_bytes(data)
     pool = Pool(name="p", format="rows", path=str(tmp_path))
     assert [t.response for t in read(pool)] == [str(n) for n in range(999)]
@@ -155,7 +159,9 @@ def test_what_is_neither_a_file_nor_a_folder_is_named(tmp_path: Path) -> None:
         ("a.json", '{\n  "question": "A?"\n}\n', "line 1: broken JSON .* or all rows as one list"),
     ],
 )
-def test_a_file_of_another_layout_is_told_what_is_expected(name: str, content: str, said: str, tmp_path: Path) -> None:
+def test_a_file_of_another_layout_is_told_what_is_expected(
+    name: str, content: str, said: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(LarkError, match=said):
         list(read(Pool(name="p", format="rows", path=str(tmp_path / name))))
@@ -176,7 +182,10 @@ def test_a_folder_with_all_its_files_in_subfolders_is_read(tmp_path: Path) -> No
     for name in ("b", "a"):
         (tmp_path / "pool" / name).mkdir(parents=True)
         (tmp_path / "pool" / name / "train.jsonl").write_text(lines(name))
-    assert [t.response for t in read(Pool(name="p", format="rows", path=str(tmp_path / "pool")))] == ["a", "b"]
+    assert [t.response for t in read(Pool(name="p", format="rows", path=str(tmp_path / "pool")))] == [
+        "a",
+        "b",
+    ]
 
 
 def test_excluded_files_are_not_read_but_named(tmp_path: Path) -> None:
@@ -186,11 +195,15 @@ def test_excluded_files_are_not_read_but_named(tmp_path: Path) -> None:
     pool = Pool(name="p", format="rows", path=str(tmp_path / "pool"), exclude=["*.bak.jsonl"])
     assert [t.response for t in read(pool)] == ["a.jsonl"]
     assert counted(pool, tmp_path)[0]["skipped_files"] == {"b.bak.jsonl": "named in pool.exclude"}
-    with pytest.raises(LarkError, match=r"pool\.exclude=c\.jsonl: matches no file of .*; it has a\.jsonl, b\.bak\.jsonl"):
+    with pytest.raises(
+        LarkError, match=r"pool\.exclude=c\.jsonl: matches no file of .*; it has a\.jsonl, b\.bak\.jsonl"
+    ):
         list(read(replace(pool, exclude=["c.jsonl"])))
 
 
-@pytest.mark.parametrize(("path", "format"), [("", "rows"), ("a.jsonl", "rows"), ("*.jsonl", "rows"), ("", "rsr")])
+@pytest.mark.parametrize(
+    ("path", "format"), [("", "rows"), ("a.jsonl", "rows"), ("*.jsonl", "rows"), ("", "rsr")]
+)
 @pytest.mark.parametrize("excluded", [["*"], ["*.json*"]])
 def test_a_pool_of_which_everything_is_excluded_is_reported_as_that(
     path: str, format: str, excluded: list[str], tmp_path: Path
@@ -198,7 +211,9 @@ def test_a_pool_of_which_everything_is_excluded_is_reported_as_that(
     for name in ("a.jsonl", "b.json", "README.md"):
         (tmp_path / name).write_text(lines(name))
     pool = Pool(name="p", format=format, path=str(tmp_path / path), exclude=excluded)
-    with pytest.raises(LarkError, match=r"pool\.exclude leaves out .*a\.jsonl.*, and nothing is left to read") as error:
+    with pytest.raises(
+        LarkError, match=r"pool\.exclude leaves out .*a\.jsonl.*, and nothing is left to read"
+    ) as error:
         list(read(pool))
     assert "no such file" not in str(error.value)
 
@@ -228,7 +243,16 @@ def test_paths_that_cannot_exist_get_a_sentence(path: str, format: str) -> None:
         ({"teacher": {"name": "t"}}, "`teacher` must be text or a number"),
         *(
             ({name: "\udfff"}, r"lone surrogate '\\udfff' \(half a character\)\. Write the whole character")
-            for name in ("teacher", "answer", "question_id", "candidate_id", "question", "response", "system", "thinking")
+            for name in (
+                "teacher",
+                "answer",
+                "question_id",
+                "candidate_id",
+                "question",
+                "response",
+                "system",
+                "thinking",
+            )
         ),
     ],
 )
@@ -243,7 +267,11 @@ def test_missing_numbers_of_tables_are_missing(tmp_path: Path) -> None:
             for answer, rollout, correct in ((5.0, 0.0, 1.0), (2.5, 1.0, 0.0), (None, None, None))]  # fmt: skip
     pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
     found = list(read(Pool(name="p", format="rows", path=str(tmp_path / "a.parquet"))))
-    assert [(t.answer, t.rollout, t.correct) for t in found] == [("5", 0, True), ("2.5", 1, False), (None, 2, None)]
+    assert [(t.answer, t.rollout, t.correct) for t in found] == [
+        ("5", 0, True),
+        ("2.5", 1, False),
+        (None, 2, None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +283,9 @@ def test_missing_numbers_of_tables_are_missing(tmp_path: Path) -> None:
         ([1e16, 0.5], ["10000000000000000", "0.5"]),
     ],
 )
-def test_whole_floats_and_white_space_do_not_make_other_ids(ids: list[object], expected: list[str], tmp_path: Path) -> None:
+def test_whole_floats_and_white_space_do_not_make_other_ids(
+    ids: list[object], expected: list[str], tmp_path: Path
+) -> None:
     rows = [{"question_id": id, "question": "A?", "response": str(k)} for k, id in enumerate(ids)]
     found = list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
     assert list(dict.fromkeys(t.question_id for t in found)) == expected
@@ -272,8 +302,12 @@ def test_whole_floats_and_white_space_do_not_make_other_ids(ids: list[object], e
         (["a", "1.0", "1"], ["a", "1.0", "1"]),
     ],
 )
-def test_a_column_of_numbers_in_a_csv_file_has_the_ids_of_numbers(ids: list[str], expected: list[str], tmp_path: Path) -> None:
-    """As in JSON, 1.0 and 1 are one id. If any value is not written as a number is, all of the column is text."""
+def test_a_column_of_numbers_in_a_csv_file_has_the_ids_of_numbers(
+    ids: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    """As in JSON, 1.0 and 1 are one id. If any value is not written as a number is, all of the column is
+    text.
+    """
     (tmp_path / "a.csv").write_text("question_id,question,response\n" + "".join(f"{id},A?,x\n" for id in ids))
     pool = Pool(name="p", format="rows", path=str(tmp_path / "a.csv"))
     assert [t.question_id for t in read(pool)] == expected
@@ -312,9 +346,13 @@ def test_long_names_and_names_of_any_letters_are_data(tmp_path: Path) -> None:
 
 
 def test_ids_that_match_nothing_are_refused(tmp_path: Path) -> None:
-    pool = write_jsonl(tmp_path / "a.jsonl", [{"question": f"{q}?", "response": "x", "question_id": q} for q in "abc"])
+    pool = write_jsonl(
+        tmp_path / "a.jsonl", [{"question": f"{q}?", "response": "x", "question_id": q} for q in "abc"]
+    )
     assert [t.question_id for t in read(replace(pool, ids=["b"]))] == ["b"]
-    with pytest.raises(LarkError, match=r"pool\.ids: d, e not found in .*a\.jsonl, which has the ids a, b, c"):
+    with pytest.raises(
+        LarkError, match=r"pool\.ids: d, e not found in .*a\.jsonl, which has the ids a, b, c"
+    ):
         list(read(replace(pool, ids=["b", "d", "e"])))
 
 
@@ -323,10 +361,14 @@ def published(folder: Path, questions: int = 3) -> Pool:
     for teacher in TEACHERS:
         (folder / teacher).mkdir(parents=True)
         for generation in (1, 2, 3):
-            items = [{"messages": chat(f"Question {q}?", f"{teacher} {generation} {q}")} for q in range(questions)]
+            items = [
+                {"messages": chat(f"Question {q}?", f"{teacher} {generation} {q}")} for q in range(questions)
+            ]
             (folder / teacher / f"short-sys_5k_gen{generation}.json").write_text(json.dumps(items))
     (folder / "selected_by_rsr").mkdir()
-    (folder / "selected_by_rsr" / "qwen7b.json").write_text(json.dumps([{"messages": chat("Question 2?", "chosen")}]))
+    (folder / "selected_by_rsr" / "qwen7b.json").write_text(
+        json.dumps([{"messages": chat("Question 2?", "chosen")}])
+    )
     (folder / "README.md").write_text("A dataset.")
     return Pool(name="rsr", format="rsr", path=str(folder))
 
@@ -335,10 +377,14 @@ def test_the_published_pool_has_33_candidates_for_each_question(tmp_path: Path) 
     pool = published(tmp_path / "data")
     found = list(read(pool))
     assert Counter(t.question_id for t in found) == {f"{q:05d}": 33 for q in range(3)}
-    assert {(t.teacher, t.rollout) for t in found} == {(teacher, rollout) for teacher in TEACHERS for rollout in (1, 2, 3)}
+    assert {(t.teacher, t.rollout) for t in found} == {
+        (teacher, rollout) for teacher in TEACHERS for rollout in (1, 2, 3)
+    }
     assert all(t.response == f"{t.teacher} {t.rollout} {int(t.question_id)}" for t in found)
     counts, said = counted(pool, tmp_path)
-    assert counts["skipped_files"]["selected_by_rsr/qwen7b.json"] == "a selection from the pool, not a teacher"
+    assert (
+        counts["skipped_files"]["selected_by_rsr/qwen7b.json"] == "a selection from the pool, not a teacher"
+    )
     assert "README.md" in said
     assert {t.question_id for t in read(replace(pool, questions=2))} < {t.question_id for t in found}
 
@@ -356,7 +402,9 @@ def test_a_folder_that_is_not_a_teachers_is_refused_until_it_is_excluded(tmp_pat
     pool = published(tmp_path / "data")
     (tmp_path / "data" / "merged").mkdir()
     (tmp_path / "data" / "merged" / "all.json").write_text("[]")
-    with pytest.raises(LarkError, match=r"merged: it has all\.json, which most .* do not have.*pool\.exclude=\[merged\]"):
+    with pytest.raises(
+        LarkError, match=r"merged: it has all\.json, which most .* do not have.*pool\.exclude=\[merged\]"
+    ):
         list(read(pool))
     pool = replace(pool, exclude=["merged"])
     assert len(list(read(pool))) == 99
@@ -386,7 +434,9 @@ def test_the_published_pool_is_downloaded_once_and_then_read_offline(tmp_path: P
 
     def outcome(**more: str) -> str:
         run = [sys.executable, "-c", SERVED]
-        return subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path, env=env | more).stdout.strip()
+        return subprocess.run(
+            run, capture_output=True, text=True, check=True, cwd=tmp_path, env=env | more
+        ).stdout.strip()
 
     with serving(tmp_path / "served") as served:
         env |= served
@@ -394,11 +444,15 @@ def test_the_published_pool_is_downloaded_once_and_then_read_offline(tmp_path: P
     assert not list((tmp_path / "hf").rglob("README.md")), "only the pool's files are downloaded"
     assert outcome() == "[66, 11, 2]"
     missing = outcome(HF_HOME=str(tmp_path / "empty"))
-    assert missing.startswith("pool.path=Umean/RSR_data: there is no such folder here, and the dataset cannot be downloaded (")
+    assert missing.startswith(
+        "pool.path=Umean/RSR_data: there is no such folder here, and the dataset cannot be downloaded ("
+    )
     assert "hf download Umean/RSR_data --repo-type dataset --local-dir" in missing
 
 
-def test_the_papers_students_have_a_pool_on_a_fresh_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_students_have_a_pool_on_a_fresh_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert composed("student=qwen7b").pool.path == "Umean/RSR_data"
     (tmp_path / "data" / "rsr").mkdir(parents=True)
@@ -413,29 +467,35 @@ def test_a_dataset_that_breaks_while_it_is_read_gets_a_sentence(tmp_path: Path) 
     (folder / "train-1.jsonl").write_text('{"question": "A?", "resp')
     found = read(Pool(name="h", format="hub", path=str(folder)))
     assert next(found).response == "1"
-    with pytest.raises(LarkError, match=r"set: the dataset cannot be read after row 1 \(\w+: .*\)\. Run the command again"):
+    with pytest.raises(
+        LarkError, match=r"set: the dataset cannot be read after row 1 \(\w+: .*\)\. Run the command again"
+    ):
         list(found)
 
 
 def test_a_split_that_does_not_exist_is_named(tmp_path: Path) -> None:
     import datasets
 
-    datasets.DatasetDict({"train": datasets.Dataset.from_list([{"question": "A?", "response": "x"}])}).save_to_disk(
-        tmp_path / "s"
-    )
+    datasets.DatasetDict(
+        {"train": datasets.Dataset.from_list([{"question": "A?", "response": "x"}])}
+    ).save_to_disk(tmp_path / "s")
     with pytest.raises(LarkError, match=r"pool\.split=test: .* has the splits train"):
         list(read(Pool(name="h", format="hub", path=str(tmp_path / "s"), split="test")))
 
 
 def test_a_subset_of_a_dataset_is_read(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    listed = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("default", "extended"))
+    listed = "".join(
+        f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("default", "extended")
+    )
     (tmp_path / "set" / "README.md").write_text(f"---\nconfigs:\n{listed}---\n")
     for name in ("default", "extended"):
         (tmp_path / "set" / f"{name}.jsonl").write_text(lines(name))
     pool = Pool(name="h", format="hub", path=str(tmp_path / "set"), subset="extended")
     assert [t.response for t in read(pool)] == ["extended"]
-    with pytest.raises(LarkError, match=r"the dataset cannot be read \(.*Check pool\.path, pool\.subset and pool\.split"):
+    with pytest.raises(
+        LarkError, match=r"the dataset cannot be read \(.*Check pool\.path, pool\.subset and pool\.split"
+    ):
         list(read(replace(pool, subset="missing")))
 
 
@@ -458,7 +518,13 @@ def test_settings_are_part_of_a_pools_identity_only_if_they_are_set(tmp_path: Pa
     """So that a new setting leaves finished pools valid."""
     pool = write_jsonl(tmp_path / "a.jsonl", [{"question": "A?", "response": "x"}])
     plain = identity(pool, tmp_path)
-    for changed in ({"layout": "columns"}, {"labels": "vote"}, {"seed": 7}, {"questions": 1}, {"correct_only": True}):
+    for changed in (
+        {"layout": "columns"},
+        {"labels": "vote"},
+        {"seed": 7},
+        {"questions": 1},
+        {"correct_only": True},
+    ):
         assert identity(replace(pool, **changed), tmp_path) == {**plain, **changed}
 
 

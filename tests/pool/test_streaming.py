@@ -58,7 +58,9 @@ print(json.dumps({"read": counts["trajectories"], "chosen": chosen, "lines": lin
 
 
 def test_165_000_trajectories_stream_through_in_under_a_gibibyte(tmp_path: Path) -> None:
-    run = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     said = json.loads(run.stdout.splitlines()[-1])
     assert said["read"] == 165_000

@@ -30,9 +30,15 @@ from tests.conftest import composed
 
 def row(question: int, candidate: int, **more: Any) -> dict[str, Any]:
     return {
-        "question_id": question, "candidate_id": candidate, "teacher": f"t{candidate}", "rollout": 0,
-        "question": f"What is {question}?", "response": f"It is \\boxed{{{question}}}", "answer": str(question), **more,
-    }  # fmt: skip
+        "question_id": question,
+        "candidate_id": candidate,
+        "teacher": f"t{candidate}",
+        "rollout": 0,
+        "question": f"What is {question}?",
+        "response": f"It is \\boxed{{{question}}}",
+        "answer": str(question),
+        **more,
+    }
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Pool:
@@ -52,7 +58,9 @@ def test_rows_with_columns_or_messages_are_the_same(tmp_path: Path) -> None:
          "messages": chat(r["question"], r["response"])}
         for r in columns
     ]  # fmt: skip
-    assert list(read(write_jsonl(tmp_path / "a.jsonl", columns))) == list(read(write_jsonl(tmp_path / "b.jsonl", messages)))
+    assert list(read(write_jsonl(tmp_path / "a.jsonl", columns))) == list(
+        read(write_jsonl(tmp_path / "b.jsonl", messages))
+    )
 
 
 def test_parquet_and_jsonl_are_the_same(tmp_path: Path) -> None:
@@ -87,7 +95,10 @@ def write_rsr(folder: Path, questions: int = 3) -> Pool:
     folder.mkdir(exist_ok=True)
     for teacher in ("qwq-32b", "phi4-reason-plus"):
         for rollout in (1, 2):
-            items = [{"messages": chat(f"Question {q}?", f"{teacher} {rollout} says {q}")} for q in range(questions)]
+            items = [
+                {"messages": chat(f"Question {q}?", f"{teacher} {rollout} says {q}")}
+                for q in range(questions)
+            ]
             (folder / f"{teacher}_{rollout}.json").write_text(json.dumps(items, indent=1))
     return Pool(name="rsr", format="rsr", path=str(folder))
 
@@ -95,7 +106,9 @@ def write_rsr(folder: Path, questions: int = 3) -> Pool:
 def test_the_papers_layout_is_read_with_teachers_from_file_names(tmp_path: Path) -> None:
     found = list(read(write_rsr(tmp_path / "rsr")))
     assert len(found) == 12
-    assert {(t.teacher, t.rollout) for t in found} == {(t, r) for t in ("qwq-32b", "phi4-reason-plus") for r in (1, 2)}
+    assert {(t.teacher, t.rollout) for t in found} == {
+        (t, r) for t in ("qwq-32b", "phi4-reason-plus") for r in (1, 2)
+    }
     assert len({t.question_id for t in found}) == 3
 
 
@@ -119,7 +132,9 @@ def test_misaligned_files_are_refused(tmp_path: Path) -> None:
     pool = write_rsr(tmp_path / "rsr")
     items = [{"messages": chat(f"Question {q}?", "x")} for q in (0, 2, 1)]
     (tmp_path / "rsr" / "zz_1.json").write_text(json.dumps(items))
-    with pytest.raises(LarkError, match=r"zz_1\.json, item 2: the question differs from the one at this position"):
+    with pytest.raises(
+        LarkError, match=r"zz_1\.json, item 2: the question differs from the one at this position"
+    ):
         list(read(pool))
 
 
@@ -139,7 +154,9 @@ def test_a_broken_list_names_its_item(tmp_path: Path) -> None:
 
 
 def test_ragged_pools_and_pools_without_ids_are_normal(tmp_path: Path) -> None:
-    rows = [{"question": "A?", "response": f"{i}"} for i in range(3)] + [{"question": "B?", "response": "only one"}]
+    rows = [{"question": "A?", "response": f"{i}"} for i in range(3)] + [
+        {"question": "B?", "response": "only one"}
+    ]
     found = list(read(write_jsonl(tmp_path / "a.jsonl", rows)))
     assert [t.candidate_id for t in found] == ["0", "1", "2", "0"]
     assert len({t.question_id for t in found}) == 2
@@ -183,18 +200,48 @@ def test_fields_can_be_renamed(tmp_path: Path) -> None:
         (b'{"messages": [{"role": "user", "content": "x"}]}\n', r"it has user\."),
         (b'{"messages": "[{"}\n', r"line 1: `messages` is a string: broken JSON"),
         (b'{"messages": {"role": "user"}}\n', r"line 1: `messages` must be a list"),
-        (b'{"question": "A?", "response": "half \\ud83d"}\n', r"line 1: lone surrogate .* \(half a character\)"),
-        (b'{"question": "A?", "response": "x", "rollout": "first"}\n', r"line 1: `rollout` must be a whole number"),
-        (b'{"question": "A?", "response": "x", "rollout": 1.7}\n', r"line 1: `rollout` must be a whole number, not 1\.7"),
-        (b'{"question": "A?", "response": "x", "rollout": true}\n', r"line 1: `rollout` must be a whole number, not True"),
-        (b'{"question": "A?", "response": "x", "rollout": "1_0"}\n', r"line 1: `rollout` must be a whole number"),
-        (b'{"question": "A?", "response": "x", "answer": Infinity}\n', r"line 1: `answer` must be text or a number, not inf"),
-        (b'{"question": "A?", "response": "x", "question_id": " "}\n', r"line 1: `question_id` must be text or a number"),
-        (b'{"question": "A?", "response": "x", "candidate_id": "\\u200b"}\n', r"line 1: `candidate_id` must be text"),
+        (
+            b'{"question": "A?", "response": "half \\ud83d"}\n',
+            r"line 1: lone surrogate .* \(half a character\)",
+        ),
+        (
+            b'{"question": "A?", "response": "x", "rollout": "first"}\n',
+            r"line 1: `rollout` must be a whole number",
+        ),
+        (
+            b'{"question": "A?", "response": "x", "rollout": 1.7}\n',
+            r"line 1: `rollout` must be a whole number, not 1\.7",
+        ),
+        (
+            b'{"question": "A?", "response": "x", "rollout": true}\n',
+            r"line 1: `rollout` must be a whole number, not True",
+        ),
+        (
+            b'{"question": "A?", "response": "x", "rollout": "1_0"}\n',
+            r"line 1: `rollout` must be a whole number",
+        ),
+        (
+            b'{"question": "A?", "response": "x", "answer": Infinity}\n',
+            r"line 1: `answer` must be text or a number, not inf",
+        ),
+        (
+            b'{"question": "A?", "response": "x", "question_id": " "}\n',
+            r"line 1: `question_id` must be text or a number",
+        ),
+        (
+            b'{"question": "A?", "response": "x", "candidate_id": "\\u200b"}\n',
+            r"line 1: `candidate_id` must be text",
+        ),
         (b'{"question": "\\u200b", "response": "x"}\n', r"line 1: the question is empty"),
         (b'{"question": 7, "response": "x"}\n', r"line 1: `question` must be a string, not 7"),
-        (b'{"question": "A?", "response": "x", "correct": "maybe"}\n', r"line 1: `correct` must be true or false"),
-        (b'{"question": "A?", "response": "x", "system": ["be brief"]}\n', r"line 1: `system` must be a string"),
+        (
+            b'{"question": "A?", "response": "x", "correct": "maybe"}\n',
+            r"line 1: `correct` must be true or false",
+        ),
+        (
+            b'{"question": "A?", "response": "x", "system": ["be brief"]}\n',
+            r"line 1: `system` must be a string",
+        ),
         ('{"question": "A?", "response": "x"}\n'.encode("utf-16"), r"line 1: not UTF-8"),
     ],
 )
@@ -236,7 +283,8 @@ def test_a_box_after_the_answer_does_not_make_it_correct(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("value", "meant"), [(True, True), (False, False), ("true", True), ("False", False), (1, True), (0.0, False), (None, None)]
+    ("value", "meant"),
+    [(True, True), (False, False), ("true", True), ("False", False), (1, True), (0.0, False), (None, None)],
 )
 def test_a_verdict_may_be_written_in_several_ways(value: object, meant: bool | None, tmp_path: Path) -> None:
     pool = write_jsonl(tmp_path / "a.jsonl", [row(1, 1, correct=value)])
@@ -269,7 +317,9 @@ def test_a_json_list_is_read_the_same_in_pieces_of_any_size(
     items: list[Any], spaced: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("list") / "list.json"
-    path.write_text(json.dumps(items, indent=1 if spaced else None, ensure_ascii=not spaced), encoding="utf-8")
+    path.write_text(
+        json.dumps(items, indent=1 if spaced else None, ensure_ascii=not spaced), encoding="utf-8"
+    )
     for chunk in (1, 7, 1000):
         assert list(json_array(path, chunk)) == items
 
@@ -285,7 +335,10 @@ def test_a_list_that_is_not_json_is_refused_where_it_breaks(broken: str, tmp_pat
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
 def test_text_after_a_list_is_refused(rest: str, chunk: int, tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('[{"a": 1}, {"a": 2}' + rest)
-    with pytest.raises(LarkError, match=r"list\.json: unexpected '.+' after the list of 2 items\. Put all items into one list"):
+    with pytest.raises(
+        LarkError,
+        match=r"list\.json: unexpected '.+' after the list of 2 items\. Put all items into one list",
+    ):
         list(json_array(tmp_path / "list.json", chunk))
 
 
@@ -298,11 +351,15 @@ def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> Non
 
 
 def test_one_id_for_two_questions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LarkError, match=r"a\.jsonl, line 2: candidate '1' of question '7' has another question text"):
+    with pytest.raises(
+        LarkError, match=r"a\.jsonl, line 2: candidate '1' of question '7' has another question text"
+    ):
         list(read(write_jsonl(tmp_path / "a.jsonl", [row(7, 0), {**row(7, 1), "question": "What is 8?"}])))
 
 
-def test_a_row_group_holds_no_more_text_than_readers_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_group_holds_no_more_text_than_readers_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pools, "CHARACTERS_IN_MEMORY", 1000)
     pool = write_jsonl(tmp_path / "a.jsonl", [row(q, 0, response="x" * 300) for q in range(20)])
     pools.write(read(pool), tmp_path / pools.FILE, pool)
@@ -311,7 +368,9 @@ def test_a_row_group_holds_no_more_text_than_readers_can(tmp_path: Path, monkeyp
 
 
 def test_duplicate_candidates_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LarkError, match=r"a\.jsonl, line 3: candidate '1' of question '1' appears a second time"):
+    with pytest.raises(
+        LarkError, match=r"a\.jsonl, line 3: candidate '1' of question '1' appears a second time"
+    ):
         list(read(write_jsonl(tmp_path / "a.jsonl", [row(1, 1), row(1, 2), row(1, 1)])))
 
 
@@ -350,14 +409,20 @@ def test_the_pools_own_verdict_counts_where_there_is_no_answer_or_no_box(tmp_pat
 
 
 @pytest.mark.parametrize("layout", ["rows", "rsr"])
-def test_wrong_trajectories_go_before_the_sample_is_taken_and_are_counted(layout: str, tmp_path: Path) -> None:
-    """Ten questions with two trajectories; five have a right one, which in the paper's layout is never in the first file."""
+def test_wrong_trajectories_go_before_the_sample_is_taken_and_are_counted(
+    layout: str, tmp_path: Path
+) -> None:
+    """Ten questions with two trajectories; five have a right one, which in the paper's layout is never in
+    the first file.
+    """
 
     def answer(question: int, candidate: int) -> str:
         return f"\\boxed{{{question if candidate and question % 2 else -1}}}"
 
     if layout == "rows":
-        pool = write_jsonl(tmp_path / "a.jsonl", [row(q, c, response=answer(q, c)) for q in range(10) for c in range(2)])
+        pool = write_jsonl(
+            tmp_path / "a.jsonl", [row(q, c, response=answer(q, c)) for q in range(10) for c in range(2)]
+        )
     else:
         for c in range(2):
             items = [{"messages": chat(f"What is {q}?", answer(q, c)), "answer": str(q)} for q in range(10)]
@@ -397,7 +462,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 def test_the_summary_counts_system_messages_that_are_the_instruction(tmp_path: Path) -> None:
     systems = [INSTRUCTION, f"{INSTRUCTION.lower()}. ", "Be brief.", f"Be brief. {INSTRUCTION}", None]
-    rows = [{"question": f"{number}?", "response": "x", "system": system} for number, system in enumerate(systems)]
+    rows = [
+        {"question": f"{number}?", "response": "x", "system": system} for number, system in enumerate(systems)
+    ]
     pool = write_jsonl(tmp_path / "a.jsonl", rows)
     counts = pools.write(read(pool), tmp_path / pools.FILE, pool)
     assert counts["instruction_as_system"] == 2
@@ -405,7 +472,9 @@ def test_the_summary_counts_system_messages_that_are_the_instruction(tmp_path: P
 
 
 def test_the_summary_is_a_table_by_teacher_with_lengths_and_correctness(tmp_path: Path) -> None:
-    rows = [row(q, c, response="x" * (10 + c)) for q in range(3) for c in range(2)] + [row(0, 2, response="It is \\boxed{0}")]
+    rows = [row(q, c, response="x" * (10 + c)) for q in range(3) for c in range(2)] + [
+        row(0, 2, response="It is \\boxed{0}")
+    ]
     pool = write_jsonl(tmp_path / "a.jsonl", rows)
     counts = pools.write(read(pool), tmp_path / pools.FILE, pool)
     assert counts["candidates"] == {"min": 2, "median": 2, "max": 3}
@@ -417,7 +486,9 @@ def test_the_summary_is_a_table_by_teacher_with_lengths_and_correctness(tmp_path
     assert "t2                  1             15    15       15   100.0%" in lines
     assert lines[-1] == "Lengths in characters. Correct by the answer in the last \\boxed{}."
     unknown = write_jsonl(tmp_path / "b.jsonl", [row(1, 1, answer=None)])
-    assert "Correctness is not known." in pool_summary(pools.write(read(unknown), tmp_path / pools.FILE, unknown))
+    assert "Correctness is not known." in pool_summary(
+        pools.write(read(unknown), tmp_path / pools.FILE, unknown)
+    )
 
 
 def test_an_empty_pool_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Publishing shows everything first, uploads only on request, and turns every refusal of a hub into a sentence."""
+"""Publishing shows everything first, uploads only on request, and turns every refusal of a hub into a
+sentence.
+"""
 
 import base64
 import json
@@ -20,7 +22,9 @@ TOKEN = "hf_" + "secret" * 5
 
 
 class Hub(ThreadingHTTPServer):
-    """Stands in for a hub, on this machine only: answers the requests of huggingface_hub and remembers them."""
+    """Stands in for a hub, on this machine only: answers the requests of huggingface_hub and remembers
+    them.
+    """
 
     def __init__(self, status: int = 200) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -34,7 +38,11 @@ class Hub(ThreadingHTTPServer):
         """Files of the last commit."""
         body = next(body for path, body, _ in self.requests if "/commit/" in path)
         lines = [json.loads(line) for line in body.splitlines()]
-        return {line["value"]["path"]: base64.b64decode(line["value"]["content"]) for line in lines if line["key"] == "file"}
+        return {
+            line["value"]["path"]: base64.b64decode(line["value"]["content"])
+            for line in lines
+            if line["key"] == "file"
+        }
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -47,10 +55,15 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(self.server.status, {"error": "no"})
         url = f"{self.server.address}/datasets/me/mine"
         if "/preupload/" in self.path:
-            files = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in json.loads(body)["files"]]
+            files = [
+                {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
+                for f in json.loads(body)["files"]
+            ]
             return self.reply(200, {"files": files})
         if "/commit/" in self.path:
-            return self.reply(200, {"commitUrl": f"{url}/commit/1", "commitOid": "1", "hookOutput": "", "success": True})
+            return self.reply(
+                200, {"commitUrl": f"{url}/commit/1", "commitOid": "1", "hookOutput": "", "success": True}
+            )
         return self.reply(200, {"url": url, "errors": [], "warnings": []})
 
     def do_GET(self) -> None:
@@ -89,7 +102,11 @@ def online(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> Path:
-    return made(tmp_path, "selection", {"train.jsonl": '{"messages": []}\n', "selection.parquet": "rows", "config.yaml": "{}"})
+    return made(
+        tmp_path,
+        "selection",
+        {"train.jsonl": '{"messages": []}\n', "selection.parquet": "rows", "config.yaml": "{}"},
+    )
 
 
 def made(root: Path, kind: str, files: dict[str, str], status: str = "finished") -> Path:
@@ -98,7 +115,13 @@ def made(root: Path, kind: str, files: dict[str, str], status: str = "finished")
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(content)
-    manifest = {"status": status, "kind": kind, "fingerprint": "0123456789ab", "files": checksums(folder), "counts": {}}
+    manifest = {
+        "status": status,
+        "kind": kind,
+        "fingerprint": "0123456789ab",
+        "files": checksums(folder),
+        "counts": {},
+    }
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return folder
 
@@ -113,8 +136,12 @@ def test_by_default_nothing_is_uploaded(artifact: Path, hub: Hub, caplog: pytest
     assert (artifact / CARD).is_file()  # made for an artifact that has none
 
 
-@pytest.mark.parametrize("licence", ["MIT\nCopyright me", "mit\n", "", "--- x: y", "Apache License, Version 2.0", "x" * 200])
-def test_the_text_of_a_licence_is_not_an_identifier_and_leaves_the_card_alone(licence: str, artifact: Path, hub: Hub) -> None:
+@pytest.mark.parametrize(
+    "licence", ["MIT\nCopyright me", "mit\n", "", "--- x: y", "Apache License, Version 2.0", "x" * 200]
+)
+def test_the_text_of_a_licence_is_not_an_identifier_and_leaves_the_card_alone(
+    licence: str, artifact: Path, hub: Hub
+) -> None:
     main([str(artifact), "--to", "me/mine", "--hub", hub.address])
     before = (artifact / CARD).read_text()
     with pytest.raises(LarkError, match="not the identifier of a licence"):
@@ -136,17 +163,36 @@ def test_a_selection_is_uploaded_as_a_private_dataset_with_its_card(
     assert set(files) == {CARD, "train.jsonl", "selection.parquet"}
     assert files["train.jsonl"] == (artifact / "train.jsonl").read_bytes()
     assert metadata(files[CARD].decode())["license"] == "apache-2.0"
-    assert any(TOKEN in headers.get("authorization", headers.get("Authorization", "")) for _, _, headers in hub.requests)
+    assert any(
+        TOKEN in headers.get("authorization", headers.get("Authorization", ""))
+        for _, _, headers in hub.requests
+    )
     assert TOKEN not in caplog.text
     assert "Published: " in caplog.text
 
 
 def test_of_a_checkpoint_only_the_model_is_uploaded(tmp_path: Path, hub: Hub) -> None:
-    names = ["model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja", "training.json", "metrics.jsonl",
-             "log.txt", "job.json", "config.yaml", "snapshots/model.safetensors"]  # fmt: skip
+    names = [
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+        "training.json",
+        "metrics.jsonl",
+        "log.txt",
+        "job.json",
+        "config.yaml",
+        "snapshots/model.safetensors",
+    ]
     folder = made(tmp_path, "checkpoint", dict.fromkeys(names, "x"))
     main([str(folder), "--to", "me/mine", "--hub", hub.address, "--license", "mit", "--really"])
-    assert set(hub.uploaded()) == {CARD, "model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"}
+    assert set(hub.uploaded()) == {
+        CARD,
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+    }
 
 
 def test_without_a_licence_nothing_is_uploaded(artifact: Path, hub: Hub) -> None:
@@ -164,7 +210,9 @@ def test_without_a_licence_nothing_is_uploaded(artifact: Path, hub: Hub) -> None
         (418, "HTTP status 418"),
     ],
 )
-def test_refusals_of_the_hub_are_sentences_without_the_token(status: int, said: str, artifact: Path, hub: Hub) -> None:
+def test_refusals_of_the_hub_are_sentences_without_the_token(
+    status: int, said: str, artifact: Path, hub: Hub
+) -> None:
     hub.status = status
     with pytest.raises(LarkError, match=said) as caught:
         main([str(artifact), "--to", "me/mine", "--hub", hub.address, "--license", "mit", "--really"])
@@ -172,8 +220,12 @@ def test_refusals_of_the_hub_are_sentences_without_the_token(status: int, said: 
 
 
 def test_without_a_network_there_is_a_sentence(artifact: Path) -> None:
-    with pytest.raises(LarkError, match=r"The upload to http://127\.0\.0\.1:9 failed \(\w+\)\. Check the network"):
-        main([str(artifact), "--to", "me/mine", "--hub", "http://127.0.0.1:9", "--license", "mit", "--really"])
+    with pytest.raises(
+        LarkError, match=r"The upload to http://127\.0\.0\.1:9 failed \(\w+\)\. Check the network"
+    ):
+        main(
+            [str(artifact), "--to", "me/mine", "--hub", "http://127.0.0.1:9", "--license", "mit", "--really"]
+        )
 
 
 @pytest.mark.parametrize("name", ["mine", "a/b/c", "me/mi ne", "-me/mine", "me/"])
@@ -193,4 +245,10 @@ def test_what_is_not_a_finished_artifact_is_refused(artifact: Path, tmp_path: Pa
     with pytest.raises(LarkError, match="only a selection or a checkpoint"):
         main([str(made(tmp_path, "scores", {"scores.parquet": "x"})), "--to", "me/mine"])
     with pytest.raises(LarkError, match="not finished"):
-        main([str(made(tmp_path / "other", "selection", {"train.jsonl": "x"}, status="started")), "--to", "me/mine"])
+        main(
+            [
+                str(made(tmp_path / "other", "selection", {"train.jsonl": "x"}, status="started")),
+                "--to",
+                "me/mine",
+            ]
+        )

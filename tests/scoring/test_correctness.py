@@ -36,10 +36,14 @@ def written(folder: Path, cases: list[tuple]) -> pd.DataFrame:
 def test_verdicts_are_those_of_correct_only(tmp_path: Path) -> None:
     table = written(tmp_path, CASES)
     assert table["candidate_id"].tolist() == [f"c{i}" for i in range(len(CASES))]
-    assert [None if pd.isna(value) else value for value in table["correct"]] == [expected for *_, expected in CASES]
+    assert [None if pd.isna(value) else value for value in table["correct"]] == [
+        expected for *_, expected in CASES
+    ]
 
 
 def test_a_pool_without_answers_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(LarkError, match=r"needs to know which trajectories are correct.*`answer` or a `correct`.*labels=vote"):
+    with pytest.raises(
+        LarkError, match=r"needs to know which trajectories are correct.*`answer` or a `correct`.*labels=vote"
+    ):
         written(tmp_path, CASES[-1:])
     assert not (tmp_path / "correctness.parquet").exists()

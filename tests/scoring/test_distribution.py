@@ -1,4 +1,6 @@
-"""Entropies and the most likely tokens against a float64 softmax of the same logits, on ordinary and extreme inputs."""
+"""Entropies and the most likely tokens against a float64 softmax of the same logits, on ordinary and
+extreme inputs.
+"""
 
 from dataclasses import replace
 
@@ -10,7 +12,14 @@ from torch import Tensor
 
 from lark.models.head import Head, LogitRule
 from lark.scoring import statistics
-from lark.scoring.statistics import Backend, DetailedStatistics, Tiling, detailed_statistics, tiled_details, token_statistics
+from lark.scoring.statistics import (
+    Backend,
+    DetailedStatistics,
+    Tiling,
+    detailed_statistics,
+    tiled_details,
+    token_statistics,
+)
 from tests.scoring.test_statistics import PADDED, SMALL, as_head, assert_exact
 
 
@@ -23,7 +32,9 @@ KERNEL = Tiling(rows=4, columns=8, absorb=_untouched)
 TILINGS = st.sampled_from([SMALL, PADDED, KERNEL])
 
 
-def assert_distribution(found: DetailedStatistics, logits: Tensor, targets: Tensor, K: int, tolerance: float = 1e-5) -> None:
+def assert_distribution(
+    found: DetailedStatistics, logits: Tensor, targets: Tensor, K: int, tolerance: float = 1e-5
+) -> None:
     """Compare with the definitions in float64 on all logits at once."""
     z = logits.double()
     T, V = z.shape
@@ -36,13 +47,18 @@ def assert_distribution(found: DetailedStatistics, logits: Tensor, targets: Tens
     entropy = terms.scatter(1, top, 0).sum(1) - (1 - rest) * torch.log1p(-rest)
     squares = p.square().scatter(1, top, 0).sum(1)
     renyi2 = -torch.log1p(-(2 * rest - rest.square() - squares))
-    # Where the likeliest token is a wrong one, only the absolute error is bounded: its 1 - p is not a sum of the sweep.
+    # Where the likeliest token is a wrong one, only the absolute error is bounded: its 1 - p is not a sum of
+    # the sweep.
     wrong = top[:, 0] != targets
     for name, expected in (("entropy", entropy), ("renyi2", renyi2)):
         actual = getattr(found, name)
         assert actual.dtype == torch.float32
         error = (actual.double() - expected).abs()
-        assert bool((error <= tolerance * expected + torch.where(wrong, 1e-6, 1e-37)).all()), (name, actual, expected)
+        assert bool((error <= tolerance * expected + torch.where(wrong, 1e-6, 1e-37)).all()), (
+            name,
+            actual,
+            expected,
+        )
     width = min(K, V)
     assert found.alternatives.shape == found.alternative_p.shape == (T, width)
     assert found.alternatives.dtype == torch.int32
@@ -51,7 +67,9 @@ def assert_distribution(found: DetailedStatistics, logits: Tensor, targets: Tens
     real = z.sort(1, descending=True)[0][:, :width] > -torch.inf
     assert torch.equal(found.alternatives >= 0, real)
     kept = p.gather(1, found.alternatives.long().clamp_min(0))
-    torch.testing.assert_close(kept[real], expected_p[real], rtol=1e-12, atol=0)  # the words that have these probabilities
+    torch.testing.assert_close(
+        kept[real], expected_p[real], rtol=1e-12, atol=0
+    )  # the words that have these probabilities
     for row in found.alternatives:
         words = row[row >= 0].tolist()
         assert len(set(words)) == len(words)
@@ -118,7 +136,9 @@ def test_compiled_and_eager_agree_and_details_do_not_change_the_statistics() -> 
     T, V, d = 1100, 3001, 32
     hidden, targets = torch.randn(T, d), torch.randint(0, V, (T,))
     head = Head(torch.randn(V, d), torch.randn(V), LogitRule(0.7, 30.0))
-    compiled, eager = (detailed_statistics(hidden, targets, head, 5, backend) for backend in ("torch", "eager"))
+    compiled, eager = (
+        detailed_statistics(hidden, targets, head, 5, backend) for backend in ("torch", "eager")
+    )
     for name, column in vars(compiled).items():
         torch.testing.assert_close(column, getattr(eager, name), rtol=1e-5, atol=1e-30)
     for name, column in vars(token_statistics(hidden, targets, head, "eager")).items():
@@ -133,7 +153,9 @@ def test_equal_logits_are_listed_by_their_number() -> None:
 
 
 def test_a_vocabulary_of_one_word_has_no_entropy() -> None:
-    found = detailed_statistics(torch.randn(3, 4), torch.zeros(3, dtype=torch.long), Head(torch.randn(1, 4)), 5)
+    found = detailed_statistics(
+        torch.randn(3, 4), torch.zeros(3, dtype=torch.long), Head(torch.randn(1, 4)), 5
+    )
     assert found.entropy.tolist() == found.renyi2.tolist() == [0, 0, 0]
     assert found.alternatives.tolist() == [[0]] * 3
     assert found.alternative_p.tolist() == [[1.0]] * 3

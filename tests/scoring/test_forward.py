@@ -27,10 +27,15 @@ RANK_CLIP = 100
 
 
 def naive(model: torch.nn.Module, encoded: Encoded) -> dict[str, Tensor]:
-    """By the paper's formulas. A rank is between two counts: another product rounds a logit's last bits differently."""
+    """By the paper's formulas. A rank is between two counts: another product rounds a logit's last bits
+    differently.
+    """
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([encoded.ids]), use_cache=False).logits[0].double()
-    logits, gold = logits[encoded.prompt_length - 1 : -1], torch.tensor(encoded.ids[encoded.prompt_length :])[:, None]
+    logits, gold = (
+        logits[encoded.prompt_length - 1 : -1],
+        torch.tensor(encoded.ids[encoded.prompt_length :])[:, None],
+    )
     p = logits.softmax(-1)
     onehot = torch.zeros_like(p).scatter_(1, gold, 1.0)
     z = logits.gather(1, gold)
@@ -46,7 +51,9 @@ def naive(model: torch.nn.Module, encoded: Encoded) -> dict[str, Tensor]:
 
 
 def assert_equals_naive(statistics: TokenStatistics, expected: dict[str, Tensor]) -> None:
-    """Measured here: tokens to 2e-5, sums to 7e-7, every rank equal. The rest is room for another CPU's rounding."""
+    """Measured here: tokens to 2e-5, sums to 7e-7, every rank equal. The rest is room for another CPU's
+    rounding.
+    """
     for name in ("surprisal", "residual", "p_gold"):
         torch.testing.assert_close(getattr(statistics, name).double(), expected[name], rtol=1e-5, atol=6e-5)
     rank = statistics.rank.long()
@@ -56,7 +63,9 @@ def assert_equals_naive(statistics: TokenStatistics, expected: dict[str, Tensor]
     nll, brier = float(expected["surprisal"].sum()), float(expected["residual"].sum())
     assert ours["nll"] == pytest.approx(nll, rel=3e-6)
     assert ours["brier"] == pytest.approx(brier, rel=3e-6)
-    lowest, highest = (float(expected[name].clamp(max=RANK_CLIP).sum()) for name in ("lowest_rank", "highest_rank"))
+    lowest, highest = (
+        float(expected[name].clamp(max=RANK_CLIP).sum()) for name in ("lowest_rank", "highest_rank")
+    )
     assert lowest <= ours["rank_sum"] <= highest
     assert lowest / nll * (1 - 3e-6) <= ours["rank_sum"] / ours["nll"] <= highest / nll * (1 + 3e-6)  # RSR
 
@@ -64,7 +73,9 @@ def assert_equals_naive(statistics: TokenStatistics, expected: dict[str, Tensor]
 def score_all(student: Student, encoded: list[Encoded], budget: int) -> list[TokenStatistics]:
     found: list[TokenStatistics | None] = [None] * len(encoded)
     for batch in batches([len(e.ids) for e in encoded], budget, padded=not student.packs):
-        for index, statistics in zip(batch, response_statistics(student, [encoded[i] for i in batch]), strict=True):
+        for index, statistics in zip(
+            batch, response_statistics(student, [encoded[i] for i in batch]), strict=True
+        ):
             found[index] = statistics
     assert all(statistics is not None for statistics in found)
     return found  # type: ignore[return-value]
@@ -97,20 +108,29 @@ def test_neither_company_nor_padding_nor_order_changes_a_number(demo, demo_rows)
     for budget, step in ((600, 1), (100_000, -1), (1000, 7)):
         order = [i * step % len(encoded) for i in range(len(encoded))]
         assert sorted(order) == list(range(len(encoded)))
-        for index, statistics in zip(order, score_all(student, [encoded[i] for i in order], budget), strict=True):
+        for index, statistics in zip(
+            order, score_all(student, [encoded[i] for i in order], budget), strict=True
+        ):
             for name, column in vars(statistics).items():
                 torch.testing.assert_close(column, getattr(alone[index], name), rtol=1e-5, atol=1e-5)
 
 
 def test_packs_and_shared_prompts_give_the_numbers_of_padded_batches(demo_rows):
-    """A CPU shares prompts by default. A GPU packs without sharing: on a CPU the same path runs if it is asked for."""
+    """A CPU shares prompts by default. A GPU packs without sharing: on a CPU the same path runs if it is
+    asked for.
+    """
     config = composed().student
     chat = load_chat(str(DEMO), config)
     encoded = chat.encode_many(demo_rows, 512)
     students = [
-        Student.of(load_model(str(DEMO), replace(config, attention=name), "cpu")) for name in ("auto", "varlen", "eager")
+        Student.of(load_model(str(DEMO), replace(config, attention=name), "cpu"))
+        for name in ("auto", "varlen", "eager")
     ]
-    assert [(student.packs, student.shares) for student in students] == [(True, True), (True, False), (False, False)]
+    assert [(student.packs, student.shares) for student in students] == [
+        (True, True),
+        (True, False),
+        (False, False),
+    ]
     shared, packed, padded = (score_all(student, encoded, 2048) for student in students)
     for one, two, three in zip(shared, packed, padded, strict=True):
         for name, column in vars(three).items():
@@ -123,18 +143,30 @@ CANNOT_SHARE = {"qwen2_moe, whose layers do not pass their window on"}
 
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_every_architecture_gives_the_numbers_of_each_trajectory_alone(family, monkeypatch):
-    """Three questions with several candidates, one of them in two turns, in passes so small that a question needs several."""
+    """Three questions with several candidates, one of them in two turns, in passes so small that a question
+    needs several.
+    """
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(ARCHITECTURES[family], attn_implementation="sdpa").eval()
     generator = torch.Generator().manual_seed(1)
     ids = iter(torch.randint(97, (1000,), generator=generator).tolist())
     prompts = [[next(ids) for _ in range(size)] for size in (9, 1, 6)]
     batch = [
-        Encoded([*prompts[question], *(next(ids) for _ in range(size))], len(prompts[question]), False, context)
-        for question, size, context in (
-            (0, 5, ()), (0, 12, ((12, 15),)), (1, 8, ()), (0, 3, ()), (2, 7, ()), (1, 1, ()), (2, 11, ()), (2, 2, ()), (0, 4, ()),
+        Encoded(
+            [*prompts[question], *(next(ids) for _ in range(size))], len(prompts[question]), False, context
         )
-    ]  # fmt: skip
+        for question, size, context in (
+            (0, 5, ()),
+            (0, 12, ((12, 15),)),
+            (1, 8, ()),
+            (0, 3, ()),
+            (2, 7, ()),
+            (1, 1, ()),
+            (2, 11, ()),
+            (2, 2, ()),
+            (0, 4, ()),
+        )
+    ]
     student = Student.of(model)
     assert (student.packs, student.shares) == (True, family not in CANNOT_SHARE)
     assert len(packs(batch, 1000, student.shares)) == 1
@@ -142,7 +174,9 @@ def test_every_architecture_gives_the_numbers_of_each_trajectory_alone(family, m
         monkeypatch.setattr(forward, "CPU_TOKENS", tokens)
         for encoded, found in zip(batch, response_statistics(student, batch), strict=True):
             hidden = last_hidden_state(model, torch.tensor(encoded.ids)[None])[0]
-            alone = token_statistics(predicting(hidden, encoded), torch.tensor(encoded.response), student.head)
+            alone = token_statistics(
+                predicting(hidden, encoded), torch.tensor(encoded.response), student.head
+            )
             for name, column in vars(found).items():
                 torch.testing.assert_close(column, getattr(alone, name), rtol=1e-5, atol=1e-5)
 
@@ -182,7 +216,9 @@ def test_packs_hold_a_common_beginning_once():
     assert packs(batch, 59, shares=True) == [[2, 0, 3], [1, 4], [5]]
     assert packs(batch, 58, shares=True) == [[2, 0], [3], [1, 4], [5]]
     assert packs(batch, 58, shares=False) == [[0, 1, 2], [3], [4], [5]]
-    assert packs(batch[:1] * 3, 17, shares=True) == [[0, 1, 2]]  # a trajectory has at least one token of its own
+    assert packs(batch[:1] * 3, 17, shares=True) == [
+        [0, 1, 2]
+    ]  # a trajectory has at least one token of its own
     assert packs([], 60, shares=True) == []
 
 
@@ -191,9 +227,15 @@ def test_a_real_student_gives_the_naive_numbers_on_real_trajectories(smollm2, sh
     config = composed("student=smollm2").student
     student, chat = Student.load(str(smollm2), config, "cpu"), load_chat(str(smollm2), config)
     model = load_model(str(smollm2), config, "cpu")  # with the weights' own layout
-    lines = [json.loads(line) for line in (shared_data / "pools" / "gsm_symbolic.jsonl").open(encoding="utf-8")]
+    lines = [
+        json.loads(line) for line in (shared_data / "pools" / "gsm_symbolic.jsonl").open(encoding="utf-8")
+    ]
     rows = [
-        {"question": line["messages"][0]["content"], "system": None, "response": line["messages"][1]["content"]}
+        {
+            "question": line["messages"][0]["content"],
+            "system": None,
+            "response": line["messages"][1]["content"],
+        }
         for line in lines
         if line["problem_id"] == 1 and line["rollout"] == 0
     ]

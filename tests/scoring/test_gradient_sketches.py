@@ -1,4 +1,6 @@
-"""Sketched gradients against whole ones from autograd; what they do not depend on; which models are refused."""
+"""Sketched gradients against whole ones from autograd; what they do not depend on; which models are
+refused.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,9 +40,16 @@ FAMILIES: dict[str, Callable[..., Any]] = {
     "llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config, "mistral": MistralConfig,
 }  # fmt: skip
 SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.2, "max_position_embeddings": 128,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "initializer_range": 0.2,
+    "max_position_embeddings": 128,
+}
 
 
 def tiny(config: Any, attention: str = "sdpa") -> PreTrainedModel:
@@ -57,8 +66,16 @@ def trajectories(count: int = 5) -> list[Encoded]:
     """One of them has two turns."""
     generator = torch.Generator().manual_seed(1)
     sizes = torch.randint(8, 24, (count,), generator=generator).tolist()
-    found = [Encoded(torch.randint(VOCABULARY, (n,), generator=generator).tolist(), 2 + n // 4, False) for n in sizes]
-    found[1] = Encoded(found[1].ids, found[1].prompt_length, False, ((found[1].prompt_length + 1, found[1].prompt_length + 3),))
+    found = [
+        Encoded(torch.randint(VOCABULARY, (n,), generator=generator).tolist(), 2 + n // 4, False)
+        for n in sizes
+    ]
+    found[1] = Encoded(
+        found[1].ids,
+        found[1].prompt_length,
+        False,
+        ((found[1].prompt_length + 1, found[1].prompt_length + 3),),
+    )
     return found
 
 
@@ -94,13 +111,18 @@ def naive_exact(model: PreTrainedModel, encoded: Encoded) -> Tensor:
 
 
 def naive_gram(model: PreTrainedModel, encoded: Encoded) -> Tensor:
-    """1/n Σ e_t ⊗ a_t, with e_t by autograd from each token's loss to the input of the last norm, one token at a time."""
+    """1/n Σ e_t ⊗ a_t, with e_t by autograd from each token's loss to the input of the last norm, one token
+    at a time.
+    """
     seen: list[Tensor] = []
     hooks = [
-        part.register_forward_hook(lambda _m, entering, _o: seen.append(entering[0][0].detach())) for part in writers(model)
+        part.register_forward_hook(lambda _m, entering, _o: seen.append(entering[0][0].detach()))
+        for part in writers(model)
     ]
     last: list[Tensor] = []
-    hooks.append(model.model.norm.register_forward_pre_hook(lambda _m, entering: last.append(entering[0][0].detach())))
+    hooks.append(
+        model.model.norm.register_forward_pre_hook(lambda _m, entering: last.append(entering[0][0].detach()))
+    )
     with torch.no_grad():
         model(input_ids=torch.tensor([encoded.ids]))
     for hook in hooks:
@@ -144,7 +166,9 @@ def folded(matrix: Tensor, name: str, kept: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("sketcher", "naive"), NAIVE)
-def test_a_sketch_is_its_linear_map_of_the_whole_gradient(sketcher: type[Sketcher], naive: Callable[..., Tensor]) -> None:
+def test_a_sketch_is_its_linear_map_of_the_whole_gradient(
+    sketcher: type[Sketcher], naive: Callable[..., Tensor]
+) -> None:
     made, (one, *_) = student(), trajectories()
     small = sketcher(made, Sizes(5, 7), Sizes(11, 6), seed=3)
     expected, (found,) = naive(made.model, one), small([one])
@@ -203,7 +227,9 @@ def test_recomputed_activations_change_nothing() -> None:
     again.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     again.model.disable_input_require_grads()
     again.model.train()
-    torch.testing.assert_close(whole(BackwardSketcher(again, Sizes(8, 8))(encoded)), expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        whole(BackwardSketcher(again, Sizes(8, 8))(encoded)), expected, rtol=1e-5, atol=1e-7
+    )
 
 
 def test_products_of_sketches_are_right_on_average_and_their_signs_are_the_same_everywhere() -> None:
@@ -222,7 +248,12 @@ def test_products_of_sketches_are_right_on_average_and_their_signs_are_the_same_
 
 @pytest.mark.parametrize(
     ("vocabulary", "rule"),
-    [(700, LogitRule()), (700, LogitRule(0.25)), (2500, LogitRule(1.0, 5.0)), (COMPILE_FROM + 100, LogitRule())],
+    [
+        (700, LogitRule()),
+        (700, LogitRule(0.25)),
+        (2500, LogitRule(1.0, 5.0)),
+        (COMPILE_FROM + 100, LogitRule()),
+    ],
 )
 def test_residuals_are_gradients_at_the_head(rule: LogitRule, vocabulary: int) -> None:
     """One vocabulary is so large that the reduction is compiled."""
@@ -254,5 +285,7 @@ def test_residuals_are_gradients_at_the_head(rule: LogitRule, vocabulary: int) -
     ],
 )  # fmt: skip
 def test_a_model_of_another_kind_gets_a_sentence_and_not_a_wrong_number(config: Any, why: str) -> None:
-    with pytest.raises(LarkError, match=rf"method=lark_gram cannot score \w+: .*{why}.*Choose another method"):
+    with pytest.raises(
+        LarkError, match=rf"method=lark_gram cannot score \w+: .*{why}.*Choose another method"
+    ):
         ForwardSketcher(Student.of(tiny(config, "eager")), Sizes(8, 8))

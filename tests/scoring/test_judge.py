@@ -43,14 +43,26 @@ def test_the_judge_prompt_is_the_papers_word_for_word() -> None:
 @pytest.mark.parametrize(
     ("answer", "score"),
     [
-        ('{"dimensional_evaluation": {"Logical Rigor": {"score": 0.2}}, "overall_score": 0.7, "overall_reason": "x"}', 0.7),
+        (
+            (
+                '{"dimensional_evaluation": {"Logical Rigor": {"score": 0.2}}, "overall_score": 0.7,'
+                ' "overall_reason": "x"}'
+            ),
+            0.7,
+        ),
         ('Here it is:\n```json\n{"overall_score": 1}\n```', 1.0),
         ('{"a": {"b": 1}} {"overall_score": 0}', 0.0),
         ('{"overall_score": 1.2}', None),
         ('{"overall_score": -0.1}', None),
         ('{"overall_score": "0.5"}', 0.5),
         ('{"overall_score": "high"}', None),
-        (r'{"a": {"justification": "$\frac{1}{2}$ is \(right\)"}, "overall_score": 0.4, "overall_reason": "\x"}', 0.4),
+        (
+            (
+                r'{"a": {"justification": "$\frac{1}{2}$ is \(right\)"}, "overall_score": 0.4,'
+                r' "overall_reason": "\x"}'
+            ),
+            0.4,
+        ),
         ('{"a": {"justification": "two\nlines\tand a tab"}, "overall_score": 0.6}', 0.6),
         ('{"a": {"score": 0.1,}, "overall_score": 0.9,}', 0.9),
         ("{'a': {'score': 0.1}, 'overall_score': 0.3, 'overall_reason': 'it\\'s fine'}", 0.3),
@@ -130,7 +142,9 @@ def test_braces_in_a_question_stay_as_they_are() -> None:
 def test_thinking_is_turned_off_where_a_template_knows_it(asker: Asker) -> None:
     own = asker.tokenizer.chat_template
     try:
-        asker.tokenizer.chat_template = "{% if enable_thinking is defined and enable_thinking is false %}quiet{% endif %}"
+        asker.tokenizer.chat_template = (
+            "{% if enable_thinking is defined and enable_thinking is false %}quiet{% endif %}"
+        )
         assert asker.tokenizer.decode(asker.prompt("q", "r")[0]) == "quiet"
     finally:
         asker.tokenizer.chat_template = own
@@ -224,9 +238,12 @@ def test_a_damaged_line_of_the_verdict_cache_is_asked_again(
     lines = path.read_bytes().splitlines(keepends=True)
     row = json.loads(lines[5])
     changed = {
-        "score": {**row, "cut": True}, "answer": {**row, "answer": '{"overall_score": 0.9}'}, "key": {**row, "key": "0" * 32},
-        "list": [row], "unchecked": {key: value for key, value in row.items() if key != CHECK},
-    }  # fmt: skip
+        "score": {**row, "cut": True},
+        "answer": {**row, "answer": '{"overall_score": 0.9}'},
+        "key": {**row, "key": "0" * 32},
+        "list": [row],
+        "unchecked": {key: value for key, value in row.items() if key != CHECK},
+    }
     raw = {"broken": lines[5][:30] + b"\n", "blank": b"\n", "binary": b"\xff\x00\n", "removed": b""}
     if harm == "foreign":
         (tmp_path / "other").touch()

@@ -22,7 +22,12 @@ from lark.work.operation import Step
 from tests.conftest import ALONE, composed
 from tests.planner.steps import steps_of
 
-LARGE = ["method=llm_judge", "method.judge.path=Qwen/Qwen3-32B", "method.judge.style=paper", "method.judge.max_length=40960"]
+LARGE = [
+    "method=llm_judge",
+    "method.judge.path=Qwen/Qwen3-32B",
+    "method.judge.style=paper",
+    "method.judge.max_length=40960",
+]
 """A judge that does not fit on a laptop, with the demo's student."""
 
 
@@ -49,7 +54,9 @@ def broken_config(folder: Path) -> None:
         (broken_config, "its config.json cannot be read"),
     ],
 )
-def test_a_folder_that_cannot_judge_is_reported_as_the_judges(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_judge_is_reported_as_the_judges(
+    make: Callable[[Path], None], said: str, tmp_path: Path
+) -> None:
     make(tmp_path / "judge")
     with pytest.raises(LarkError) as error:
         checked(tmp_path, "method=llm_judge", f"method.judge.path={tmp_path / 'judge'}")
@@ -91,7 +98,9 @@ def test_a_missing_reader_of_gguf_names_the_model_that_needs_it(
 def judged(device: str, *typed: str) -> Estimate:
     config = composed("method=llm_judge", *typed)
     hardware = Throughput(Machine(device, 2, 1, 1), 1.0, 24.0, 1.0)
-    (found,) = (e for e in estimate(config, steps_of(config), shortest(), hardware) if e.step.operation is JUDGE)
+    (found,) = (
+        e for e in estimate(config, steps_of(config), shortest(), hardware) if e.step.operation is JUDGE
+    )
     return found
 
 
@@ -114,7 +123,10 @@ def conversions(folder: Path, *typed: str) -> list[Step]:
 
 
 def test_a_packaged_model_that_is_student_and_judge_is_converted_once(tmp_path: Path) -> None:
-    student, judge = ["student=smollm2", "pool.questions=2"], ["method=llm_judge", "method.judge.path=smollm2"]
+    student, judge = (
+        ["student=smollm2", "pool.questions=2"],
+        ["method=llm_judge", "method.judge.path=smollm2"],
+    )
     (both,) = conversions(tmp_path, *student, *judge)
     assert both.artifacts == conversions(tmp_path, *student)[0].artifacts
     assert both.artifacts == conversions(tmp_path, *judge)[0].artifacts, "also with another student"

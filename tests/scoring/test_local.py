@@ -53,7 +53,9 @@ def test_the_score_is_the_mean_over_steps_of_their_mean():
 
 
 def step_by_step(model: torch.nn.Module, encoded: Encoded, steps: list[int], m: int) -> list[float]:
-    """Surprisals from the definition: for each step, a separate sequence of the prompt, the m steps before it and the step."""
+    """Surprisals from the definition: for each step, a separate sequence of the prompt, the m steps before
+    it and the step.
+    """
     prompt, response = list(encoded.ids[: encoded.prompt_length]), encoded.ids[encoded.prompt_length :]
     found = []
     for j in range(steps[-1] + 1):
@@ -97,7 +99,9 @@ def test_surprisals_equal_one_forward_pass_for_each_step(family, shared, monkeyp
     model = tiny(config_class, **settings)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))  # so that logits differ and attention is not uniform
+            parameter.add_(
+                0.2 * torch.randn_like(parameter)
+            )  # so that logits differ and attention is not uniform
     if not shared:
         monkeypatch.setattr(local, "can_continue", lambda student: False)
     sizes = [[3, 1, 4, 1, 5, 9, 2, 6], [1], [2, 7, 1, 8, 2, 8], [1, 1, 1]]
@@ -108,7 +112,9 @@ def test_surprisals_equal_one_forward_pass_for_each_step(family, shared, monkeyp
         shares: list[float] = []
         found = scorer.surprisals(group, steps, shares.append)
         for encoded, numbers, surprisal in zip(group, steps, found, strict=True):
-            np.testing.assert_allclose(surprisal, step_by_step(model, encoded, numbers, m), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(
+                surprisal, step_by_step(model, encoded, numbers, m), rtol=1e-5, atol=1e-5
+            )
         assert sum(shares) == pytest.approx(1)
 
 
@@ -146,12 +152,17 @@ def test_the_demo_student_agrees_with_the_definition_from_text_to_score(demo):
     for e, numbers, surprisal in zip(encoded, steps, found, strict=True):
         expected = step_by_step(student.model, e, numbers, 1)
         np.testing.assert_allclose(surprisal, expected, rtol=1e-4, atol=1e-5)
-        by_step = [[-s for s, n in zip(expected, numbers, strict=True) if n == j] for j in range(numbers[-1] + 1)]
+        by_step = [
+            [-s for s, n in zip(expected, numbers, strict=True) if n == j] for j in range(numbers[-1] + 1)
+        ]
         naive = sum(sum(step) / len(step) for step in by_step) / len(by_step)
         assert local_naturalness(surprisal, numbers) == pytest.approx(naive, rel=1e-5)
 
 
-TEXT = "First, add 3.5 and 2. So we get\n\n$$x = 5.5.$$ Then 7! is 5040.\n  - Done? Yes. The answer is \\boxed{5.5}."
+TEXT = (
+    "First, add 3.5 and 2. So we get\n\n$$x = 5.5.$$ Then 7! is 5040.\n  - Done? Yes. The answer is"
+    " \\boxed{5.5}."
+)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5", "llama3_1"])

@@ -19,7 +19,19 @@ from lark.scoring.methods import METHODS, SOURCES, find_method, z_score
 from lark.scoring.text import INDICATORS, indicators
 from lark.selection.rules import select
 
-WORDS = ["we", "Check", "verify,", "perhaps", "MIGHT", "therefore", "Since", "checking", "mighty", "x=1", "so."]
+WORDS = [
+    "we",
+    "Check",
+    "verify,",
+    "perhaps",
+    "MIGHT",
+    "therefore",
+    "Since",
+    "checking",
+    "mighty",
+    "x=1",
+    "so.",
+]
 
 
 def trajectories(questions: int = 4, candidates: int = 5, seed: int = 0) -> pd.DataFrame:
@@ -49,7 +61,10 @@ def trajectories(questions: int = 4, candidates: int = 5, seed: int = 0) -> pd.D
 
 def described(texts: list[str]) -> dict[str, list]:
     """The texts, for the naive computation, and their indicators, as the method sees them."""
-    return {"text": texts, **dict(zip(INDICATORS, map(list, zip(*map(indicators, texts), strict=True)), strict=True))}
+    return {
+        "text": texts,
+        **dict(zip(INDICATORS, map(list, zip(*map(indicators, texts), strict=True)), strict=True)),
+    }
 
 
 def naive_z(values: list[float]) -> list[float]:
@@ -114,7 +129,9 @@ DIRECT = {
     "brier": lambda rows: list(rows.brier),
     "rho": lambda rows: [brier / nll for brier, nll in zip(rows.brier, rows.nll, strict=True)],
 }
-"""Scores of one question's candidates, for every method but random and those of gradients, which have tests of their own."""
+"""Scores of one question's candidates, for every method but random and those of gradients, which have tests
+of their own.
+"""
 
 
 @pytest.mark.parametrize("name", sorted(DIRECT))
@@ -137,7 +154,9 @@ def test_scores_do_not_depend_on_the_order_of_rows_or_their_index(name, seed):
 def test_scores_of_a_question_do_not_depend_on_the_other_questions(name):
     pool = trajectories()
     alone = pool[pool.question_id == "q2"]
-    np.testing.assert_array_equal(METHODS[name].score(alone), METHODS[name].score(pool)[pool.question_id == "q2"])
+    np.testing.assert_array_equal(
+        METHODS[name].score(alone), METHODS[name].score(pool)[pool.question_id == "q2"]
+    )
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -171,7 +190,9 @@ def test_a_method_reads_only_the_columns_it_needs(name):
     method = METHODS[name]
     columns = {"n_tokens", *(column for source in method.needs for column in SOURCES[source].columns)}
     pool = trajectories()
-    np.testing.assert_array_equal(method.score(pool[["question_id", "candidate_id", *sorted(columns)]]), method.score(pool))
+    np.testing.assert_array_equal(
+        method.score(pool[["question_id", "candidate_id", *sorted(columns)]]), method.score(pool)
+    )
     for column in sorted(columns):
         with pytest.raises(LarkError, match=f"method={name} needs .*{column}"):
             method.score(pool.drop(columns=column))
@@ -183,7 +204,11 @@ def test_an_empty_pool_has_no_scores(name):
 
 
 def test_methods_that_prefer_low_scores():
-    assert {name for name in DIRECT if not METHODS[name].higher_is_better} == {"rsr", "shortest", "medium_loss"}
+    assert {name for name in DIRECT if not METHODS[name].higher_is_better} == {
+        "rsr",
+        "shortest",
+        "medium_loss",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -193,7 +218,9 @@ def test_reversed_it_selects_what_it_puts_last(name):
     score = forward.score(pool)
     np.testing.assert_array_equal(backward.score(pool), score)
     both = [
-        select(score, pool.question_id, pool.candidate_id, 5, "uniform", higher_is_better=method.higher_is_better)
+        select(
+            score, pool.question_id, pool.candidate_id, 5, "uniform", higher_is_better=method.higher_is_better
+        )
         for method in (forward, backward)
     ]
     first, last = ([score[row] for row in chosen.row] for chosen in both)
@@ -232,7 +259,9 @@ def test_random_draws_every_candidate_equally_often_and_differs_by_seed():
 
 def test_random_is_the_same_in_every_version():
     pool = pd.DataFrame({"question_id": ["q", "q"], "candidate_id": ["a", "b"], "n_tokens": [1, 1]})
-    np.testing.assert_array_equal(METHODS["random"].score(pool, {"seed": 42}), [0.21012578108650581, 0.39335183365442916])
+    np.testing.assert_array_equal(
+        METHODS["random"].score(pool, {"seed": 42}), [0.21012578108650581, 0.39335183365442916]
+    )
 
 
 def test_equal_indicators_add_nothing_even_where_rounding_would():

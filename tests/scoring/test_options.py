@@ -69,8 +69,17 @@ def test_an_option_has_the_type_of_its_annotation(given_: dict[str, Any], taken:
         ({"words": "a"}, "method.options.words=a: method=mine takes a value of type list[str]."),
         ({"words": ["a", 1]}, "method.options.words=['a', 1]: method=mine takes a value of type list[str]."),
         ({"floor": "low"}, "method.options.floor=low: method=mine takes a value of type float | None."),
-        ({"mode": "max"}, "method.options.mode=max: method=mine takes a value of type Literal['mean', 'sum']."),
-        ({"powr": 2}, "method.options.powr=2: method=mine has no such option; it takes power, words, floor, mode, later."),
+        (
+            {"mode": "max"},
+            "method.options.mode=max: method=mine takes a value of type Literal['mean', 'sum'].",
+        ),
+        (
+            {"powr": 2},
+            (
+                "method.options.powr=2: method=mine has no such option; it takes power, words, floor, mode,"
+                " later."
+            ),
+        ),
     ],
 )
 def test_an_option_of_another_type_or_name_is_one_sentence(options: dict[str, Any], said: str) -> None:
@@ -81,7 +90,9 @@ def test_an_option_of_another_type_or_name_is_one_sentence(options: dict[str, An
 
 def test_an_option_without_default_must_be_given() -> None:
     assert method(needy).check({"power": 2}) == {"power": 2.0}
-    with pytest.raises(LarkError, match=r"method\.options\.power has no value, and method=mine needs it: add"):
+    with pytest.raises(
+        LarkError, match=r"method\.options\.power has no value, and method=mine needs it: add"
+    ):
         method(needy).check({})
 
 
@@ -96,18 +107,36 @@ def test_the_same_number_is_the_same_selection(tmp_path: Path, monkeypatch: pyte
     found = []
     for power in (2, 2.0, 3):
         chosen = replace(config, method=replace(config.method, name="mine", options={"power": power}))
-        found += [s.artifacts[0].fingerprint for s in make_plan(chosen, Checksums(tmp_path)) if s.stage == "select"]
+        found += [
+            s.artifacts[0].fingerprint for s in make_plan(chosen, Checksums(tmp_path)) if s.stage == "select"
+        ]
     assert found[0] == found[1] != found[2]
 
 
 SIMPLE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
 VALUES = st.recursive(
-    SIMPLE, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    SIMPLE,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
 )
 KINDS = [
-    int, float, str, bool, None, Any, list, list[float], list[list[int]], tuple[int, str], tuple[float, ...], Sequence[str],
-    dict[str, float], Literal[1, "a", True], Optional[float], int | float | None, list[str] | str,  # noqa: UP045
-]  # fmt: skip
+    int,
+    float,
+    str,
+    bool,
+    None,
+    Any,
+    list,
+    list[float],
+    list[list[int]],
+    tuple[int, str],
+    tuple[float, ...],
+    Sequence[str],
+    dict[str, float],
+    Literal[1, "a", True],
+    Optional[float],  # noqa: UP045
+    int | float | None,
+    list[str] | str,
+]
 
 
 @given(VALUES, st.sampled_from(KINDS))

@@ -1,4 +1,6 @@
-r"""Sentence-level steps: a table of cases, and what holds for any text. In the table, `|` marks the end of a step."""
+r"""Sentence-level steps: a table of cases, and what holds for any text. In the table, `|` marks the end of
+a step.
+"""
 
 import json
 from itertools import pairwise
@@ -116,7 +118,27 @@ def test_text_without_content_is_at_most_one_step(split):
 
 FORMULAS = ["$", "$$", "\\(", "\\)", "\\[", "\\]", "\\begin{a}", "\\end{a}", "\\\\", "\\$"]
 SPACES = [" ", "  ", "\t", "\n", "\r\n", "\u2028", "\x0b"]
-MARKS = [".", "...", "…", "!", "?", "。", ")", '"', "*", "-", "e.g.", "Dr.", "1.", "Step 1.", "5", "x", "The", "é", "∑"]
+MARKS = [
+    ".",
+    "...",
+    "…",
+    "!",
+    "?",
+    "。",
+    ")",
+    '"',
+    "*",
+    "-",
+    "e.g.",
+    "Dr.",
+    "1.",
+    "Step 1.",
+    "5",
+    "x",
+    "The",
+    "é",
+    "∑",
+]
 PIECES = st.sampled_from(FORMULAS + SPACES + MARKS)
 TEXTS = st.one_of(st.text(), st.lists(PIECES, max_size=40).map("".join))
 
@@ -135,17 +157,26 @@ def test_steps_partition_any_text(text):
 @given(TEXTS, TEXTS)
 def test_a_paragraph_is_split_the_same_whatever_precedes_it(before, text):
     """Nothing unbalanced swallows the document: only `\\[` and environments extend across a blank line."""
-    before, text = (part.replace("\\[", "").replace("\\begin", "").replace("\\", "") for part in (before, text))
+    before, text = (
+        part.replace("\\[", "").replace("\\begin", "").replace("\\", "") for part in (before, text)
+    )
     text = "Then " + text.strip()
     alone = split_steps(text)
     assert split_steps(f"{before}x\n\n{text}")[-len(alone) :] == alone
 
 
-@given(st.lists(st.sampled_from(["a. B", "c\nd", "e.\n\nF", "g! H", "i? J"]), min_size=1, max_size=4).map(" ".join))
+@given(
+    st.lists(st.sampled_from(["a. B", "c\nd", "e.\n\nF", "g! H", "i? J"]), min_size=1, max_size=4).map(
+        " ".join
+    )
+)
 def test_nothing_is_split_inside_displays_and_environments(inside):
     for opening, closing in (("\\[", "\\]"), ("\\begin{align*}", "\\end{align*}")):
         formula = f"{opening} {inside} {closing}"
-        assert split_steps(f"So {formula} holds. Then {formula}") == [f"So {formula} holds.", f" Then {formula}"]
+        assert split_steps(f"So {formula} holds. Then {formula}") == [
+            f"So {formula} holds.",
+            f" Then {formula}",
+        ]
 
 
 STEPS = st.lists(st.text(alphabet="abc. ", min_size=1, max_size=8), min_size=1, max_size=6)
@@ -165,7 +196,9 @@ def test_tokens_belong_to_the_step_of_their_first_character(steps, data):
 @given(STEPS, st.data())
 def test_step_numbers_rise_without_gaps_whatever_the_offsets(steps, data):
     length = sum(map(len, steps))
-    spans = st.tuples(st.integers(0, length + 3), st.integers(0, length + 3)).map(lambda span: (min(span), max(span)))
+    spans = st.tuples(st.integers(0, length + 3), st.integers(0, length + 3)).map(
+        lambda span: (min(span), max(span))
+    )
     numbers = token_steps(data.draw(st.lists(spans)), steps)
     assert numbers == sorted(numbers)
     assert set(numbers) == set(range(len(set(numbers))))

@@ -83,13 +83,22 @@ def test_some_questions_are_in_some_of_the_same_shards(tmp_path):
     assert whole.first_questions(None) == whole.first_questions(99) == {f"q{n}" for n in range(8)}
     some = whole.only(frozenset({"q1", "q6"}))
     assert [rows for rows in whole.rows if {*range(5, 10), *range(30, 35)} & {*rows}] == some.rows
-    assert [rows.start + row for rows in some.rows for row in some.with_work(rows)] == [*range(5, 10), *range(30, 35)]
-    assert sum(map(some.tokens_in, some.rows)) == some.tokens.sum() == sum(10 + n for n in (*range(6, 11), *range(31, 36)))
+    assert [rows.start + row for rows in some.rows for row in some.with_work(rows)] == [
+        *range(5, 10),
+        *range(30, 35),
+    ]
+    assert (
+        sum(map(some.tokens_in, some.rows))
+        == some.tokens.sum()
+        == sum(10 + n for n in (*range(6, 11), *range(31, 36)))
+    )
     assert whole.only(whole.first_questions(None)).rows == whole.rows
 
 
 @settings(deadline=None, max_examples=30)
-@given(rows=st.integers(1, 40), group=st.integers(1, 11), ends=st.tuples(st.integers(0, 40), st.integers(0, 40)))
+@given(
+    rows=st.integers(1, 40), group=st.integers(1, 11), ends=st.tuples(st.integers(0, 40), st.integers(0, 40))
+)
 def test_any_run_of_rows_is_read_whatever_the_row_groups(rows, group, ends, tmp_path_factory):
     path = tmp_path_factory.mktemp("rows") / "pool.parquet"
     pq.write_table(pa.table({"a": list(range(rows)), "b": ["x"] * rows}), path, row_group_size=group)
@@ -214,7 +223,9 @@ def test_statistics_of_the_wrong_tokens_are_computed_again(harm, tmp_path):
 
 
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), output=st.sampled_from(["local", "tokens"]))
+@given(
+    at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), output=st.sampled_from(["local", "tokens"])
+)
 def test_any_changed_bit_of_a_shard_is_noticed(at, bit, output, tmp_path):
     """Also in the footer: names and types of columns, metadata, places of pages."""
     write_lengths(tmp_path)
@@ -231,7 +242,9 @@ def test_any_changed_bit_of_a_shard_is_noticed(at, bit, output, tmp_path):
     content[int(at * len(content))] ^= 1 << bit
     path.write_bytes(content)
     if whole.missing(output, tmp_path, [first]) == set():
-        assert pq.read_table(path).equals(before, check_metadata=True), "a changed digest changes nothing else"
+        assert pq.read_table(path).equals(before, check_metadata=True), (
+            "a changed digest changes nothing else"
+        )
 
 
 def test_statistics_of_another_student_are_computed_again(tmp_path):
@@ -241,7 +254,9 @@ def test_statistics_of_another_student_are_computed_again(tmp_path):
     file = shards.name("tokens", first)
     for folder in (mine := tmp_path / "scores" / "demo-111", other := tmp_path / "scores" / "demo-222"):
         folder.mkdir(parents=True)
-        write_shard(folder / file, [some_tokens(**row) for row in whole.expected.slice(0, len(first)).to_pylist()])
+        write_shard(
+            folder / file, [some_tokens(**row) for row in whole.expected.slice(0, len(first)).to_pylist()]
+        )
     assert whole.missing("tokens", mine, [first]) == set()
     shutil.copy(other / file, mine / file)
     assert whole.missing("tokens", mine, [first]) == {first}
@@ -267,6 +282,8 @@ def test_a_shard_with_a_damaged_column_name_is_not_merged(tmp_path):
     whole = Shards.of(tmp_path, 80)
     write_shards(tmp_path, whole, value=1.0)
     victim = tmp_path / shards.name("local", whole.rows[1])
-    pd.read_parquet(victim).rename(columns={"local_naturalness": "local_naturalnesr"}).to_parquet(victim, index=False)
+    pd.read_parquet(victim).rename(columns={"local_naturalness": "local_naturalnesr"}).to_parquet(
+        victim, index=False
+    )
     with pytest.raises(LarkError, match=f"{victim.name} or .* is damaged: their columns differ"):
         shards.finish("local", tmp_path, whole.rows)

@@ -17,7 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lark.errors import LarkError
 from lark.models.head import Head, LogitRule
-from lark.scoring.statistics import Backend, Tiling, TokenStatistics, absorb_tile, tiled_statistics, token_statistics
+from lark.scoring.statistics import (
+    Backend,
+    Tiling,
+    TokenStatistics,
+    absorb_tile,
+    tiled_statistics,
+    token_statistics,
+)
 
 SMALL = Tiling(rows=3, columns=5, absorb=absorb_tile)
 PADDED = Tiling(rows=4, columns=7, absorb=absorb_tile, fixed=True)
@@ -25,16 +32,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def as_head(logits: Tensor) -> tuple[Tensor, Head]:
-    """Hidden states and a head that give exactly these logits; columns that are -inf throughout become the head's
-    bias."""
+    """Hidden states and a head that give exactly these logits; columns that are -inf throughout become the
+    head's bias.
+    """
     masked = (logits == -torch.inf).all(0)
     bias = torch.where(masked, -torch.inf, 0.0)
     return logits.masked_fill(masked, 0.0), Head(torch.eye(logits.shape[1]), bias)
 
 
 def reference(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """The definitions, written down in float64 on all logits at once. Sums over the wrong tokens leave the gold one
-    out."""
+    """The definitions, written down in float64 on all logits at once. Sums over the wrong tokens leave the
+    gold one out.
+    """
     z, y = logits.double(), targets[:, None]
     log_p = z - torch.logsumexp(z, 1, keepdim=True)
     gold, wrong_log_p = log_p.gather(1, y)[:, 0], log_p.scatter(1, y, -torch.inf)
@@ -53,7 +62,9 @@ def reference(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
     }
 
 
-def assert_exact(statistics: TokenStatistics, logits: Tensor, targets: Tensor, tolerance: float = 1e-5) -> None:
+def assert_exact(
+    statistics: TokenStatistics, logits: Tensor, targets: Tensor, tolerance: float = 1e-5
+) -> None:
     for name, expected in reference(logits, targets).items():
         actual = getattr(statistics, name)
         if name in ("rank", "ties"):
@@ -62,7 +73,9 @@ def assert_exact(statistics: TokenStatistics, logits: Tensor, targets: Tensor, t
         else:
             assert actual.dtype == torch.float32
             # Below 1e-37 fp32 has no full precision left: such a probability squared is zero.
-            torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=1e-37, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(
+                actual.double(), expected, rtol=tolerance, atol=1e-37, msg=lambda m, n=name: f"{n}: {m}"
+            )
 
 
 @settings(deadline=None, max_examples=200)
@@ -75,7 +88,9 @@ def assert_exact(statistics: TokenStatistics, logits: Tensor, targets: Tensor, t
     seed=st.integers(0, 2**31),
     tiling=st.sampled_from([SMALL, PADDED]),
 )
-def test_statistics_are_exact(T: int, V: int, scale: float, offset: float, coarse: bool, seed: int, tiling: Tiling) -> None:
+def test_statistics_are_exact(
+    T: int, V: int, scale: float, offset: float, coarse: bool, seed: int, tiling: Tiling
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(T, V, generator=generator) * scale + offset
     logits = logits.round() if coarse else logits  # whole numbers tie often
@@ -85,7 +100,9 @@ def test_statistics_are_exact(T: int, V: int, scale: float, offset: float, coars
 
 
 @settings(deadline=None, max_examples=100)
-@given(data=st.data(), V=st.integers(2, 23), seed=st.integers(0, 2**31), tiling=st.sampled_from([SMALL, PADDED]))
+@given(
+    data=st.data(), V=st.integers(2, 23), seed=st.integers(0, 2**31), tiling=st.sampled_from([SMALL, PADDED])
+)
 def test_masked_words_have_probability_zero(data: st.DataObject, V: int, seed: int, tiling: Tiling) -> None:
     logits = torch.randn(4, V, generator=torch.Generator().manual_seed(seed))
     masked = data.draw(st.lists(st.integers(0, V - 1), min_size=1, max_size=V - 1, unique=True))
@@ -100,8 +117,9 @@ def test_masked_words_have_probability_zero(data: st.DataObject, V: int, seed: i
 @pytest.mark.parametrize("backend", ["eager", "torch"])
 @pytest.mark.parametrize("log_odds", [-100.0, -69.1, -40.0, -16.1, -1e-3, 0.0, 1e-3, 16.1, 69.1, 100.0, 9e3])
 def test_no_precision_is_lost_at_either_end(backend: Backend, log_odds: float) -> None:
-    """The gold token's logit is `log_odds` below what all wrong ones have together: -16.1 is a gold probability of 1 -
-    1e-7."""
+    """The gold token's logit is `log_odds` below what all wrong ones have together: -16.1 is a gold
+    probability of 1 - 1e-7.
+    """
     V = 5003
     logits = torch.zeros(2, V)
     targets = torch.tensor([0, V - 1])
@@ -113,7 +131,9 @@ def test_no_precision_is_lost_at_either_end(backend: Backend, log_odds: float) -
 @settings(deadline=None, max_examples=60)
 @given(
     log_odds=st.lists(
-        st.sampled_from([-69.1, -16.1, -1.0, 0.0, 2.3, 16.1, 69.1]) | st.floats(-80, 80), min_size=1, max_size=24
+        st.sampled_from([-69.1, -16.1, -1.0, 0.0, 2.3, 16.1, 69.1]) | st.floats(-80, 80),
+        min_size=1,
+        max_size=24,
     ),
     cuts=st.lists(st.integers(0, 24), max_size=5),
     V=st.integers(2, 300),
@@ -122,7 +142,9 @@ def test_no_precision_is_lost_at_either_end(backend: Backend, log_odds: float) -
 def test_certain_and_hopeless_tokens_are_exact_in_any_company(
     log_odds: list[float], cuts: list[int], V: int, seed: int
 ) -> None:
-    """16.1 is a gold probability of 1e-7 and -16.1 of 1 - 1e-7, 69.1 of 1e-30, side by side in batches of any make-up."""
+    """16.1 is a gold probability of 1e-7 and -16.1 of 1 - 1e-7, 69.1 of 1e-30, side by side in batches of
+    any make-up.
+    """
     T, generator = len(log_odds), torch.Generator().manual_seed(seed)
     logits, targets = torch.randn(T, V, generator=generator), torch.randint(0, V, (T,), generator=generator)
     wrong = logits.double().scatter(1, targets[:, None], -torch.inf).logsumexp(1)
@@ -131,7 +153,9 @@ def test_certain_and_hopeless_tokens_are_exact_in_any_company(
     bounds = sorted({0, T, *(cut for cut in cuts if cut < T)})
     for begin, end in pairwise(bounds):
         part = slice(begin, end)
-        assert_exact(token_statistics(hidden[part], targets[part], head, "eager"), logits[part], targets[part])
+        assert_exact(
+            token_statistics(hidden[part], targets[part], head, "eager"), logits[part], targets[part]
+        )
         assert_exact(tiled_statistics(hidden[part], targets[part], head, SMALL), logits[part], targets[part])
 
 
@@ -141,7 +165,9 @@ def test_a_large_vocabulary_sums_without_drift(backend: Backend) -> None:
     V = 151_936
     bias = torch.full((V,), -0.1)
     bias[7] = 0.0
-    statistics = token_statistics(torch.zeros(3, 1), torch.tensor([0, 7, V - 1]), Head(torch.zeros(V, 1), bias), backend)
+    statistics = token_statistics(
+        torch.zeros(3, 1), torch.tensor([0, 7, V - 1]), Head(torch.zeros(V, 1), bias), backend
+    )
     assert_exact(statistics, bias.expand(3, V), torch.tensor([0, 7, V - 1]), tolerance=5e-6)
 
 
@@ -155,21 +181,26 @@ def test_all_equal_logits_are_all_ties() -> None:
 
 
 def test_a_vocabulary_of_one_word_is_certain() -> None:
-    statistics = token_statistics(torch.randn(3, 4), torch.zeros(3, dtype=torch.long), Head(torch.randn(1, 4)))
+    statistics = token_statistics(
+        torch.randn(3, 4), torch.zeros(3, dtype=torch.long), Head(torch.randn(1, 4))
+    )
     assert statistics.surprisal.tolist() == statistics.residual.tolist() == [0, 0, 0]
     assert statistics.p_gold.tolist() == statistics.sum_p2.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("backend", ["eager", "torch"])
 def test_no_tokens_give_no_statistics(backend: Backend) -> None:
-    statistics = token_statistics(torch.empty(0, 4), torch.empty(0, dtype=torch.long), Head(torch.randn(7, 4)), backend)
+    statistics = token_statistics(
+        torch.empty(0, 4), torch.empty(0, dtype=torch.long), Head(torch.randn(7, 4)), backend
+    )
     assert {len(column) for column in vars(statistics).values()} == {0}
 
 
 @pytest.mark.parametrize("T", [1, 300])
 def test_equal_rows_of_the_head_tie(T: int) -> None:
-    """Every word is in the head twice, in different tiles. A gold logit that rounds differently from its tile loses
-    ties."""
+    """Every word is in the head twice, in different tiles. A gold logit that rounds differently from its
+    tile loses ties.
+    """
     torch.manual_seed(0)
     half, d = 5000, 67
     weight = torch.randn(half, d).repeat(2, 1)
@@ -182,7 +213,9 @@ def test_equal_rows_of_the_head_tie(T: int) -> None:
 
 
 class _OffHead(Head):
-    """A head whose gold rows are wrong, as if a matrix product rounded very differently from shape to shape."""
+    """A head whose gold rows are wrong, as if a matrix product rounded very differently from shape to
+    shape.
+    """
 
     def rows(self, tokens: slice | Tensor) -> Head:
         part = super().rows(tokens)
@@ -279,13 +312,22 @@ def test_without_a_compiler_scoring_continues_and_warns_once(tmp_path: Path) -> 
         "for _ in range(2): a, b = token_statistics(h, y, head), token_statistics(h, y, head, 'eager')\n"
         "torch.testing.assert_close(a.residual, b.residual)"
     )
-    env = {**os.environ, "PATH": str(tmp_path), "CXX": str(tmp_path / "none"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    env = {
+        **os.environ,
+        "PATH": str(tmp_path),
+        "CXX": str(tmp_path / "none"),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     assert run.stderr.count("LOG Scoring runs uncompiled") == 1, run.stderr
 
 
-@pytest.mark.parametrize("failure", [RuntimeError("Failed to find C compiler. Please specify via CC\nmore"), ImportError("no")])
+@pytest.mark.parametrize(
+    "failure", [RuntimeError("Failed to find C compiler. Please specify via CC\nmore"), ImportError("no")]
+)
 def test_without_triton_scoring_on_a_gpu_runs_on_pytorch_and_warns_once(
     failure: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -302,7 +344,10 @@ def test_without_triton_scoring_on_a_gpu_runs_on_pytorch_and_warns_once(
         assert tiling.absorb is statistics.absorb_tile
     statistics._kernel_runs.cache_clear()
     (record,) = caplog.records
-    assert "Scoring runs without its Triton kernel" in record.message and str(failure).splitlines()[0] in record.message
+    assert (
+        "Scoring runs without its Triton kernel" in record.message
+        and str(failure).splitlines()[0] in record.message
+    )
     assert "more" not in record.message
 
 

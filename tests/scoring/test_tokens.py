@@ -12,17 +12,29 @@ from hypothesis import strategies as st
 
 from lark.errors import LarkError
 from lark.scoring import tokens
-from lark.scoring.tokens import TrajectoryTokens, places, read_trajectories, read_trajectory, write_index, write_shard
+from lark.scoring.tokens import (
+    TrajectoryTokens,
+    places,
+    read_trajectories,
+    read_trajectory,
+    write_index,
+    write_shard,
+)
 
 
 def trajectory(question: str, candidate: str, T: int, K: int = 5, seed: int = 0) -> TrajectoryTokens:
     rng, K = np.random.default_rng([seed, T, len(candidate)]), K if T else 5
     return TrajectoryTokens(
-        question, candidate, rng.integers(0, 150_000, T, dtype=np.int32), rng.gamma(1.0, 1.0, T).astype(np.float32),
-        rng.uniform(0, 2, T).astype(np.float32), rng.integers(1, 150_000, T, dtype=np.int32),
-        rng.gamma(1.0, 1.0, T).astype(np.float32), rng.integers(-1, 150_000, (T, K), dtype=np.int32),
+        question,
+        candidate,
+        rng.integers(0, 150_000, T, dtype=np.int32),
+        rng.gamma(1.0, 1.0, T).astype(np.float32),
+        rng.uniform(0, 2, T).astype(np.float32),
+        rng.integers(1, 150_000, T, dtype=np.int32),
+        rng.gamma(1.0, 1.0, T).astype(np.float32),
+        rng.integers(-1, 150_000, (T, K), dtype=np.int32),
         rng.uniform(0, 1, (T, K)).astype(np.float32),
-    )  # fmt: skip
+    )
 
 
 def assert_same(found: TrajectoryTokens, expected: TrajectoryTokens) -> None:
@@ -49,14 +61,20 @@ def shard(folder: Path, start: int, rows: list[TrajectoryTokens]) -> Path:
     finished=st.booleans(),
 )
 def test_every_question_is_read_as_it_was_written(sizes, cut, K, finished, tmp_path_factory):
-    """Whatever the order of questions in the pool, also if a question is in several shards or in several places of one."""
+    """Whatever the order of questions in the pool, also if a question is in several shards or in several
+    places of one.
+    """
     folder = tmp_path_factory.mktemp("tokens")
     rows = [trajectory(question, f"t{i}", T, K, seed=i) for i, (question, T) in enumerate(sizes)]
     cut = min(cut, len(rows))
     parts = [shard(folder, start, part) for start, part in ((0, rows[:cut]), (cut, rows[cut:])) if part]
     if finished:
         counts = write_index(folder, parts)
-        assert counts == {"tokens": sum(map(len, rows)), "questions": len({q for q, _ in sizes}), "files": len(parts)}
+        assert counts == {
+            "tokens": sum(map(len, rows)),
+            "questions": len({q for q, _ in sizes}),
+            "files": len(parts),
+        }
     assert list(places(folder)) == list(dict.fromkeys(question for question, _ in sizes))
     for question in "abc":
         expected = [row for row in rows if row.question_id == question]
@@ -86,7 +104,9 @@ def test_a_row_group_holds_one_question(tmp_path):
 
 def test_numbers_too_large_for_their_type_are_clipped(tmp_path):
     row = trajectory("a", "t", 3)
-    huge = replace(row, surprisal=np.array([np.inf, 1e30, 0], np.float32), rank=np.array([1, 65_536, 10**6], np.int32))
+    huge = replace(
+        row, surprisal=np.array([np.inf, 1e30, 0], np.float32), rank=np.array([1, 65_536, 10**6], np.int32)
+    )
     shard(tmp_path, 0, [huge])
     (found,) = read_trajectories(tmp_path, "a")
     assert found.surprisal.tolist() == [65_504, 65_504, 0]
@@ -127,7 +147,9 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_name(harm, tmp_path):
         pd.DataFrame({"question_id": ["a"], "position": [0]}).to_parquet(path)
     else:
         path.unlink()
-    with pytest.raises(LarkError, match=rf"{path.name}: the statistics of its tokens cannot be read \(.*Run the command"):
+    with pytest.raises(
+        LarkError, match=rf"{path.name}: the statistics of its tokens cannot be read \(.*Run the command"
+    ):
         read_trajectories(tmp_path, "a")
 
 

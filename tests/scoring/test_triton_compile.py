@@ -1,7 +1,8 @@
-"""The CUDA kernel compiled ahead of time for the GPUs of the paper, without one: what a launch by `absorb_tile` would compile.
+"""The CUDA kernel compiled ahead of time for the GPUs of the paper, without one: what a launch by
+`absorb_tile` would compile.
 
-A stand-in for Triton's driver names the GPU. The launch itself is left out; signature, alignment, block size and warps are
-those of the real call.
+A stand-in for Triton's driver names the GPU. The launch itself is left out; signature, alignment, block
+size and warps are those of the real call.
 """
 
 import re
@@ -23,7 +24,9 @@ from lark.scoring import statistics, triton_kernel
 from lark.scoring.statistics import GPU_TILE, Tiling
 
 MAX_REGISTERS = 128
-"""Registers of a thread if one program of 16 warps has the whole register file (65,536). With half, two programs run at once."""
+"""Registers of a thread if one program of 16 warps has the whole register file (65,536). With half, two
+programs run at once.
+"""
 
 
 class Driver:
@@ -48,7 +51,9 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
     kernels: list[Any] = []
     run = triton_kernel._absorb.run
     monkeypatch.setattr(
-        triton_kernel._absorb, "run", lambda *a, **options: kernels.append(run(*a, **{**options, "warmup": True}))
+        triton_kernel._absorb,
+        "run",
+        lambda *a, **options: kernels.append(run(*a, **{**options, "warmup": True})),
     )
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(driver, "_active", Driver(request.param))
@@ -79,7 +84,9 @@ def usage(kernel: Any, folder: Path) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("vocabulary", [152_064, 151_936, 128_256, 49_152, 600])
-def test_the_kernel_compiles_for_every_tile_without_spilling(vocabulary: int, compiled: list[Any], tmp_path: Path) -> None:
+def test_the_kernel_compiles_for_every_tile_without_spilling(
+    vocabulary: int, compiled: list[Any], tmp_path: Path
+) -> None:
     tiling = Tiling(*GPU_TILE, triton_kernel.absorb_tile).fitted(2, vocabulary)
     tile = torch.zeros(2, tiling.columns)
     state = torch.zeros(6, 2, dtype=torch.float64)
@@ -94,7 +101,9 @@ def test_the_kernel_compiles_for_every_tile_without_spilling(vocabulary: int, co
 
 
 def test_a_sweep_on_a_gpu_compiles_one_kernel(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All tiles of a head have the same shape and alignment, so nothing is compiled in the middle of a pass."""
+    """All tiles of a head have the same shape and alignment, so nothing is compiled in the middle of a
+    pass.
+    """
     monkeypatch.setattr(statistics, "_check_bounds", lambda *arguments: None)  # the kernels do not run
     tiling = Tiling(16, 2048, triton_kernel.absorb_tile)
     head = Head(torch.randn(5000, 8))
@@ -103,8 +112,12 @@ def test_a_sweep_on_a_gpu_compiles_one_kernel(compiled: list[Any], monkeypatch: 
     assert len({kernel.hash for kernel in compiled}) == 1
 
 
-def test_the_kernel_is_launched_on_the_device_of_its_tensors(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton launches on the current device. If that is another GPU, the launch fails, or runs out of order with the product."""
+def test_the_kernel_is_launched_on_the_device_of_its_tensors(
+    compiled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton launches on the current device. If that is another GPU, the launch fails, or runs out of order
+    with the product.
+    """
     events: list[object] = []
 
     @contextmanager
@@ -115,5 +128,7 @@ def test_the_kernel_is_launched_on_the_device_of_its_tensors(compiled: list[Any]
 
     monkeypatch.setattr(torch.cuda, "device_of", device_of)
     tile = torch.zeros(2, 64)
-    triton_kernel.absorb_tile(tile, torch.zeros(2, dtype=torch.int64), torch.zeros(2), torch.zeros(6, 2, dtype=torch.float64))
+    triton_kernel.absorb_tile(
+        tile, torch.zeros(2, dtype=torch.int64), torch.zeros(2), torch.zeros(6, 2, dtype=torch.float64)
+    )
     assert events[0] is tile and events[1:] == [1]

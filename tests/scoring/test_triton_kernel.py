@@ -1,6 +1,8 @@
-"""The CUDA kernel against the PyTorch reduction: on a GPU where there is one, otherwise in Triton's interpreter.
+"""The CUDA kernel against the PyTorch reduction: on a GPU where there is one, otherwise in Triton's
+interpreter.
 
-The interpreter has to be chosen before Triton is first imported, so the comparisons run in a separate process.
+The interpreter has to be chosen before Triton is first imported, so the comparisons run in a separate
+process.
 """
 
 import os

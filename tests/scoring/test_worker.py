@@ -1,4 +1,6 @@
-"""Scores do not depend on who computes them: one process or two, killed and resumed, a shuffled pool, with or without tokens."""
+"""Scores do not depend on who computes them: one process or two, killed and resumed, a shuffled pool, with
+or without tokens.
+"""
 
 import json
 import math
@@ -57,7 +59,9 @@ def cut(lengths: Path, config: Config) -> list[range]:
     return shards.Shards.of(lengths, config.scoring.shard_tokens).rows
 
 
-def run_here(task: str, inputs: dict[str, Path], folder: Path, *outputs: str, **scoring: bool | int) -> dict[str, Path]:
+def run_here(
+    task: str, inputs: dict[str, Path], folder: Path, *outputs: str, **scoring: bool | int
+) -> dict[str, Path]:
     """Run the operation in this process, alone, and merge its shards."""
     config = settings(**scoring)
     folders = {output: folder / output for output in outputs}
@@ -97,7 +101,9 @@ def read(scored: dict[str, Path], output: str) -> pd.DataFrame:
     """A table, or one row per token."""
     if output != "tokens":
         return pd.read_parquet(scored[output] / f"{output}.parquet")
-    found = [row for question in places(scored[output]) for row in read_trajectories(scored[output], question)]
+    found = [
+        row for question in places(scored[output]) for row in read_trajectories(scored[output], question)
+    ]
     rows = [
         pd.DataFrame({name: getattr(row, name) for name in STATISTICS}).assign(
             question_id=row.question_id, candidate_id=row.candidate_id, position=range(len(row)), p_gold=row.p,
@@ -119,7 +125,9 @@ def test_every_trajectory_has_a_row_in_the_pools_order(pool, scored):
 
 
 def test_the_loss_without_a_prompt_is_that_of_the_response_after_the_generation_prompt(pool, scored):
-    """Naively: the end of the prompt that the template writes, and the response's tokens, one trajectory at a time."""
+    """Naively: the end of the prompt that the template writes, and the response's tokens, one trajectory at
+    a time.
+    """
     config = settings().student
     chat, model = load_chat(str(DEMO), config), load_model(str(DEMO), config, "cpu")
     (assistant,) = chat.tokenizer("<|assistant|>", add_special_tokens=False)["input_ids"]
@@ -150,8 +158,11 @@ def test_tokens_add_up_to_their_trajectory(pool, scored):
     assert tokens[KEY].drop_duplicates().to_numpy().tolist() == table[KEY].to_numpy().tolist()
     groups = tokens.groupby(KEY)
     sums = groups.agg(
-        nll=("surprisal", "sum"), brier=("residual", "sum"), p_gold=("p_gold", "mean"), entropy=("entropy", "mean")
-    )  # fmt: skip
+        nll=("surprisal", "sum"),
+        brier=("residual", "sum"),
+        p_gold=("p_gold", "mean"),
+        entropy=("entropy", "mean"),
+    )
     sums["rank_sum"] = tokens.assign(rank=tokens["rank"].clip(upper=100)).groupby(KEY)["rank"].sum()
     expected = table.merge(read(scored, "entropy").drop(columns="nll"), on=KEY).set_index(KEY).sort_index()
     for name in sums.columns:
@@ -171,7 +182,9 @@ def test_entropies_and_alternatives_are_those_of_the_students_own_softmax(pool, 
     table = read(scored, "entropy").set_index(KEY)
     for row, e in zip(rows, encoded, strict=True):
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1].double()
+            logits = (
+                model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1].double()
+            )
         log_p = logits.log_softmax(-1)
         p = log_p.exp()
         entropy, renyi2 = -(p * log_p).sum(-1), -p.square().sum(-1).log()
@@ -188,7 +201,9 @@ def test_entropies_and_alternatives_are_those_of_the_students_own_softmax(pool, 
 
 
 def test_the_top_50_residual_is_that_of_a_softmax_over_the_50_largest_logits(pool, scored):
-    """Token by token, from all logits of the model itself: the distribution over 50 tokens, and the gold token's one-hot."""
+    """Token by token, from all logits of the model itself: the distribution over 50 tokens, and the gold
+    token's one-hot.
+    """
     config = settings()
     rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT)
     encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
@@ -197,7 +212,9 @@ def test_the_top_50_residual_is_that_of_a_softmax_over_the_50_largest_logits(poo
     outside = 0
     for row, e in zip(rows, encoded, strict=True):
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1].double()
+            logits = (
+                model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1].double()
+            )
         total = 0.0
         for token, values in zip(e.response, logits, strict=True):
             largest = sorted(range(len(values)), key=lambda word: float(values[word]), reverse=True)[:50]
@@ -269,7 +286,9 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
     (tmp_path / "tokens").mkdir()
     worker.score(job_of(config, tmp_path, inputs=inputs, outputs={"tokens": tmp_path / "tokens"}))
     assert [
-        len(row) for question in places(tmp_path / "tokens") for row in read_trajectories(tmp_path / "tokens", question)
+        len(row)
+        for question in places(tmp_path / "tokens")
+        for row in read_trajectories(tmp_path / "tokens", question)
     ] == [0] * 99
     columns = {"scores": "nll", "entropy": "entropy", "top50": "top50_residual", "local": "local_naturalness"}
     for output, column in columns.items():
@@ -312,12 +331,16 @@ def test_a_damaged_shard_is_reported_and_computed_again(harm, pool, scored, tmp_
 
 def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, scored, tmp_path):
     machine, config = replace(ALONE, processes=2), settings(shard_tokens=300)
-    job = job_of(config, tmp_path, inputs=pool, outputs={"scores": tmp_path, "tokens": tmp_path}, machine=machine)
+    job = job_of(
+        config, tmp_path, inputs=pool, outputs={"scores": tmp_path, "tokens": tmp_path}, machine=machine
+    )
     launch.write_job(job, SCORE.run)
     arguments = launch.command(tmp_path, machine)
     assert "torch.distributed.run" in arguments
     with (tmp_path / "said.txt").open("w") as said:
-        process = subprocess.Popen(arguments, env=launch.environment(machine), cwd=launch.ROOT, stdout=said, stderr=said)
+        process = subprocess.Popen(
+            arguments, env=launch.environment(machine), cwd=launch.ROOT, stdout=said, stderr=said
+        )
         deadline = time.time() + 300
         while not list(tmp_path.glob("shard-*")) and process.poll() is None and time.time() < deadline:
             time.sleep(0.005)
@@ -341,7 +364,9 @@ def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monk
 
     def run(*arguments: str) -> dict[str, list[tuple[str, int]]]:
         """What there is after a run: for each kind of artifact, its folders and when they were finished."""
-        config = composed("pool.questions=3", "stages=[score,select]", "tracking=none", f"outputs={tmp_path}", *arguments)
+        config = composed(
+            "pool.questions=3", "stages=[score,select]", "tracking=none", f"outputs={tmp_path}", *arguments
+        )
         pipeline.Pipeline(config, tmp_path / "run").run()
         found: dict[str, list[tuple[str, int]]] = {}
         for manifest in sorted(tmp_path.glob("*/*/manifest.json")):
@@ -351,20 +376,44 @@ def test_one_pass_serves_every_method_and_tokens_can_be_had_later(tmp_path, monk
 
     monkeypatch.setattr(pipeline, "run_worker", work_here)
     first = run("method=lark")
-    assert {kind: len(found) for kind, found in first.items()} == {"pool": 1, "lengths": 1, "scores": 1, "selection": 1}
+    assert {kind: len(found) for kind, found in first.items()} == {
+        "pool": 1,
+        "lengths": 1,
+        "scores": 1,
+        "selection": 1,
+    }
     with_tokens = run("method=lark", "scoring.tokens=true")
     assert {kind: found for kind, found in with_tokens.items() if kind != "tokens"} == first
     (tokens,) = (path.parent for path in tmp_path.glob("tokens/*/manifest.json"))
     table = pd.read_parquet(next(tmp_path.glob("scores/*/scores.parquet")))
     assert len(read({"tokens": tokens}, "tokens")) == table["n_tokens"].sum()
     some = run("method=lark", "scoring.tokens=1")
-    assert len(some["tokens"]) == 2, "one question is not the whole pool: scoring.tokens=1 is not scoring.tokens=true"
-    for method in ("rsr", "grape", "random", "rule_quality", "local_naturalness", "entropy", "renyi2", "lark_top50"):
+    assert len(some["tokens"]) == 2, (
+        "one question is not the whole pool: scoring.tokens=1 is not scoring.tokens=true"
+    )
+    for method in (
+        "rsr",
+        "grape",
+        "random",
+        "rule_quality",
+        "local_naturalness",
+        "entropy",
+        "renyi2",
+        "lark_top50",
+    ):
         last = run(f"method={method}", "budget.size=5")
     assert last["scores"] == first["scores"]
     assert {kind: len(found) for kind, found in last.items()} == {
-        "pool": 1, "lengths": 1, "scores": 1, "tokens": 2, "text": 1, "local": 1, "entropy": 1, "top50": 1, "selection": 9,
-    }  # fmt: skip
+        "pool": 1,
+        "lengths": 1,
+        "scores": 1,
+        "tokens": 2,
+        "text": 1,
+        "local": 1,
+        "entropy": 1,
+        "top50": 1,
+        "selection": 9,
+    }
     for method in ("entropy", "renyi2"):
         (made,) = tmp_path.glob(f"selection/*-{method}-*")
         counts = json.loads((made / "manifest.json").read_text())["counts"]

@@ -1,4 +1,6 @@
-"""Budgets across questions: they are met, cover every question they can, grow consistently, and treat all methods alike."""
+"""Budgets across questions: they are met, cover every question they can, grow consistently, and treat all
+methods alike.
+"""
 
 import numpy as np
 import pandas as pd
@@ -25,9 +27,13 @@ def pools(draw: st.DrawFn) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["question_id", "candidate_id"]).assign(score=scores, n_tokens=tokens)
 
 
-def chosen(pool: pd.DataFrame, limit: int, tokens: bool = False, most: int | None = None, weighting: str = "chi2") -> Selection:
+def chosen(
+    pool: pd.DataFrame, limit: int, tokens: bool = False, most: int | None = None, weighting: str = "chi2"
+) -> Selection:
     cost = pool["n_tokens"].to_numpy() if tokens else None
-    return select(pool["score"], pool["question_id"], pool["candidate_id"], most, weighting, across=Across(limit, cost))
+    return select(
+        pool["score"], pool["question_id"], pool["candidate_id"], most, weighting, across=Across(limit, cost)
+    )
 
 
 def names(pool: pd.DataFrame, selection: Selection) -> set[tuple[str, str]]:
@@ -105,7 +111,10 @@ def test_the_order_of_rows_changes_nothing(pool, limit, tokens, weighting, rando
     order = list(range(len(pool)))
     random.shuffle(order)
     shuffled = pool.iloc[order].reset_index(drop=True)
-    straight, moved = chosen(pool, limit, tokens, None, weighting), chosen(shuffled, limit, tokens, None, weighting)
+    straight, moved = (
+        chosen(pool, limit, tokens, None, weighting),
+        chosen(shuffled, limit, tokens, None, weighting),
+    )
     assert np.array_equal(straight.row, np.array(order, dtype=int)[moved.row])
     assert np.array_equal(straight.weight, moved.weight)
 
@@ -129,14 +138,19 @@ def test_the_random_baseline_has_the_same_size_and_covers_as_many_questions(pool
     ours, theirs = chosen(pool, limit), chosen(random, limit)
     assert len(ours.row) == len(theirs.row)
     assert ours.n_unreached == theirs.n_unreached
-    if ours.n_unreached:  # the budget is smaller than the number of questions: both methods get the same questions
+    if (
+        ours.n_unreached
+    ):  # the budget is smaller than the number of questions: both methods get the same questions
         assert set(pool["question_id"].iloc[ours.row]) == set(pool["question_id"].iloc[theirs.row])
     spent = [int(pool["n_tokens"].iloc[chosen(p, tokens, True).row].sum()) for p in (pool, random)]
     assert abs(spent[0] - spent[1]) < pool["n_tokens"].max()
 
 
 @settings(max_examples=50)
-@given(st.lists(st.lists(st.integers(-100, 100), min_size=2, max_size=6, unique=True), min_size=2, max_size=5), st.data())
+@given(
+    st.lists(st.lists(st.integers(-100, 100), min_size=2, max_size=6, unique=True), min_size=2, max_size=5),
+    st.data(),
+)
 def test_the_scale_of_a_questions_scores_changes_nothing(scores, data):
     """Scores are comparable only within a question: each question may have its own unit and its own zero."""
     rows = [(f"q{n}", f"c{k}", float(s)) for n, question in enumerate(scores) for k, s in enumerate(question)]
@@ -158,7 +172,13 @@ def test_a_question_with_one_outstanding_second_candidate_gets_more_than_one_wit
 
 def test_where_lower_is_better_the_lowest_are_chosen() -> None:
     selection = select(
-        [3.0, 1.0, 2.0, 9.0], list("aaab"), list("xyzx"), None, "uniform", higher_is_better=False, across=Across(3)
+        [3.0, 1.0, 2.0, 9.0],
+        list("aaab"),
+        list("xyzx"),
+        None,
+        "uniform",
+        higher_is_better=False,
+        across=Across(3),
     )
     assert selection.row.tolist() == [1, 2, 3]
 
@@ -171,14 +191,39 @@ def test_scores_whose_variance_overflows_are_still_chosen_by_rank() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("5000", 5000), ("50M", 50_000_000), ("1.5B", 1_500_000_000), ("200k", 200_000), ("200K", 200_000), ("50_000", 50_000),
-     ("1e6", 1_000_000), ("1000000.0", 1_000_000), ("2.5 m", 2_500_000), (" 7 ", 7)],
-)  # fmt: skip
+    [
+        ("5000", 5000),
+        ("50M", 50_000_000),
+        ("1.5B", 1_500_000_000),
+        ("200k", 200_000),
+        ("200K", 200_000),
+        ("50_000", 50_000),
+        ("1e6", 1_000_000),
+        ("1000000.0", 1_000_000),
+        ("2.5 m", 2_500_000),
+        (" 7 ", 7),
+    ],
+)
 def test_quantities_are_read_as_people_write_them(text, value):
     assert quantity("budget.tokens", text) == value
 
 
-REFUSED = ["", "many", "0", "-5", "0.5", "1.2345k", "50MB", "5 0", "1e99", "1e999999", "nan", "inf", "٣", "1,5M"]
+REFUSED = [
+    "",
+    "many",
+    "0",
+    "-5",
+    "0.5",
+    "1.2345k",
+    "50MB",
+    "5 0",
+    "1e99",
+    "1e999999",
+    "nan",
+    "inf",
+    "٣",
+    "1,5M",
+]
 
 
 @pytest.mark.parametrize("text", REFUSED)
@@ -205,5 +250,7 @@ def test_a_total_cannot_be_combined_with_tokens() -> None:
 
 
 def test_the_papers_tables_need_a_budget_per_question() -> None:
-    with pytest.raises(LarkError, match=r"budget\.total=5k: .*Set budget=3, or compare methods with `python run.py -m"):
+    with pytest.raises(
+        LarkError, match=r"budget\.total=5k: .*Set budget=3, or compare methods with `python run.py -m"
+    ):
         _ = Budget(total="5k").per_question

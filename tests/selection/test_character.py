@@ -64,13 +64,16 @@ def test_a_method_that_knows_no_loss_has_the_rest_and_nothing_is_said_of_an_olde
     assert set(counts) == {"length_correlation", "length_ratio"}
     assert sentence({"trajectories": 3}) is None
     said = sentence(Character(-0.913, 0.25, 0.5, 1.125).counts())
-    assert said == (
-        "What the selection is like: ρ = −0.91 with the length, 0.50 of the pool's length; ρ = +0.25 with the loss, 1.12 of the "
-        "pool's loss"
+    assert (
+        said
+        == "What the selection is like: ρ = −0.91 with the length, 0.50 of the pool's length; ρ = +0.25 with"
+        " the loss, 1.12 of the pool's loss"
     )
 
 
-@pytest.mark.parametrize(("method", "rho", "said"), [("grape", -0.9, True), ("grape", -0.7, False), ("shortest", -1.0, False)])
+@pytest.mark.parametrize(
+    ("method", "rho", "said"), [("grape", -0.9, True), ("grape", -0.7, False), ("shortest", -1.0, False)]
+)
 def test_a_selection_that_is_nearly_a_length_rule_is_named_so(
     method: str, rho: float, said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -84,13 +87,20 @@ def duplicated(folder: Path, *overrides: str) -> tuple[pd.DataFrame, dict[str, o
     long = "First we add three and four, which gives seven, and then we check the sum once more. "
     other = "Seven, because four and three are seven, as everybody has learned at school."
     texts = {"a": long * 2, "b": long * 2 + "\n", "c": other}
-    rows = [Trajectory("q1", name, "t", 0, None, "3 + 4?", text, None, None) for name, text in {**texts, "d": long * 2}.items()]
+    rows = [
+        Trajectory("q1", name, "t", 0, None, "3 + 4?", text, None, None)
+        for name, text in {**texts, "d": long * 2}.items()
+    ]
     rows += [
-        Trajectory("q2", name, "t", 0, None, "3 + 4?", text, None, None) for name, text in (("a", long), ("b", texts["c"]))
+        Trajectory("q2", name, "t", 0, None, "3 + 4?", text, None, None)
+        for name, text in (("a", long), ("b", texts["c"]))
     ]
     config = composed("method=token_length", "budget.size=3", *overrides)
     pools.write(iter(rows), folder / pools.FILE, config.pool)
-    lengths = [{"question_id": r.question_id, "candidate_id": r.candidate_id, "n_tokens": 9 - i} for i, r in enumerate(rows)]
+    lengths = [
+        {"question_id": r.question_id, "candidate_id": r.candidate_id, "n_tokens": 9 - i}
+        for i, r in enumerate(rows)
+    ]
     pd.DataFrame(lengths).to_parquet(folder / "lengths.parquet")
     counts = write_selection(job_of(config, folder, inputs={"pool": folder, "lengths": folder}))
     return pd.read_parquet(folder / "selection.parquet"), counts
@@ -114,7 +124,9 @@ def test_shared_weights_sum_to_one_and_without_duplicates_nothing_changes(seed: 
     made = select(preference, pool.question_id, pool.candidate_id, 3, weighting)
     names = pool.question_id.to_numpy()[made.row]
     np.testing.assert_allclose(share_weights(made, np.arange(len(names))).weight, made.weight, rtol=1e-12)
-    groups = np.random.default_rng(seed).integers(0, 2, len(names)) + 2 * np.unique(names, return_inverse=True)[1]
+    groups = (
+        np.random.default_rng(seed).integers(0, 2, len(names)) + 2 * np.unique(names, return_inverse=True)[1]
+    )
     shared = share_weights(made, groups)
     for question in set(names):
         own = names == question

@@ -1,4 +1,6 @@
-"""Selection against independent formulations: a numerical optimum, a loop over questions, the paper's case study."""
+"""Selection against independent formulations: a numerical optimum, a loop over questions, the paper's case
+study.
+"""
 
 import math
 from dataclasses import fields
@@ -38,7 +40,9 @@ def flatten(pool: list[list[float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return scores, questions, candidates
 
 
-def naive_weights(utilities: list[float], chosen: list[float], threshold: float | None, weighting: str) -> list[float]:
+def naive_weights(
+    utilities: list[float], chosen: list[float], threshold: float | None, weighting: str
+) -> list[float]:
     equal = [1 / len(chosen)] * len(chosen)
     if threshold is None:
         return equal
@@ -59,14 +63,18 @@ def naive_weights(utilities: list[float], chosen: list[float], threshold: float 
 
 
 PAPER = ["uniform", "proportional", "softmax", "kl", "chi2"]
-"""The paper's weightings, which `naive_weights` computes. Other weightings need only have the properties of all."""
+"""The paper's weightings, which `naive_weights` computes. Other weightings need only have the properties of
+all.
+"""
 
 
 def naive_select(pool: list[list[float]], budget: int, weighting: str, sign: int) -> list[tuple]:
     """One question at a time, as by hand: (question, candidate, rank, score, weight, threshold, tau)."""
     chosen_rows = []
     for index, scores in enumerate(pool):
-        ranking = sorted((-sign * score, candidate) for candidate, score in enumerate(scores) if math.isfinite(score))
+        ranking = sorted(
+            (-sign * score, candidate) for candidate, score in enumerate(scores) if math.isfinite(score)
+        )
         utilities = [-key for key, _ in ranking]
         threshold = utilities[budget] if budget < len(utilities) else None
         top = ranking[:budget]
@@ -100,7 +108,9 @@ def test_case_study_of_the_paper_is_reproduced():
 
 @given(DISTINCT, st.data())
 def test_chi2_weights_are_the_projection_that_solves_the_regularised_problem(scores, data):
-    """Eq. lark-quadratic: max <q-p, g> - tau K / 2 ||q-p||^2 is the projection of p + g / (tau K) on the simplex."""
+    """Eq. lark-quadratic: max <q-p, g> - tau K / 2 ||q-p||^2 is the projection of p + g / (tau K) on the
+    simplex.
+    """
     budget = data.draw(st.integers(1, len(scores) - 1))
     K, g = len(scores), np.array(scores, dtype=np.float64)
     selection = one_question(g, budget)
@@ -145,7 +155,9 @@ def test_all_questions_at_once_equal_a_loop_over_questions(pool, budget, weighti
         questions[selection.row], candidates[selection.row], selection.rank, selection.score, selection.weight,
         selection.threshold, selection.tau, strict=True,
     )  # fmt: skip
-    np.testing.assert_allclose(np.array(list(actual)).reshape(-1, 7), np.array(expected).reshape(-1, 7), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        np.array(list(actual)).reshape(-1, 7), np.array(expected).reshape(-1, 7), rtol=1e-12, atol=1e-12
+    )
     valid = [sum(map(math.isfinite, question)) for question in pool]
     assert selection.dropped == tuple(index for index, count in enumerate(valid) if count == 0)
     assert selection.n_whole == sum(0 < count <= budget for count in valid)
@@ -199,13 +211,17 @@ def test_a_budget_that_takes_everything_weighs_everything_equally(weighting, bud
 
 @pytest.mark.parametrize("budget", [3, 4])
 def test_margins_above_the_lowest_score_weigh_a_question_that_is_taken_whole(budget):
-    """The authors' code: the threshold is 1e-8 below the lowest score, so 3, 2, 1 get 2/3, 1/3 and almost nothing."""
+    """The authors' code: the threshold is 1e-8 below the lowest score, so 3, 2, 1 get 2/3, 1/3 and almost
+    nothing.
+    """
     selection = one_question([3.0, 1.0, 2.0], budget, "chi2", whole="margins")
     margins = np.array([2 + 1e-8, 1 + 1e-8, 1e-8])
     np.testing.assert_allclose(selection.weight, margins / margins.sum(), rtol=1e-6)
     assert selection.n_whole == 1
     np.testing.assert_allclose(one_question([2.0, 2.0, 2.0], budget, "chi2", whole="margins").weight, 1 / 3)
-    np.testing.assert_allclose(one_question([3.0, 1.0, 2.0], budget, "uniform", whole="margins").weight, 1 / 3)
+    np.testing.assert_allclose(
+        one_question([3.0, 1.0, 2.0], budget, "uniform", whole="margins").weight, 1 / 3
+    )
 
 
 def test_margins_change_nothing_where_the_budget_leaves_a_candidate_out():
@@ -230,7 +246,9 @@ def test_a_chosen_trajectory_that_ties_with_the_threshold_has_no_weight():
 
 
 def test_proportional_weights_ignore_negative_scores_and_are_uniform_without_positive_ones():
-    np.testing.assert_allclose(one_question([3.0, 1.0, -1.0, -2.0], 3, "proportional").weight, [0.75, 0.25, 0])
+    np.testing.assert_allclose(
+        one_question([3.0, 1.0, -1.0, -2.0], 3, "proportional").weight, [0.75, 0.25, 0]
+    )
     np.testing.assert_allclose(one_question([-1.0, -2.0, -3.0], 2, "proportional").weight, 0.5)
 
 
@@ -244,7 +262,10 @@ def test_lower_is_better_ranks_from_below_and_reports_the_score_as_given():
 
 
 def test_invalid_candidates_do_not_count_in_tau():
-    valid, padded = one_question([3.0, 2.0, 1.0], 1), one_question([np.nan, 3.0, np.inf, 2.0, 1.0, -np.inf], 1)
+    valid, padded = (
+        one_question([3.0, 2.0, 1.0], 1),
+        one_question([np.nan, 3.0, np.inf, 2.0, 1.0, -np.inf], 1),
+    )
     assert padded.row.tolist() == [1]
     assert padded.tau.tolist() == valid.tau.tolist() == [1 / 3]
 
@@ -285,7 +306,9 @@ def test_mistakes_are_named(arguments, message):
         select(*arguments)
 
 
-LOSSES = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 20), st.integers(0, 2)), min_size=1, max_size=30)
+LOSSES = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(0, 20), st.integers(0, 2)), min_size=1, max_size=30
+)
 
 
 @given(LOSSES, st.data())
@@ -307,7 +330,9 @@ def test_learnability_is_algorithm_1_line_7_for_each_question(rows, data):
 
 
 def test_learnability_is_the_gradient_of_rho_for_orthogonal_gradients():
-    """Section 4.2.1: with g_i orthogonal, g* is the derivative of sum_i q_i^2 |g_i|^2 / sum_i q_i l_i at q = 1/K."""
+    """Section 4.2.1: with g_i orthogonal, g* is the derivative of sum_i q_i^2 |g_i|^2 / sum_i q_i l_i at q
+    = 1/K.
+    """
     rng = np.random.default_rng(0)
     loss, norm2, K = rng.uniform(0.2, 2, 7), rng.uniform(0.1, 1, 7), 7
 

@@ -1,4 +1,6 @@
-"""The select stage's own choices: which teacher's candidates take part, and what is reported about them and when."""
+"""The select stage's own choices: which teacher's candidates take part, and what is reported about them and
+when.
+"""
 
 import json
 from dataclasses import replace
@@ -37,8 +39,12 @@ def test_one_teachers_three_rollouts_share_the_weight_equally(tmp_path: Path) ->
     assert chosen["weight"].tolist() == pytest.approx([1 / 3] * 9)
 
 
-def test_a_score_that_decides_nothing_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = composed("pool.questions=4", "method=external", "budget.size=3", f"method.path={tmp_path / 'mine.csv'}")
+def test_a_score_that_decides_nothing_is_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = composed(
+        "pool.questions=4", "method=external", "budget.size=3", f"method.path={tmp_path / 'mine.csv'}"
+    )
     pools.write(read(config.pool), tmp_path / pools.FILE, config.pool)
     pool = pd.read_parquet(tmp_path / pools.FILE)[["question_id", "candidate_id"]]
     decided = pool["question_id"] == "demo-00000"
@@ -72,7 +78,9 @@ def test_a_wrong_teacher_is_refused_before_scoring(tmp_path: Path, monkeypatch: 
 
 
 def test_a_missing_scores_file_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    config = composed("method=external", f"method.path={tmp_path / 'none.csv'}", f"outputs={tmp_path}", "tracking=none")
+    config = composed(
+        "method=external", f"method.path={tmp_path / 'none.csv'}", f"outputs={tmp_path}", "tracking=none"
+    )
     for dry in (False, True):
         with pytest.raises(LarkError, match=r"none\.csv: there is no such file"):
             Pipeline(replace(config, dry_run=dry), tmp_path / "run")
@@ -86,7 +94,13 @@ def test_truncation_by_the_students_context_is_logged_in_one_line(
     longest: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pipeline, "run_worker", work_here)
-    arguments = ("pool.questions=2", "tracking=none", f"outputs={tmp_path}", "stages=[score]", "method=random")
+    arguments = (
+        "pool.questions=2",
+        "tracking=none",
+        f"outputs={tmp_path}",
+        "stages=[score]",
+        "method=random",
+    )
     Pipeline(composed(*arguments, f"student.max_length={longest}"), tmp_path / "run").run()
     lines = [record.getMessage() for record in caplog.records if "are cut at" in record.getMessage()]
     assert len(lines) == bool(said)
@@ -108,7 +122,9 @@ def made_pool(folder: Path, *settings: str, tokens: int = 9, cut: float = 0.0) -
     return config, lengths
 
 
-@pytest.mark.parametrize(("budget", "trajectories"), [("total=10", 10), ("tokens=100", 11), ("total=3", 3), ("total=1k", 132)])
+@pytest.mark.parametrize(
+    ("budget", "trajectories"), [("total=10", 10), ("tokens=100", 11), ("total=3", 3), ("total=1k", 132)]
+)
 def test_a_budget_across_questions_is_met_in_both_files(
     budget: str, trajectories: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,7 +142,9 @@ def test_a_budget_across_questions_is_met_in_both_files(
 
 def test_a_token_budget_below_one_trajectory_is_refused(tmp_path: Path) -> None:
     config, _ = made_pool(tmp_path, "method=random", "budget.tokens=8")
-    with pytest.raises(LarkError, match=r"budget\.tokens=8: the first trajectory already exceeds this budget"):
+    with pytest.raises(
+        LarkError, match=r"budget\.tokens=8: the first trajectory already exceeds this budget"
+    ):
         write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
 
 
@@ -147,7 +165,9 @@ def test_scores_that_cover_too_little_of_the_pool_are_refused(
     share: float, settings: list[str], refused: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "mine.csv"
-    config, lengths = made_pool(tmp_path, "method=external", f"method.path={path}", "budget.size=2", *settings)
+    config, lengths = made_pool(
+        tmp_path, "method=external", f"method.path={path}", "budget.size=2", *settings
+    )
     pool = pd.read_parquet(tmp_path / pools.FILE).assign(score=np.arange(len(lengths)))
     first = sorted(pool["teacher"].unique())[0]
     every = pool.groupby("question_id").head(round(share * 33))

@@ -1,4 +1,6 @@
-"""A file that changed without changing its size or time is found when it is used, and nothing is made from it."""
+"""A file that changed without changing its size or time is found when it is used, and nothing is made from
+it.
+"""
 
 import json
 import logging
@@ -23,9 +25,14 @@ from lark.store.store import Artifact, Checksums, Kind, Store, write_text
 from tests.conftest import SMALL, composed, work_here
 
 FILES = {
-    "pool": "trajectories.parquet", "lengths": "lengths.parquet", "scores": "scores.parquet", "selection": "train.jsonl",
-    "checkpoint": "model.safetensors", "generations": "generations.jsonl", "metrics": "metrics.json",
-}  # fmt: skip
+    "pool": "trajectories.parquet",
+    "lengths": "lengths.parquet",
+    "scores": "scores.parquet",
+    "selection": "train.jsonl",
+    "checkpoint": "model.safetensors",
+    "generations": "generations.jsonl",
+    "metrics": "metrics.json",
+}
 
 
 def change(path: Path) -> None:
@@ -70,7 +77,8 @@ def test_a_changed_file_marks_its_artifact_as_damaged_and_it_is_rebuilt(
     change(folder / "data")
     assert store.state(thing) == "finished"
     with pytest.raises(
-        DamagedError, match=r"data has changed since the artifact was made\. Run the command that made it again"
+        DamagedError,
+        match=r"data has changed since the artifact was made\. Run the command that made it again",
     ):
         verify(folder)
     assert store.state(thing) == "started"
@@ -133,14 +141,18 @@ def outputs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def data(outputs: Path) -> dict[str, bytes]:
     """The data files of all artifacts."""
     return {
-        str(p.relative_to(outputs)): p.read_bytes() for kind, name in FILES.items() for p in outputs.glob(f"{kind}/*/{name}")
+        str(p.relative_to(outputs)): p.read_bytes()
+        for kind, name in FILES.items()
+        for p in outputs.glob(f"{kind}/*/{name}")
     }
 
 
 def test_whatever_is_damaged_is_rebuilt_before_it_is_used(
     outputs: Path, finished: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Training needs the selection, which needs the scores, which need the lengths and the pool: all are wrong."""
+    """Training needs the selection, which needs the scores, which need the lengths and the pool: all are
+    wrong.
+    """
     caplog.set_level(logging.WARNING)
     for kind in ("pool", "lengths", "scores", "selection", "generations"):
         for path in outputs.glob(f"{kind}/*/{FILES[kind]}"):
@@ -150,14 +162,18 @@ def test_whatever_is_damaged_is_rebuilt_before_it_is_used(
     for path in outputs.glob("metrics/*base*"):
         shutil.rmtree(path)
     run(outputs)
-    found = {record.message.split("/")[-2] for record in caplog.records if "It is made again." in record.message}
+    found = {
+        record.message.split("/")[-2] for record in caplog.records if "It is made again." in record.message
+    }
     assert found == {"pool", "lengths", "scores", "selection", "generations"}
     # No step of this run reads the trained student's generations: they are still changed.
     unread = {name for name in data(finished) if name.startswith("generations") and "base" not in name}
     assert unread == {name for name, content in data(finished).items() if data(outputs)[name] != content}
 
 
-@pytest.mark.parametrize(("kind", "other"), [("lengths", "pool"), ("lengths", "scores"), ("scores", "lengths")])
+@pytest.mark.parametrize(
+    ("kind", "other"), [("lengths", "pool"), ("lengths", "scores"), ("scores", "lengths")]
+)
 def test_a_table_of_another_artifact_is_not_taken_for_that_of_an_interrupted_run(
     kind: str, other: str, outputs: Path, finished: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,7 +189,9 @@ def test_a_table_of_another_artifact_is_not_taken_for_that_of_an_interrupted_run
         assert f"it belongs to {other}/" in caplog.text
 
 
-def test_the_table_shows_no_changed_metrics(outputs: Path, finished: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_table_shows_no_changed_metrics(
+    outputs: Path, finished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for path in outputs.glob(f"metrics/*/{FILES['metrics']}"):
         change(path)
     run(outputs)
@@ -190,7 +208,9 @@ def test_a_student_whose_weights_changed_answers_nothing(outputs: Path, finished
     assert data(outputs) == data(finished)
 
 
-def test_an_artifact_that_is_damaged_again_ends_the_run(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_artifact_that_is_damaged_again_ends_the_run(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A disk that changes what is written to it would otherwise be tried forever."""
 
     def always(folder: Path) -> None:

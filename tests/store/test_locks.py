@@ -1,4 +1,6 @@
-"""A lock works on file systems that have none: one process at a time, and one that has ended leaves nothing behind."""
+"""A lock works on file systems that have none: one process at a time, and one that has ended leaves nothing
+behind.
+"""
 
 import errno
 import json
@@ -64,7 +66,9 @@ def test_processes_take_turns(without_locks: None, tmp_path: Path) -> None:
     ],
     ids=["ended", "silent", "no process", "empty", "unreadable"],
 )
-def test_a_lock_that_was_left_behind_is_taken_over(owner: dict[str, Any] | None, without_locks: None, tmp_path: Path) -> None:
+def test_a_lock_that_was_left_behind_is_taken_over(
+    owner: dict[str, Any] | None, without_locks: None, tmp_path: Path
+) -> None:
     (tmp_path / "a.lock.held").write_text("{" if owner is None else json.dumps(owner))
     started = time.monotonic()
     with locked(tmp_path / "a.lock", "thing"):
@@ -73,7 +77,9 @@ def test_a_lock_that_was_left_behind_is_taken_over(owner: dict[str, Any] | None,
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.lock"]
 
 
-def test_the_lock_of_a_killed_process_is_taken_over_before_its_parent_notices(without_locks: None, tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_taken_over_before_its_parent_notices(
+    without_locks: None, tmp_path: Path
+) -> None:
     path = tmp_path / "a.lock"
     child = multiprocessing.get_context("fork").Process(target=hold, args=(path,))
     child.start()

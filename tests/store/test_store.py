@@ -78,7 +78,11 @@ def test_drafts_of_a_killed_run_are_removed_be_they_files_or_folders(tmp_path: P
     store.fail([artifact()], RuntimeError("killed"))
     folder = store.path(artifact())
     (folder / "snapshots" / ".step-000000.part").mkdir(parents=True)
-    for draft in ("snapshots/.step-000000.part/model", "snapshots/.step-000000.part/.config.json.7.part", ".metrics.7.part"):
+    for draft in (
+        "snapshots/.step-000000.part/model",
+        "snapshots/.step-000000.part/.config.json.7.part",
+        ".metrics.7.part",
+    ):
         (folder / draft).write_text("half")
     (folder / "snapshots" / "step-000003").mkdir()
     (folder / "snapshots" / "step-000003" / "model").write_text("kept")
@@ -92,7 +96,9 @@ def test_drafts_of_a_killed_run_are_removed_be_they_files_or_folders(tmp_path: P
 
 
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "removed", "manifest"])
-def test_a_damaged_artifact_is_found_out_and_made_again(harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_artifact_is_found_out_and_made_again(
+    harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = Store(tmp_path)
     store.ensure([artifact()], builder())
     path = store.path(artifact()) / "data.txt"
@@ -188,7 +194,10 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing_behind(tmp_path: Path) -> 
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
     """Not the draft that could not be renamed."""
     (tmp_path / "summary.md").mkdir()
-    with pytest.raises(LarkError, match=r"summary\.md: there is a folder where a file is expected"), disk_errors(tmp_path):
+    with (
+        pytest.raises(LarkError, match=r"summary\.md: there is a folder where a file is expected"),
+        disk_errors(tmp_path),
+    ):
         write_text(tmp_path / "summary.md", "text")
 
 
@@ -198,16 +207,22 @@ def test_an_outputs_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) 
         Store(tmp_path / "file")
 
 
-@pytest.mark.parametrize(("kind", "said"), [("file", "is a file"), ("dangling", "is a link that leads nowhere")])
+@pytest.mark.parametrize(
+    ("kind", "said"), [("file", "is a file"), ("dangling", "is a link that leads nowhere")]
+)
 @pytest.mark.parametrize("what", ["outputs/.locks", "outputs"])
-def test_what_is_in_the_place_of_the_outputs_is_named(what: str, kind: str, said: str, tmp_path: Path) -> None:
+def test_what_is_in_the_place_of_the_outputs_is_named(
+    what: str, kind: str, said: str, tmp_path: Path
+) -> None:
     path = tmp_path / what
     path.parent.mkdir(exist_ok=True)
     if kind == "file":
         path.write_text("x")
     else:
         path.symlink_to(tmp_path / "no" / "where" / "at all")
-    with pytest.raises(LarkError, match=rf"outputs=.*outputs cannot be written \({path} {said}\): remove it, or choose"):
+    with pytest.raises(
+        LarkError, match=rf"outputs=.*outputs cannot be written \({path} {said}\): remove it, or choose"
+    ):
         Store(tmp_path / "outputs")
 
 

@@ -1,8 +1,8 @@
 """What training actually does with its settings, on as many processes as this is started with.
 
-Run as: torchrun --nproc_per_node=2 -m tests.training.probe <folder>
-<folder>/cases.json has, by name, the student and training set to use and the settings; <folder>/results.json has the results.
-One step of plain SGD with a large rate turns the gradient that the optimizer is given into the change of the weights.
+Run as: torchrun --nproc_per_node=2 -m tests.training.probe <folder> <folder>/cases.json has, by name, the
+student and training set to use and the settings; <folder>/results.json has the results. One step of plain
+SGD with a large rate turns the gradient that the optimizer is given into the change of the weights.
 """
 
 import contextlib
@@ -18,7 +18,14 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
 from torch import Tensor, distributed
 from torch.distributed.elastic.multiprocessing.errors import record
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen2MoeConfig,
+    Qwen3Config,
+)
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.trainer_utils import SaveStrategy
 
@@ -35,7 +42,12 @@ from tests.training.waiting import group_timeout
 BUCKET = zero_module.BUCKET
 RATE = 1024.0
 """A power of two, so large that the weights before the step are only rounding in comparison."""
-SGD = [f"training.learning_rate={RATE}", "training.schedule=constant", "training.warmup=0", "training.max_grad_norm=1e9"]
+SGD = [
+    f"training.learning_rate={RATE}",
+    "training.schedule=constant",
+    "training.warmup=0",
+    "training.max_grad_norm=1e9",
+]
 
 
 def fresh() -> None:
@@ -64,7 +76,12 @@ def gradients(before: dict[str, Tensor], run: Run) -> dict[str, Tensor]:
 def crashed_and_resumed(student: Path, selection: Path, folder: Path, *overrides: str) -> dict[str, Any]:
     """The same AdamW run twice: complete, and stopped after step 3 of 4, with a last checkpoint at step 2."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    settings = ["training.global_batch=4", "training.checkpoints=2", "training.learning_rate=0.01", *overrides]
+    settings = [
+        "training.global_batch=4",
+        "training.checkpoints=2",
+        "training.learning_rate=0.01",
+        *overrides,
+    ]
     for name in ("whole", "crashed"):
         job = make_job(student, selection, folder / name, *settings, rank=rank, world=world)
         if name == "crashed":
@@ -75,7 +92,9 @@ def crashed_and_resumed(student: Path, selection: Path, folder: Path, *overrides
                 run.trainer.train()
             run.trainer.accelerator.wait_for_everyone()
             resumed_from = sorted(path.name for path in (folder / name).glob("checkpoints/*"))
-            weights = [p for end in ("pt", "safetensors") for p in (folder / name).glob(f"checkpoints/*/**/*.{end}")]
+            weights = [
+                p for end in ("pt", "safetensors") for p in (folder / name).glob(f"checkpoints/*/**/*.{end}")
+            ]
             size = sum(path.stat().st_size for path in weights)
             run.trainer.accelerator.wait_for_everyone()
         fresh()
@@ -96,9 +115,14 @@ def stopped(student: Path, selection: Path, folder: Path, *overrides: str) -> di
 
 
 SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
 ARCHITECTURES = {
     "llama": LlamaConfig(**SIZES),
     "qwen2": Qwen2Config(**SIZES),
@@ -137,12 +161,18 @@ def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tens
     if "parts" in case:
         return refusals(case["parts"])
     if name.endswith("resumed"):
-        return crashed_and_resumed(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
+        return crashed_and_resumed(
+            folder / case["student"], folder / case["selection"], folder / name, *case["overrides"]
+        )
     if name.endswith("stopped"):
-        return stopped(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
+        return stopped(
+            folder / case["student"], folder / case["selection"], folder / name, *case["overrides"]
+        )
     run = trained(folder / case["student"], folder / case["selection"], folder / name, *case["overrides"])
     if case["student"] == "student" and not run.exporter.config.training.lora.rank:
-        found = {key: value.clone() for key, value in gradients(before, run).items() if key != "lm_head.weight"}
+        found = {
+            key: value.clone() for key, value in gradients(before, run).items() if key != "lm_head.weight"
+        }
         if found:
             save_file(found, folder / f"{name}.safetensors")
     else:

@@ -1,7 +1,9 @@
-"""Weights have their exact effect: on 1 process and 2, plain, under DDP and DeepSpeed, packed and padded, accumulated or not.
+"""Weights have their exact effect: on 1 process and 2, plain, under DDP and DeepSpeed, packed and padded,
+accumulated or not.
 
-The truth is ∇ 1/|batch| Σ w_i ℓ_i in fp64, one trajectory at a time. It is compared with the gradient that the optimizer of a
-real run received (tests/training/probe.py): one torchrun runs all settings of 2 processes.
+The truth is ∇ 1/|batch| Σ w_i ℓ_i in fp64, one trajectory at a time. It is compared with the gradient that
+the optimizer of a real run received (tests/training/probe.py): one torchrun runs all settings of 2
+processes.
 """
 
 import json
@@ -23,7 +25,14 @@ from lark.training.constants import TIMEOUT
 from tests.conftest import ROOT
 from tests.training.probe import gradients, trained
 from tests.training.tiny import POISON as TOO_LARGE
-from tests.training.tiny import POISONED, WEIGHTS, direct_gradient, relative_error, write_student, write_training_set
+from tests.training.tiny import (
+    POISONED,
+    WEIGHTS,
+    direct_gradient,
+    relative_error,
+    write_student,
+    write_training_set,
+)
 
 ARRANGEMENTS = {
     (1, "packed", 1): ["hardware.train_tokens=4000"],
@@ -73,13 +82,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if zero:
             cases[f"{zero}-resumed"] = case("student", zero)
             cases[f"{zero}-offload"] = case("student", zero, "hardware.offload=optimizer")
-            cases[f"{zero}-bucket"] = case("student", zero, *ARRANGEMENTS[2, "packed", 4]) | {"bucket": SMALL_BUCKET}
+            cases[f"{zero}-bucket"] = case("student", zero, *ARRANGEMENTS[2, "packed", 4]) | {
+                "bucket": SMALL_BUCKET
+            }
     for objective in OBJECTIVES:
         settings = [f"training.objective={objective}"]
         for kind in ("packed", "padded"):
             for zero in (0, 2):
                 overrides = [*ARRANGEMENTS[2, kind, 4], *settings]
-                cases[f"{zero}-{kind}-{objective}"] = case("student", zero, *overrides) | {"selection": "tokens"}
+                cases[f"{zero}-{kind}-{objective}"] = case("student", zero, *overrides) | {
+                    "selection": "tokens"
+                }
         shared = case("student", 2, *ARRANGEMENTS[1, "packed", 4], *SHARED, *settings)
         cases[f"2-shared-{objective}"] = shared | {"selection": "tokens"}
     cases["2-shared-resumed"] = case("student", 2, *SHARED, "training.gradient_checkpointing=true")
@@ -88,7 +101,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cases[f"{zero}-qlora"] = case("wide", zero, *QLORA)
     cases["2-qlora-resumed"] = case("wide", 2, *QLORA)
     cases["architectures"] = {"parts": 2}
-    cases["2-bf16-stopped"] = case("student", 2, *POISON, "training.bf16=true") | {"selection": "all poisoned"}
+    cases["2-bf16-stopped"] = case("student", 2, *POISON, "training.bf16=true") | {
+        "selection": "all poisoned"
+    }
     cases["2-bf16"] = case("student", 2, "training.bf16=true", "training.gradient_checkpointing=true")
     cases["3-bf16"] = case("student", 3, "training.bf16=true")
     (folder / "cases.json").write_text(json.dumps(cases))
@@ -125,12 +140,16 @@ def test_two_processes_give_the_direct_gradient(
     name = f"{zero}-{kind}-{steps}"
     assert results[name]["micro_steps"] == steps
     assert results[name]["wrapper"] == ("DeepSpeedEngine" if zero else "DistributedDataParallel")
-    assert results[name]["views"] is (None if zero else True)  # as planned: DDP keeps no copy of the gradients
+    assert results[name]["views"] is (
+        None if zero else True
+    )  # as planned: DDP keeps no copy of the gradients
     assert relative_error(load_file(folder / f"{name}.safetensors"), exact) < 1e-5
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-def test_parameters_larger_than_the_bucket_get_the_direct_gradient(zero: int, folder: Path, exact: dict[str, Tensor]) -> None:
+def test_parameters_larger_than_the_bucket_get_the_direct_gradient(
+    zero: int, folder: Path, exact: dict[str, Tensor]
+) -> None:
     """As the embedding and the head of a 7B student are (5.4e8 numbers, in buckets of 5e8)."""
     sizes = [g.numel() for g in exact.values()]
     assert min(sizes) < SMALL_BUCKET < max(sizes)
@@ -138,7 +157,9 @@ def test_parameters_larger_than_the_bucket_get_the_direct_gradient(zero: int, fo
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-def test_an_offloaded_optimizer_gets_the_direct_gradient(zero: int, folder: Path, exact: dict[str, Tensor]) -> None:
+def test_an_offloaded_optimizer_gets_the_direct_gradient(
+    zero: int, folder: Path, exact: dict[str, Tensor]
+) -> None:
     assert relative_error(load_file(folder / f"{zero}-offload.safetensors"), exact) < 1e-5
 
 
@@ -147,26 +168,40 @@ def test_an_offloaded_optimizer_gets_the_direct_gradient(zero: int, folder: Path
 def test_processes_that_share_micro_batches_give_the_direct_gradient(
     zero: int, kind: str, folder: Path, results: dict[str, Any], exact: dict[str, Tensor]
 ) -> None:
-    """The student has one key-value head, which both processes need, and trajectories cross the processes' boundary."""
+    """The student has one key-value head, which both processes need, and trajectories cross the processes'
+    boundary.
+    """
     assert results[f"{zero}-{kind}-shared"]["micro_steps"] == 4
     assert relative_error(load_file(folder / f"{zero}-{kind}-shared.safetensors"), exact) < 1e-5
 
 
 def test_attention_that_cannot_be_shared_is_refused_and_the_rest_is_exact(results: dict[str, Any]) -> None:
     said = results["architectures"]
-    assert {name for name, refusal in said.items() if refusal is None} == {"llama", "qwen2", "qwen3", "sliding window"}
+    assert {name for name, refusal in said.items() if refusal is None} == {
+        "llama",
+        "qwen2",
+        "qwen3",
+        "sliding window",
+    }
     assert "needs a mask, which sequence parallelism does not support" in said["masked window"]
 
 
 def test_processes_wait_for_each_other_for_hours(results: dict[str, Any]) -> None:
     """A checkpoint on a slow disk takes longer than the 10 or 30 minutes that are the libraries' defaults."""
-    assert {result["timeout"] for result in results.values() if "timeout" in result} == {TIMEOUT.total_seconds()}
+    assert {result["timeout"] for result in results.values() if "timeout" in result} == {
+        TIMEOUT.total_seconds()
+    }
     env = {name: value for name, value in os.environ.items() if name != "RANK"} | {"DS_ACCELERATOR": "cpu"}
     code = (
-        "from lark.training.zero import connect; connect('cpu', True); from tests.training.waiting import group_timeout as said"
+        "from lark.training.zero import connect; connect('cpu', True); from tests.training.waiting import"
+        " group_timeout as said"
     )
-    said = subprocess.check_output([sys.executable, "-c", f"{code}; print(said())"], cwd=ROOT, env=env, text=True)
-    assert float(said.split()[-1]) == TIMEOUT.total_seconds()  # DeepSpeed's own start, which the runs above have shared
+    said = subprocess.check_output(
+        [sys.executable, "-c", f"{code}; print(said())"], cwd=ROOT, env=env, text=True
+    )
+    assert (
+        float(said.split()[-1]) == TIMEOUT.total_seconds()
+    )  # DeepSpeed's own start, which the runs above have shared
 
 
 def one_process(folder: Path, selection: str, name: str, *overrides: str) -> tuple[dict[str, Tensor], int]:
@@ -177,7 +212,9 @@ def one_process(folder: Path, selection: str, name: str, *overrides: str) -> tup
 
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("kind", ["packed", "padded"])
-def test_one_process_gives_the_direct_gradient(kind: str, steps: int, folder: Path, exact: dict[str, Tensor]) -> None:
+def test_one_process_gives_the_direct_gradient(
+    kind: str, steps: int, folder: Path, exact: dict[str, Tensor]
+) -> None:
     ours, micro_steps = one_process(folder, "selection", f"1-{kind}-{steps}", *ARRANGEMENTS[1, kind, steps])
     assert micro_steps == steps
     assert relative_error(ours, exact) < 1e-5
@@ -194,7 +231,11 @@ def exact_objective(objective: str, folder: Path) -> dict[str, Tensor]:
 
 
 def test_objectives_with_weights_of_tokens_give_the_direct_gradient_on_one_process_and_two(
-    objective: str, folder: Path, results: dict[str, Any], exact_objective: dict[str, Tensor], exact: dict[str, Tensor]
+    objective: str,
+    folder: Path,
+    results: dict[str, Any],
+    exact_objective: dict[str, Tensor],
+    exact: dict[str, Tensor],
 ) -> None:
     assert relative_error(exact_objective, exact) > 0.1
     for kind in ("packed", "padded"):
@@ -203,11 +244,16 @@ def test_objectives_with_weights_of_tokens_give_the_direct_gradient_on_one_proce
         assert relative_error(ours, exact_objective) < 1e-5
         for zero in (0, 2):
             assert results[f"{zero}-{kind}-{objective}"]["micro_steps"] == 4
-            assert relative_error(load_file(folder / f"{zero}-{kind}-{objective}.safetensors"), exact_objective) < 1e-5
+            assert (
+                relative_error(load_file(folder / f"{zero}-{kind}-{objective}.safetensors"), exact_objective)
+                < 1e-5
+            )
     assert relative_error(load_file(folder / f"2-shared-{objective}.safetensors"), exact_objective) < 1e-5
 
 
-def test_doubling_a_weight_adds_exactly_that_trajectorys_share(folder: Path, exact: dict[str, Tensor]) -> None:
+def test_doubling_a_weight_adds_exactly_that_trajectorys_share(
+    folder: Path, exact: dict[str, Tensor]
+) -> None:
     heavy = [WEIGHTS[k % len(WEIGHTS)] * (2 if k == 3 else 1) for k in range(16)]
     alone = [WEIGHTS[3] if k == 3 else 0.0 for k in range(16)]
     write_training_set(folder / "heavy", weights=heavy)
@@ -215,7 +261,7 @@ def test_doubling_a_weight_adds_exactly_that_trajectorys_share(folder: Path, exa
     share = direct_gradient(folder / "student", folder / "alone")
     ours, _ = one_process(folder, "heavy", "1-heavy", *ARRANGEMENTS[1, "packed", 4])
     before, _ = one_process(folder, "selection", "1-before", *ARRANGEMENTS[1, "packed", 4])
-    assert relative_error({name: (ours[name].double() - before[name].double()) for name in share}, share) < 1e-4
+    assert relative_error({name: ours[name].double() - before[name].double() for name in share}, share) < 1e-4
     assert relative_error(ours, {name: exact[name] + share[name] for name in exact}) < 1e-5
 
 
@@ -234,7 +280,9 @@ def test_the_norm_of_the_whole_gradient_is_clipped(zero: int, folder: Path, exac
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-def test_bf16_under_deepspeed_is_the_gradient_up_to_its_rounding(zero: int, folder: Path, exact: dict[str, Tensor]) -> None:
+def test_bf16_under_deepspeed_is_the_gradient_up_to_its_rounding(
+    zero: int, folder: Path, exact: dict[str, Tensor]
+) -> None:
     rounded = load_file(folder / f"{zero}-bf16.safetensors")
     total = torch.cat([(rounded[name].double() - g).flatten() for name, g in exact.items()]).norm()
     assert total < 0.05 * torch.cat([g.flatten() for g in exact.values()]).norm()
@@ -260,15 +308,21 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_n
 
 @pytest.mark.parametrize("kind", ["0", "2", "3", "2-bf16"])
 def test_all_processes_stop_if_most_steps_are_skipped(kind: str, results: dict[str, Any]) -> None:
-    stopped = "Training stopped at step 3 of 4: the gradients of 3 steps were not finite and no step was taken."
+    stopped = (
+        "Training stopped at step 3 of 4: the gradients of 3 steps were not finite and no step was taken."
+    )
     errors = results[f"{kind}-stopped"]["errors"]
     assert len(errors) == 2 and all(str(error).startswith(stopped) for error in errors)
 
 
 @pytest.mark.parametrize("kind", ["2", "3", "2-shared", "2-offload", "2-qlora"])
-def test_a_crashed_deepspeed_run_resumes_to_the_same_weights(kind: str, folder: Path, results: dict[str, Any]) -> None:
+def test_a_crashed_deepspeed_run_resumes_to_the_same_weights(
+    kind: str, folder: Path, results: dict[str, Any]
+) -> None:
     assert results[f"{kind}-resumed"]["resumed_from"] == ["checkpoint-2"]
-    whole, crashed = (load_file(folder / f"{kind}-resumed" / name / "model.safetensors") for name in ("whole", "crashed"))
+    whole, crashed = (
+        load_file(folder / f"{kind}-resumed" / name / "model.safetensors") for name in ("whole", "crashed")
+    )
     assert max(float((crashed[name] - value).abs().max()) for name, value in whole.items()) <= 1e-6
     before = load_file(folder / ("wide" if "qlora" in kind else "student") / "model.safetensors")
     assert any(not torch.equal(value, before[name]) for name, value in whole.items())
@@ -277,10 +331,13 @@ def test_a_crashed_deepspeed_run_resumes_to_the_same_weights(kind: str, folder: 
 def test_sharing_micro_batches_and_offloading_change_no_weight(folder: Path) -> None:
     """With AdamW, after four steps."""
     plain, *others = (
-        load_file(folder / f"{kind}-resumed" / "whole" / "model.safetensors") for kind in ("2", "2-shared", "2-offload")
+        load_file(folder / f"{kind}-resumed" / "whole" / "model.safetensors")
+        for kind in ("2", "2-shared", "2-offload")
     )
     for other in others:
-        assert max(float((other[name] - value).abs().max()) for name, value in plain.items()) <= 2e-4  # of steps of 0.01
+        assert (
+            max(float((other[name] - value).abs().max()) for name, value in plain.items()) <= 2e-4
+        )  # of steps of 0.01
 
 
 @pytest.mark.parametrize("zero", [2, 3])
@@ -300,7 +357,9 @@ def test_lora_is_merged_to_the_same_weights_however_it_is_sharded(folder: Path) 
     for zero in (2, 3):
         for name in changed:
             change = (merged[0][name] - student[name]).double()
-            assert (merged[zero][name].double() - student[name].double() - change).norm() < 1e-4 * change.norm()
+            assert (
+                merged[zero][name].double() - student[name].double() - change
+            ).norm() < 1e-4 * change.norm()
 
 
 @pytest.mark.parametrize("zero", [0, 2])

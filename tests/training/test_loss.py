@@ -1,4 +1,6 @@
-"""The weighted objective against a plain full-logits formulation, in fp64 and as models are run in practice."""
+"""The weighted objective against a plain full-logits formulation, in fp64 and as models are run in
+practice.
+"""
 
 import math
 from typing import Any
@@ -29,7 +31,9 @@ class Problem:
         self.head = torch.randn(VOCABULARY, dim, dtype=torch.float64, requires_grad=True)
         self.bias = torch.randn(VOCABULARY, dtype=torch.float64, requires_grad=True)
         self.segment = (
-            torch.cat([torch.arange(trajectories), torch.randint(trajectories, (tokens - trajectories,))]).sort().values
+            torch.cat([torch.arange(trajectories), torch.randint(trajectories, (tokens - trajectories,))])
+            .sort()
+            .values
         )
         self.targets = torch.randint(VOCABULARY, (tokens,))
         self.targets[torch.rand(tokens) < 0.3] = NO_TARGET
@@ -43,7 +47,17 @@ class Problem:
     ) -> tuple[Tensor, Tensor]:
         weights = self.weights if weights is None else weights
         return weighted_loss(
-            self.hidden, self.head, self.targets, self.segment, weights, self.lengths, 64, self.bias, chunk, rule, **options
+            self.hidden,
+            self.head,
+            self.targets,
+            self.segment,
+            weights,
+            self.lengths,
+            64,
+            self.bias,
+            chunk,
+            rule,
+            **options,
         )
 
     def trajectory_loss(self, i: int, rule: LogitRule = PLAIN) -> Tensor:
@@ -61,7 +75,9 @@ class Problem:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.integers(6, 60), st.integers(1, 6), st.integers(1, 70))
-def test_loss_and_gradients_are_those_of_the_full_logits(seed: int, tokens: int, trajectories: int, chunk: int) -> None:
+def test_loss_and_gradients_are_those_of_the_full_logits(
+    seed: int, tokens: int, trajectories: int, chunk: int
+) -> None:
     problem = Problem(seed, tokens, trajectories)
     loss, nll = problem.ours(chunk=chunk)
     losses = [problem.trajectory_loss(i) for i in range(trajectories)]
@@ -73,11 +89,16 @@ def test_loss_and_gradients_are_those_of_the_full_logits(seed: int, tokens: int,
         torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [LogitRule(scale=0.25), LogitRule(softcap=2.0), LogitRule(scale=3.0, softcap=1.5)])
+@pytest.mark.parametrize(
+    "rule", [LogitRule(scale=0.25), LogitRule(softcap=2.0), LogitRule(scale=3.0, softcap=1.5)]
+)
 def test_scaled_and_capped_logits_have_their_gradients(rule: LogitRule) -> None:
     problem = Problem()
     loss, _ = problem.ours(rule=rule)
-    expected = sum((w * problem.trajectory_loss(i, rule) for i, w in enumerate(problem.weights)), torch.zeros(())) / 64
+    expected = (
+        sum((w * problem.trajectory_loss(i, rule) for i, w in enumerate(problem.weights)), torch.zeros(()))
+        / 64
+    )
     torch.testing.assert_close(loss, expected)
     for ours, plain in zip(problem.gradients(loss), problem.gradients(expected), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-12)
@@ -85,7 +106,9 @@ def test_scaled_and_capped_logits_have_their_gradients(rule: LogitRule) -> None:
 
 @pytest.mark.parametrize("objective", ["nll", "dft", "entropy"])
 @pytest.mark.parametrize("rule", [PLAIN, LogitRule(scale=3.0, softcap=1.5)])
-def test_token_level_objectives_are_their_formulas_with_constant_factors(objective: str, rule: LogitRule) -> None:
+def test_token_level_objectives_are_their_formulas_with_constant_factors(
+    objective: str, rule: LogitRule
+) -> None:
     problem = Problem()
     tokens = torch.rand(len(problem.targets), dtype=torch.float64) * 2
     loss, nll = problem.ours(rule=rule, objective=objective, token_weights=tokens)
@@ -113,7 +136,14 @@ def test_a_certain_student_learns_nothing_under_entropy_and_a_hopeless_token_not
     head = torch.tensor([[1.0], *[[-1.0]] * 30], requires_grad=True)
     for objective in ("dft", "entropy"):
         loss, _ = weighted_loss(
-            hidden, head, torch.tensor([5]), torch.tensor([0]), torch.ones(1), torch.ones(1), 1, objective=objective
+            hidden,
+            head,
+            torch.tensor([5]),
+            torch.tensor([0]),
+            torch.ones(1),
+            torch.ones(1),
+            1,
+            objective=objective,
         )
         loss.backward()
         assert hidden.grad is not None and loss.item() == 0 and not hidden.grad.any()
@@ -198,16 +228,27 @@ def tiny_llama(tied: bool, seed: int = 0) -> LlamaForCausalLM:
 def some_trajectories(count: int = 6) -> tuple[list[Encoded], list[float]]:
     generator = torch.Generator().manual_seed(1)
     sizes = torch.randint(4, 30, (count,), generator=generator).tolist()
-    encoded = [Encoded(torch.randint(VOCABULARY, (n,), generator=generator).tolist(), 1 + n // 4, False) for n in sizes]
+    encoded = [
+        Encoded(torch.randint(VOCABULARY, (n,), generator=generator).tolist(), 1 + n // 4, False)
+        for n in sizes
+    ]
     return encoded, (torch.rand(count, generator=generator) * 2).tolist()
 
 
-def micro_loss(model: LlamaForCausalLM, batch: MicroBatch, batch_trajectories: int, **options: object) -> tuple[Tensor, Tensor]:
+def micro_loss(
+    model: LlamaForCausalLM, batch: MicroBatch, batch_trajectories: int, **options: object
+) -> tuple[Tensor, Tensor]:
     output = model.model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False)
     return weighted_loss(
-        output.last_hidden_state.flatten(0, 1), model.lm_head.weight, batch.targets.flatten(), batch.segment.flatten(),
-        batch.weights, batch.lengths, batch_trajectories, **options,
-    )  # fmt: skip
+        output.last_hidden_state.flatten(0, 1),
+        model.lm_head.weight,
+        batch.targets.flatten(),
+        batch.segment.flatten(),
+        batch.weights,
+        batch.lengths,
+        batch_trajectories,
+        **options,
+    )
 
 
 def plain_gradients(model: LlamaForCausalLM, encoded: list[Encoded], weights: list[float]) -> list[Tensor]:
@@ -287,7 +328,9 @@ def test_autocast_rounds_factors_but_not_logits() -> None:
     assert hidden.grad is not None and head.grad is not None and head.grad.dtype == torch.float32
     torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=1e-6)
     assert abs(rounded - exact) > 100 * abs(loss - exact)
-    torch.testing.assert_close(in_fp32, functional.cross_entropy(hidden @ head.T, targets), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        in_fp32, functional.cross_entropy(hidden @ head.T, targets), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_bf16_gradients_have_their_parameters_dtype_and_are_close_to_exact() -> None:
@@ -304,14 +347,18 @@ def test_bf16_gradients_have_their_parameters_dtype_and_are_close_to_exact() -> 
 def test_extreme_logits_stay_finite() -> None:
     hidden = torch.tensor([[200.0], [-200.0]], requires_grad=True)
     head = torch.tensor([[1.0], [-1.0]], requires_grad=True)
-    loss, nll = weighted_loss(hidden, head, torch.tensor([1, 1]), torch.tensor([0, 1]), torch.ones(2), torch.ones(2), 2)
+    loss, nll = weighted_loss(
+        hidden, head, torch.tensor([1, 1]), torch.tensor([0, 1]), torch.ones(2), torch.ones(2), 2
+    )
     loss.backward()
     assert nll.tolist() == [400.0, 0.0]
     assert head.grad is not None and bool(head.grad.isfinite().all())
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=20), st.data())
-def test_targets_are_the_next_token_of_the_response_and_nothing_else(ids: list[int], data: st.DataObject) -> None:
+def test_targets_are_the_next_token_of_the_response_and_nothing_else(
+    ids: list[int], data: st.DataObject
+) -> None:
     prompt = data.draw(st.integers(1, len(ids) - 1))
     targets = response_targets(Encoded(ids, prompt, truncated=False))
     assert len(targets) == len(ids) and targets[-1] == NO_TARGET
@@ -336,13 +383,24 @@ def test_logit_rule_is_read_off_the_model() -> None:
     )
 
     sizes = {
-        "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "pad_token_id": 0, "initializer_range": 0.2,
-    }  # fmt: skip
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "pad_token_id": 0,
+        "initializer_range": 0.2,
+    }
     assert logit_rule(tiny_llama(tied=True)) == LogitRule()
-    assert logit_rule(GraniteForCausalLM(GraniteConfig(**sizes, logits_scaling=8.0))) == LogitRule(scale=1 / 8)
+    assert logit_rule(GraniteForCausalLM(GraniteConfig(**sizes, logits_scaling=8.0))) == LogitRule(
+        scale=1 / 8
+    )
     assert logit_rule(CohereForCausalLM(CohereConfig(**sizes, logit_scale=0.0625))) == LogitRule(scale=0.0625)
-    assert logit_rule(Gemma2ForCausalLM(Gemma2Config(**sizes, final_logit_softcapping=2.0))) == LogitRule(softcap=2.0)
+    assert logit_rule(Gemma2ForCausalLM(Gemma2Config(**sizes, final_logit_softcapping=2.0))) == LogitRule(
+        softcap=2.0
+    )
 
 
 def test_a_model_whose_head_is_not_plain_is_refused() -> None:

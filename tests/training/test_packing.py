@@ -51,8 +51,9 @@ def test_every_sequence_is_in_exactly_one_pack_that_has_room_for_it(lengths: lis
 
 @given(lengths_lists)
 def test_packs_are_within_best_fits_bound_of_any_other_packing(lengths: list[int]) -> None:
-    """Every heuristic can be beaten: next-fit on 5 3 2 | 4 3 3 in this order needs 2 packs of 10, best-fit decreasing 3.
-    The theorem is 11/9 of the optimum + 6/9 (Dósa 2007), and any packing bounds the optimum."""
+    """Every heuristic can be beaten: next-fit on 5 3 2 | 4 3 3 in this order needs 2 packs of 10, best-fit
+    decreasing 3. The theorem is 11/9 of the optimum + 6/9 (Dósa 2007), and any packing bounds the optimum.
+    """
     assert len(pack(lengths, CAPACITY)) <= 11 / 9 * next_fit(lengths, CAPACITY) + 6 / 9
     assert len(pack(lengths, CAPACITY)) >= ceil(sum(lengths) / CAPACITY)
 
@@ -121,7 +122,9 @@ def test_packs_take_no_more_micro_steps_than_needed(lengths: list[int], processe
 
 @settings(deadline=None)
 @given(lengths_lists, arrangements)
-def test_a_process_is_idle_only_where_no_micro_batch_can_be_split(lengths: list[int], arrangement: dict[str, object]) -> None:
+def test_a_process_is_idle_only_where_no_micro_batch_can_be_split(
+    lengths: list[int], arrangement: dict[str, object]
+) -> None:
     for step in plan(lengths, **{**arrangement, "packed": False}):
         micro = [m for rank in step.micro for m in rank]
         assert all(micro) or all(len(m) <= 1 for m in micro)
@@ -135,7 +138,9 @@ def test_the_papers_arrangement_is_eight_processes_by_eight_steps_of_one() -> No
 def test_a_last_incomplete_batch_keeps_its_real_size() -> None:
     steps = plan([10] * 20, processes=8)
     assert [len(s.trajectories) for s in steps] == [16, 4]
-    assert sum(not m for rank in steps[1].micro for m in rank) == 4  # four processes have nothing left, and still step
+    assert (
+        sum(not m for rank in steps[1].micro for m in rank) == 4
+    )  # four processes have nothing left, and still step
 
 
 def test_epochs_and_seeds_shuffle_differently() -> None:
@@ -143,7 +148,9 @@ def test_epochs_and_seeds_shuffle_differently() -> None:
 
 
 def test_processes_hardly_wait_for_each_other() -> None:
-    """Useful tokens over the tokens that all processes could have processed until the fullest was ready, per micro-step."""
+    """Useful tokens over the tokens that all processes could have processed until the fullest was ready,
+    per micro-step.
+    """
     torch.manual_seed(0)
     lengths = (torch.randn(1280) * 0.8).exp().mul(4000).long().clamp(64, 32768).tolist()
     waiting = 0
@@ -155,7 +162,12 @@ def test_processes_hardly_wait_for_each_other() -> None:
 
 def test_padded_micro_batches_hold_trajectories_of_similar_length() -> None:
     (step,) = plan([*range(2, 18)], packed=False, micro_batch=4)
-    assert sorted(sorted(m) for m in step.micro[0]) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+    assert sorted(sorted(m) for m in step.micro[0]) == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 10, 11],
+        [12, 13, 14, 15],
+    ]
 
 
 A, B = Encoded([11, 12, 13, 14], 2, False), Encoded([21, 22, 23], 1, False)
@@ -173,7 +185,9 @@ def test_packed_positions_restart_and_targets_stay_in_their_trajectory() -> None
 def test_padding_is_on_the_right_and_predicts_nothing() -> None:
     batch = collate_padded([A, B], [1.5, 0.5])
     assert batch.input_ids.tolist() == [[11, 12, 13, 14], [21, 22, 23, PADDING]]
-    assert batch.position_ids.tolist() == [[0, 1, 2, 3]] * 2  # rising through the padding: a restart would mean a pack
+    assert (
+        batch.position_ids.tolist() == [[0, 1, 2, 3]] * 2
+    )  # rising through the padding: a restart would mean a pack
     assert batch.segment.tolist() == [[0] * 4, [1] * 4]
     assert batch.targets.tolist() == [[NO_TARGET, 13, 14, NO_TARGET], [22, 23, NO_TARGET, NO_TARGET]]
 
@@ -199,7 +213,9 @@ def test_a_pack_knows_where_its_trajectories_are() -> None:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_training_hands_the_boundaries_to_every_layer(checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_hands_the_boundaries_to_every_layer(
+    checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise each layer would find them from the positions, for which the host waits for the GPU."""
     found: list[object] = []
     real = varlen._segments
@@ -209,7 +225,13 @@ def test_training_hands_the_boundaries_to_every_layer(checkpointing: bool, monke
         return real(arguments, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(varlen, "_segments", spy)
-    shape = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape = {
+        "vocab_size": 32,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     model = LlamaForCausalLM(LlamaConfig(**shape, attn_implementation=varlen.VARLEN)).train()
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -1,4 +1,6 @@
-"""QLoRA: adapters on 4-bit weights get the direct formula's gradients, and are merged into the weights before quantization."""
+"""QLoRA: adapters on 4-bit weights get the direct formula's gradients, and are merged into the weights
+before quantization.
+"""
 
 from pathlib import Path
 
@@ -34,7 +36,9 @@ needs_bitsandbytes = pytest.mark.skipif(missing("bitsandbytes"), reason="bitsand
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("qlora")
-    return write_student(folder / "student", hidden=64, intermediate=128), write_training_set(folder / "selection")
+    return write_student(folder / "student", hidden=64, intermediate=128), write_training_set(
+        folder / "selection"
+    )
 
 
 def adapters(run: Run) -> dict[str, torch.Tensor]:
@@ -46,7 +50,8 @@ Gradients = dict[str, torch.Tensor]
 
 
 def direct(student: Path, selection: Path, run: Run, factors: Gradients, dtype: torch.dtype) -> Gradients:
-    """The gradients of the adapters: y = W x + alpha/rank B A x with the dequantised W, one trajectory at a time.
+    """The gradients of the adapters: y = W x + alpha/rank B A x with the dequantised W, one trajectory at a
+    time.
 
     In float64 everything is exact. In bfloat16, products are rounded as autocast rounds them in training.
     """
@@ -54,15 +59,21 @@ def direct(student: Path, selection: Path, run: Run, factors: Gradients, dtype: 
 
     model = AutoModelForCausalLM.from_pretrained(student, dtype=dtype)
     exact = dtype == torch.float64
-    leaves = {name: (value.double() if exact else value.clone()).requires_grad_() for name, value in factors.items()}
+    leaves = {
+        name: (value.double() if exact else value.clone()).requires_grad_() for name, value in factors.items()
+    }
     for name, layer in run.exporter.student.named_modules():
         if hasattr(layer, "lora_B"):
             quantized, plain = layer.base_layer.weight, model.get_submodule(name)  # type: ignore[union-attr]
             base = bitsandbytes.functional.dequantize_4bit(quantized.data, quantized.quant_state).to(dtype)
-            assert 0.01 < (base - plain.weight).norm() / base.norm() < 0.2  # quantised, but still these weights
+            assert (
+                0.01 < (base - plain.weight).norm() / base.norm() < 0.2
+            )  # quantised, but still these weights
             plain.weight.data = base
             a, b = (leaves[f"{name}.lora_{which}.default.weight"] for which in "AB")
-            plain.register_forward_hook(lambda _layer, x, y, a=a, b=b: y + 2.0 * linear(linear(x[0].to(a.dtype), a), b))
+            plain.register_forward_hook(
+                lambda _layer, x, y, a=a, b=b: y + 2.0 * linear(linear(x[0].to(a.dtype), a), b)
+            )
         elif isinstance(layer, nn.Embedding) or "norm" in name:
             model.get_submodule(name).load_state_dict(layer.state_dict())  # in the precision of training
     with torch.autocast("cpu", torch.bfloat16, enabled=not exact):
@@ -73,9 +84,12 @@ def direct(student: Path, selection: Path, run: Run, factors: Gradients, dtype: 
 
 @needs_bitsandbytes
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_adapters_on_4_bit_weights_have_the_direct_gradient(dtype: str, inputs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Exactly in float32. In bfloat16 up to the rounding of its products, which the direct formula then has too (about 4%,
-    with 4-bit weights and without)."""
+def test_adapters_on_4_bit_weights_have_the_direct_gradient(
+    dtype: str, inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Exactly in float32. In bfloat16 up to the rounding of its products, which the direct formula then has
+    too (about 4%, with 4-bit weights and without).
+    """
     fresh()
     student, selection = inputs
     half = ["training.bf16=true", "training.gradient_checkpointing=true"] if dtype == "bfloat16" else []
@@ -101,12 +115,20 @@ def test_adapters_on_4_bit_weights_have_the_direct_gradient(dtype: str, inputs: 
 
 
 @needs_bitsandbytes
-def test_the_export_is_the_unquantised_student_with_the_adapters_merged(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_export_is_the_unquantised_student_with_the_adapters_merged(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
     fresh()
     student, selection = inputs
     train(
         make_job(
-            student, selection, tmp_path, *QLORA, "training.learning_rate=0.01", "training.warmup=0", "student.dtype=float32"
+            student,
+            selection,
+            tmp_path,
+            *QLORA,
+            "training.learning_rate=0.01",
+            "training.warmup=0",
+            "student.dtype=float32",
         )
     )
     before, after = load_file(student / "model.safetensors"), load_file(tmp_path / "model.safetensors")
@@ -121,7 +143,9 @@ def test_the_export_is_the_unquantised_student_with_the_adapters_merged(inputs: 
 
 
 @needs_bitsandbytes
-def test_layers_that_bitsandbytes_dequantises_wrongly_on_cpu_are_refused(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_layers_that_bitsandbytes_dequantises_wrongly_on_cpu_are_refused(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
     fresh()
     student = write_student(tmp_path / "student", hidden=64, intermediate=96)
     with pytest.raises(LarkError, match=r"a multiple of 64, and model\.layers\.0\.mlp\.down_proj has 96"):
@@ -132,7 +156,9 @@ def test_layers_that_bitsandbytes_dequantises_wrongly_on_cpu_are_refused(inputs:
 def test_4_bit_weights_take_the_memory_that_is_planned() -> None:
     import bitsandbytes
 
-    weight = bitsandbytes.nn.Params4bit(torch.randn(512, 512), requires_grad=False, quant_type="nf4", compress_statistics=True)
+    weight = bitsandbytes.nn.Params4bit(
+        torch.randn(512, 512), requires_grad=False, quant_type="nf4", compress_statistics=True
+    )
     weight = weight.to("cpu")
     state = weight.quant_state
     held = weight.nbytes + state.absmax.nbytes + state.state2.absmax.nbytes
@@ -142,7 +168,9 @@ def test_4_bit_weights_take_the_memory_that_is_planned() -> None:
 def test_4_bit_weights_need_a_quarter_of_the_memory() -> None:
     shape = Shape(28, 3584, 18944, 28, 4, 128, 152064, False, True, False, 32768)  # Qwen-2.5-7B
     setup = TrainingSetup(1, 0, 1024, checkpointing=True, bf16=True, lora=16, half=True, cuda=True)
-    full, quantized = (costs.state_bytes(shape, TrainingSetup(**{**vars(setup), "bits": bits})) for bits in (None, 4))
+    full, quantized = (
+        costs.state_bytes(shape, TrainingSetup(**{**vars(setup), "bits": bits})) for bits in (None, 4)
+    )
     assert full - quantized == pytest.approx(shape.backbone_matrices * (16 - 4 - 0.127) / 8, rel=1e-3)
 
 
@@ -150,15 +178,26 @@ def test_4_bit_weights_need_a_quarter_of_the_memory() -> None:
     ("overrides", "said"),
     [
         (["training.lora.bits=4"], r"training.lora.bits=4: needs adapters: set training.lora.rank too"),
-        (["training.lora.rank=8", "training.lora.bits=8"], r"training.lora.bits=8: choose 4 \(NF4\), or null"),
-        ([*QLORA, "hardware.zero=3", "hardware.processes=2"], r"ZeRO-3 cannot shard 4-bit weights. Set hardware.zero=2"),
-        (QLORA, r"bitsandbytes is not installed: pip install bitsandbytes==[\d.]+, or training.lora.bits=null"),
+        (
+            ["training.lora.rank=8", "training.lora.bits=8"],
+            r"training.lora.bits=8: choose 4 \(NF4\), or null",
+        ),
+        (
+            [*QLORA, "hardware.zero=3", "hardware.processes=2"],
+            r"ZeRO-3 cannot shard 4-bit weights. Set hardware.zero=2",
+        ),
+        (
+            QLORA,
+            r"bitsandbytes is not installed: pip install bitsandbytes==[\d.]+, or training.lora.bits=null",
+        ),
     ],
 )
 def test_what_qlora_cannot_do_is_refused_before_the_run(
     overrides: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Machine, "lacks", lambda machine, module: module == "bitsandbytes" and "zero" not in str(overrides))
+    monkeypatch.setattr(
+        Machine, "lacks", lambda machine, module: module == "bitsandbytes" and "zero" not in str(overrides)
+    )
     with pytest.raises(LarkError, match=said):
         config = composed("hardware=cpu", *overrides)
         assert operations.TRAIN.check is not None

@@ -1,4 +1,6 @@
-"""kill -9 in the middle of an epoch, run again: the weights are those of an uninterrupted run. Nothing is left out."""
+"""kill -9 in the middle of an epoch, run again: the weights are those of an uninterrupted run. Nothing is
+left out.
+"""
 
 import json
 import logging
@@ -55,9 +57,14 @@ def start(job: Job) -> subprocess.Popen[str]:
     assert isinstance(TRAIN.run, str)
     launch.write_job(job, TRAIN.run)
     return subprocess.Popen(
-        launch.command(job.folder, job.machine), cwd=launch.ROOT, env=launch.environment(job.machine, gpus=job.gpus), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
+        launch.command(job.folder, job.machine),
+        cwd=launch.ROOT,
+        env=launch.environment(job.machine, gpus=job.gpus),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def finish(job: Job) -> str:
@@ -70,7 +77,11 @@ def finish(job: Job) -> str:
 def kill_after_the_first_checkpoint(job: Job) -> None:
     process = start(job)
     deadline = time.time() + 300
-    while not any(job.folder.glob(f"checkpoints/*/{COMPLETE}")) and process.poll() is None and time.time() < deadline:
+    while (
+        not any(job.folder.glob(f"checkpoints/*/{COMPLETE}"))
+        and process.poll() is None
+        and time.time() < deadline
+    ):
         time.sleep(0.005)
     assert process.poll() is None, process.communicate()[0][-5000:]
     os.killpg(process.pid, signal.SIGKILL)
@@ -78,7 +89,9 @@ def kill_after_the_first_checkpoint(job: Job) -> None:
 
 
 def leave_unusable_checkpoints(folder: Path) -> None:
-    """Two checkpoints newer than the last intact one: an incomplete one, as after a kill while writing, and a damaged one."""
+    """Two checkpoints newer than the last intact one: an incomplete one, as after a kill while writing, and
+    a damaged one.
+    """
     newest = next(path for path in folder.glob("checkpoint-*") if damage(path) is None)
     incomplete, damaged = (shutil.copytree(newest, folder / f"checkpoint-{STEPS - k}") for k in (1, 2))
     (incomplete / COMPLETE).unlink()
@@ -99,7 +112,9 @@ def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(
     world: int, inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """(Under DeepSpeed: tests/training/test_gradients.py, which already starts such processes.)"""
-    undisturbed, killed = (make_job(*inputs, tmp_path / name, *RECIPE, world=world) for name in ("undisturbed", "killed"))
+    undisturbed, killed = (
+        make_job(*inputs, tmp_path / name, *RECIPE, world=world) for name in ("undisturbed", "killed")
+    )
     if world == 1:
         train(undisturbed)
     else:
@@ -133,7 +148,10 @@ def check_curve_and_snapshots(job: Job, student: Path, selection: Path) -> None:
     assert lines[0]["held_out_loss"] == pytest.approx(direct_loss(student, selection), rel=1e-5)
     assert lines[-1]["held_out_loss"] == pytest.approx(direct_loss(job.folder, selection), rel=1e-5)
     assert lines[-1]["held_out_loss"] < lines[0]["held_out_loss"]
-    each = {row["trajectory"]: row["loss"] for row in map(json.loads, (job.folder / HELD_OUT).read_text().splitlines())}
+    each = {
+        row["trajectory"]: row["loss"]
+        for row in map(json.loads, (job.folder / HELD_OUT).read_text().splitlines())
+    }
     weights = {f"{row['question_id']}/{row['candidate_id']}": row["weight"] for row in rows(selection)}
     mean = sum(weights[name] * loss for name, loss in each.items()) / len(weights)
     assert set(each) == set(weights) and mean == pytest.approx(lines[-1]["held_out_loss"])
@@ -142,11 +160,17 @@ def check_curve_and_snapshots(job: Job, student: Path, selection: Path) -> None:
     snapshots = sorted(job.folder.glob("snapshots/*"))
     assert [path.name for path in snapshots] == ["step-000000", "step-000010", "step-000020"]
     first, last = (load_file(snapshots[k] / "model.safetensors") for k in (0, 2))
-    assert all(torch.equal(value, load_file(student / "model.safetensors")[name]) for name, value in first.items())
-    assert all(torch.equal(value, load_file(job.folder / "model.safetensors")[name]) for name, value in last.items())
+    assert all(
+        torch.equal(value, load_file(student / "model.safetensors")[name]) for name, value in first.items()
+    )
+    assert all(
+        torch.equal(value, load_file(job.folder / "model.safetensors")[name]) for name, value in last.items()
+    )
 
 
-def test_a_lora_run_that_crashed_resumes_and_merges_what_it_trained(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_lora_run_that_crashed_resumes_and_merges_what_it_trained(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
     settings = [*RECIPE, "training.lora.rank=4", "training.lora.dropout=0.1", "training.checkpoints=10"]
     whole, crashed = (make_job(*inputs, tmp_path / name, *settings) for name in ("whole", "crashed"))
     train(whole)
@@ -157,14 +181,18 @@ def test_a_lora_run_that_crashed_resumes_and_merges_what_it_trained(inputs: tupl
     names = {path.name for path in crashed.folder.glob("checkpoints/checkpoint-6/*")}
     assert "adapter_model.safetensors" in names and "model.safetensors" not in names
     train(crashed)
-    ours, theirs, student = (load_file(path / "model.safetensors") for path in (crashed.folder, whole.folder, inputs[0]))
+    ours, theirs, student = (
+        load_file(path / "model.safetensors") for path in (crashed.folder, whole.folder, inputs[0])
+    )
     assert set(ours) == set(theirs) == set(student)
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) <= 1e-6
     check_curve_and_snapshots(crashed, *inputs)
 
 
 def test_a_finished_run_has_nothing_left_to_do(inputs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Killed after the export, before the pipeline recorded it: no step is trained again, and no checkpoint remains."""
+    """Killed after the export, before the pipeline recorded it: no step is trained again, and no checkpoint
+    remains.
+    """
     (tmp_path / DONE).write_text(json.dumps({"steps": 3}))
     checkpoint(tmp_path / "checkpoints", 3, Layout(0, 1))
     assert train(make_job(*inputs, tmp_path, *RECIPE)) == {"steps": 3}
@@ -238,10 +266,14 @@ def leave(path: Path, content: bytes | None = None) -> None:
 
 
 ODD = {
-    "a name without a number": ("checkpoint-best", None), "no step at all": ("checkpoint-", None),
-    "a negative step": ("checkpoint--3", None), "a number in other digits": ("checkpoint-\u0663", None),
-    "a file": ("checkpoint-9", b"x"), "an empty folder": ("checkpoint-10", None), "a huge step": ("checkpoint-" + "9" * 40, None),
-}  # fmt: skip
+    "a name without a number": ("checkpoint-best", None),
+    "no step at all": ("checkpoint-", None),
+    "a negative step": ("checkpoint--3", None),
+    "a number in other digits": ("checkpoint-\u0663", None),
+    "a file": ("checkpoint-9", b"x"),
+    "an empty folder": ("checkpoint-10", None),
+    "a huge step": ("checkpoint-" + "9" * 40, None),
+}
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -258,11 +290,23 @@ def test_what_is_only_named_like_a_checkpoint_is_passed_over(
 
 
 SEALS = [
-    "", "{", "[]", "null", "3", "{}", '{"files": {}}', '{"zero": 0, "world": 1}', '{"zero": 0, "world": 1, "files": []}',
-    '{"zero": 0, "world": 1, "files": {}}', '{"zero": 0, "world": 1, "files": {"a": 3}}', '{"zero": "0", "world": 1, "files": {}}',
-    '{"zero": 0, "world": 1, "files": {"../../../train.jsonl": [1, null]}}', "[" * 100_000, "\udcff",
+    "",
+    "{",
+    "[]",
+    "null",
+    "3",
+    "{}",
+    '{"files": {}}',
+    '{"zero": 0, "world": 1}',
+    '{"zero": 0, "world": 1, "files": []}',
+    '{"zero": 0, "world": 1, "files": {}}',
+    '{"zero": 0, "world": 1, "files": {"a": 3}}',
+    '{"zero": "0", "world": 1, "files": {}}',
+    '{"zero": 0, "world": 1, "files": {"../../../train.jsonl": [1, null]}}',
+    "[" * 100_000,
+    "\udcff",
     json.dumps({"zero": 0, "world": 1, "files": {"a" * 300: [1, None]}}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("content", SEALS)
@@ -277,7 +321,9 @@ def test_a_seal_without_the_state_of_the_training_is_damage(crashed: Path, tmp_p
     folder = shutil.copytree(crashed / "checkpoints", tmp_path / "checkpoints")
     seal = folder / "checkpoint-4" / COMPLETE
     values = json.loads(seal.read_text())
-    seal.write_text(json.dumps({**values, "files": {"model.safetensors": values["files"]["model.safetensors"]}}))
+    seal.write_text(
+        json.dumps({**values, "files": {"model.safetensors": values["files"]["model.safetensors"]}})
+    )
     remove_unusable(folder)
     assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
 
@@ -312,7 +358,10 @@ def test_damaged_state_is_passed_over_and_the_weights_are_those_of_an_undisturbe
     (again.folder / "checkpoints" / "checkpoint-latest").mkdir()
     truncate(again.folder / "checkpoints" / "checkpoint-4" / "optimizer.pt")
     train(again)
-    assert "training.json cannot be read" in caplog.text and "checkpoint-latest is not a checkpoint: ignored" in caplog.text
+    assert (
+        "training.json cannot be read" in caplog.text
+        and "checkpoint-latest is not a checkpoint: ignored" in caplog.text
+    )
     assert "metrics.jsonl, line 2 is damaged: it is left out of the curve." in caplog.text
     train(undisturbed)
     assert [line["step"] for line in curve(again.folder)] == [0, *range(3, 11)]
@@ -328,7 +377,9 @@ def test_a_curve_that_is_a_folder_starts_over(tmp_path: Path, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("harm", ["removed", "truncated", "list", "binary", "counts"])
-def test_a_damaged_export_is_not_taken_for_a_finished_one(harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_export_is_not_taken_for_a_finished_one(
+    harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "config.json").write_text("config")
     counts = {"steps": 3, "skipped_steps": 0}
     (tmp_path / DONE).write_text(json.dumps({**counts, "files": stamps(tmp_path)}))
@@ -376,7 +427,9 @@ def test_the_speed_is_that_of_the_step_alone(
     run.trainer.train()
     lines = curve(tmp_path)
     assert now == 10 * 2 + 100 * (6 + 11 + 5)  # held-out losses, snapshots, checkpoints
-    assert [line["tokens_per_second"] for line in lines[1:]] == [round(run.trainer.batches.tokens(k) / 2) for k in range(10)]
+    assert [line["tokens_per_second"] for line in lines[1:]] == [
+        round(run.trainer.batches.tokens(k) / 2) for k in range(10)
+    ]
 
 
 def checkpoint(folder: Path, step: int, layout: Layout | None) -> None:
@@ -391,7 +444,9 @@ def checkpoint(folder: Path, step: int, layout: Layout | None) -> None:
 def test_every_process_syncs_its_files_before_the_checkpoint_is_sealed(
     main: bool, inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the main process had to sync the files of all others, they would wait for it until their time limit."""
+    """If the main process had to sync the files of all others, they would wait for it until their time
+    limit.
+    """
     events: list[str] = []
     fsync = os.fsync
 
@@ -404,7 +459,9 @@ def test_every_process_syncs_its_files_before_the_checkpoint_is_sealed(
     written = next((tmp_path / "checkpoints").iterdir())
     (written / COMPLETE).unlink()
     files = {path.name for path in written.iterdir()}
-    monkeypatch.setattr(trainer_module.Trainer, "_save_checkpoint", lambda *arguments: None)  # the files are there
+    monkeypatch.setattr(
+        trainer_module.Trainer, "_save_checkpoint", lambda *arguments: None
+    )  # the files are there
     monkeypatch.setattr(run.trainer, "is_world_process_zero", lambda: main)
     monkeypatch.setattr(run.trainer.accelerator, "wait_for_everyone", lambda: events.append("barrier"))
     monkeypatch.setattr(os, "fsync", recorded)

@@ -39,7 +39,10 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
         ({"weight": -0.5}, "the weight of q1/c is -0.5; .* must not be negative"),
         ({"weight": "1.0"}, "the weight of q1/c must be a number, not '1.0'"),
         ({"weight": True}, "the weight of q1/c must be a number, not True"),
-        ({"weight": MISSING}, "there is no `weight`; a line of a training set has question_id, candidate_id, weight, messages"),
+        (
+            {"weight": MISSING},
+            "there is no `weight`; a line of a training set has question_id, candidate_id, weight, messages",
+        ),
         ({"question_id": MISSING}, "there is no `question_id`"),
         ({"candidate_id": None}, "there is no `candidate_id`"),
         ({"question_id": {"a": 1}}, "`question_id` must be text or a number, not an object"),
@@ -49,29 +52,48 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
         ({"candidate_id": math.nan}, "`candidate_id` must be text or a number, not nan"),
         ({"messages": MISSING}, "there is no `messages`"),
         ({"question_id": "q0"}, "duplicate trajectory q0/c; merge its lines into one"),
-        ({"messages": [USER, ASSISTANT, USER]}, "end with an assistant turn .*; it has user, assistant, user"),
+        (
+            {"messages": [USER, ASSISTANT, USER]},
+            "end with an assistant turn .*; it has user, assistant, user",
+        ),
         ({"messages": [USER, {**ASSISTANT, "weight": 0}]}, "end with an assistant turn that is trained on"),
         ({"messages": [ASSISTANT]}, "must have a user turn"),
         ({"messages": []}, "it has no messages"),
-        ({"messages": [USER, {"content": "2"}]}, "each with text as content and a role: system, user, assistant, tool"),
+        (
+            {"messages": [USER, {"content": "2"}]},
+            "each with text as content and a role: system, user, assistant, tool",
+        ),
         ({"messages": [USER, {"role": "assistant"}]}, "`messages` must be a list of messages"),
         ({"messages": "1 + 1 = 2"}, "`messages` must be a list of messages"),
         ({"weight": 10**400}, "the weight of q1/c is 1000.*; a weight must be finite"),
         ({"token_weights": [10**400]}, "`token_weights` has 1000"),
         ({"tools": '[{"name": "f"}]'}, "`tools` must be a list of objects"),
         ({"tools": [None]}, "`tools` must be a list of objects"),
-        ({"messages": [USER, {**ASSISTANT, "weight": 0.5}]}, "the `weight` of a message must be 0 .context. or 1, not 0.5"),
-        ({"messages": [USER, {**ASSISTANT, "reasoning_content": ["Hm."]}]}, "`reasoning_content` must be a string, not a list"),
+        (
+            {"messages": [USER, {**ASSISTANT, "weight": 0.5}]},
+            "the `weight` of a message must be 0 .context. or 1, not 0.5",
+        ),
+        (
+            {"messages": [USER, {**ASSISTANT, "reasoning_content": ["Hm."]}]},
+            "`reasoning_content` must be a string, not a list",
+        ),
         ({"messages": [USER, {**ASSISTANT, "tool_calls": "add"}]}, "`tool_calls` must be a list of calls"),
         ({"messages": [USER, {**ASSISTANT, "tool_calls": [{}]}]}, "`tool_calls` must be a list of calls"),
         ({"messages": [{**USER, "content": "\ud800"}, ASSISTANT]}, "lone surrogate"),
         ({"token_weights": 1.0}, "`token_weights` must be a list of numbers, not 1.0"),
-        ({"token_weights": [1, -1]}, "`token_weights` has -1 at position 1; weights are numbers from 0 to 1e"),
+        (
+            {"token_weights": [1, -1]},
+            "`token_weights` has -1 at position 1; weights are numbers from 0 to 1e",
+        ),
         ({"token_weights": [math.nan]}, "`token_weights` has nan at position 0"),
     ],
 )
-def test_what_cannot_be_trained_on_is_named_with_its_line(change: dict[str, Any], said: str, tmp_path: Path) -> None:
-    changed = {key: value for key, value in {**GOOD, "question_id": "q1", **change}.items() if value is not MISSING}
+def test_what_cannot_be_trained_on_is_named_with_its_line(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    changed = {
+        key: value for key, value in {**GOOD, "question_id": "q1", **change}.items() if value is not MISSING
+    }
     path = write(tmp_path / "train.jsonl", GOOD, "", changed)
     with pytest.raises(LarkError, match=f"train.jsonl, line 3: .*{said}"):
         list(read_rows(path))
@@ -79,7 +101,11 @@ def test_what_cannot_be_trained_on_is_named_with_its_line(change: dict[str, Any]
 
 @pytest.mark.parametrize(
     ("lines", "said"),
-    [(["{not JSON"], "line 1: broken JSON"), (["[1]"], "line 1: a JSON object is expected"), ([], "is empty")],
+    [
+        (["{not JSON"], "line 1: broken JSON"),
+        (["[1]"], "line 1: a JSON object is expected"),
+        ([], "is empty"),
+    ],
 )
 def test_a_file_of_something_else_is_refused(lines: list[str], said: str, tmp_path: Path) -> None:
     with pytest.raises(LarkError, match=said):
@@ -88,7 +114,12 @@ def test_a_file_of_something_else_is_refused(lines: list[str], said: str, tmp_pa
 
 def test_a_held_out_file_is_read_before_anything_runs_if_the_run_trains(tmp_path: Path) -> None:
     path = write(tmp_path / "held.jsonl", GOOD, {**GOOD, "weight": -1})
-    settings = [f"outputs={tmp_path / 'outputs'}", "tracking=none", "hardware=cpu", f"training.held_out.path={path}"]
+    settings = [
+        f"outputs={tmp_path / 'outputs'}",
+        "tracking=none",
+        "hardware=cpu",
+        f"training.held_out.path={path}",
+    ]
     with pytest.raises(LarkError, match=r"held.jsonl, line 2: the weight of q0/c is -1"):
         Pipeline(composed(*settings), tmp_path)
     Pipeline(composed(*settings, "stages=[select]"), tmp_path)
@@ -96,11 +127,15 @@ def test_a_held_out_file_is_read_before_anything_runs_if_the_run_trains(tmp_path
     Pipeline(composed(*settings), tmp_path)
 
 
-def test_weights_of_tokens_are_read_from_a_copy_of_a_training_set_or_from_a_shorter_file(tmp_path: Path) -> None:
+def test_weights_of_tokens_are_read_from_a_copy_of_a_training_set_or_from_a_shorter_file(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path / "train.jsonl", {**GOOD, "token_weights": [1, 0.5]})
     (row,) = read_rows(path)
     assert row.token_weights == (1.0, 0.5)
-    short = write(tmp_path / "short.jsonl", {"question_id": "q0", "candidate_id": "c", "token_weights": [1, 0.5]})
+    short = write(
+        tmp_path / "short.jsonl", {"question_id": "q0", "candidate_id": "c", "token_weights": [1, 0.5]}
+    )
     assert read_token_weights(path) == read_token_weights(short) == {("q0", "c"): (1.0, 0.5)}
     for lines, said in (
         ([GOOD], "line 1: there is no `token_weights`"),

@@ -57,7 +57,10 @@ def test_the_export_is_a_plain_student_with_its_chat_template_and_both_stop_toke
 ) -> None:
     counts = train(make_job(*inputs, tmp_path, "student.dtype=bfloat16", "training.learning_rate=0.01"))
     assert counts["steps"] == 1 and counts["skipped_steps"] == 0
-    assert "Training will have no effect: 16 trajectories make a single step (training.global_batch=16)" in caplog.text
+    assert (
+        "Training will have no effect: 16 trajectories make a single step (training.global_batch=16)"
+        in caplog.text
+    )
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert type(model) is LlamaForCausalLM and model.dtype == torch.bfloat16 and model.config.use_cache
@@ -78,20 +81,29 @@ def test_the_export_is_a_plain_student_with_its_chat_template_and_both_stop_toke
 
 
 def test_more_than_a_handful_of_steps_that_are_not_finite_stop_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     student = write_student(tmp_path / "student", tied=False)
     selection = write_training_set(tmp_path / "selection", poisoned=True)
     monkeypatch.setattr(trainer_module, "MOST_SKIPPED", 1)
     job = make_job(student, selection, tmp_path / "run", "training.epochs=3", "training.global_batch=8")
-    with pytest.raises(LarkError, match=r"gradients of 2 steps were not finite.*q05/c \(their loss is not finite\)"):
+    with pytest.raises(
+        LarkError, match=r"gradients of 2 steps were not finite.*q05/c \(their loss is not finite\)"
+    ):
         train(job)
     assert "step" in caplog.text and "q05/c" in caplog.text
     bar = capsys.readouterr().err
     assert "loss –, " in bar and "loss 0.0000" not in bar
     (line,) = [line for line in read_curve(job.folder / "metrics.jsonl") if "skipped" in line]
     assert line["loss"] is None and line["grad_norm"] is None and line["skipped"] == ["q05/c"]
-    assert all(math.isfinite(other["loss"]) for other in read_curve(job.folder / "metrics.jsonl") if "skipped" not in other)
+    assert all(
+        math.isfinite(other["loss"])
+        for other in read_curve(job.folder / "metrics.jsonl")
+        if "skipped" not in other
+    )
 
 
 @pytest.mark.parametrize(("epochs", "stopped_at"), [(1, 1), (4, 3)])
@@ -101,7 +113,8 @@ def test_a_run_without_one_step_taken_is_not_finished(
     """The adapters' gradients overflow, so the exported student would be the base model."""
     settings = [f"training.epochs={epochs}", "training.lora.rank=4", "training.lora.alpha=1e30"]
     no_step_taken = (
-        rf"^Training stopped at step {stopped_at} of {epochs}: the gradients of {stopped_at} steps? were not finite and no step "
+        rf"^Training stopped at step {stopped_at} of {epochs}: the gradients of {stopped_at} steps? were not"
+        r" finite and no step "
         r"was taken.*q00/c.*lower training\.lora\.alpha"
     )
     with pytest.raises(LarkError, match=no_step_taken):
@@ -116,12 +129,16 @@ def test_a_run_with_more_steps_skipped_than_taken_is_not_finished_and_keeps_its_
     settings = ["training.global_batch=4", "training.checkpoints=4"]
     steps = prepare(make_job(*inputs, tmp_path / "plan", *settings)).trainer.batches.steps
     poisoned = {k for step in steps[-skipped:] for k in step.trajectories}
-    selection = write_training_set(tmp_path / "selection", weights=[POISON if k in poisoned else 1.0 for k in range(16)])
+    selection = write_training_set(
+        tmp_path / "selection", weights=[POISON if k in poisoned else 1.0 for k in range(16)]
+    )
     job = make_job(inputs[0], selection, tmp_path / "run", *settings)
     if skipped <= len(steps) / 2:
         assert train(job)["skipped_steps"] == skipped
         return
-    with pytest.raises(LarkError, match=r"^Training stopped at step 4 of 4: the gradients of 3 steps were not finite"):
+    with pytest.raises(
+        LarkError, match=r"^Training stopped at step 4 of 4: the gradients of 3 steps were not finite"
+    ):
         train(job)
     assert not (job.folder / "model.safetensors").exists()
     kept = sorted(path.name for path in job.folder.glob("checkpoints/checkpoint-*"))
@@ -133,11 +150,16 @@ def test_a_run_with_more_steps_skipped_than_taken_is_not_finished_and_keeps_its_
 def test_a_student_whose_weights_are_no_longer_numbers_is_not_finished(
     step: int, inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Found at the next step, at the next checkpoint or at the end, whichever comes first. Sound checkpoints are kept."""
+    """Found at the next step, at the next checkpoint or at the end, whichever comes first. Sound
+    checkpoints are kept.
+    """
     job = make_job(*inputs, tmp_path, "training.epochs=4", "training.checkpoints=2")
     run = prepare(job)
     run.trainer.add_callback(BreaksAt(step))
-    with pytest.raises(LarkError, match=rf"after step {step} the student's weights are not finite .* training\.learning_rate="):
+    with pytest.raises(
+        LarkError,
+        match=rf"after step {step} the student's weights are not finite .* training\.learning_rate=",
+    ):
         run.trainer.train()
         run.exporter.export()
     assert not (tmp_path / "model.safetensors").exists()
@@ -157,25 +179,33 @@ class BreaksAt(TrainerCallback):
             model.model.norm.weight.data[3] = torch.nan
 
 
-def test_a_student_whose_loss_is_not_finite_is_not_finished(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_student_whose_loss_is_not_finite_is_not_finished(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Its weights are finite, but too large: its logits are not."""
     run = prepare(make_job(*inputs, tmp_path, "training.epochs=2"))
     run.trainer.train()
     run.trainer.require_usable()
     run.trainer.model.model.norm.weight.data.fill_(3e38)
     run.trainer.skipped = {2: ["q00/c"]}
-    with pytest.raises(LarkError, match=r"after step 1 the student's loss is not finite .* training\.learning_rate="):
+    with pytest.raises(
+        LarkError, match=r"after step 1 the student's loss is not finite .* training\.learning_rate="
+    ):
         run.trainer.require_usable()
 
 
-def test_weights_that_do_not_fit_their_precision_are_not_exported(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_their_precision_are_not_exported(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
     run = prepare(make_job(*inputs, tmp_path, "student.dtype=float16"))
     run.trainer.model.model.norm.weight.data[0] = 1e6
     with pytest.raises(LarkError, match=r"weights are not finite .*model\.norm\.weight"):
         run.exporter.export()
 
 
-def test_where_each_loss_is_finite_the_whole_batch_is_named(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_where_each_loss_is_finite_the_whole_batch_is_named(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
     run = prepare(make_job(*inputs, tmp_path, "training.epochs=2"))
     run.trainer._batch = run.trainer.batches[0]
     run.trainer._losses = [torch.ones(len(names)) for names in run.trainer._batch.own]
@@ -187,13 +217,19 @@ def test_a_response_that_is_cut_away_is_named_before_training(tmp_path: Path) ->
     messages = [{"role": "user", "content": "very " * 300}, {"role": "assistant", "content": "2"}]
     row = {"question_id": "q00", "candidate_id": "c", "weight": 1.0, "messages": messages}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(LarkError, match=r"the response of q00/c is cut off completely at student\.max_length=200"):
+    with pytest.raises(
+        LarkError, match=r"the response of q00/c is cut off completely at student\.max_length=200"
+    ):
         read_examples(tmp_path / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(DEMO)), 200)
 
 
 def test_weights_of_tokens_are_those_of_the_file_and_must_fit_the_students_tokens(tmp_path: Path) -> None:
     write_training_set(tmp_path)
-    chat, path, file = ChatFormat(AutoTokenizer.from_pretrained(DEMO)), tmp_path / "train.jsonl", tmp_path / "tokens.jsonl"
+    chat, path, file = (
+        ChatFormat(AutoTokenizer.from_pretrained(DEMO)),
+        tmp_path / "train.jsonl",
+        tmp_path / "tokens.jsonl",
+    )
     examples = read_examples(path, chat, 200)
     length = examples[3].encoded.n_response
 
@@ -203,8 +239,12 @@ def test_weights_of_tokens_are_those_of_the_file_and_must_fit_the_students_token
         return file
 
     found = with_token_weights(examples, write(length))
-    assert found[3].token_weights == (0.5,) * length and {e.token_weights for e in found[:3] + found[4:]} == {None}
-    with pytest.raises(LarkError, match=rf"token_weights of q03/c has 2 numbers, but its response has {length} tokens"):
+    assert found[3].token_weights == (0.5,) * length and {e.token_weights for e in found[:3] + found[4:]} == {
+        None
+    }
+    with pytest.raises(
+        LarkError, match=rf"token_weights of q03/c has 2 numbers, but its response has {length} tokens"
+    ):
         with_token_weights(examples, write(2))
     with pytest.raises(LarkError, match=r"none of its 1 trajectories is in the selection, such as q00/c"):
         with_token_weights(examples, write(2, "elsewhere"))
@@ -231,7 +271,9 @@ def test_weights_of_tokens_reach_only_the_trajectory_with_both_ids(tmp_path: Pat
     assert {e.key: e.token_weights for e in weighted} == {("a/b", "c"): tuple(weights), ("a", "b/c"): None}
 
 
-def test_each_held_out_trajectory_has_its_loss_if_their_ids_join_alike(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_each_held_out_trajectory_has_its_loss_if_their_ids_join_alike(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
     selection = write_ids_that_join_alike(tmp_path / "selection")
     settings = ["training.held_out.path=selection", "training.held_out.every=1", "training.warmup=0"]
     job = make_job(inputs[0], selection, tmp_path / "run", *settings)
@@ -286,7 +328,9 @@ def test_there_are_never_more_checkpoints_than_asked_for(steps: int, checkpoints
 
 @pytest.mark.parametrize("student", ["qwen7b", "qwen1.5b", "llama3b"])
 @pytest.mark.parametrize(("zero", "device"), [(2, "cpu"), (2, "cuda"), (3, "cuda")])
-def test_deepspeed_accepts_and_reads_the_papers_settings(student: str, zero: int, device: str, tmp_path: Path) -> None:
+def test_deepspeed_accepts_and_reads_the_papers_settings(
+    student: str, zero: int, device: str, tmp_path: Path
+) -> None:
     config = composed(f"student={student}", "hardware=cpu", "hardware.zero=2")
     told = HfTrainerDeepSpeedConfig(deepspeed_config(config, zero, device))
     told.trainer_config_process(arguments(config, tmp_path, 100, "cpu", zero=0))
@@ -296,7 +340,9 @@ def test_deepspeed_accepts_and_reads_the_papers_settings(student: str, zero: int
     assert (read.communication_data_type, read.grad_accum_dtype) == (torch.float32, "fp32")
     assert (read.gradient_clipping, read.bfloat16_config.enabled) == (1.0, True)
     assert sharding.gather_16bit_weights_on_model_save == (zero == 3)
-    assert zero == 3 or not sharding.overlap_comm  # the large gradients of ZeRO-2 would be freed while they are read
+    assert (
+        zero == 3 or not sharding.overlap_comm
+    )  # the large gradients of ZeRO-2 would be freed while they are read
 
 
 def test_one_process_has_nothing_to_shard() -> None:
@@ -322,7 +368,11 @@ THREE = ["hardware.processes=3", "hardware.sequence_parallel=3"]
         (["training.lora.rank=8"], "peft", "PEFT is not installed"),
         (["hardware.processes=3"], None, "cannot be divided among 3 processes"),
         (["hardware.sequence_parallel=2"], None, r"the number of processes \(1\) is not a multiple of it"),
-        ([*THREE, "training.global_batch=15"], None, "heads cannot be divided among 3 processes; choose a divisor of "),
+        (
+            [*THREE, "training.global_batch=15"],
+            None,
+            "heads cannot be divided among 3 processes; choose a divisor of ",
+        ),
         ([*TWO, "student.attention=eager"], None, "does not support student.attention=eager: use sdpa"),
         (TWO, "deepspeed", "hardware.sequence_parallel=2 needs DeepSpeed, which is not installed"),
         (
@@ -348,7 +398,10 @@ def test_what_cannot_train_is_refused_before_anything_loads(
     ("targets", "said"),
     [
         ("q_proj,lm_head", "lm_head names the head"),
-        ("q_proj,no_such_layer", "no_such_layer: the student has no such layer; choose from down_proj, gate_proj, k_proj"),
+        (
+            "q_proj,no_such_layer",
+            "no_such_layer: the student has no such layer; choose from down_proj, gate_proj, k_proj",
+        ),
         ("embed_tokens", "embed_tokens is not a linear layer: choose from down_proj"),
         ("self_attn", "self_attn is not a linear layer"),
         ("all-linear,q_proj", "all-linear: the student has no such layer"),
@@ -360,10 +413,20 @@ def test_lora_must_leave_the_head_alone_and_name_linear_layers(targets: str, sai
         add_adapters(small_llama(), lora)
 
 
-@pytest.mark.parametrize("overrides", [["stages=[score]"], ["stages=[analyse]", "analysis.name=theory"], ["method=base"]])
+@pytest.mark.parametrize(
+    "overrides", [["stages=[score]"], ["stages=[analyse]", "analysis.name=theory"], ["method=base"]]
+)
 def test_a_run_that_does_not_train_is_not_asked_for_a_batch(overrides: list[str], tmp_path: Path) -> None:
-    assert check(composed("hardware=cpu", "hardware.processes=3", "training.lora.rank=8", *overrides), tmp_path).world == 3
-    for trains in (["stages=[evaluate]"], ["stages=[analyse]", "analysis.name=kappa", "training.snapshots=2"]):
+    assert (
+        check(
+            composed("hardware=cpu", "hardware.processes=3", "training.lora.rank=8", *overrides), tmp_path
+        ).world
+        == 3
+    )
+    for trains in (
+        ["stages=[evaluate]"],
+        ["stages=[analyse]", "analysis.name=kappa", "training.snapshots=2"],
+    ):
         with pytest.raises(LarkError, match="cannot be divided among 3 processes"):
             check(composed("hardware=cpu", "hardware.processes=3", *trains), tmp_path)
 
@@ -371,14 +434,21 @@ def test_a_run_that_does_not_train_is_not_asked_for_a_batch(overrides: list[str]
 def test_lora_adapts_the_given_layers() -> None:
     lora = composed("training.lora.rank=4", "training.lora.targets=[self_attn.q_proj,v_proj]").training.lora
     wrapped = add_adapters(small_llama(), lora)
-    trained = {name.split(".")[-4] for name, parameter in wrapped.named_parameters() if parameter.requires_grad}
+    trained = {
+        name.split(".")[-4] for name, parameter in wrapped.named_parameters() if parameter.requires_grad
+    }
     assert trained == {"q_proj", "v_proj"}
 
 
 def small_llama() -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, initializer_range=0.2
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        initializer_range=0.2,
     )
     return LlamaForCausalLM(config)
 
@@ -398,13 +468,17 @@ def test_merged_adapters_predict_what_the_adapted_student_does() -> None:
     plain.load_state_dict(merged(wrapped.state_dict(), transposed_layers(model), lora))
     torch.testing.assert_close(plain(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-4)
     assert (expected - untouched).abs().max() > 0.1
-    torch.testing.assert_close(model(input_ids=ids).logits, expected)  # merging left the student in training as it was
+    torch.testing.assert_close(
+        model(input_ids=ids).logits, expected
+    )  # merging left the student in training as it was
 
 
 def test_a_checkpoint_without_the_curve_or_snapshots_that_are_asked_for_is_not_reused(tmp_path: Path) -> None:
     config, file = composed(), tmp_path / "held.jsonl"
 
-    def fingerprint(lora: Lora | None = None, held_out: HeldOut | None = None, zero: int = 0, **training: Any) -> str:
+    def fingerprint(
+        lora: Lora | None = None, held_out: HeldOut | None = None, zero: int = 0, **training: Any
+    ) -> str:
         nested = {"lora": lora or Lora(), "held_out": held_out or HeldOut()}
         changed = replace(
             config,
@@ -425,9 +499,14 @@ def test_a_checkpoint_without_the_curve_or_snapshots_that_are_asked_for_is_not_r
     ]  # fmt: skip
     assert len(set(different)) == len(different)
     same = [
-        fingerprint(liger=True), fingerprint(packing=False), fingerprint(checkpoints=2), fingerprint(lora=Lora(0, 3.0)),
-        fingerprint(held_out=HeldOut(None, 7)), fingerprint(zero=2), fingerprint(objective="nll", token_weights=None),
-    ]  # fmt: skip
+        fingerprint(liger=True),
+        fingerprint(packing=False),
+        fingerprint(checkpoints=2),
+        fingerprint(lora=Lora(0, 3.0)),
+        fingerprint(held_out=HeldOut(None, 7)),
+        fingerprint(zero=2),
+        fingerprint(objective="nll", token_weights=None),
+    ]
     assert set(same) == {plain}
 
 
@@ -438,21 +517,39 @@ def test_a_missing_held_out_file_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("count", "steps", "expected"),
-    [(0, 9, []), (2, 9, [0, 9]), (4, 9, [0, 3, 6, 9]), (5, 2, [0, 1, 2]), (3, 1, [0, 1]), (2**62, 2, [0, 1, 2])],
+    [
+        (0, 9, []),
+        (2, 9, [0, 9]),
+        (4, 9, [0, 3, 6, 9]),
+        (5, 2, [0, 1, 2]),
+        (3, 1, [0, 1]),
+        (2**62, 2, [0, 1, 2]),
+    ],
 )
-def test_snapshots_are_evenly_spaced_from_the_first_to_the_last_step(count: int, steps: int, expected: list[int]) -> None:
+def test_snapshots_are_evenly_spaced_from_the_first_to_the_last_step(
+    count: int, steps: int, expected: list[int]
+) -> None:
     assert snapshot_steps(count, steps) == expected
 
 
 @pytest.mark.parametrize(
     ("early", "steps", "expected"),
-    [(0, 40, [0, 20, 40]), (3, 40, [0, 2, 4, 20, 40]), (9, 40, [0, 1, 2, 3, 4, 20, 40]), (5, 8, [0, 1, 4, 8])],
+    [
+        (0, 40, [0, 20, 40]),
+        (3, 40, [0, 2, 4, 20, 40]),
+        (9, 40, [0, 1, 2, 3, 4, 20, 40]),
+        (5, 8, [0, 1, 4, 8]),
+    ],
 )
-def test_early_snapshots_are_dense_in_the_first_tenth_of_training(early: int, steps: int, expected: list[int]) -> None:
+def test_early_snapshots_are_dense_in_the_first_tenth_of_training(
+    early: int, steps: int, expected: list[int]
+) -> None:
     assert snapshot_steps(3, steps, early) == expected
 
 
-def test_the_time_of_gradient_flow_is_the_sum_of_the_learning_rates_of_steps_that_were_taken(tmp_path: Path) -> None:
+def test_the_time_of_gradient_flow_is_the_sum_of_the_learning_rates_of_steps_that_were_taken(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = [
         {"step": 0, "held_out_loss": 2.0},
@@ -475,7 +572,9 @@ def test_what_was_logged_after_the_checkpoint_is_forgotten(tmp_path: Path) -> No
 def test_liger_is_skipped_without_a_gpu_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert not apply_liger(small_llama(), "cpu")
-    assert [record.message for record in caplog.records] == ["Liger kernels need a GPU: training with PyTorch's own"]
+    assert [record.message for record in caplog.records] == [
+        "Liger kernels need a GPU: training with PyTorch's own"
+    ]
 
 
 def test_a_family_that_liger_does_not_know_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -44,15 +44,24 @@ POISONED = 5
 """The trajectory that has this weight in a training set with `poisoned=True`."""
 
 
-def write_student(folder: Path, tied: bool = True, dropout: float = 0.0, hidden: int = 32, intermediate: int = 48) -> Path:
+def write_student(
+    folder: Path, tied: bool = True, dropout: float = 0.0, hidden: int = 32, intermediate: int = 48
+) -> Path:
     """Write a tiny student with the demo's tokenizer, so that it has a real chat template."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, tie_word_embeddings=tied, initializer_range=0.2, max_position_embeddings=512,
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=tied,
+        initializer_range=0.2,
+        max_position_embeddings=512,
         attention_dropout=dropout,
-    )  # fmt: skip
+    )
     model = LlamaForCausalLM(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -67,8 +76,9 @@ def write_training_set(
     poisoned: bool = False,
     tokens: bool = False,
 ) -> Path:
-    """Responses of 1 to 30 words; weights from `WEIGHTS` in turn, or all 1. `poisoned`: one of them is much too large.
-    `tokens`: every second trajectory has weights for its tokens."""
+    """Responses of 1 to 30 words; weights from `WEIGHTS` in turn, or all 1. `poisoned`: one of them is much
+    too large. `tokens`: every second trajectory has weights for its tokens.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     weights = weights or [1.0 if equal else WEIGHTS[k % len(WEIGHTS)] for k in range(count)]
     with (folder / "train.jsonl").open("w", encoding="utf-8") as handle:
@@ -85,43 +95,70 @@ def write_training_set(
 
 def add_token_weights(path: Path) -> None:
     """Give every second trajectory weights from 0 to 2 for its response tokens."""
-    lengths = {e.name: e.encoded.n_response for e in read_examples(path, ChatFormat(AutoTokenizer.from_pretrained(DEMO)), 200)}
+    lengths = {
+        e.name: e.encoded.n_response
+        for e in read_examples(path, ChatFormat(AutoTokenizer.from_pretrained(DEMO)), 200)
+    }
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for row in rows[::2]:
-        row["token_weights"] = [(7 * k % 5) / 2 for k in range(lengths[f"{row['question_id']}/{row['candidate_id']}"])]
+        row["token_weights"] = [
+            (7 * k % 5) / 2 for k in range(lengths[f"{row['question_id']}/{row['candidate_id']}"])
+        ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def make_job(student: Path, selection: Path, folder: Path, *overrides: str, rank: int = 0, world: int = 1) -> Job:
+def make_job(
+    student: Path, selection: Path, folder: Path, *overrides: str, rank: int = 0, world: int = 1
+) -> Job:
     folder.mkdir(parents=True, exist_ok=True)
     config = tiny_config(*overrides)
     machine = Machine("cpu", world, 1, 1)
     outputs, inputs = {CHECKPOINT.name: folder}, {"selection": selection}
-    return Job("train", folder, outputs, inputs, str(student), config, machine, gpus=0, rank=rank, world=world)
+    return Job(
+        "train", folder, outputs, inputs, str(student), config, machine, gpus=0, rank=rank, world=world
+    )
 
 
 @cache
 def _composed() -> DictConfig:
     schema.register()
-    settings = ["hardware=cpu", "student.max_length=200", "training.global_batch=16", "training.epochs=1", "tracking=none"]
+    settings = [
+        "hardware=cpu",
+        "student.max_length=200",
+        "training.global_batch=16",
+        "training.epochs=1",
+        "tracking=none",
+    ]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose("config", overrides=settings)
 
 
 def tiny_config(*overrides: str) -> Config:
-    """The configuration with some values (not groups) set. Hydra composes it once: that takes as long as a tiny training."""
+    """The configuration with some values (not groups) set. Hydra composes it once: that takes as long as a
+    tiny training.
+    """
     return schema.load(OmegaConf.merge(_composed(), OmegaConf.from_dotlist(list(overrides))))  # type: ignore[arg-type]
 
 
-def losses(model: PreTrainedModel, selection: Path, tokenizer: Path, objective: str = "nll") -> Iterator[Tensor]:
-    """w_i ℓ_i / N, one trajectory at a time through the whole model and its full logits; with the factors of its tokens."""
-    examples = read_examples(selection / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(tokenizer)), 200)
+def losses(
+    model: PreTrainedModel, selection: Path, tokenizer: Path, objective: str = "nll"
+) -> Iterator[Tensor]:
+    """w_i ℓ_i / N, one trajectory at a time through the whole model and its full logits; with the factors
+    of its tokens.
+    """
+    examples = read_examples(
+        selection / "train.jsonl", ChatFormat(AutoTokenizer.from_pretrained(tokenizer)), 200
+    )
     for example in examples:
         ids, start = torch.tensor([list(example.encoded.ids)]), example.encoded.prompt_length
         logits = model(input_ids=ids, use_cache=False).logits[0]
         each = functional.cross_entropy(logits[start - 1 : -1], ids[0, start:], reduction="none")
         factors = torch.tensor(example.token_weights or [1.0] * len(each), dtype=each.dtype)
-        yield example.weight * (each * factors * _factors(logits[start - 1 : -1], each, objective)).mean() / len(examples)
+        yield (
+            example.weight
+            * (each * factors * _factors(logits[start - 1 : -1], each, objective)).mean()
+            / len(examples)
+        )
 
 
 def _factors(logits: Tensor, surprisal: Tensor, objective: str) -> Tensor:
@@ -160,6 +197,8 @@ class CrashAt(TrainerCallback):
     def __init__(self, step: int) -> None:
         self.step = step
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         if state.global_step == self.step:
             raise KeyboardInterrupt

@@ -1,4 +1,6 @@
-"""GPU selection, tested without a GPU: stand-ins for the driver, nvidia-smi and flash-attn record what is queried, and when."""
+"""GPU selection, tested without a GPU: stand-ins for the driver, nvidia-smi and flash-attn record what is
+queried, and when.
+"""
 
 import json
 import os
@@ -100,7 +102,8 @@ case "$*" in *"-i 0"|*"-i GPU-a") ;; *) echo 2048;; esac
 
 
 @pytest.mark.parametrize(
-    ("visible", "gib"), [("0", 24564), ("GPU-a", 24564), ("1", 2048), ("0,1", 2048), (None, 2048), ("MIG-c", 2048)]
+    ("visible", "gib"),
+    [("0", 24564), ("GPU-a", 24564), ("1", 2048), ("0,1", 2048), (None, 2048), ("MIG-c", 2048)],
 )
 def test_only_the_gpus_that_are_used_are_planned_for(
     visible: str | None, gib: int, tmp_path: Path, gpus: pytest.MonkeyPatch
@@ -112,7 +115,9 @@ def test_only_the_gpus_that_are_used_are_planned_for(
     assert hardware.memory_gib("cuda") == gib / 1024
 
 
-def test_a_gpu_that_reports_no_memory_of_its_own_is_planned_as_an_a100(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_reports_no_memory_of_its_own_is_planned_as_an_a100(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(hardware, "query_gpus", lambda what: ["[N/A]"])
     assert hardware.memory_gib("cuda") == 80
 
@@ -161,8 +166,9 @@ print(json.dumps({"driver": asked, "nvml": asked_of_nvml, "loaded": [m for m in 
 def test_importing_an_engines_worker_never_initialises_cuda(
     operation: Operation, tmp_path: Path, gpus: pytest.MonkeyPatch
 ) -> None:
-    """With flash-attn installed, transformers queries CUDA's devices when it is imported. After that, the driver does not read
-    CUDA_VISIBLE_DEVICES again: all engines would start on GPU 0."""
+    """With flash-attn installed, transformers queries CUDA's devices when it is imported. After that, the
+    driver does not read CUDA_VISIBLE_DEVICES again: all engines would start on GPU 0.
+    """
     flash = tmp_path / "site" / "flash_attn"
     flash.mkdir(parents=True)
     (flash / "__init__.py").write_text("__version__ = '2.8.3'\n")
@@ -176,7 +182,12 @@ def test_importing_an_engines_worker_never_initialises_cuda(
     env = {**environment(machine, 8, 1), "LOCAL_RANK": "3", "RANK": "3", "WORLD_SIZE": "8"}
     env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], str(tmp_path / "site")])
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, str(tmp_path / JOB)], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROBE, str(tmp_path / JOB)],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert str(operation.run).split(":")[0] in found["loaded"]
@@ -204,7 +215,8 @@ def test_gpus_that_pytorch_cannot_use_are_named_with_the_versions(gpus: pytest.M
     gpus.setattr(torch.version, "cuda", None)
     job = job_of(composed(), Path(), machine=resolve(composed().hardware), world=8)
     with pytest.raises(
-        LarkError, match=rf"PyTorch {re.escape(torch.__version__)} was built with no CUDA; the driver is 580\.95\.05"
+        LarkError,
+        match=rf"PyTorch {re.escape(torch.__version__)} was built with no CUDA; the driver is 580\.95\.05",
     ):
         devices.start_torch(job)
 
@@ -212,12 +224,18 @@ def test_gpus_that_pytorch_cannot_use_are_named_with_the_versions(gpus: pytest.M
 def test_the_hf_engine_names_gpus_that_pytorch_cannot_use(gpus: pytest.MonkeyPatch) -> None:
     gpus.setattr(torch.version, "cuda", None)
     config = composed("engine=hf")
-    with pytest.raises(LarkError, match=r"PyTorch cannot use the GPUs of this machine .* was built with no CUDA"):
-        engines.start(config.engine, config.student, str(DEMO), load_chat(str(DEMO), config.student).tokenizer, "cuda:0")
+    with pytest.raises(
+        LarkError, match=r"PyTorch cannot use the GPUs of this machine .* was built with no CUDA"
+    ):
+        engines.start(
+            config.engine, config.student, str(DEMO), load_chat(str(DEMO), config.student).tokenizer, "cuda:0"
+        )
 
 
 def test_a100_and_h100_run_the_same_rope(gpus: pytest.MonkeyPatch) -> None:
-    """Liger has another implementation for sm_90. The one that is chosen must exist, and must run on sm_80 too."""
+    """Liger has another implementation for sm_90. The one that is chosen must exist, and must run on sm_80
+    too.
+    """
     from liger_kernel.backends.registry import get_registered
 
     gpus.delenv("LIGER_KERNEL_IMPL_ROPE", raising=False)
@@ -229,13 +247,17 @@ def test_a100_and_h100_run_the_same_rope(gpus: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("student", ["qwen7b", "qwen1.5b", "llama3b"])
-def test_the_papers_students_train_on_the_gpus_of_this_machine(student: str, gpus: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_papers_students_train_on_the_gpus_of_this_machine(
+    student: str, gpus: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """`python run.py method=lark budget=3 student=qwen7b` on 8 x A100, with no other settings."""
     config = composed(f"student={student}", "method=lark", "budget.size=3")
     machine = check_machine(config)
     assert (machine.device, machine.world) == ("cuda", 8)
     assert zero_stage(config, machine.device, machine.world) == 2
-    estimates = estimate(config, wanted(make_plan(config, Checksums(tmp_path), elsewhere=True), config.stages))
+    estimates = estimate(
+        config, wanted(make_plan(config, Checksums(tmp_path), elsewhere=True), config.stages)
+    )
     assert {e.name for e in estimates} >= {"lengths", "score", "train", "generate"}
     assert refusal(estimates) is None
 
@@ -259,16 +281,22 @@ def test_zero_is_left_out_where_it_has_nothing_to_do() -> None:
         (["Some GPU of tomorrow"], ("", 312)),
     ],
 )
-def test_a_gpu_is_recognised_by_its_name(names: list[str], found: tuple[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_recognised_by_its_name(
+    names: list[str], found: tuple[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(throughput, "query_gpus", lambda what: names)
     name, gpu = throughput.this_gpu.__wrapped__()
     assert (name, gpu.tflops) == found
 
 
-@pytest.mark.parametrize(("option", "gib"), [("h100x8", 80), ("a100x8_40gb", 40), ("l40sx8", 48), ("rtx4090", 24)])
+@pytest.mark.parametrize(
+    ("option", "gib"), [("h100x8", 80), ("a100x8_40gb", 40), ("l40sx8", 48), ("rtx4090", 24)]
+)
 def test_presets_plan_a_student_that_fits_them(option: str, gib: int, tmp_path: Path) -> None:
     lora = ["training.lora.rank=16", "student.max_length=8192"] if option == "rtx4090" else []
     config = composed("student=qwen1.5b", f"hardware={option}", "dry_run=true", *lora)
     assert config.hardware.memory_gib == gib
-    estimates = estimate(config, wanted(make_plan(config, Checksums(tmp_path), elsewhere=True), config.stages))
+    estimates = estimate(
+        config, wanted(make_plan(config, Checksums(tmp_path), elsewhere=True), config.stages)
+    )
     assert refusal(estimates) is None

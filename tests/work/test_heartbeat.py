@@ -59,7 +59,8 @@ def run(folder: Path, seconds: float, doing: str, silence: float, idle: float = 
 
 def test_a_stopped_worker_is_named_and_ended(tmp_path: Path) -> None:
     with pytest.raises(
-        LarkError, match=r"Worker process 3 \(process id \d+ on .*\) has shown no sign of life .* hardware\.silence="
+        LarkError,
+        match=r"Worker process 3 \(process id \d+ on .*\) has shown no sign of life .* hardware\.silence=",
     ):
         run(tmp_path, 60, "stop", silence=2 / 60)
     assert not list(tmp_path.glob(".alive-*"))
@@ -67,7 +68,8 @@ def test_a_stopped_worker_is_named_and_ended(tmp_path: Path) -> None:
 
 def test_a_worker_that_is_stopped_before_its_first_sign_is_ended(tmp_path: Path) -> None:
     with pytest.raises(
-        LarkError, match=r"Worker process that was just started \(process id \d+ on .*\) has shown no sign of life"
+        LarkError,
+        match=r"Worker process that was just started \(process id \d+ on .*\) has shown no sign of life",
     ):
         run(tmp_path, 60, "stop at once", silence=2 / 60)
     assert not list(tmp_path.glob(".alive-*"))
@@ -103,7 +105,9 @@ def test_a_worker_that_only_waits_logs_what_it_waits_for(tmp_path: Path) -> None
     assert "Process 3 has waited" in log and 'File "<string>", line 22' in log
 
 
-def test_a_run_that_was_stopped_itself_starts_to_count_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_stopped_itself_starts_to_count_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / ".alive-0").write_text("1")
     watch = Watch(tmp_path, 1)
     (tmp_path / ".alive-0").write_text("1")

@@ -25,12 +25,16 @@ MACHINE = Machine("cpu", 1, 1, 1)
 
 
 def run(operation: Operation, folder: Path, processes: int = 1, **parts: Any) -> dict[str, object]:
-    job = job_of(composed(), folder, machine=Machine("cpu", processes, 1, 1), operation=operation.name, **parts)
+    job = job_of(
+        composed(), folder, machine=Machine("cpu", processes, 1, 1), operation=operation.name, **parts
+    )
     return launch.run_worker(job, str(operation.run))
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_failing_worker_is_quoted_in_its_own_words(processes: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_worker_is_quoted_in_its_own_words(
+    processes: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     pools.write((Trajectory(**row) for row in trajectories(1, 42)), tmp_path / pools.FILE, composed().pool)  # type: ignore[arg-type]
     with pytest.raises(LarkError, match=r"student\.path=.*its tokenizer cannot be loaded"):
         run(LENGTHS, tmp_path, processes, weights=str(tmp_path / "nowhere"), inputs={"pool": tmp_path})
@@ -44,7 +48,12 @@ def test_a_crash_names_the_log(tmp_path: Path) -> None:
 
 
 def test_one_process_is_started_plainly_and_several_by_torchrun(tmp_path: Path) -> None:
-    assert launch.command(tmp_path, MACHINE) == [sys.executable, "-m", "lark.work.worker", str(tmp_path / "job.json")]
+    assert launch.command(tmp_path, MACHINE) == [
+        sys.executable,
+        "-m",
+        "lark.work.worker",
+        str(tmp_path / "job.json"),
+    ]
     assert "torch.distributed.run" in launch.command(tmp_path, Machine("cpu", 2, 1, 1))
 
 
@@ -68,7 +77,10 @@ _run([sys.executable, "-c", child], Path(sys.argv[1]), dict(os.environ))
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_the_worker_ends_with_the_run_however_it_ends(how: signal.Signals, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", SLEEPER, str(tmp_path)], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        [sys.executable, "-c", SLEEPER, str(tmp_path)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
     )
     assert process.stderr is not None
     worker, grandchild = map(int, process.stderr.readline().split())

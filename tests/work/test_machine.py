@@ -24,7 +24,9 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_flash_attention_on_a_cpu() -> None:
-    with pytest.raises(LarkError, match=r"student\.attention=flash_attention_2 needs a GPU: use student\.attention=auto"):
+    with pytest.raises(
+        LarkError, match=r"student\.attention=flash_attention_2 needs a GPU: use student\.attention=auto"
+    ):
         checked("student.attention=flash_attention_2")
 
 
@@ -54,9 +56,12 @@ def test_a_plan_for_gpus_elsewhere_refuses_what_they_would(asked: list[str], sai
 
 
 @pytest.mark.parametrize(
-    ("present", "visible", "usable"), [(0, "0,1", 0), (2, "0,1,2,3", 2), (8, "3,5", 2), (2, "all", 2), (2, "", 0)]
+    ("present", "visible", "usable"),
+    [(0, "0,1", 0), (2, "0,1,2,3", 2), (8, "3,5", 2), (2, "all", 2), (2, "", 0)],
 )
-def test_a_variable_makes_no_gpus(present: int, visible: str, usable: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_makes_no_gpus(
+    present: int, visible: str, usable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()  # the real one
     monkeypatch.setattr(hardware, "_present_gpus", lambda: present)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -69,7 +74,9 @@ def test_a_scratch_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_python_without_the_packages_reports_how_to_install_them() -> None:
-    done = subprocess.run([sys.executable, "-I", "-S", "run.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "run.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1 and "make setup" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -84,7 +91,9 @@ GPU = ["hardware.device=cuda", "training.bf16=true"]
         ({"flash-attn": "1.0.9"}, r"flash-attn 1\.0\.9 is not version 2"),
     ],
 )
-def test_flash_attention_that_is_not_version_2(installed: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attention_that_is_not_version_2(
+    installed: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def version(name: str) -> str:
         if name not in installed:
             raise students.importlib.metadata.PackageNotFoundError(name)
@@ -92,7 +101,9 @@ def test_flash_attention_that_is_not_version_2(installed: dict[str, str], said: 
 
     monkeypatch.setattr(hardware, "visible_gpus", lambda: 1)
     monkeypatch.setattr(students.importlib.metadata, "version", version)
-    with pytest.raises(LarkError, match=rf"{said}: pip install flash-attn==2[\w.]+ --no-build-isolation, or .*=auto"):
+    with pytest.raises(
+        LarkError, match=rf"{said}: pip install flash-attn==2[\w.]+ --no-build-isolation, or .*=auto"
+    ):
         checked("student.attention=flash_attention_2", *GPU)
     installed["flash-attn"] = "2.8.3.post2"
     checked("student.attention=flash_attention_2", *GPU)
@@ -100,11 +111,15 @@ def test_flash_attention_that_is_not_version_2(installed: dict[str, str], said: 
 
 def test_a_kernel_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = "student.attention=kernels-community/flash-attn2@v1:flash_attn_func"
-    with pytest.raises(LarkError, match=r"flash-attn2@v1:flash_attn_func needs a GPU: use student\.attention=auto"):
+    with pytest.raises(
+        LarkError, match=r"flash-attn2@v1:flash_attn_func needs a GPU: use student\.attention=auto"
+    ):
         checked(kernel)
     monkeypatch.setattr(hardware, "visible_gpus", lambda: 1)
     monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(LarkError, match=r"is a kernel from the Hugging Face hub, but the package kernels is not installed"):
+    with pytest.raises(
+        LarkError, match=r"is a kernel from the Hugging Face hub, but the package kernels is not installed"
+    ):
         checked(kernel, *GPU)
     monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: object())
     checked(kernel, *GPU)
@@ -112,21 +127,32 @@ def test_a_kernel_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         checked(kernel, "hardware.device=cuda", "training.bf16=false")
 
 
-@pytest.mark.parametrize("name", ["flash", "owner/", "/name", "a/b/c", "a/b:c:d", "a b/c", "owner/name@", "owner/name:f-1"])
+@pytest.mark.parametrize(
+    "name", ["flash", "owner/", "/name", "a/b/c", "a/b:c:d", "a b/c", "owner/name@", "owner/name:f-1"]
+)
 def test_a_name_that_is_no_attention(name: str) -> None:
-    with pytest.raises(LarkError, match=r"choose one of auto, varlen, sdpa, .*owner/name\[@revision\]\[:function\]"):
+    with pytest.raises(
+        LarkError, match=r"choose one of auto, varlen, sdpa, .*owner/name\[@revision\]\[:function\]"
+    ):
         Student(name="s", path="p", attention=name)
 
 
 def test_an_engine_that_is_not_installed() -> None:
-    with pytest.raises(LarkError, match=r"engine=sglang, but it is not installed: conda env create -f environment-sglang\.yml"):
+    with pytest.raises(
+        LarkError,
+        match=r"engine=sglang, but it is not installed: conda env create -f environment-sglang\.yml",
+    ):
         checked("engine=sglang")
 
 
-def test_a_new_engine_that_is_not_installed_is_installed_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_engine_that_is_not_installed_is_installed_by_its_own_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Only vLLM has a package of its own for machines without a GPU."""
     monkeypatch.setitem(ENGINES, "mine", EngineKind("my.engine:Engine", "my_engine"))
-    with pytest.raises(LarkError, match=r"engine=mine, but it is not installed: pip install my_engine, or use engine=hf\.$"):
+    with pytest.raises(
+        LarkError, match=r"engine=mine, but it is not installed: pip install my_engine, or use engine=hf\.$"
+    ):
         check_engine(Engine(name="mine"), ALONE, {})
 
 
@@ -154,7 +180,9 @@ def test_what_is_not_installed_is_named_with_the_version_of_the_environment(
 def test_a_pool_without_a_user_turn(tmp_path: Path) -> None:
     path = tmp_path / "pool.jsonl"
     path.write_text(json.dumps({"messages": [{"role": "assistant", "content": "4"}]}) + "\n")
-    with pytest.raises(LarkError, match=r"pool\.jsonl, line 1: `messages` must be .*one user turn.*it has assistant"):
+    with pytest.raises(
+        LarkError, match=r"pool\.jsonl, line 1: `messages` must be .*one user turn.*it has assistant"
+    ):
         list(read(composed("pool=files", f"pool.path={path}").pool))
 
 

@@ -1,4 +1,6 @@
-"""A worker that runs out of memory ends in a sentence with a setting that needs less, and GPU memory is not fragmented."""
+"""A worker that runs out of memory ends in a sentence with a setting that needs less, and GPU memory is not
+fragmented.
+"""
 
 import os
 from pathlib import Path
@@ -22,7 +24,9 @@ from lark.work.operation import EXPANDABLE, Job
 from tests.conftest import composed, job_of, work_here
 
 LIMIT_KB = 1_600_000
-"""Address space of the worker. It needs 1.2 GB before the first step, and several times that for a pack of 80,000 tokens."""
+"""Address space of the worker. It needs 1.2 GB before the first step, and several times that for a pack of
+80,000 tokens.
+"""
 ONE_PACK = ["training.global_batch=600", "hardware.train_tokens=1000000", "hardware.threads=1"]
 
 
@@ -41,12 +45,22 @@ def test_an_allocation_that_fails_in_training_is_reported_with_a_setting_that_ne
 
     monkeypatch.setattr(launch, "command", limited)
     monkeypatch.setattr(pipeline, "run_worker", only_training_in_a_worker)
-    overrides = ["hardware=cpu", "tracking=none", f"outputs={tmp_path}", "stages=[train]", "method=random", "budget.size=30"]
+    overrides = [
+        "hardware=cpu",
+        "tracking=none",
+        f"outputs={tmp_path}",
+        "stages=[train]",
+        "method=random",
+        "budget.size=30",
+    ]
     config = composed(*overrides, "pool.questions=20", *ONE_PACK)
     with pytest.raises(LarkError) as failure:
         pipeline.Pipeline(config, tmp_path / "run").run()
     said = str(failure.value)
-    assert said.startswith("The train worker ran out of memory (it tried to allocate another ") and "log.txt" in said
+    assert (
+        said.startswith("The train worker ran out of memory (it tried to allocate another ")
+        and "log.txt" in said
+    )
     assert said.endswith("Use training.gradient_checkpointing=true, and run the command again.")
     assert "Traceback" not in capfd.readouterr().err
 
@@ -63,7 +77,10 @@ def numpy_failure() -> Exception:
     return failure.value
 
 
-GPU = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.1 GiB is free."
+GPU = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.1 GiB"
+    " is free."
+)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +99,9 @@ def test_running_out_of_memory_is_recognised_on_every_device(error: Exception, a
     assert requested_memory(error) == amount
 
 
-@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), ValueError("out of memory"), OSError("No space left")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("shapes do not match"), ValueError("out of memory"), OSError("No space left")]
+)
 def test_other_errors_are_not_taken_for_it(error: Exception) -> None:
     assert not is_out_of_memory(error)
 
@@ -95,7 +114,9 @@ def test_a_worker_that_the_kernel_killed_ran_out_of_memory_too(tmp_path: Path) -
 def test_the_first_error_counts_because_the_other_processes_fail_from_losing_that_one(tmp_path: Path) -> None:
     worker.report(torch.OutOfMemoryError(GPU), job_of(composed(), tmp_path, rank=3))
     worker.report(RuntimeError("Connection closed by peer"), job_of(composed(), tmp_path, rank=0))
-    assert "ran out of memory (it tried to allocate another 2.00 GiB)" in str(launch._failure("train", tmp_path, 1))
+    assert "ran out of memory (it tried to allocate another 2.00 GiB)" in str(
+        launch._failure("train", tmp_path, 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +125,10 @@ def test_the_first_error_counts_because_the_other_processes_fail_from_losing_tha
         (["student=qwen7b", "hardware=a100x8"], "Use hardware.zero=3, and"),
         (["student='qwen1.5b'", "hardware=a100x8", "hardware.zero=0"], "Use hardware.zero=2, and"),
         (["student='qwen1.5b'", "hardware=a100x1"], "Use hardware.offload=optimizer (slower, "),
-        (["student=own", "student.path=nowhere/unknown", "student.max_length=1024"], "Use a device with more memory."),
+        (
+            ["student=own", "student.path=nowhere/unknown", "student.max_length=1024"],
+            "Use a device with more memory.",
+        ),
     ],
 )
 def test_the_setting_clearly_reduces_the_estimate_although_the_run_was_expected_to_fit(
@@ -112,7 +136,9 @@ def test_the_setting_clearly_reduces_the_estimate_although_the_run_was_expected_
 ) -> None:
     config = composed(*overrides, "pool=demo", "benchmark=demo")
     machine = Machine("cuda", config.hardware.processes or 1, 1, 1, elsewhere=True)
-    (step,) = [step for step in make_plan(config, Checksums(tmp_path), elsewhere=True) if step.operation is TRAIN]
+    (step,) = [
+        step for step in make_plan(config, Checksums(tmp_path), elsewhere=True) if step.operation is TRAIN
+    ]
     assert advice in report.relief(config, machine, step, assumed(100, config.student.max_length))
 
 
@@ -149,6 +175,16 @@ def test_segments_grow_on_gpus_unless_the_user_has_chosen(
 def test_only_engines_keep_the_default_allocator_because_gpus_that_share_a_model_exchange_memory() -> None:
     with_models = {operation.name for operation in OPERATIONS if operation.allocator}
     assert with_models == {
-        "score", "unprompted", "local", "gram", "exact", "influence", "train", "gradients", "estimates", "teacher_gradients",
-        "jacobians", "kappa",
-    }  # fmt: skip
+        "score",
+        "unprompted",
+        "local",
+        "gram",
+        "exact",
+        "influence",
+        "train",
+        "gradients",
+        "estimates",
+        "teacher_gradients",
+        "jacobians",
+        "kappa",
+    }

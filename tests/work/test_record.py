@@ -29,8 +29,15 @@ def test_a_run_records_its_plan_its_steps_and_its_end(tmp_path: Path) -> None:
     record.step(step(scores, tokens), [tokens], 1.5)
     record.end(None)
     start, done, end = lines(tmp_path / "run")
-    assert start["typed"] == ["budget=3"] and start["plan"][0]["artifacts"] == [str(scores.folder), str(tokens.folder)]
-    assert (done["made"], done["reused"], done["seconds"]) == ([str(tokens.folder)], [str(scores.folder)], 1.5)
+    assert start["typed"] == ["budget=3"] and start["plan"][0]["artifacts"] == [
+        str(scores.folder),
+        str(tokens.folder),
+    ]
+    assert (done["made"], done["reused"], done["seconds"]) == (
+        [str(tokens.folder)],
+        [str(scores.folder)],
+        1.5,
+    )
     assert (start["event"], done["event"], end["event"], end["error"]) == ("start", "step", "end", None)
     assert start["run"] == done["run"] == end["run"]
 
@@ -57,7 +64,13 @@ def test_credentials_are_not_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_failed_run_records_why(tmp_path: Path) -> None:
     pool = tmp_path / "pool.jsonl"
     pool.write_text("not JSON\n")
-    arguments = [*SMALL, f"outputs={tmp_path / 'outputs'}", "pool=files", f"pool.path={pool}", "tracking=none"]
+    arguments = [
+        *SMALL,
+        f"outputs={tmp_path / 'outputs'}",
+        "pool=files",
+        f"pool.path={pool}",
+        "tracking=none",
+    ]
     with pytest.raises(LarkError):
         Pipeline(composed(*arguments), tmp_path / "run").run(typed=arguments)
     *_, end = lines(tmp_path / "run")

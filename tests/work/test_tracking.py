@@ -43,10 +43,15 @@ def test_a_sweeps_group_shows_what_is_swept_and_differs_between_sweeps() -> None
     swept = ["method=random,lark", "budget.size=1,3"]
     plain = group(*swept)
     assert plain.startswith("method=random,lark budget.size=1,3 ")
-    assert group(*reversed(swept), "outputs=elsewhere", "hardware=cpu", "force=[train]").split()[-1] == plain.split()[-1]
+    assert (
+        group(*reversed(swept), "outputs=elsewhere", "hardware=cpu", "force=[train]").split()[-1]
+        == plain.split()[-1]
+    )
     assert group(*swept, "student=smollm2") != plain
     assert "secret" not in group(*swept, "pool.path=/home/secret/pool.jsonl")
-    assert len(group(*swept, f"training.seed={','.join(map(str, range(1000)))}")) <= 128, "the longest that W&B accepts"
+    assert len(group(*swept, f"training.seed={','.join(map(str, range(1000)))}")) <= 128, (
+        "the longest that W&B accepts"
+    )
 
 
 def test_the_trials_of_a_plain_sweep_are_one_group(tmp_path: Path) -> None:

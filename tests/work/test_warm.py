@@ -96,7 +96,9 @@ def test_each_worker_starts_where_a_new_process_would(warmth: Warmth, tmp_path: 
     assert all((job.folder / "log.txt").read_text() == "working\n" for job in jobs)
 
 
-def test_another_environment_is_not_served(warmth: Warmth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_environment_is_not_served(
+    warmth: Warmth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = job(tmp_path / "first")
     prepare(warmth, first)
     monkeypatch.setenv("OMP_PLACES", "cores")
@@ -108,7 +110,9 @@ def test_another_environment_is_not_served(warmth: Warmth, tmp_path: Path, monke
     assert warm["imported_by"] == warmth.processes[0].process.pid
 
 
-def test_errors_are_reported_as_ever_and_a_killed_worker_takes_its_parent_along(warmth: Warmth, tmp_path: Path) -> None:
+def test_errors_are_reported_as_ever_and_a_killed_worker_takes_its_parent_along(
+    warmth: Warmth, tmp_path: Path
+) -> None:
     jobs = [job(tmp_path / str(number)) for number in range(4)]
     prepare(warmth, *jobs)
     with pytest.raises(LarkError, match=r"KeyError.*broken"):
@@ -125,7 +129,9 @@ def test_errors_are_reported_as_ever_and_a_killed_worker_takes_its_parent_along(
 
 def test_a_module_that_cannot_be_imported_fails_in_its_own_step(warmth: Warmth, tmp_path: Path) -> None:
     one = job(tmp_path / "one")
-    warmth.prepare([("no_such_module", launch.environment(CPU, 1)), ("stand_in", launch.environment(CPU, 1))], "cpu")
+    warmth.prepare(
+        [("no_such_module", launch.environment(CPU, 1)), ("stand_in", launch.environment(CPU, 1))], "cpu"
+    )
     with pytest.raises(LarkError, match="no_such_module"):
         launch.run_worker(one, "no_such_module:state", 1, start=warmth.start)
     assert run(warmth, one)["imported_by"] == warmth.processes[0].process.pid
@@ -164,7 +170,10 @@ def test_gpu_workers_are_not_forked_and_import_in_their_own_environment(
 ) -> None:
     monkeypatch.setattr("lark.work.machine._present_gpus", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    jobs = [job(tmp_path / str(number), GPU, allocator) for number, allocator in enumerate(("expandable_segments:True", ""))]
+    jobs = [
+        job(tmp_path / str(number), GPU, allocator)
+        for number, allocator in enumerate(("expandable_segments:True", ""))
+    ]
     prepare(warmth, *jobs)
     for expected in jobs:
         (spare,) = warmth.processes
@@ -191,7 +200,11 @@ launch.run_worker(job, "stand_in:sleep", 1, start=WARMTH.start)
 def test_nothing_is_left_when_the_run_ends(how: signal.Signals, warmth: Warmth, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])}
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN, str(tmp_path)], cwd=ROOT, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        [sys.executable, "-c", RUN, str(tmp_path)],
+        cwd=ROOT,
+        env=env,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
     )
     assert process.stderr is not None
     *watched, grandchild = map(int, process.stderr.readline().split())

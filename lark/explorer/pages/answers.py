@@ -1,4 +1,6 @@
-"""Answers to benchmarks: the base and a trained student side by side, seed by seed, with both graders' verdicts."""
+"""Answers to benchmarks: the base and a trained student side by side, seed by seed, with both graders'
+verdicts.
+"""
 
 from typing import Any
 
@@ -43,12 +45,17 @@ def benchmarks(context: Context) -> dict[str, Any]:
 def _find(context: Context, group: str, *models: str) -> list[Evaluation]:
     members = [e for e in evaluations(context.listing()) if e.group == group]
     if not members:
-        raise PageError(f"There are no graded answers to the benchmark {group[:20]} in this store (any more).")
+        raise PageError(
+            f"There are no graded answers to the benchmark {group[:20]} in this store (any more)."
+        )
     found = []
     for model in models:
         match = next((e for e in members if e.model.id == model), None)
         if match is None:
-            raise PageError(f"The student {model[:20]} has no graded answers to {members[0].task} in this store (any more).")
+            raise PageError(
+                f"The student {model[:20]} has no graded answers to {members[0].task} in this store (any"
+                " more)."
+            )
         found.append(match)
     return found
 
@@ -79,15 +86,27 @@ def problems(context: Context, group: str, base: str, trained: str, grader: str)
         problem = first.problems[i]
         text = str(problem["question"])
         return {
-            "n": i, "id": str(problem["id"]), "text": text[:PREVIEW] + ("…" if len(text) > PREVIEW else ""),
-            "answer": str(problem["answer"]), "level": problem.get("level"), "before": float(before[i]), "after": float(after[i]),
-            "disagree": bool(disagree[i]), "truncated": bool(cut[i]), "unboxed": bool(unboxed[i]),
-        }  # fmt: skip
+            "n": i,
+            "id": str(problem["id"]),
+            "text": text[:PREVIEW] + ("…" if len(text) > PREVIEW else ""),
+            "answer": str(problem["answer"]),
+            "level": problem.get("level"),
+            "before": float(before[i]),
+            "after": float(after[i]),
+            "disagree": bool(disagree[i]),
+            "truncated": bool(cut[i]),
+            "unboxed": bool(unboxed[i]),
+        }
 
     flags = {
-        "fixed": (before < HALF) & (after >= HALF), "broken": (before >= HALF) & (after < HALF), "solved": after >= HALF,
-        "unsolved": after < HALF, "disagree": disagree, "truncated": cut, "unboxed": unboxed,
-    }  # fmt: skip
+        "fixed": (before < HALF) & (after >= HALF),
+        "broken": (before >= HALF) & (after < HALF),
+        "solved": after >= HALF,
+        "unsolved": after < HALF,
+        "disagree": disagree,
+        "truncated": cut,
+        "unboxed": unboxed,
+    }
     sorts = {"before": before, "after": after, "change": after - before}
     return Rows(len(first.problems), row, lambda i: _searched(first.problems[i]), flags, sorts)
 
@@ -112,7 +131,10 @@ def problem(context: Context, group: str, base: str, trained: str, n: int) -> di
         "answer": str(values["answer"]),
         "level": values.get("level"),
         "task": found[0].task,
-        "sides": [{**e.model.describe(), "samples": _samples(side, n)} for e, side in zip(found, (first, second), strict=True)],
+        "sides": [
+            {**e.model.describe(), "samples": _samples(side, n)}
+            for e, side in zip(found, (first, second), strict=True)
+        ],
     }
 
 

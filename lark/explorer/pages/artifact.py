@@ -23,7 +23,9 @@ def artifact(context: Context, kind: str, fingerprint: str) -> dict[str, Any]:
         **row(listing, entry),
         **(progress(entry) if not entry.finished else {}),
         "git": entry.manifest.get("git"),
-        "versions": entry.manifest.get("versions") if isinstance(entry.manifest.get("versions"), dict) else {},
+        "versions": entry.manifest.get("versions")
+        if isinstance(entry.manifest.get("versions"), dict)
+        else {},
         "counts": entry.counts,
         "inputs": [{"label": label, **_link(listing, *key)} for label, key in entry.inputs.items()],
         "used_by": [_link(listing, *user.key) for user in users[:MANY]],
@@ -36,14 +38,21 @@ def artifact(context: Context, kind: str, fingerprint: str) -> dict[str, Any]:
 
 def _link(listing: Listing, kind: str, fingerprint: str) -> dict[str, Any]:
     entry = listing.entries.get((kind, fingerprint))
-    there = {"name": None, "state": "missing"} if entry is None else {"name": entry.name, "state": listing.state(entry)}
+    there = (
+        {"name": None, "state": "missing"}
+        if entry is None
+        else {"name": entry.name, "state": listing.state(entry)}
+    )
     return {"kind": kind, "fingerprint": fingerprint, **there}
 
 
 def _files(entry: Entry) -> list[dict[str, Any]]:
     try:
         found = [path for path in sorted(entry.folder.iterdir()) if not path.name.startswith(".")]
-        return [{"name": path.name, "bytes": path.stat().st_size if path.is_file() else None} for path in found[:MANY]]
+        return [
+            {"name": path.name, "bytes": path.stat().st_size if path.is_file() else None}
+            for path in found[:MANY]
+        ]
     except OSError:
         return []
 

@@ -1,4 +1,6 @@
-"""Methods: distributions of their scores, agreement between them, and the questions on which two of them disagree most."""
+"""Methods: distributions of their scores, agreement between them, and the questions on which two of them
+disagree most.
+"""
 
 from typing import Any
 
@@ -27,7 +29,11 @@ BUDGETS = (1, 3, 5, 10)
 def methods(context: Context, pool: str, view_id: str) -> dict[str, Any]:
     """Which methods can be shown, and at which budgets."""
     listing, view, table, found = _open(context, pool, view_id)
-    budgets = {said["budget"] for entry in selections_of(listing, view) if (said := selected_by(entry, listing))["budget"]}
+    budgets = {
+        said["budget"]
+        for entry in selections_of(listing, view)
+        if (said := selected_by(entry, listing))["budget"]
+    }
     return {
         "view": view.describe(),
         "views": [other.describe() for other in views_of(listing, view.pool)],
@@ -64,9 +70,12 @@ def distribution(context: Context, pool: str, view_id: str, key: str) -> dict[st
         "edges": rounded(edges, 6),
         "histogram": np.histogram(inside[known], edges)[0].tolist(),
         "teachers": [
-            _by_teacher(name, score[(table.teacher.code == i) & known]) for i, name in enumerate(table.teacher.values)
+            _by_teacher(name, score[(table.teacher.code == i) & known])
+            for i, name in enumerate(table.teacher.values)
         ],
-        "length": _by_length(columns(view, table, ["n_tokens"], context.cache).get("n_tokens"), score, low, high),
+        "length": _by_length(
+            columns(view, table, ["n_tokens"], context.cache).get("n_tokens"), score, low, high
+        ),
     }
 
 
@@ -75,7 +84,9 @@ def _by_teacher(name: str, score: np.ndarray) -> dict[str, Any]:
     return {"teacher": name, "count": len(score), "quantiles": marks}
 
 
-def _by_length(tokens: np.ndarray | None, score: np.ndarray, low: float, high: float) -> dict[str, Any] | None:
+def _by_length(
+    tokens: np.ndarray | None, score: np.ndarray, low: float, high: float
+) -> dict[str, Any] | None:
     """How many candidates have which length and score, and the median score at each length."""
     if tokens is None:
         return None
@@ -110,7 +121,12 @@ def agreements(context: Context, pool: str, view_id: str, budget: int) -> dict[s
     key = ("agreement", view.pool.key, view.id, budget, tuple(r.key for r in kept))
     version = tuple(id(ranks(r, view, table, context.cache)) for r in kept)
     values = context.cache.get(key, version, lambda: agreement(kept, view, table, budget, context.cache))
-    return {"rankings": [ranking.describe() for ranking in kept], "budget": budget, "teachers": table.teacher.values, **values}
+    return {
+        "rankings": [ranking.describe() for ranking in kept],
+        "budget": budget,
+        "teachers": table.teacher.values,
+        **values,
+    }
 
 
 def _check_budget(budget: int) -> None:
@@ -121,7 +137,9 @@ def _check_budget(budget: int) -> None:
 def _picks(table: PoolTable, n: int, rank: np.ndarray, budget: int) -> list[str]:
     """The first candidates that a method chooses, best first."""
     rows = table.rows(n)
-    order = np.argsort(np.where(rank[rows] > 0, rank[rows], len(rows) + 1), kind="stable")[: min(budget, PICKS)]
+    order = np.argsort(np.where(rank[rows] > 0, rank[rows], len(rows) + 1), kind="stable")[
+        : min(budget, PICKS)
+    ]
     return [str(table.candidate[int(rows[i])]) for i in order if rank[rows[i]] > 0]
 
 
@@ -145,4 +163,10 @@ def disagreements(context: Context, pool: str, view_id: str, first: str, second:
 
     sorts = {"spearman": rho[order], "overlap": overlap[order]}
     none = np.nan_to_num(overlap[order], nan=1.0) == 0
-    return Rows(len(order), row, lambda i: f"{table.questions[order[i]]} {table.texts[order[i]]}", {"disjoint": none}, sorts)
+    return Rows(
+        len(order),
+        row,
+        lambda i: f"{table.questions[order[i]]} {table.texts[order[i]]}",
+        {"disjoint": none},
+        sorts,
+    )

@@ -21,7 +21,19 @@ from lark.explorer.values import moment
 from lark.explorer.views import views_of
 from lark.pool.trajectories import POOL
 
-FLOW = ("pool", "lengths", "scores", "tokens", "local", "text", "judge", "selection", "checkpoint", "generations", "metrics")
+FLOW = (
+    "pool",
+    "lengths",
+    "scores",
+    "tokens",
+    "local",
+    "text",
+    "judge",
+    "selection",
+    "checkpoint",
+    "generations",
+    "metrics",
+)
 """Kinds in the order of the data flow; others follow."""
 STATES = ("finished", "running", "failed", "damaged", "interrupted", "unreadable")
 SHOWN_RUNNING = 12
@@ -51,7 +63,9 @@ def overview(context: Context) -> dict[str, Any]:
 
 
 def _together(entry: Entry, active: list[Entry]) -> Entry:
-    """The artifact whose log reports the progress: several artifacts of one step share a log, and the time of their start."""
+    """The artifact whose log reports the progress: several artifacts of one step share a log, and the time
+    of their start.
+    """
     sharing = [other for other in active if started(other) == started(entry) and other.file(LOG).exists()]
     return entry if entry in sharing or not sharing else sharing[0]
 
@@ -86,7 +100,8 @@ def row(listing: Listing, entry: Entry) -> dict[str, Any]:
         "started": started(entry) or None,
         "seconds": seconds if isinstance(seconds, int | float) else None,
         "users": len(listing.used_by(entry)),
-        "error": entry.problem or (str(entry.manifest["error"])[:1000] if entry.manifest.get("error") else None),
+        "error": entry.problem
+        or (str(entry.manifest["error"])[:1000] if entry.manifest.get("error") else None),
     }
 
 
@@ -97,7 +112,8 @@ def artifacts(context: Context) -> Rows:
     rows = [row(listing, entry) for entry in entries]
     flags = {f"state:{s}": np.array([r["state"] == s for r in rows], dtype=bool) for s in STATES}
     flags |= {
-        f"kind:{k}": np.array([r["kind"] == k for r in rows], dtype=bool) for k in sorted({e.kind for e in entries}, key=_place)
+        f"kind:{k}": np.array([r["kind"] == k for r in rows], dtype=bool)
+        for k in sorted({e.kind for e in entries}, key=_place)
     }
     when = np.array([moment(r["started"]) for r in rows], dtype=np.float64)
     took = np.array([np.nan if r["seconds"] is None else r["seconds"] for r in rows], dtype=np.float64)
@@ -123,7 +139,9 @@ def results(context: Context) -> dict[str, Any]:
     return {
         "graders": list(GRADERS),
         "tasks": [{"group": group, "name": name, "label": task_label(name)} for group, name in tasks.items()],
-        "models": [{**model.describe(), "cells": cells[model.id]} for model in models_of(found) if model.id in cells],
+        "models": [
+            {**model.describe(), "cells": cells[model.id]} for model in models_of(found) if model.id in cells
+        ],
         "notes": notes,
     }
 

@@ -39,9 +39,15 @@ def pool(context: Context, fingerprint: str, view_id: str) -> dict[str, Any]:
         "questions": len(table.questions),
         "trajectories": len(table),
         "candidates": _spread(np.diff(table.start)),
-        "counts": {key: value for key, value in view.pool.counts.items() if key not in ("teachers", "all", "candidates")},
+        "counts": {
+            key: value
+            for key, value in view.pool.counts.items()
+            if key not in ("teachers", "all", "candidates")
+        },
         "bins": None if edges is None else rounded(edges),
-        "teachers": [_teacher(i, name, table, view, tokens, cut, edges) for i, name in enumerate(table.teacher.values)],
+        "teachers": [
+            _teacher(i, name, table, view, tokens, cut, edges) for i, name in enumerate(table.teacher.values)
+        ],
         "all": _teacher(None, "all", table, view, tokens, cut, edges),
         "budgets": made,
         "notes": notes,
@@ -70,7 +76,11 @@ def _teacher(
 ) -> dict[str, Any]:
     mine = np.ones(len(table), dtype=bool) if code is None else table.teacher.code == code
     correct = table.correct[mine]
-    stated = view.pool.counts.get("all", {}) if code is None else view.pool.counts.get("teachers", {}).get(name, {})
+    stated = (
+        view.pool.counts.get("all", {})
+        if code is None
+        else view.pool.counts.get("teachers", {}).get(name, {})
+    )
     found: dict[str, Any] = {
         "teacher": name,
         "trajectories": int(mine.sum()),
@@ -88,7 +98,9 @@ def _teacher(
 
 
 def _share(correct: np.ndarray, stated: Any) -> float | None:
-    """The share of correct trajectories: as the pool stage graded them, or from the rows that have a verdict."""
+    """The share of correct trajectories: as the pool stage graded them, or from the rows that have a
+    verdict.
+    """
     said = stated.get("correct") if isinstance(stated, dict) else None
     if isinstance(said, int | float):
         return float(said)
@@ -109,7 +121,9 @@ def _spread(values: np.ndarray) -> dict[str, Any] | None:
 
 
 def budgets(listing: Listing, view: View) -> tuple[list[dict[str, str]], list[str]]:
-    """The budgets of the selections that exist, as `shares` takes them, and what is wrong with selections that cannot be read."""
+    """The budgets of the selections that exist, as `shares` takes them, and what is wrong with selections
+    that cannot be read.
+    """
     found: dict[str, dict[str, Any]] = {}
     notes = []
     for entry in selections_of(listing, view):
@@ -118,13 +132,16 @@ def budgets(listing: Listing, view: View) -> tuple[list[dict[str, str]], list[st
             found.setdefault(said["amount_key"], said)
         except LarkError as problem:
             notes.append(str(problem))
-    ordered = sorted(found.items(), key=lambda item: (item[1]["budget"] is None, item[1]["budget"] or 0, item[0]))
+    ordered = sorted(
+        found.items(), key=lambda item: (item[1]["budget"] is None, item[1]["budget"] or 0, item[0])
+    )
     return [{"key": key, "label": said["amount"]} for key, said in ordered], notes
 
 
 def shares(context: Context, fingerprint: str, view_id: str, budget: str) -> dict[str, Any]:
-    """How often each method's selection at this budget chose each teacher. The weighting does not change what is chosen, so one
-    selection of each method is read."""
+    """How often each method's selection at this budget chose each teacher. The weighting does not change
+    what is chosen, so one selection of each method is read.
+    """
     listing = context.listing()
     view, table = context.view(listing, fingerprint, view_id)
     found: dict[str, dict[str, Any]] = {}
@@ -160,7 +177,9 @@ def questions(context: Context, fingerprint: str, view_id: str) -> Rows:
         correct = right / (right + wrong)
     kept = questions_with_tokens(view, context.cache)
     has_tokens = (
-        np.array([question in kept for question in table.questions], dtype=bool) if kept else np.zeros(len(size), dtype=bool)
+        np.array([question in kept for question in table.questions], dtype=bool)
+        if kept
+        else np.zeros(len(size), dtype=bool)
     )
 
     def row(i: int) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""A question: its candidates under every method, what was selected from it, and the texts and tokens of single candidates."""
+"""A question: its candidates under every method, what was selected from it, and the texts and tokens of
+single candidates.
+"""
 
 import json
 from typing import Any
@@ -13,7 +15,12 @@ from lark.explorer.problems import PageError, reading
 from lark.explorer.rankings import rank, rankings_of, scores, selected_by
 from lark.explorer.selections import chosen
 from lark.explorer.tables import columns
-from lark.explorer.tokens import candidates_with_tokens, describe_alternatives, describe_tokens, trajectory_tokens
+from lark.explorer.tokens import (
+    candidates_with_tokens,
+    describe_alternatives,
+    describe_tokens,
+    trajectory_tokens,
+)
 from lark.explorer.values import number, plain
 from lark.explorer.views import View, selections_of, views_of
 from lark.grading.answers import AnswerFormat, extract_boxed, grade_paper
@@ -49,7 +56,8 @@ def question(context: Context, pool: str, view_id: str, n: int) -> dict[str, Any
         "views": [other.describe() for other in views_of(listing, view.pool)],
         "rankings": [ranking.describe() for ranking in rankings],
         "candidates": [
-            _candidate(context, listing, view, table, int(row), i, texts[i], known, kept) for i, row in enumerate(rows)
+            _candidate(context, listing, view, table, int(row), i, texts[i], known, kept)
+            for i, row in enumerate(rows)
         ],
         "place": table.candidate.place[rows].tolist(),
         "scores": {key: plain(values) for key, values in numbers.items()},
@@ -109,7 +117,9 @@ def verdict(text: dict[str, Any], candidate: str | None, form: str) -> bool | No
 def _selections(
     context: Context, listing: Listing, view: View, table: PoolTable, n: int, numbers: dict[str, np.ndarray]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """What each finished selection took from this question. Scores of another tool are known for these candidates only."""
+    """What each finished selection took from this question. Scores of another tool are known for these
+    candidates only.
+    """
     rows = table.rows(n)
     place = {int(row): i for i, row in enumerate(rows)}
     found, notes = [], []
@@ -125,15 +135,23 @@ def _selections(
         picked = [place[int(row)] for row in made.row[part]]
         if "external" in METHODS[said["method"]].needs and said["ranking"] in numbers:
             numbers[said["ranking"]][picked] = values["score"]
-        found.append({
-            **said,
-            "threshold": number(values["threshold"][0]) if picked else None,
-            "tau": number(values["tau"][0]) if picked else None,
-            "chosen": [
-                {"c": c, **{name: number(values[name][i]) for name in ("rank", "score", "weight", "training_weight")}}
-                for i, c in enumerate(picked)
-            ],
-        })  # fmt: skip
+        found.append(
+            {
+                **said,
+                "threshold": number(values["threshold"][0]) if picked else None,
+                "tau": number(values["tau"][0]) if picked else None,
+                "chosen": [
+                    {
+                        "c": c,
+                        **{
+                            name: number(values[name][i])
+                            for name in ("rank", "score", "weight", "training_weight")
+                        },
+                    }
+                    for i, c in enumerate(picked)
+                ],
+            }
+        )
     return found, notes
 
 
@@ -153,7 +171,9 @@ def text(context: Context, pool: str, n: int, c: int) -> dict[str, Any]:
 
 
 def _message(message: Any) -> dict[str, Any]:
-    thinking, content = split_thinking(message) if message["role"] == "assistant" else (None, message.get("content") or "")
+    thinking, content = (
+        split_thinking(message) if message["role"] == "assistant" else (None, message.get("content") or "")
+    )
     calls = message.get("tool_calls")
     return {
         "role": str(message["role"]),
@@ -168,7 +188,9 @@ def tokens(context: Context, pool: str, view_id: str, n: int, c: int) -> dict[st
     listing = context.listing()
     view, table = context.view(listing, pool, view_id)
     row = _row(table, n, c)
-    return describe_tokens(*trajectory_tokens(view, table.questions[n], str(table.candidate[row]), context.cache))
+    return describe_tokens(
+        *trajectory_tokens(view, table.questions[n], str(table.candidate[row]), context.cache)
+    )
 
 
 def alternatives(context: Context, pool: str, view_id: str, n: int, c: int, part: int) -> dict[str, Any]:
@@ -176,7 +198,9 @@ def alternatives(context: Context, pool: str, view_id: str, n: int, c: int, part
     listing = context.listing()
     view, table = context.view(listing, pool, view_id)
     row = _row(table, n, c)
-    return describe_alternatives(*trajectory_tokens(view, table.questions[n], str(table.candidate[row]), context.cache), part)
+    return describe_alternatives(
+        *trajectory_tokens(view, table.questions[n], str(table.candidate[row]), context.cache), part
+    )
 
 
 def _row(table: PoolTable, n: int, c: int) -> int:

@@ -29,9 +29,16 @@ def runs(context: Context) -> Rows:
     listing = context.listing()
     rows = [row(listing, name, run, more) for name, run, more in all_runs(context, listing)]
     when = np.array([moment(row["changed"]) for row in rows], dtype=np.float64)
-    flags = {f"state:{s}": np.array([r["state"] == s for r in rows], dtype=bool) for s in ("running", "failed", "interrupted")}
+    flags = {
+        f"state:{s}": np.array([r["state"] == s for r in rows], dtype=bool)
+        for s in ("running", "failed", "interrupted")
+    }
     return Rows(
-        len(rows), rows.__getitem__, lambda i: f"{rows[i]['name']} {' '.join(rows[i]['overrides'])}", flags, {"changed": when}
+        len(rows),
+        rows.__getitem__,
+        lambda i: f"{rows[i]['name']} {' '.join(rows[i]['overrides'])}",
+        flags,
+        {"changed": when},
     )
 
 
@@ -85,7 +92,9 @@ def row(listing: Listing, name: str, run: RunRecord, more: dict[str, Any]) -> di
         "took": _took(run),
         "done": len(run.steps),
         "total": max(len(run.plan), len(run.steps)),
-        "current": next((title for title in run.plan if title not in {done.step for done in run.steps}), None),
+        "current": next(
+            (title for title in run.plan if title not in {done.step for done in run.steps}), None
+        ),
         "steps": [_step(listing, done) for done in run.steps],
         "error": run.error,
         **more,
@@ -99,7 +108,9 @@ def state(listing: Listing, run: RunRecord) -> str | None:
     if run.ended is None:
         return None
     making = (listing.entries.get(key) for key in run.planned)
-    is_running = run.is_alive or any(entry is not None and listing.state(entry) == "running" for entry in making)
+    is_running = run.is_alive or any(
+        entry is not None and listing.state(entry) == "running" for entry in making
+    )
     return "running" if is_running else "interrupted"
 
 
@@ -132,7 +143,9 @@ def _by_artifact(runs: list[NamedRun]) -> dict[Key, list[dict[str, Any]]]:
         reused = {key: "reused" for done in run.steps for key in done.reused}
         made = {key: "made" for done in run.steps for key in done.made}
         for key, how in {**reused, **made}.items():
-            users.setdefault(key, []).append({"name": name, "how": how, "when": run.started, "overrides": more["overrides"]})
+            users.setdefault(key, []).append(
+                {"name": name, "how": how, "when": run.started, "overrides": more["overrides"]}
+            )
     return users
 
 
@@ -153,7 +166,9 @@ def _overrides(path: Path) -> list[str]:
 
 
 def _results(path: Path, started: str) -> list[dict[str, str]]:
-    """The rows of the run's results table. A run that is not finished has none; an earlier run's are not its own."""
+    """The rows of the run's results table. A run that is not finished has none; an earlier run's are not
+    its own.
+    """
     try:
         if path.stat().st_mtime < moment(started):
             return []

@@ -1,8 +1,9 @@
-"""Decide whether an answer is right: both answers are read into their structure, and the structures are compared.
+"""Decide whether an answer is right: both answers are read into their structure, and the structures are
+compared.
 
-A box is right if everything in it agrees with the gold answer: every member of a chain of equalities, every item of a list (as
-often as in the gold answer), every unit and name. An answer that cannot be read is right only if it has the gold answer's
-tokens.
+A box is right if everything in it agrees with the gold answer: every member of a chain of equalities, every
+item of a list (as often as in the gold answer), every unit and name. An answer that cannot be read is right
+only if it has the gold answer's tokens.
 """
 
 import re
@@ -13,10 +14,23 @@ from typing import TypeVar
 import sympy  # type: ignore[import-untyped]
 
 from lark.grading.strict import labels
-from lark.grading.strict.bare_words import has_factor_behind, is_one_letter, is_prose_of, with_words, without_period
+from lark.grading.strict.bare_words import (
+    has_factor_behind,
+    is_one_letter,
+    is_prose_of,
+    with_words,
+    without_period,
+)
 from lark.grading.strict.expressions import INFINITIES, Expression, Tokens, letters, source
 from lark.grading.strict.lexer import FUNCTIONS, GREEK, Kind, Token, UnreadableError, tokenize
-from lark.grading.strict.mathematics import is_rounding, parse, same_equation, same_expression, same_inequality, same_number
+from lark.grading.strict.mathematics import (
+    is_rounding,
+    parse,
+    same_equation,
+    same_expression,
+    same_inequality,
+    same_number,
+)
 from lark.grading.strict.sets import is_in_radians, is_nothing, is_percentage, positive, same_set, variable_of
 from lark.grading.strict.structure import (
     Answer,
@@ -36,7 +50,9 @@ _COLLECTIONS = {(r"\{", r"\}"): "set", ("(", ")"): "tuple", (r"\langle", r"\rang
 
 
 class _Everything:
-    """A container of everything: all bare letters of a gold answer are symbols, and all its commands are known."""
+    """A container of everything: all bare letters of a gold answer are symbols, and all its commands are
+    known.
+    """
 
     def __contains__(self, item: object) -> bool:
         return True
@@ -51,7 +67,9 @@ def compare(prediction: str, gold: str) -> bool:
         predicted = tuple(tokenize(prediction, symbols))
         if without_period(predicted) == without_period(expected) or is_prose_of(predicted, gold):
             return True
-        if is_one_letter(expected) and expected[0] not in (Token(Kind.WORD, token.text) for token in predicted):
+        if is_one_letter(expected) and expected[0] not in (
+            Token(Kind.WORD, token.text) for token in predicted
+        ):
             return False  # not `a` for the letter A; for the option (A) it is right
         if has_factor_behind(predicted) and not has_factor_behind(expected):
             return False
@@ -79,7 +97,9 @@ def _letters(value: Value) -> frozenset[str]:
 
 
 def same_answer(predicted: Answer, expected: Answer) -> bool:
-    """Compare lists, sets and tuples item by item; without brackets or in braces in any order, in parentheses in order."""
+    """Compare lists, sets and tuples item by item; without brackets or in braces in any order, in
+    parentheses in order.
+    """
     ours, theirs = _joined(predicted), _joined(expected)
     (our_kind, our_items), (their_kind, their_items) = _items(ours), _items(theirs)
     kinds = {our_kind, their_kind}
@@ -89,7 +109,9 @@ def same_answer(predicted: Answer, expected: Answer) -> bool:
     if kinds <= {"one", "tuple"}:
         return same_statement(ours[0], theirs[0])
     if kinds == {"tuple", "list"}:
-        return "or" not in predicted.joints and _all_same(_in_order(our_items), _in_order(their_items), same_statement)
+        return "or" not in predicted.joints and _all_same(
+            _in_order(our_items), _in_order(their_items), same_statement
+        )
     if kinds == {"one", "set"}:
         return _same_singleton(our_items, their_items) or same_statement(ours[0], theirs[0])
     if their_kind == "one" and "or" in predicted.joints:  # `1\\frac{1}{2} or 1.5` says one thing
@@ -101,20 +123,24 @@ def same_answer(predicted: Answer, expected: Answer) -> bool:
     are_joined_alike = len({"or" in answer.joints for answer in (predicted, expected)}) == 1
     is_in_order = their_kind == "list" and _is_sequence(expected)
     same_items = _all_same if is_in_order else _match
-    return (are_joined_alike or _are_solutions(predicted)) and same_items(our_items, their_items, same_statement)
+    return (are_joined_alike or _are_solutions(predicted)) and same_items(
+        our_items, their_items, same_statement
+    )
 
 
 def _is_sequence(answer: Answer) -> bool:
-    """Whether the order of a bare list counts: it has words without names, and neither `and` nor `or`, like words that are sorted.
-    Numbers are solutions, which have no order."""
+    """Whether the order of a bare list counts: it has words without names, and neither `and` nor `or`, like
+    words that are sorted. Numbers are solutions, which have no order.
+    """
     unnamed = [statement for statement in answer.statements if not statement.names]
     has_words = any(isinstance(value, Words) for statement in unnamed for value in statement.values)
     return has_words and not {"and", "or"} & answer.joints
 
 
 def _are_solutions(answer: Answer) -> bool:
-    """Whether the statements can be solutions for one variable, which people join by `and` and by `or`. Words and values of
-    different variables are not: `Tom or Bob` is not `Tom and Bob`."""
+    """Whether the statements can be solutions for one variable, which people join by `and` and by `or`.
+    Words and values of different variables are not: `Tom or Bob` is not `Tom and Bob`.
+    """
     names = {_single(_variables(statement)) for statement in answer.statements}
     values = [value for statement in answer.statements for value in statement.values]
     return len(names - {""}) < 2 and not any(isinstance(value, Words) for value in values)
@@ -152,13 +178,19 @@ def _in_order(items: list[Statement]) -> list[Statement]:
 
 
 def _joined(answer: Answer) -> list[Statement]:
-    """Inequalities for one variable that are joined by `or` are one set, the union; by `and`, the intersection."""
+    """Inequalities for one variable that are joined by `or` are one set, the union; by `and`, the
+    intersection.
+    """
     values = [statement.values[0] for statement in answer.statements if len(statement.values) == 1]
     variables = [variable_of(value) for value in values if isinstance(value, Inequality)]
     operator = {frozenset({"or"}): r"\cup", frozenset({"and"}): r"\cap"}.get(answer.joints)
     if operator is None or len(variables) < len(answer.statements) or len(set(variables)) > 1:
         return list(answer.statements)
-    return [Statement((), (SetExpression(values[0], tuple((operator, value) for value in values[1:])),), units=(None,))]
+    return [
+        Statement(
+            (), (SetExpression(values[0], tuple((operator, value) for value in values[1:])),), units=(None,)
+        )
+    ]
 
 
 def _signs(statement: Statement) -> list[Statement]:
@@ -169,7 +201,8 @@ def _signs(statement: Statement) -> list[Statement]:
         return [statement]
     signs = ({r"\pm": "+", r"\mp": "-"}, {r"\pm": "-", r"\mp": "+"})
     variants = (
-        tuple(Token(Kind.MARK, sign.get(t.text, t.text)) if t.text in sign else t for t in value.tokens) for sign in signs
+        tuple(Token(Kind.MARK, sign.get(t.text, t.text)) if t.text in sign else t for t in value.tokens)
+        for sign in signs
     )
     return [Statement(statement.names, (Expression(tokens),), units=statement.units) for tokens in variants]
 
@@ -191,16 +224,21 @@ def _all_same(ours: Sequence[T], theirs: Sequence[T], same: Callable[[T, T], boo
 
 
 def same_statement(predicted: Statement, expected: Statement, has_number: bool = False) -> bool:
-    """Every value must equal the expected one. Equations that are not solved for a name are compared as equations.
+    """Every value must equal the expected one. Equations that are not solved for a name are compared as
+    equations.
 
     `has_number`: another statement of the answer has the value without a percent sign.
     """
-    if not _same_names(predicted, expected) or not all(starmap(labels.are_compatible, combinations(predicted.units, 2))):
+    if not _same_names(predicted, expected) or not all(
+        starmap(labels.are_compatible, combinations(predicted.units, 2))
+    ):
         return False
     if len(expected.values) == 1:
         (gold,) = expected.quantities
         has_number = has_number or _has_number(predicted)
-        are_same = predicted.values and all(_same_quantity(ours, gold, has_number) for ours in predicted.quantities)
+        are_same = predicted.values and all(
+            _same_quantity(ours, gold, has_number) for ours in predicted.quantities
+        )
         if are_same and _agree_in_percent(predicted.quantities):
             first = predicted.quantities[0]
             rounded = zip(predicted.rounded, predicted.units[len(predicted.values) :], strict=True)
@@ -213,7 +251,11 @@ def same_statement(predicted: Statement, expected: Statement, has_number: bool =
     if not all(labels.are_compatible(ours, theirs) for ours in predicted.units for theirs in expected.units):
         return False
     is_equation = len(expected.values) == 2 or bool(expected.names and _value_letters(expected))
-    return is_equation and bool(predicted.members and expected.members) and same_equation(predicted.members, expected.members)
+    return (
+        is_equation
+        and bool(predicted.members and expected.members)
+        and same_equation(predicted.members, expected.members)
+    )
 
 
 _PERCENTS = re.compile(r"(?:- )?(?!1\b)[0-9]+(?:\.0*)?|(?:- )?(?![01]\.)[0-9]+\.[0-9]+")
@@ -221,13 +263,16 @@ _PERCENTS = re.compile(r"(?:- )?(?!1\b)[0-9]+(?:\.0*)?|(?:- )?(?![01]\.)[0-9]+\.
 
 
 def _same_quantity(
-    predicted: tuple[Value, labels.Unit | None], expected: tuple[Value, labels.Unit | None], has_number: bool = False
+    predicted: tuple[Value, labels.Unit | None],
+    expected: tuple[Value, labels.Unit | None],
+    has_number: bool = False,
 ) -> bool:
     """Compare values with units.
 
-    A gold answer that is a whole number other than 1 and -1, or a decimal from 2, may be a number of percent. For any other one a
-    percentage is a number of hundredths, and it is right only next to the number itself (`has_number`): `0.33 = 33\\%`. Otherwise
-    `33\\%` would be right for both 33 and 0.33. A gold answer in percent may be answered without the sign.
+    A gold answer that is a whole number other than 1 and -1, or a decimal from 2, may be a number of
+    percent. For any other one a percentage is a number of hundredths, and it is right only next to the
+    number itself (`has_number`): `0.33 = 33\\%`. Otherwise `33\\%` would be right for both 33 and 0.33. A
+    gold answer in percent may be answered without the sign.
     """
     (ours, our_unit), (theirs, their_unit) = predicted, expected
     are_percent = is_percentage(our_unit), is_percentage(their_unit)
@@ -252,13 +297,21 @@ def _has_number(statement: Statement) -> bool:
 def _agree_in_percent(quantities: Sequence[tuple[Value, labels.Unit | None]]) -> bool:
     """Whether percentages and other numbers of one answer are equal: `0.5 = 50\\%`, not `6 = 6\\%`."""
     numbers = [(value, is_percentage(unit)) for value, unit in quantities if isinstance(value, Expression)]
-    percents, others = ([value for value, is_percent in numbers if is_percent is wanted] for wanted in (True, False))
+    percents, others = (
+        [value for value, is_percent in numbers if is_percent is wanted] for wanted in (True, False)
+    )
     pairs = product(map(_hundredth, percents), others)
     return all(same_expression(ours, theirs) or same_expression(theirs, ours) for ours, theirs in pairs)
 
 
 def _hundredth(value: Expression) -> Expression:
-    tokens = Token(Kind.MARK, "("), *value.tokens, Token(Kind.MARK, ")"), Token(Kind.MARK, "/"), Token(Kind.NUMBER, "100")
+    tokens = (
+        Token(Kind.MARK, "("),
+        *value.tokens,
+        Token(Kind.MARK, ")"),
+        Token(Kind.MARK, "/"),
+        Token(Kind.NUMBER, "100"),
+    )
     return Expression(tokens)
 
 
@@ -267,31 +320,52 @@ def _is_rounded(rounded: Expression, value: Value) -> bool:
 
 
 def _same_names(predicted: Statement, expected: Statement) -> bool:
-    """Whether the variables agree: `y = 5` is not `x = 5`. Names that are not a single letter only describe."""
+    """Whether the variables agree: `y = 5` is not `x = 5`. Names that are not a single letter only
+    describe.
+    """
     ours, theirs = _variables(predicted), _variables(expected)
-    if any((_is_disordered(name) or _argument(name) in theirs) and name not in expected.names for name in predicted.names):
+    if any(
+        (_is_disordered(name) or _argument(name) in theirs) and name not in expected.names
+        for name in predicted.names
+    ):
         return False
     if any(starmap(_is_derived, product(predicted.names, expected.names))):
         return False
-    if ours and any(isinstance(value, Expression) and len(value.tokens) == 1 and value.letters for value in expected.values):
+    if ours and any(
+        isinstance(value, Expression) and len(value.tokens) == 1 and value.letters
+        for value in expected.values
+    ):
         return False  # `A = B` for the gold answer A
-    return not ours or not theirs or bool(ours & theirs) or bool({n[0] for n in ours} & {n[0] for n in theirs if len(n) == 1})
+    return (
+        not ours
+        or not theirs
+        or bool(ours & theirs)
+        or bool({n[0] for n in ours} & {n[0] for n in theirs if len(n) == 1})
+    )
 
 
-_DERIVING = frozenset({"'", "+", "-", "/", ":", "^", r"\frac", r"\cdot", r"\times", r"\circ", r"\sqrt"}) | FUNCTIONS
+_DERIVING = (
+    frozenset({"'", "+", "-", "/", ":", "^", r"\frac", r"\cdot", r"\times", r"\circ", r"\sqrt"}) | FUNCTIONS
+)
 
 
 def _is_derived(name: Tokens, other: Tokens) -> bool:
-    """Whether one of two names is made of the other: `f'(x)` or `f^{-1}(x)` of `f(x)`, `x+y` or `\\sin x` of `x`."""
+    """Whether one of two names is made of the other: `f'(x)` or `f^{-1}(x)` of `f(x)`, `x+y` or `\\sin x`
+    of `x`.
+    """
     ours, theirs = _symbols(name), _symbols(other)
-    our_marks, their_marks = ([token.text for token in tokens if token.text in _DERIVING] for tokens in (name, other))
+    our_marks, their_marks = (
+        [token.text for token in tokens if token.text in _DERIVING] for tokens in (name, other)
+    )
     return our_marks != their_marks and bool(set(theirs[:1]) & set(ours if our_marks else ours[:1]))
 
 
 def _symbols(name: Tokens) -> list[str]:
     """The symbols in a name, also in `dy` and `AB`, without those in words."""
     texts = (
-        token.text for token in name if (token.kind in {Kind.LETTER, Kind.WORD} and len(token.text) <= 2) or token.text in GREEK
+        token.text
+        for token in name
+        if (token.kind in {Kind.LETTER, Kind.WORD} and len(token.text) <= 2) or token.text in GREEK
     )
     return [symbol for text in texts for symbol in ([text] if text in GREEK else text)]
 
@@ -328,9 +402,13 @@ def same_value(predicted: Value, expected: Value) -> bool:
         case Group(opening=":"), Group(opening=":"):
             same = _same_ratio(predicted, expected)
         case Group(), Group() if _brackets(predicted) == _brackets(expected):
-            same = (_match if expected.opening == r"\{" else _all_same)(predicted.items, expected.items, same_statement)
+            same = (_match if expected.opening == r"\{" else _all_same)(
+                predicted.items, expected.items, same_statement
+            )
         case Matrix(), Matrix():
-            same = _all_same(predicted.rows, expected.rows, lambda ours, theirs: _all_same(ours, theirs, same_expression))
+            same = _all_same(
+                predicted.rows, expected.rows, lambda ours, theirs: _all_same(ours, theirs, same_expression)
+            )
 
         case (Group(opening=r"\langle"), Matrix()) | (Matrix(), Group(opening=r"\langle")):
             same = _all_same(_column(predicted), _column(expected), same_expression)
@@ -339,7 +417,9 @@ def same_value(predicted: Value, expected: Value) -> bool:
         case Expression(), Group(opening=":"):
             same = not _is_time(expected) and same_expression(predicted, _quotient(expected))
         case Inequality(), Inequality():
-            is_bounded = not INFINITIES.keys() & {member.latex for member in (*predicted.members, *expected.members)}
+            is_bounded = not INFINITIES.keys() & {
+                member.latex for member in (*predicted.members, *expected.members)
+            }
             same = is_bounded and _match(positive(predicted), positive(expected), same_inequality)
             same = same or same_set(predicted, expected)
         case _:
@@ -371,15 +451,18 @@ _MINUTES = re.compile(r"[0-5][0-9]")
 
 
 def _same_ratio(predicted: Group, expected: Group) -> bool:
-    """Compare ratios, of which one may be a multiple of the other: `2:4` is `1:2`. A ratio that can be a time, `3:00`, equals only
-    itself."""
+    """Compare ratios, of which one may be a multiple of the other: `2:4` is `1:2`. A ratio that can be a
+    time, `3:00`, equals only itself.
+    """
     if len(predicted.items) != len(expected.items):
         return False
     if all(map(same_statement, predicted.items, expected.items)):
         return predicted.closing == ":" or not _is_time(expected)
     if _is_time(expected) or any(unit for item in (*predicted.items, *expected.items) for unit in item.units):
         return False
-    pairs = [(parse(ours), parse(theirs)) for ours, theirs in zip(_parts(predicted), _parts(expected), strict=True)]
+    pairs = [
+        (parse(ours), parse(theirs)) for ours, theirs in zip(_parts(predicted), _parts(expected), strict=True)
+    ]
     first, *others = pairs
     if not all(part.is_positive for pair in pairs for part in pair):
         return False

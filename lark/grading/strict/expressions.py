@@ -1,4 +1,6 @@
-"""Expressions: the tokens of a number or a formula, checked so that the parser of expressions cannot misread them."""
+"""Expressions: the tokens of a number or a formula, checked so that the parser of expressions cannot
+misread them.
+"""
 
 import re
 from collections.abc import Sequence
@@ -76,7 +78,9 @@ class Expression:
 
 
 def read_base(tokens: Tokens) -> tuple[str, str] | None:
-    """The digits and the base of `4210_5`, `(4210)_{\\text{five}}` or `4210 \\text{ base } 5`; None for anything else."""
+    """The digits and the base of `4210_5`, `(4210)_{\\text{five}}` or `4210 \\text{ base } 5`; None for
+    anything else.
+    """
     match = _BASE.fullmatch(source(tokens))
     if match is None:
         return None
@@ -88,8 +92,9 @@ def read_base(tokens: Tokens) -> tuple[str, str] | None:
 def _check(tokens: Tokens) -> None:
     """Raise `UnreadableError` for what the parser of expressions would skip or guess.
 
-    Brackets enclose something, braces are arguments, subscripts belong to symbols, `!!` is not `!` twice, nobody writes `--5` or
-    `2^3^2`, and a number does not follow braces directly (`\\frac{1}{2}5`), except after a function (`\\log_2 32`).
+    Brackets enclose something, braces are arguments, subscripts belong to symbols, `!!` is not `!` twice,
+    nobody writes `--5` or `2^3^2`, and a number does not follow braces directly (`\\frac{1}{2}5`), except
+    after a function (`\\log_2 32`).
     """
     has_bound = any(token.text in BOUND for token in tokens)
     allowed = _OPERATORS | FUNCTIONS | GREEK | BOUND | (_IN_BOUND if has_bound else frozenset())
@@ -120,9 +125,15 @@ def _check(tokens: Tokens) -> None:
 
 
 def _owner(before: str, previous: str, closed: str) -> str:
-    """The command whose argument begins with a brace, by the two tokens before it and the command of the last closed brace."""
+    """The command whose argument begins with a brace, by the two tokens before it and the command of the
+    last closed brace.
+    """
     if previous in {"^", "_"}:
-        return "function" if before in FUNCTIONS | BOUND or (before == "}" and closed == "function") else previous
+        return (
+            "function"
+            if before in FUNCTIONS | BOUND or (before == "}" and closed == "function")
+            else previous
+        )
     if previous in {r"\frac", r"\binom", r"\sqrt"}:
         return previous
     if (previous == "}" and closed in {r"\frac", r"\binom"}) or previous == "]":

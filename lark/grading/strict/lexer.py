@@ -1,7 +1,8 @@
-"""Split an answer into tokens: numbers, letters, words, commands and marks. Layout is dropped, and every argument gets braces.
+"""Split an answer into tokens: numbers, letters, words, commands and marks. Layout is dropped, and every
+argument gets braces.
 
-Nothing is skipped in silence: a character or command that is not known raises `UnreadableError`, so that an answer cannot hide
-anything from the comparison that a reader would see. Linear in the length of the text.
+Nothing is skipped in silence: a character or command that is not known raises `UnreadableError`, so that an
+answer cannot hide anything from the comparison that a reader would see. Linear in the length of the text.
 """
 
 import re
@@ -15,7 +16,9 @@ from lark.grading.strict.labels import word_set
 
 
 class UnreadableError(ValueError):
-    """The answer cannot be read with certainty. It is then right only if it equals the gold answer token by token."""
+    """The answer cannot be read with certainty. It is then right only if it equals the gold answer token by
+    token.
+    """
 
 
 class Kind(StrEnum):
@@ -39,11 +42,14 @@ class Token:
 
 
 GREEK = word_set(
-    r"\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi \rho \sigma"
-    r" \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Phi \Psi \Omega"
+    r"\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa \lambda \mu"
+    r" \nu \xi \rho \sigma"
+    r" \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Phi \Psi"
+    r" \Omega"
 )
 FUNCTIONS = word_set(
-    r"\sin \cos \tan \cot \sec \csc \arcsin \arccos \arctan \sinh \cosh \tanh \log \ln \exp \max \min \gcd \lcm"
+    r"\sin \cos \tan \cot \sec \csc \arcsin \arccos \arctan \sinh \cosh \tanh \log \ln \exp \max \min \gcd"
+    r" \lcm"
 )
 BOUND = word_set(r"\sum \prod \int \lim")
 """Commands with a bound variable."""
@@ -56,36 +62,109 @@ _COMMANDS = (
     | word_set(r"\pounds \euro \yen \cent \langle \rangle \mid")
 )  # fmt: skip
 _ALIASES = {
-    r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
-    r"\leq": r"\le", r"\leqslant": r"\le", r"\leqq": r"\le", r"\geq": r"\ge", r"\geqslant": r"\ge", r"\geqq": r"\ge",
-    r"\neq": r"\ne", r"\lt": "<", r"\gt": ">", r"\varnothing": r"\emptyset", r"\lbrace": r"\{", r"\rbrace": r"\}",
-    r"\lbrack": "[", r"\rbrack": "]", r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\ast": "*", r"\colon": ":", r"\|": "|",
-    r"\degree": r"^\circ", r"\textdollar": r"\$", r"\measuredangle": r"\angle", r"\backslash": r"\setminus", "%": r"\%",
-    r"\bar": r"\overline", r"\overrightarrow": r"\vec", r"\lnot": r"\neg", r"\bold": r"\mathbf",
-    r"\bigcup": r"\cup", r"\bigcap": r"\cap", r"\&": r"\text{and}",
-    r"\wedge": r"\text{and}", r"\land": r"\text{and}", r"\vee": r"\text{or}", r"\lor": r"\text{or}",
-}  # fmt: skip
+    r"\dfrac": r"\frac",
+    r"\tfrac": r"\frac",
+    r"\cfrac": r"\frac",
+    r"\dbinom": r"\binom",
+    r"\tbinom": r"\binom",
+    r"\leq": r"\le",
+    r"\leqslant": r"\le",
+    r"\leqq": r"\le",
+    r"\geq": r"\ge",
+    r"\geqslant": r"\ge",
+    r"\geqq": r"\ge",
+    r"\neq": r"\ne",
+    r"\lt": "<",
+    r"\gt": ">",
+    r"\varnothing": r"\emptyset",
+    r"\lbrace": r"\{",
+    r"\rbrace": r"\}",
+    r"\lbrack": "[",
+    r"\rbrack": "]",
+    r"\lvert": "|",
+    r"\rvert": "|",
+    r"\vert": "|",
+    r"\ast": "*",
+    r"\colon": ":",
+    r"\|": "|",
+    r"\degree": r"^\circ",
+    r"\textdollar": r"\$",
+    r"\measuredangle": r"\angle",
+    r"\backslash": r"\setminus",
+    "%": r"\%",
+    r"\bar": r"\overline",
+    r"\overrightarrow": r"\vec",
+    r"\lnot": r"\neg",
+    r"\bold": r"\mathbf",
+    r"\bigcup": r"\cup",
+    r"\bigcap": r"\cap",
+    r"\&": r"\text{and}",
+    r"\wedge": r"\text{and}",
+    r"\land": r"\text{and}",
+    r"\vee": r"\text{or}",
+    r"\lor": r"\text{or}",
+}
 _LAYOUT = word_set(
-    r"\left \right \big \Big \bigl \bigr \Bigl \Bigr \bigg \Bigg \displaystyle \textstyle \scriptstyle \limits \quad \qquad"
-    r" \enspace \thinspace \, \; \: \! \( \) \[ \] \bf \rm \it \tiny \scriptsize \footnotesize \small \normalsize \large \Large"
+    r"\left \right \big \Big \bigl \bigr \Bigl \Bigr \bigg \Bigg \displaystyle \textstyle \scriptstyle"
+    r" \limits \quad \qquad"
+    r" \enspace \thinspace \, \; \: \! \( \) \[ \] \bf \rm \it \tiny \scriptsize \footnotesize \small"
+    r" \normalsize \large \Large"
     r" \LARGE \huge \Huge"
 ) | {"\\ ", "\\\n"}
 _TEXT = word_set(
-    r"\text \textrm \textbf \textit \textnormal \textsf \texttt \textup \mbox \hbox \mathrm \mathsf \mathit \mathtt \operatorname"
+    r"\text \textrm \textbf \textit \textnormal \textsf \texttt \textup \mbox \hbox \mathrm \mathsf \mathit"
+    r" \mathtt \operatorname"
     r" \emph"
 )
 _WRAPPERS = word_set(r"\mathbf \bm \boldsymbol \mathnormal \underline \boxed \fbox")
 UNICODE = str.maketrans(
     {
-        "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ",
-        "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ",
-        "±": r"\pm ", "°": r"^\circ ", "√": r"\sqrt ", "∠": r"\angle ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
-        "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "²": "^{2}",
-        "³": "^{3}", "₀": "_{0}", "₁": "_{1}", "₂": "_{2}", "₃": "_{3}", "£": r"\pounds ",
-        "€": r"\euro ", "¥": r"\yen ", "¢": r"\cent ", "⟨": r"\langle ", "⟩": r"\rangle ",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "′": "'",
+        "−": "-",
+        "–": "-",
+        "×": r"\times ",
+        "·": r"\cdot ",
+        "⋅": r"\cdot ",
+        "÷": r"\div ",
+        "π": r"\pi ",
+        "∞": r"\infty ",
+        "≤": r"\le ",
+        "≥": r"\ge ",
+        "≠": r"\ne ",
+        "≈": r"\approx ",
+        "∈": r"\in ",
+        "∪": r"\cup ",
+        "∩": r"\cap ",
+        "∅": r"\emptyset ",
+        "±": r"\pm ",
+        "°": r"^\circ ",
+        "√": r"\sqrt ",
+        "∠": r"\angle ",
+        "θ": r"\theta ",
+        "α": r"\alpha ",
+        "β": r"\beta ",
+        "½": r"\frac{1}{2}",
+        "⅓": r"\frac{1}{3}",
+        "⅔": r"\frac{2}{3}",
+        "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}",
+        "²": "^{2}",
+        "³": "^{3}",
+        "₀": "_{0}",
+        "₁": "_{1}",
+        "₂": "_{2}",
+        "₃": "_{3}",
+        "£": r"\pounds ",
+        "€": r"\euro ",
+        "¥": r"\yen ",
+        "¢": r"\cent ",
+        "⟨": r"\langle ",
+        "⟩": r"\rangle ",
+        "\u00a0": " ",
+        "\u2009": " ",
+        "\u202f": " ",
+        "′": "'",
     }
-)  # fmt: skip
+)
 """Characters that look the same as a LaTeX notation. All others that are not ASCII are unreadable."""
 
 _GAP = r"(?:,\\!\s*|\{,\}|\\[,;:]|[~ ])"
@@ -112,7 +191,9 @@ _OPENING, _CLOSING = frozenset({"(", "[", r"\{", r"\langle"}), frozenset({")", "
 
 
 def tokenize(text: str, symbols: Container[str] = ()) -> list[Token]:
-    """The tokens of an answer. `symbols`: letters of the gold answer; a bare run of only these is a product, not a word."""
+    """The tokens of an answer. `symbols`: letters of the gold answer; a bare run of only these is a
+    product, not a word.
+    """
     text = _rewritten(text)
     if _ABOUT.search(text):
         raise UnreadableError("~ before a value, which means about")
@@ -127,11 +208,14 @@ _IN_BRACES = {**_ARGUMENTS, "^": 1, "_": 1, r"\overline": 1, r"\vec": 1, "]": 1}
 
 
 def _without_idle_braces(tokens: list[Token]) -> list[Token]:
-    """The tokens without braces that a reader does not see, around one symbol, one number or one pair of parentheses, and that are
-    not an argument: `2 { ( x - 3 ) } ^ { 2 }` is `2 ( x - 3 ) ^ { 2 }`."""
+    """The tokens without braces that a reader does not see, around one symbol, one number or one pair of
+    parentheses, and that are not an argument: `2 { ( x - 3 ) } ^ { 2 }` is `2 ( x - 3 ) ^ { 2 }`.
+    """
     kept: list[Token] = []
     open_braces: list[tuple[int, int]] = []
-    """For each open brace, its place in `kept` and the number of arguments up to its own one; 0 if it is not an argument."""
+    """For each open brace, its place in `kept` and the number of arguments up to its own one; 0 if it is
+    not an argument.
+    """
     arguments = 0
     for token in tokens:
         if token.text == "{":
@@ -169,7 +253,10 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"√\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?))", r"\\sqrt{\1\2}"),
         (r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"\^\s*-\s*([0-9]+)", r"^{-\1}"),  # 10^-5
-        (r"(?<![0-9A-Za-z.])([0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]+)(?![0-9A-Za-z]|\.[0-9]|\s*\)?_)", r"(\1\\times 10^{\2})"),
+        (
+            r"(?<![0-9A-Za-z.])([0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]+)(?![0-9A-Za-z]|\.[0-9]|\s*\)?_)",
+            r"(\1\\times 10^{\2})",
+        ),
         (r"\\(?:nice|s)frac(?![A-Za-z])", r"\\frac"),
         (r"(?<=[0-9])\s*\"\s*$", r"\\text{ inches}"),
         (r"(?<![<>=!])<=(?![<>=])", r"\\le "),
@@ -183,7 +270,9 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 
 def _rewritten(text: str) -> str:
-    """The text with notations from outside LaTeX (`√2`, `2**10`, `1e6`), and with commands between their arguments, in LaTeX."""
+    """The text with notations from outside LaTeX (`√2`, `2**10`, `1e6`), and with commands between their
+    arguments, in LaTeX.
+    """
     if "\\begin" not in text:
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)  # commands that were escaped twice
     for pattern, replacement in _REWRITES:
@@ -207,7 +296,9 @@ _LONGEST_PERIOD = 10
 
 
 def _periodic(match: re.Match[str]) -> str:
-    """`0.1666...` as a repeating decimal, if the last digits are shown three times, or twice for periods of several digits."""
+    """`0.1666...` as a repeating decimal, if the last digits are shown three times, or twice for periods of
+    several digits.
+    """
     digits = match[2]
     for length in range(1, _LONGEST_PERIOD):
         period = digits[-length:]
@@ -245,7 +336,9 @@ class _Reader:
         self.arguments = 0
         """Arguments that the last command still expects."""
         self.is_script = False
-        """Whether the argument is that of `^` or `_`, which takes a whole number: `x^12` is read like `x^{12}`."""
+        """Whether the argument is that of `^` or `_`, which takes a whole number: `x^12` is read like
+        `x^{12}`.
+        """
         self.after_option = 0
         """Arguments expected after an optional one in brackets, `\\sqrt[3]{2}`."""
         self.braces: list[int] = []
@@ -308,7 +401,9 @@ class _Reader:
         command = "\\" + found.lower()
         if command in FUNCTIONS or command in {r"\pi", r"\sqrt"} or found.lower() in {"infinity", "infty"}:
             yield from self._command(r"\infty" if found.lower() in {"infinity", "infty"} else command)
-        elif in_text or (len(found) > 1 and not self.arguments and not all(letter in self.symbols for letter in found)):
+        elif in_text or (
+            len(found) > 1 and not self.arguments and not all(letter in self.symbols for letter in found)
+        ):
             yield from self._argument([Token(Kind.WORD, found)])
         else:
             for letter in found:
@@ -363,8 +458,10 @@ class _Reader:
 
 
 def _number(kind: str, found: str) -> Iterator[Token]:
-    """A number without separators. A mixed number is a number before a fraction; a repeating decimal is a fraction. A literal such
-    as `0x1F` stays one, so that a base after it cannot be taken for the base of its value."""
+    """A number without separators. A mixed number is a number before a fraction; a repeating decimal is a
+    fraction. A literal such as `0x1F` stays one, so that a base after it cannot be taken for the base of
+    its value.
+    """
     if kind == "repeating":
         whole, rest = found.split(".")
         fixed, repeated = re.match(r"([0-9]*)\\[a-z]+\s*\{?([0-9]+)\}?", rest).groups()  # type: ignore[union-attr]

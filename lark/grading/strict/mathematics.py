@@ -1,4 +1,5 @@
-"""Compare two expressions with sympy. They are parsed by latex2sympy, the parser of math-verify, with its guessing turned off.
+"""Compare two expressions with sympy. They are parsed by latex2sympy, the parser of math-verify, with its
+guessing turned off.
 
 Only this module, `equality` and `sets` import sympy. They run in the worker processes of the verify grader.
 """
@@ -14,14 +15,19 @@ from lark.grading.strict.expressions import INFINITIES, Expression, Tokens
 from lark.grading.strict.lexer import UnreadableError
 
 SIX_DECIMALS, SIX_DIGITS = Rational(5, 10**7), Rational(5, 10**6)
-"""Absolute and relative tolerance between a decimal and the value that it approximates: 0.333333 is 1/3, 33.3 is
-not 100/3, and 0.000003 is not 1/300001. (Six rounded decimals leave an error of at most 5e-7, so 0.666666 is not 2/3. Six correct
-digits leave a relative error of at most 5e-6, at 1.00000.)"""
+"""Absolute and relative tolerance between a decimal and the value that it approximates: 0.333333 is 1/3,
+33.3 is not 100/3, and 0.000003 is not 1/300001. (Six rounded decimals leave an error of at most 5e-7, so
+0.666666 is not 2/3. Six correct digits leave a relative error of at most 5e-6, at 1.00000.)
+"""
 DIGITS = 50
-"""Precision at which two exact values are compared. They are equal if all but the last ten of these digits are."""
+"""Precision at which two exact values are compared. They are equal if all but the last ten of these digits
+are.
+"""
 LARGEST = 10**1000
-"""Larger numbers, and smaller ones than its inverse, must be equal exactly. The digits that sympy computes for huge ones are wrong:
-(√2000!)!, of 10^58 digits, and the same number minus 1/7 differ by a factor of 10^15732."""
+"""Larger numbers, and smaller ones than its inverse, must be equal exactly. The digits that sympy computes
+for huge ones are wrong: (√2000!)!, of 10^58 digits, and the same number minus 1/7 differ by a factor of
+10^15732.
+"""
 
 _CONVERSION = ConversionConfig(lowercase_symbols=False, interpret_as_mixed_fractions=False)
 _CONSTANTS = frozenset({"e", "i"})
@@ -37,16 +43,21 @@ _LITERAL = re.compile(rf"(?<![^ ]){LITERAL}(?![^ ])")
 
 
 def same_expression(predicted: Expression, expected: Expression) -> bool:
-    """Whether two expressions are equal. A decimal may approximate an expected value that has no finite decimal, and an expected
-    decimal may be the rounding of a value that has none. Infinity, sets and numbers with a base equal only themselves; a base may
-    be left out."""
+    """Whether two expressions are equal. A decimal may approximate an expected value that has no finite
+    decimal, and an expected decimal may be the rounding of a value that has none. Infinity, sets and
+    numbers with a base equal only themselves; a base may be left out.
+    """
     if predicted.latex == expected.latex:
         return True
     if predicted.base or expected.base:
         return _same_digits(predicted, expected)
     if {predicted.latex, expected.latex} & INFINITIES.keys():
         return INFINITIES.get(predicted.latex) == INFINITIES.get(expected.latex)
-    if predicted.is_set or expected.is_set or not (predicted.has_bound_variable or _has_only_symbols_of(predicted, expected)):
+    if (
+        predicted.is_set
+        or expected.is_set
+        or not (predicted.has_bound_variable or _has_only_symbols_of(predicted, expected))
+    ):
         return False
     is_imaginary = "i" not in expected.letters or expected.letters <= _CONSTANTS
     a, b = parse(predicted, is_imaginary), parse(expected, is_imaginary)
@@ -59,7 +70,9 @@ def same_expression(predicted: Expression, expected: Expression) -> bool:
 
 
 def _same_digits(predicted: Expression, expected: Expression) -> bool:
-    """Compare numbers with a base. The prediction may leave out the base of the expected number, but not add one."""
+    """Compare numbers with a base. The prediction may leave out the base of the expected number, but not
+    add one.
+    """
     if expected.base is None:
         return False
     return predicted.base == expected.base or predicted.latex == expected.base[0]
@@ -70,27 +83,41 @@ def _has_only_symbols_of(predicted: Expression, expected: Expression) -> bool:
 
 
 def parse(expression: Expression, is_imaginary: bool = True) -> Expr:
-    """The value of an expression. Decimals become exact fractions. `is_imaginary`: `i` is the imaginary unit, not a symbol."""
+    """The value of an expression. Decimals become exact fractions. `is_imaginary`: `i` is the imaginary
+    unit, not a symbol.
+    """
     latex = _ANGLE.sub(_radians, expression.latex)
     latex = _MIXED.sub(_mixed_number, latex)
     latex = _LITERAL.sub(lambda match: str(int(match[0], base=0)), latex)
-    latex = _DECIMAL.sub(lambda match: rf"( \frac {{ {match[1]}{match[2]} }} {{ 1{'0' * len(match[2])} }} )", latex)
+    latex = _DECIMAL.sub(
+        lambda match: rf"( \frac {{ {match[1]}{match[2]} }} {{ 1{'0' * len(match[2])} }} )", latex
+    )
     latex = _PRODUCT.sub(r" \\cdot ", latex)
     if not expression.has_bound_variable:
         latex = re.sub(r"(?<![\\A-Za-z])d (?=[A-Za-z])", r"d \\cdot ", latex)  # not the symbol dx
     value = latex2sympy(latex, is_real=True, conversion_config=_CONVERSION, normalization_config=None)
-    if not isinstance(value, Expr) or any(part.args[0].is_integer is False for part in value.atoms(sympy.factorial)):
+    if not isinstance(value, Expr) or any(
+        part.args[0].is_integer is False for part in value.atoms(sympy.factorial)
+    ):
         raise UnreadableError(f"not an expression: {latex}")
     if any(map(_is_undefined, sympy.preorder_traversal(value))):
         raise UnreadableError(f"not defined: {latex}")
     if "^ { + }" not in latex:
         value = value.replace(sympy.Limit, _both_sides)
-    value = value.replace(lambda part: part is I, lambda _: Symbol("I", real=True))  # the parser reads the letter I as i
-    return value.subs({symbol: I for symbol in value.free_symbols if symbol.name == "i"}) if is_imaginary else value
+    value = value.replace(
+        lambda part: part is I, lambda _: Symbol("I", real=True)
+    )  # the parser reads the letter I as i
+    return (
+        value.subs({symbol: I for symbol in value.free_symbols if symbol.name == "i"})
+        if is_imaginary
+        else value
+    )
 
 
 def _is_undefined(part: sympy.Basic) -> bool:
-    """Whether a part has no value, which sympy may forget later: 1/(1/0) becomes 0, and so does the logarithm to the base 0."""
+    """Whether a part has no value, which sympy may forget later: 1/(1/0) becomes 0, and so does the
+    logarithm to the base 0.
+    """
     if part in (zoo, nan):
         return True
     if part.free_symbols:
@@ -162,7 +189,9 @@ def is_rounding(rounded: Expression, exact: Expression) -> bool:
 
 
 def same_equation(predicted: tuple[Tokens, ...], expected: tuple[Tokens, ...]) -> bool:
-    """Whether two equations have the same solutions because one is a multiple of the other: `2x - y + 3 = 0`, `y = 2x + 3`."""
+    """Whether two equations have the same solutions because one is a multiple of the other: `2x - y + 3 =
+    0`, `y = 2x + 3`.
+    """
     return _ratio(difference(*predicted), difference(*expected)) not in {None, 0}
 
 
@@ -180,7 +209,9 @@ def _ratio(a: Expr, b: Expr) -> Expr | None:
 
 
 def same_inequality(a: tuple[Expr, str], b: tuple[Expr, str]) -> bool:
-    """Whether `a > 0` and `b > 0` (or `>=`, or `!=`) are the same inequality: one is a positive multiple of the other."""
+    """Whether `a > 0` and `b > 0` (or `>=`, or `!=`) are the same inequality: one is a positive multiple of
+    the other.
+    """
     ratio = _ratio(a[0], b[0])
     if ratio is None or a[1] != b[1]:
         return False

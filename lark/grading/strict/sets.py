@@ -13,7 +13,8 @@ from lark.grading.strict.mathematics import parse
 from lark.grading.strict.structure import Group, Inequality, SetExpression, Statement, Value, Words
 
 _NOTHING = re.compile(
-    r"(?:there (?:is|are) |(?:the )?(?:equation|system|inequality) has )?no (?:real )?solutions?(?: exists?)?|empty set"
+    r"(?:there (?:is|are) |(?:the )?(?:equation|system|inequality) has )?no (?:real )?solutions?(?:"
+    r" exists?)?|empty set"
 )
 
 
@@ -33,7 +34,13 @@ def _set(value: Value) -> Set:
             found = _set(value.first)
             for operator, other in value.rest:
                 right = _set(other)
-                found = found | right if operator == r"\cup" else found & right if operator == r"\cap" else found - right
+                found = (
+                    found | right
+                    if operator == r"\cup"
+                    else found & right
+                    if operator == r"\cap"
+                    else found - right
+                )
             return found
         case Expression() if value.is_set:
             return {r"\mathbb{R}": S.Reals, r"\mathbb{Z}": S.Integers, r"\emptyset": S.EmptySet}[value.latex]
@@ -49,9 +56,15 @@ def _set(value: Value) -> Set:
 
 
 def _end(statement: Statement) -> sympy.Expr:
-    if statement.names or len(statement.values) != 1 or not isinstance(value := statement.values[0], Expression):
+    if (
+        statement.names
+        or len(statement.values) != 1
+        or not isinstance(value := statement.values[0], Expression)
+    ):
         raise UnreadableError("not a number")
-    if any(is_percentage(unit) or (unit == labels.DEGREE and is_in_radians(value)) for unit in statement.units):
+    if any(
+        is_percentage(unit) or (unit == labels.DEGREE and is_in_radians(value)) for unit in statement.units
+    ):
         raise UnreadableError("a unit that changes the number")
     return _real(value)
 
@@ -74,7 +87,11 @@ def _interval(start: sympy.Expr, end: sympy.Expr, left_open: bool, right_open: b
 def variable_of(inequality: Inequality) -> str:
     """The variable that an inequality is solved for; empty if it is not solved."""
     names = [member.latex for member in inequality.members if member.letters]
-    return names[0] if len(names) == 1 and re.fullmatch(r"[A-Za-z](?: _ \{ [^{}]* \}| \( [a-z] \))?|\\[a-z]+", names[0]) else ""
+    return (
+        names[0]
+        if len(names) == 1 and re.fullmatch(r"[A-Za-z](?: _ \{ [^{}]* \}| \( [a-z] \))?|\\[a-z]+", names[0])
+        else ""
+    )
 
 
 def _solution(inequality: Inequality) -> Set:
@@ -90,7 +107,11 @@ def _solution(inequality: Inequality) -> Set:
             found -= FiniteSet(number)
         else:
             is_open = relation in {"<", ">"}
-            found &= _interval(-sympy.oo, number, True, is_open) if is_below else _interval(number, sympy.oo, is_open, True)
+            found &= (
+                _interval(-sympy.oo, number, True, is_open)
+                if is_below
+                else _interval(number, sympy.oo, is_open, True)
+            )
     return found
 
 

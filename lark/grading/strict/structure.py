@@ -1,7 +1,7 @@
 """Read an answer's structure: a list of statements, each a chain of equalities between names and values.
 
-Values are expressions, groups in brackets, matrices, set expressions, inequalities or words. What is not clearly one of these
-raises `UnreadableError`. `lark.grading.strict.equality` compares the result.
+Values are expressions, groups in brackets, matrices, set expressions, inequalities or words. What is not
+clearly one of these raises `UnreadableError`. `lark.grading.strict.equality` compares the result.
 """
 
 import re
@@ -13,7 +13,10 @@ from lark.grading.strict import labels
 from lark.grading.strict.expressions import Expression, Tokens, letters, read_base, source
 from lark.grading.strict.lexer import GREEK, RELATIONS, Kind, Token, UnreadableError
 
-_OPENING, _CLOSING = frozenset({"(", "[", "{", r"\{", r"\langle"}), frozenset({")", "]", "}", r"\}", r"\rangle"})
+_OPENING, _CLOSING = (
+    frozenset({"(", "[", "{", r"\{", r"\langle"}),
+    frozenset({")", "]", "}", r"\}", r"\rangle"}),
+)
 _JOINTS = frozenset({",", ";", "and", "or"})
 _EQUALS = frozenset({"=", r"\approx", r"\in"})
 _SET_OPERATORS = frozenset({r"\cup", r"\cap", r"\setminus"})
@@ -23,7 +26,9 @@ _ANGLES = frozenset({r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc"})
 
 @dataclass(frozen=True)
 class Words:
-    """An answer in words: `\\text{Evelyn}`. Brackets and the final period are dropped, upper and lower case are equal."""
+    """An answer in words: `\\text{Evelyn}`. Brackets and the final period are dropped, upper and lower case
+    are equal.
+    """
 
     words: tuple[str, ...]
 
@@ -99,14 +104,22 @@ def flat_words(tokens: Tokens) -> tuple[str, ...]:
 
 
 def _is_equation_with_comma(tokens: Tokens) -> bool:
-    """Whether this is one equation and the comma that a sentence would have after it: `x=5,`. After a bare value, a comma is a list
-    with a missing item."""
+    """Whether this is one equation and the comma that a sentence would have after it: `x=5,`. After a bare
+    value, a comma is a list with a missing item.
+    """
     texts = [token.text for token in tokens]
-    return texts[-1] == "," and texts.count("=") == 1 and texts[0] != "=" and texts[-2] != "=" and not _JOINTS & set(texts[:-1])
+    return (
+        texts[-1] == ","
+        and texts.count("=") == 1
+        and texts[0] != "="
+        and texts[-2] != "="
+        and not _JOINTS & set(texts[:-1])
+    )
 
 
 def read_answer(tokens: Tokens, symbols: frozenset[str], is_gold: bool = False) -> Answer:
-    """The structure of an answer. `symbols`: the letters of the gold answer's value, which are not names in a prediction.
+    """The structure of an answer. `symbols`: the letters of the gold answer's value, which are not names in
+    a prediction.
 
     In a gold answer (`is_gold`) any words after a value are its unit.
     """
@@ -142,7 +155,11 @@ class _Parser:
         rounded: list[tuple[Expression, labels.Unit | None]] = []
         for i, (sign, part) in enumerate(zip(signs, parts, strict=True)):
             others = letters([token for other in (*parts[:i], *parts[i + 1 :]) for token in other])
-            if len(parts) > 1 and sign == "=" and (self._is_name(part, others) or _is_matrix_name(part, parts)):
+            if (
+                len(parts) > 1
+                and sign == "="
+                and (self._is_name(part, others) or _is_matrix_name(part, parts))
+            ):
                 names.append(part)
                 continue
             if sign == r"\in" and not (i == len(names) == 1 and len(parts) == 2):
@@ -159,7 +176,9 @@ class _Parser:
             raise UnreadableError("no value")
         members = tuple(parts) if signs == ["=", "="] else ()
         units = tuple(unit for _, unit in (*values, *rounded))
-        return Statement(tuple(names), tuple(v for v, _ in values), tuple(r for r, _ in rounded), members, units)
+        return Statement(
+            tuple(names), tuple(v for v, _ in values), tuple(r for r, _ in rounded), members, units
+        )
 
     def value(self, tokens: Tokens) -> Value:
         tokens = _without_outer_brackets(tokens)
@@ -196,22 +215,40 @@ class _Parser:
             return None
         condition = self.answer(parts[1])
         values = [value for statement in condition.statements for value in statement.values]
-        symbols = [member.letters for value in values if isinstance(value, Inequality) for member in value.members]
-        if len(values) != len(condition.statements) or not all(isinstance(value, Inequality) for value in values):
+        symbols = [
+            member.letters for value in values if isinstance(value, Inequality) for member in value.members
+        ]
+        if len(values) != len(condition.statements) or not all(
+            isinstance(value, Inequality) for value in values
+        ):
             return None
-        if not parts[0] or frozenset[str]().union(*symbols) != letters(parts[0][:1]) or len(condition.joints) > 1:
+        if (
+            not parts[0]
+            or frozenset[str]().union(*symbols) != letters(parts[0][:1])
+            or len(condition.joints) > 1
+        ):
             return None
         operator = r"\cup" if "or" in condition.joints else r"\cap"
-        return SetExpression(values[0], tuple((operator, value) for value in values[1:])) if values[1:] else values[0]
+        return (
+            SetExpression(values[0], tuple((operator, value) for value in values[1:]))
+            if values[1:]
+            else values[0]
+        )
 
     def _is_name(self, tokens: Tokens, others: frozenset[str]) -> bool:
-        """Whether a side of an equation only names the quantity: `x_1`, `f(2)`, `AB`, `m+n`, `\\text{Area}`."""
+        """Whether a side of an equation only names the quantity: `x_1`, `f(2)`, `AB`, `m+n`,
+        `\\text{Area}`.
+        """
         words = [token.text for token in tokens if token.kind is Kind.WORD]
         if len(words) == len(tokens) and (len(words) > 1 or len(words[0]) > 1):
-            return (len(tokens) == 1 and words[0].islower() and _is_product(tokens[0])) or _is_word_name(words)
+            return (len(tokens) == 1 and words[0].islower() and _is_product(tokens[0])) or _is_word_name(
+                words
+            )
         tokens = tuple(map(_as_letter, tokens))
         if _NAME.fullmatch(source(tokens)) or (not self.is_gold and _ANGLE_NAME.fullmatch(source(tokens))):
-            head = next((token.text for token in tokens if token.kind is Kind.LETTER or token.text in GREEK), "")
+            head = next(
+                (token.text for token in tokens if token.kind is Kind.LETTER or token.text in GREEK), ""
+            )
             return self.is_gold or (head not in self.symbols | others and _is_plain_name(tokens))
         return not self.is_gold and _is_formula_name(tokens) and not letters(tokens) & (self.symbols | others)
 
@@ -227,14 +264,18 @@ class _Parser:
         return self._without_words(tokens, None)
 
     def _without_words(self, tokens: Tokens, sign: labels.Unit | None) -> tuple[Tokens, labels.Unit | None]:
-        """A value without the unit in words after it, and the unit. `sign`: the sign of a unit before the value."""
+        """A value without the unit in words after it, and the unit. `sign`: the sign of a unit before the
+        value.
+        """
         start = next((i for i, token in enumerate(tokens) if token.kind is Kind.WORD), 0)
         texts = tuple(token.text for token in tokens)
         if start > 1 and texts[start - 1] == "." and tokens[start - 2].kind is Kind.NUMBER:  # `5. cm`
             tokens, start = (*tokens[: start - 1], *tokens[start:]), start - 1
         if start > 1 and texts[start - 1] == "/" and sign:  # `\\$5/\\text{hour}`
             start -= 1
-        found = _UNIT.fullmatch(" ".join("w" if token.kind is Kind.WORD else token.text for token in tokens[start:]))
+        found = _UNIT.fullmatch(
+            " ".join("w" if token.kind is Kind.WORD else token.text for token in tokens[start:])
+        )
         if start == 0 or found is None or not _ends_like_a_value(tokens[start - 1]):
             return tokens, sign
         words, powers = _words_and_powers(tokens[start:])
@@ -243,7 +284,9 @@ class _Parser:
         if words[0] in self.symbols or (len(words[0]) == 1 and not labels.is_unit(words, True)):
             return tokens, sign
         is_singular = bool(_SINGULAR.fullmatch(source(tokens[:start])))
-        if labels.counts(words) or not (self.is_gold or labels.is_unit(["units", *words] if is_rate else words, is_singular)):
+        if labels.counts(words) or not (
+            self.is_gold or labels.is_unit(["units", *words] if is_rate else words, is_singular)
+        ):
             return tokens, sign
         value, before = self._without_unit(tokens[:start])
         return value, labels.joined(sign or before, unit)
@@ -257,24 +300,48 @@ _BEFORE_VALUE: dict[str, labels.Unit] = {
     r"\$": (("dollar", 1),), r"\pounds": (("lb", 1),), r"\euro": (("euro", 1),), r"\yen": (("yen", 1),)
 }  # fmt: skip
 _MARKS |= {(sign,): unit for sign, unit in _BEFORE_VALUE.items()}
-_LETTER = rf"(?:[A-Za-z]|\\(?:{'|'.join(sorted(name[1:] for name in GREEK))}))(?: _ \{{ [^{{}}=]{{1,30}} \}})?(?: ')*"
+_LETTER = (
+    rf"(?:[A-Za-z]|\\(?:{'|'.join(sorted(name[1:] for name in GREEK))}))(?: _ \{{ [^{{}}=]{{1,30}}"
+    r" \})?(?: ')*"
+)
 _POINTS = r"(?:[A-Z]{1,4}|[A-Z](?: [A-Z]){1,3})"
 _NAME = re.compile(
-    rf"{_LETTER}(?: \( (?:[^()=]|\( [^()=]{{1,30}} \)){{1,30}} \)| \[ [^\[\]=]{{1,30}} \])?|(?:m )?\\(?:angle|triangle) {_POINTS}"
+    rf"{_LETTER}(?: \( (?:[^()=]|\( [^()=]{{1,30}} \)){{1,30}} \)| \[ [^\[\]=]{{1,30}} \])?|(?:m"
+    rf" )?\\(?:angle|triangle) {_POINTS}"
     rf"|\| (?:{_POINTS}|[zwuv]) \||\[ {_POINTS} \]"
     rf"|\\(?:overline|vec) \{{ (?:{_POINTS}|[a-z]) \}}|{_POINTS}|\( {_LETTER}(?: , {_LETTER})+ \)"
-    r"|(?:[A-Za-z] \^ \{ - 1 \}|\( [A-Za-z](?: \\circ [A-Za-z])+ \)) \( [^()=]{1,30} \)|P \( [A-Z] = [0-9]+ \)"
+    r"|(?:[A-Za-z] \^ \{ - 1 \}|\( [A-Za-z](?: \\circ [A-Za-z])+ \)) \( [^()=]{1,30} \)|P \( [A-Z] ="
+    r" [0-9]+ \)"
     r"|\\frac \{ d ?[a-z] \} \{ d ?[a-z] \}"
 )
 _ANGLE_NAME = re.compile(
-    rf"\\(?:sin|cos|tan|cot|sec|csc)(?: \^ \{{ 2 \}})? (?P<open>[({{] )?(?:[0-9] )?(?:{_LETTER}|\\angle {_POINTS})(?(open) [)}}])"
+    rf"\\(?:sin|cos|tan|cot|sec|csc)(?: \^ \{{ 2 \}})? (?P<open>[({{] )?(?:[0-9] )?(?:{_LETTER}|\\angle"
+    rf" {_POINTS})(?(open) [)}}])"
 )
 """The sine of an angle in a prediction. In a gold answer it is an equation for the angle."""
 _MATRIX_NAME = re.compile(r"[A-Z] \^ \{ (?:- 1|[0-9]+|T) \}")
 _UNIT = re.compile(r"(?:/ )?w(?: (?:w|\.|/ w|\\cdot w|- w|\^ \{ (?:- )?[1-4] \}))*")
 _SINGULAR = re.compile(r"(?:- )?(?:1(?:\.0*)?|0?\.[0-9]+|\\frac \{ [0-9]+ \} \{ [0-9]+ \}|[0-9]+ / [0-9]+)")
 _IN_FORMULA = frozenset(
-    {"+", "-", "/", ":", "(", ")", "|", "{", "}", r"\frac", r"\cdot", r"\times", r"\sqrt", r"\vec", r"\overline", "^", "_"}
+    {
+        "+",
+        "-",
+        "/",
+        ":",
+        "(",
+        ")",
+        "|",
+        "{",
+        "}",
+        r"\frac",
+        r"\cdot",
+        r"\times",
+        r"\sqrt",
+        r"\vec",
+        r"\overline",
+        "^",
+        "_",
+    }
 )
 
 
@@ -310,7 +377,9 @@ def _is_word_name(words: list[str]) -> bool:
 
 
 def _is_plain_name(tokens: Tokens) -> bool:
-    """Whether the words in a name do not deny it: not `x_{\\text{wrong}}`, `f(\\text{not})` or `\\angle NOT`."""
+    """Whether the words in a name do not deny it: not `x_{\\text{wrong}}`, `f(\\text{not})` or `\\angle
+    NOT`.
+    """
     texts = [token.text for token in tokens]
     words = [token.text for token in tokens if token.kind is Kind.WORD]
     if texts[:2] in (["P", "("], ["E", "("], ["N", "("]) and words:
@@ -318,12 +387,16 @@ def _is_plain_name(tokens: Tokens) -> bool:
     runs = "".join(text if text.isalpha() else " " for text in texts).split()
     points = [run for run in runs if run.isupper()]
     others = [word for word in (*runs, *words) if len(word) > 1 and not word.isupper()]
-    return labels.is_plain(others) and all(len(run) < 2 or labels.is_point_name(run, in_figure=True) for run in points)
+    return labels.is_plain(others) and all(
+        len(run) < 2 or labels.is_point_name(run, in_figure=True) for run in points
+    )
 
 
 def _is_product(token: Token) -> bool:
     """Whether bare letters can be a product: neighbours in the alphabet (`ab`, `xyz`) that are not a word."""
-    return token.text not in {"hi", "no", "def"} and all(ord(b) - ord(a) == 1 for a, b in pairwise(token.text))
+    return token.text not in {"hi", "no", "def"} and all(
+        ord(b) - ord(a) == 1 for a, b in pairwise(token.text)
+    )
 
 
 def _is_matrix_name(tokens: Tokens, members: Sequence[Tokens]) -> bool:
@@ -333,8 +406,9 @@ def _is_matrix_name(tokens: Tokens, members: Sequence[Tokens]) -> bool:
 
 
 def _is_formula_name(tokens: Tokens) -> bool:
-    """Whether it is a formula of at least two symbols or lengths and no numbers but powers and coefficients, such as `m+n` or
-    `100m+n`, which AIME asks for, or `\\frac{AB}{BC}`."""
+    """Whether it is a formula of at least two symbols or lengths and no numbers but powers and
+    coefficients, such as `m+n` or `100m+n`, which AIME asks for, or `\\frac{AB}{BC}`.
+    """
     symbols: set[str] = set()
     for i, token in enumerate(tokens):
         if token.kind is Kind.LETTER or token.text in GREEK:
@@ -342,7 +416,11 @@ def _is_formula_name(tokens: Tokens) -> bool:
             symbols.add(source(tokens[i : i + 4]) if is_indexed else token.text)
         elif token.kind is Kind.WORD and token.text.islower() and _is_product(token):
             symbols.update(token.text)
-        elif token.kind is Kind.WORD and re.fullmatch("[A-Z]{2}", token.text) and labels.is_point_name(token.text, False):
+        elif (
+            token.kind is Kind.WORD
+            and re.fullmatch("[A-Z]{2}", token.text)
+            and labels.is_point_name(token.text, False)
+        ):
             symbols.add(token.text)
         elif token.text not in _IN_FORMULA and not _is_power_or_coefficient(tokens, i):
             return False
@@ -359,13 +437,28 @@ def _is_power_or_coefficient(tokens: Tokens, place: int) -> bool:
 
 def _is_named_point(tokens: Tokens) -> bool:
     """Whether it is a capital letter and coordinates: `P(1,2)`."""
-    if len(tokens) < 6 or tokens[0].kind is not Kind.LETTER or not tokens[0].text.isupper() or tokens[1].text != "(":
+    if (
+        len(tokens) < 6
+        or tokens[0].kind is not Kind.LETTER
+        or not tokens[0].text.isupper()
+        or tokens[1].text != "("
+    ):
         return False
     return _end_of_group(tokens[1:]) == len(tokens) - 2 and len(_split(tokens[2:-1], frozenset(",;"))[0]) > 1
 
 
 def _ends_like_a_value(token: Token) -> bool:
-    return token.kind in {Kind.NUMBER, Kind.LETTER} or token.text in {")", "]", "}", r"\}", r"\pi", r"\%", r"\$", r"\cent", "!"}
+    return token.kind in {Kind.NUMBER, Kind.LETTER} or token.text in {
+        ")",
+        "]",
+        "}",
+        r"\}",
+        r"\pi",
+        r"\%",
+        r"\$",
+        r"\cent",
+        "!",
+    }
 
 
 def _as_letter(token: Token) -> Token:
@@ -377,7 +470,11 @@ def _without_opening(tokens: Tokens) -> Tokens:
     first = next((i for i, token in enumerate(tokens) if token.kind is not Kind.WORD), len(tokens))
     words = [token.text for token in tokens[:first]]
     count = labels.opening_length(words)
-    if 0 < first < len(tokens) and (tokens[first].text == ":" or words[-1].lower() in {"is", "are"}) and labels.is_name(words):
+    if (
+        0 < first < len(tokens)
+        and (tokens[first].text == ":" or words[-1].lower() in {"is", "are"})
+        and labels.is_name(words)
+    ):
         count = first
     if count in {0, len(tokens)} or tokens[count].text == "=":
         return tokens
@@ -439,7 +536,11 @@ def _matrix(tokens: Tokens) -> Matrix:
         factor, after = factor[:-1], ""
     if len(kinds) != 1 or not kinds <= _ENVIRONMENTS or after:
         raise UnreadableError("an environment that is not a single matrix")
-    rows = [_split(row, frozenset({"&"}))[0] for row in _split(tokens[start + 1 : end], frozenset({r"\\"}))[0] if row]
+    rows = [
+        _split(row, frozenset({"&"}))[0]
+        for row in _split(tokens[start + 1 : end], frozenset({r"\\"}))[0]
+        if row
+    ]
     return Matrix(tuple(tuple(Expression(_product(factor, cell)) for cell in row) for row in rows))
 
 

@@ -1,10 +1,12 @@
 """Compare answers, one pair at a time, in a process that is allowed to die. Started by `Verifier`.
 
-Reads `{"prediction", "gold", "limit"}` as one line of JSON and replies with one line, `1` or `0`. The time limit is a
-kernel timer whose signal has its default action, so it ends the process even inside a C loop that holds the GIL, and even
-after the parent is gone. It counts CPU time, so that a busy machine does not change a grade.
+Reads `{"prediction", "gold", "limit"}` as one line of JSON and replies with one line, `1` or `0`. The time
+limit is a kernel timer whose signal has its default action, so it ends the process even inside a C loop
+that holds the GIL, and even after the parent is gone. It counts CPU time, so that a busy machine does not
+change a grade.
 
-Only sympy and math-verify's parser are imported here: a worker has to start in about a second and never loads torch.
+Only sympy and math-verify's parser are imported here: a worker has to start in about a second and never
+loads torch.
 """
 
 import json
@@ -19,7 +21,9 @@ from typing import IO
 from lark.grading.strict.equality import compare
 
 MEMORY_LIMIT = 4 << 30
-"""Bytes of address space. Otherwise a tower of powers would fill the machine's memory before its time is up."""
+"""Bytes of address space. Otherwise a tower of powers would fill the machine's memory before its time is
+up.
+"""
 WALL_FACTOR = 20
 """Wall-clock seconds allowed per second of CPU time, for a call that waits instead of working."""
 
@@ -40,7 +44,10 @@ def _serve(requests: IO[str], replies: IO[str]) -> None:
 
 def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard), hard))
+    resource.setrlimit(
+        resource.RLIMIT_AS,
+        (MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard), hard),
+    )
     # A child inherits ignored and blocked signals, but the timers must be able to end this process.
     timers = {signal.SIGPROF, signal.SIGALRM}
     for number in timers:

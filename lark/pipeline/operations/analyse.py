@@ -1,5 +1,6 @@
-"""The operations of the stage `analyse`: the measurements that `analysis.name` selects. Their cost is computed in their own
-precision (`analysis.dtype`), from the student's shape and the pool's lengths."""
+"""The operations of the stage `analyse`: the measurements that `analysis.name` selects. Their cost is
+computed in their own precision (`analysis.dtype`), from the student's shape and the pool's lengths.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,13 +22,22 @@ from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner,
 from lark.work.machine import Machine
 from lark.work.operation import EXPANDABLE, Counts, Job, Operation, Settings, Step
 
-RATE = {("cuda", "float32"): 1 / 16, ("cuda", "bfloat16"): 1.0, ("cpu", "float32"): 1.0, ("cpu", "bfloat16"): 0.3}
-"""Share of the planner's peak rate, by precision: an A100 reaches 19.5 of its 312 TFLOP/s in float32. On CPU float32 is the
-peak, and products in bfloat16 take three to four times as long if the processor has no instructions for them."""
+RATE = {
+    ("cuda", "float32"): 1 / 16,
+    ("cuda", "bfloat16"): 1.0,
+    ("cpu", "float32"): 1.0,
+    ("cpu", "bfloat16"): 0.3,
+}
+"""Share of the planner's peak rate, by precision: an A100 reaches 19.5 of its 312 TFLOP/s in float32. On
+CPU float32 is the peak, and products in bfloat16 take three to four times as long if the processor has no
+instructions for them.
+"""
 POWER_STEPS = 8
 """Steps of power iteration until it converges: 4 to 16, on the demo's student."""
 POWER_PASSES = 5
-"""Cost of one of its steps in forward passes: a backward pass is two, a forward-mode pass three (W x, dW x and W dx)."""
+"""Cost of one of its steps in forward passes: a backward pass is two, a forward-mode pass three (W x, dW x
+and W dx).
+"""
 
 
 def _merge(file: str, each: str) -> Callable[[Job, Counts], Counts]:
@@ -75,7 +85,9 @@ def gradient_passes(config: Config, shape: Shape, candidates: int) -> int:
 
 
 def _gradients_cost(planner: Planner, step: Step) -> Estimate:
-    """Every pass is a forward pass and the gradients of activations; those of the weights are computed once in total."""
+    """Every pass is a forward pass and the gradients of activations; those of the weights are computed once
+    in total.
+    """
     if planner.config.analysis.quick:
         return _sketched_cost(planner, step, forward=False)
     hardware, lengths, K = planner.config.hardware, planner.lengths, planner.lengths.candidates
@@ -90,19 +102,27 @@ def _gradients_cost(planner: Planner, step: Step) -> Estimate:
     memory = held + (0.0 if hardware.gradient_scratch else block)
     work = f"{questions * K:,} trajectories x {passes} pass{'' if passes == 1 else 'es'}"
     flops = each * lengths.repeat * questions / lengths.questions
-    made = _made(planner, step, work, flops, questions, 0.0, memory + _activations(planner, _longest(planner)))
+    made = _made(
+        planner, step, work, flops, questions, 0.0, memory + _activations(planner, _longest(planner))
+    )
     if not hardware.gradient_scratch:
         return made
-    seconds = made.seconds + 2 * whole * K * questions / LOAD_BYTES  # written and read; all processes share one disk
+    seconds = (
+        made.seconds + 2 * whole * K * questions / LOAD_BYTES
+    )  # written and read; all processes share one disk
     return replace(made, seconds=seconds, device_hours=seconds * planner.hardware.machine.world / 3600)
 
 
 def _sketched_cost(planner: Planner, step: Step, forward: bool) -> Estimate:
-    """Sketches of exact gradients, and with `forward` also those of a forward pass, for a sample of questions."""
+    """Sketches of exact gradients, and with `forward` also those of a forward pass, for a sample of
+    questions.
+    """
     asked, lengths, shape = planner.config.analysis, planner.lengths, planner.shape
     questions = min(asked.questions, lengths.questions)
     sketch = planner.config.sketch
-    exact, gram = (SketchShape.of(shape, size, sketch.words, sketch.states) for size in (sketch.exact, sketch.gram))
+    exact, gram = (
+        SketchShape.of(shape, size, sketch.words, sketch.states) for size in (sketch.exact, sketch.gram)
+    )
     each = costs.exact_flops(shape, lengths.total, lengths.response, exact, bool(_recomputes(planner)))
     each += costs.gram_flops(shape, lengths.total, lengths.response, gram) if forward else 0.0
     flops = each * lengths.repeat * questions / lengths.questions
@@ -136,7 +156,9 @@ def _kappa_cost(planner: Planner, step: Step) -> Estimate:
     """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
     lengths, shape = planner.lengths, planner.shape
     training = planner.config.training
-    snapshots = max(1, training.snapshots + training.early_snapshots)  # the plan refuses a run without snapshots
+    snapshots = max(
+        1, training.snapshots + training.early_snapshots
+    )  # the plan refuses a run without snapshots
     chosen = planner.selected
     forward = costs.forward_flops(shape, lengths.total, lengths.response)
     each = forward.training(bool(_recomputes(planner)), frozen=False) * chosen / len(lengths.total)
@@ -148,12 +170,23 @@ def _kappa_cost(planner: Planner, step: Step) -> Estimate:
 
 
 def _made(
-    planner: Planner, step: Step, work: str, flops: float, parts: int, certain: float, assumed: float, loads: int = 1
+    planner: Planner,
+    step: Step,
+    work: str,
+    flops: float,
+    parts: int,
+    certain: float,
+    assumed: float,
+    loads: int = 1,
 ) -> Estimate:
-    """`parts` are dealt to the processes and not split; `certain` and `assumed` are bytes in addition to the weights."""
+    """`parts` are dealt to the processes and not split; `certain` and `assumed` are bytes in addition to
+    the weights.
+    """
     machine, dtype = planner.hardware.machine, planner.config.analysis.dtype
     weights = precision_bytes(dtype) * planner.shape.parameters
-    computing = flops / (planner.hardware.rate("training", planner.shape, devices=1) * RATE[machine.device, dtype])
+    computing = flops / (
+        planner.hardware.rate("training", planner.shape, devices=1) * RATE[machine.device, dtype]
+    )
     loading = ceil(loads / machine.world) * weights / LOAD_BYTES
     seconds = computing * ceil(parts / machine.world) / parts + loading + START_SECONDS[machine.device]
     known = (weights + certain) / GIB
@@ -171,7 +204,9 @@ def _longest(planner: Planner) -> int:
 
 def _activations(planner: Planner, tokens: int) -> float:
     bf16 = planner.config.analysis.dtype == "bfloat16"
-    return costs.activation_bytes(planner.shape, TrainingSetup(1, 0, tokens, bool(_recomputes(planner)), bf16))
+    return costs.activation_bytes(
+        planner.shape, TrainingSetup(1, 0, tokens, bool(_recomputes(planner)), bf16)
+    )
 
 
 def _gradients_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
@@ -193,7 +228,9 @@ def _kappa_remedies(config: Config, machine: Machine, longest: int) -> Iterator[
     return remedies.combined(*_precision_or_text(config, longest, "hardware.train_tokens", tokens), batches)
 
 
-def _precision_or_text(config: Config, longest: int, batch: str = "", tokens: int = 0) -> list[list[Settings]]:
+def _precision_or_text(
+    config: Config, longest: int, batch: str = "", tokens: int = 0
+) -> list[list[Settings]]:
     shorter = remedies.shorter(min(longest, config.student.max_length), batch, tokens)
     return [[{}, *shorter], remedies.half("analysis.dtype", config.analysis.dtype)]
 
@@ -204,22 +241,43 @@ GRADIENTS = Operation(
     cost=_gradients_cost, remedies=_gradients_remedies,
 )  # fmt: skip
 ESTIMATES = Operation(
-    "estimates", "analyse", "lark.analysis.worker:estimates", allocator=EXPANDABLE,
-    collect=_merge(ESTIMATES_TABLE.file, "questions"), cost=_estimates_cost, remedies=_kappa_remedies, sketches=True,
-)  # fmt: skip
+    "estimates",
+    "analyse",
+    "lark.analysis.worker:estimates",
+    allocator=EXPANDABLE,
+    collect=_merge(ESTIMATES_TABLE.file, "questions"),
+    cost=_estimates_cost,
+    remedies=_kappa_remedies,
+    sketches=True,
+)
 TEACHERS = Operation(
-    "teacher_gradients", "analyse", "lark.analysis.worker:teacher_gradients", allocator=EXPANDABLE,
-    collect=_merge(TEACHERS_TABLE.file, "questions"), cost=_teachers_cost, remedies=_kappa_remedies, sketches=True,
-)  # fmt: skip
+    "teacher_gradients",
+    "analyse",
+    "lark.analysis.worker:teacher_gradients",
+    allocator=EXPANDABLE,
+    collect=_merge(TEACHERS_TABLE.file, "questions"),
+    cost=_teachers_cost,
+    remedies=_kappa_remedies,
+    sketches=True,
+)
 JACOBIANS = Operation(
     "jacobians", "analyse", "lark.analysis.worker:jacobians", allocator=EXPANDABLE,
     collect=_merge(JACOBIANS_TABLE.file, "questions"), cost=_jacobians_cost, remedies=_jacobians_remedies,
 )  # fmt: skip
 KAPPA = Operation(
-    "kappa", "analyse", "lark.analysis.worker:kappa", allocator=EXPANDABLE, collect=_merge(KAPPA_TABLE.file, "snapshots"),
-    cost=_kappa_cost, remedies=_kappa_remedies,
-)  # fmt: skip
-CONTAMINATION = Operation("contamination", "analyse", _audit, fetch=_fetch_benchmarks, check=_check_benchmarks)
-TIMING = Operation("cost", "analyse", "lark.analysis.timing:measure", processes="one", check=_check_timing, asks_judge=True)
+    "kappa",
+    "analyse",
+    "lark.analysis.worker:kappa",
+    allocator=EXPANDABLE,
+    collect=_merge(KAPPA_TABLE.file, "snapshots"),
+    cost=_kappa_cost,
+    remedies=_kappa_remedies,
+)
+CONTAMINATION = Operation(
+    "contamination", "analyse", _audit, fetch=_fetch_benchmarks, check=_check_benchmarks
+)
+TIMING = Operation(
+    "cost", "analyse", "lark.analysis.timing:measure", processes="one", check=_check_timing, asks_judge=True
+)
 
 OPERATIONS = (GRADIENTS, ESTIMATES, TEACHERS, JACOBIANS, KAPPA, CONTAMINATION, TIMING)

@@ -1,5 +1,6 @@
-"""The operations that evaluate a student. Generating and grading are separate, so that fixing a grader or a gold answer costs
-no GPU time."""
+"""The operations that evaluate a student. Generating and grading are separate, so that fixing a grader or a
+gold answer costs no GPU time.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,7 +38,9 @@ def _check_generate(config: Config, machine: Machine) -> None:
 
 def _check_grade(config: Config, machine: Machine) -> None:
     if machine.lacks("math_verify"):
-        raise LarkError(f"Grading also uses math-verify, which is not installed: pip install {pinned('math-verify')}.")
+        raise LarkError(
+            f"Grading also uses math-verify, which is not installed: pip install {pinned('math-verify')}."
+        )
 
 
 def _cost(planner: Planner, step: Step) -> Estimate:
@@ -72,7 +75,10 @@ def problem_count(name: str, task: Task) -> int:
 
 def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
     shared = remedies.shared_model(config, machine, config.student, "engine.tensor_parallel", _gpus(config))
-    half, shorter = remedies.half("student.dtype", config.student.dtype), remedies.shorter(config.student.max_length)
+    half, shorter = (
+        remedies.half("student.dtype", config.student.dtype),
+        remedies.shorter(config.student.max_length),
+    )
     return remedies.combined([{}, *shorter], half, shared)
 
 

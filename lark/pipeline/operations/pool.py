@@ -20,7 +20,11 @@ def _pool(job: Job) -> Counts:
     pool, tally = job.config.pool, Tally()
     split = groups(pool)
     if len(split) > 1:
-        return write_parts_on_cluster(job, split) if job.machine.cluster else write_parts(pool, split, job.folder)
+        return (
+            write_parts_on_cluster(job, split)
+            if job.machine.cluster
+            else write_parts(pool, split, job.folder)
+        )
     if pool.decontaminate:
         from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
 
@@ -33,7 +37,9 @@ def _pool(job: Job) -> Counts:
 
 
 def _fetch(config: Config) -> bool:
-    """The benchmarks, if questions that are in them are removed. The pool itself is downloaded when it is read."""
+    """The benchmarks, if questions that are in them are removed. The pool itself is downloaded when it is
+    read.
+    """
     return config.pool.decontaminate and benchmarks.fetch(config.benchmark)
 
 
@@ -42,6 +48,14 @@ def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:
         log.info(pool_summary(counts))
 
 
-POOL = Operation("pool", "pool", _pool, fetch=_fetch, notice=_at_a_glance, row_seconds=1.5e-3, shard_rows=PART_BYTES // 20_000)
+POOL = Operation(
+    "pool",
+    "pool",
+    _pool,
+    fetch=_fetch,
+    notice=_at_a_glance,
+    row_seconds=1.5e-3,
+    shard_rows=PART_BYTES // 20_000,
+)
 
 OPERATIONS = (POOL,)

@@ -12,8 +12,14 @@ def _check(config: Config, machine: Machine) -> None:
 
 
 SELECT = Operation(
-    "select", "select", write.write_selection, check=_check, preview=write.check_choice, notice=write.report_character,
-    card=dataset_card, row_seconds=6e-5,
-)  # fmt: skip
+    "select",
+    "select",
+    write.write_selection,
+    check=_check,
+    preview=write.check_choice,
+    notice=write.report_character,
+    card=dataset_card,
+    row_seconds=6e-5,
+)
 
 OPERATIONS = (SELECT,)

@@ -11,7 +11,9 @@ def _check(config: Config, machine: Machine) -> None:
     if machine.lacks("gguf"):
         models = (config.student, config.method.judge.model)
         named = next(f"{model.setting}.path={model.path}" for model in models if model.path in PACKAGED)
-        raise LarkError(f"{named} is a GGUF file, which needs the package gguf: pip install {pinned('gguf')}.")
+        raise LarkError(
+            f"{named} is a GGUF file, which needs the package gguf: pip install {pinned('gguf')}."
+        )
 
 
 CONVERT = Operation("student", "", "lark.models.gguf:convert", processes="one", on_cpu=True, check=_check)

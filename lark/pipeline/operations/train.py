@@ -22,8 +22,8 @@ from lark.work.operation import EXPANDABLE, Operation, Settings, Step
 log = logging.getLogger(__name__)
 
 DEMO_RECIPE = (
-    "training=demo is the recipe of the demo's student (1M parameters), with a learning rate of %g: for student.name=%s choose "
-    "student=own (the paper's recipe), training=lora or your own settings"
+    "training=demo is the recipe of the demo's student (1M parameters), with a learning rate of %g: for"
+    " student.name=%s choose student=own (the paper's recipe), training=lora or your own settings"
 )
 UNSHARED = ("eager", "flex_attention")
 """Attention implementations that need a mask of the whole sequence."""
@@ -37,34 +37,36 @@ def _check(config: Config, machine: Machine) -> None:
     training, zero = config.training, zero_stage(config, machine.device, machine.world)
     if config.student.half_only and not training.bf16:
         raise LarkError(
-            f"student.attention={config.student.attention} has no float32, which training.bf16=false needs: set "
-            "training.bf16=true or student.attention=auto."
+            f"student.attention={config.student.attention} has no float32, which training.bf16=false needs:"
+            " set training.bf16=true or student.attention=auto."
         )
     _check_sharing(config, machine)
     _check_batch(config, machine)
     if config.hardware.elastic and zero:
         raise LarkError(
-            f"hardware.elastic=true: the checkpoints of hardware.zero={zero} can only be resumed by as many processes as wrote "
-            "them. Set hardware.zero=0, or hardware.elastic=false."
+            f"hardware.elastic=true: the checkpoints of hardware.zero={zero} can only be resumed by as many"
+            " processes as wrote them. Set hardware.zero=0, or hardware.elastic=false."
         )
     if zero and machine.lacks("deepspeed"):
         raise LarkError(
-            f"hardware.zero={zero}, but DeepSpeed is not installed: pip install {pinned('deepspeed')}, or hardware.zero=0."
+            f"hardware.zero={zero}, but DeepSpeed is not installed: pip install {pinned('deepspeed')}, or"
+            " hardware.zero=0."
         )
     _check_offload(config, machine, zero)
     if training.lora.rank and machine.lacks("peft"):
         raise LarkError(
-            f"training.lora.rank is set, but PEFT is not installed: pip install {pinned('peft')}, or training.lora.rank=0."
+            f"training.lora.rank is set, but PEFT is not installed: pip install {pinned('peft')}, or"
+            " training.lora.rank=0."
         )
     if training.lora.bits is not None and machine.lacks("bitsandbytes"):
         raise LarkError(
-            f"training.lora.bits={training.lora.bits}, but bitsandbytes is not installed: pip install {pinned('bitsandbytes')}, or "
-            "training.lora.bits=null."
+            f"training.lora.bits={training.lora.bits}, but bitsandbytes is not installed: pip install"
+            f" {pinned('bitsandbytes')}, or training.lora.bits=null."
         )
     if training.lora.bits is not None and zero == 3:
         raise LarkError(
-            f"training.lora.bits={training.lora.bits}: ZeRO-3 cannot shard 4-bit weights. Set hardware.zero=2, which replicates "
-            "them, or training.lora.bits=null."
+            f"training.lora.bits={training.lora.bits}: ZeRO-3 cannot shard 4-bit weights. Set"
+            " hardware.zero=2, which replicates them, or training.lora.bits=null."
         )
     _check_held_out(training.held_out)
     if training.token_weights is not None:
@@ -84,8 +86,8 @@ def _check_batch(config: Config, machine: Machine) -> None:
         )
     if replicas > training.global_batch:
         raise LarkError(
-            f"{replicas} {what}, but only training.global_batch={training.global_batch} trajectories per step: "
-            "use fewer processes or a larger batch."
+            f"{replicas} {what}, but only training.global_batch={training.global_batch} trajectories per"
+            " step: use fewer processes or a larger batch."
         )
 
 
@@ -93,18 +95,23 @@ def _check_offload(config: Config, machine: Machine, zero: int) -> None:
     if config.hardware.offload == "none":
         return
     if not zero:
-        raise LarkError("hardware.offload=optimizer needs ZeRO: set hardware.zero=2 or 3, or hardware.offload=none.")
+        raise LarkError(
+            "hardware.offload=optimizer needs ZeRO: set hardware.zero=2 or 3, or hardware.offload=none."
+        )
     if machine.device == "cuda" and not _fits_host(config, machine):
         raise LarkError(
-            f"hardware.offload=optimizer needs about {ceil(_host_gib(config, machine))} GiB of the host's memory, and this machine "
-            f"has {memory_gib('cpu'):.0f}: use more nodes, or training.lora.rank={LORA_RANK}."
+            f"hardware.offload=optimizer needs about {ceil(_host_gib(config, machine))} GiB of the host's"
+            f" memory, and this machine has {memory_gib('cpu'):.0f}: use more nodes, or"
+            f" training.lora.rank={LORA_RANK}."
         )
 
 
 def _host_gib(config: Config, machine: Machine) -> float:
     """Memory of an offloaded optimizer on each node; 0 if the student's shape is unknown."""
     shape = shape_of(config.student)
-    return 0.0 if shape is None else costs.offloaded_bytes(shape, config.training.lora.rank, machine.nodes) / GIB
+    return (
+        0.0 if shape is None else costs.offloaded_bytes(shape, config.training.lora.rank, machine.nodes) / GIB
+    )
 
 
 def _fits_host(config: Config, machine: Machine) -> bool:
@@ -119,18 +126,24 @@ def _check_sharing(config: Config, machine: Machine) -> None:
     if parts == 1:
         return
     if machine.world % parts:
-        raise LarkError(f"{asked}: the number of processes ({machine.world}) is not a multiple of it; choose a divisor.")
+        raise LarkError(
+            f"{asked}: the number of processes ({machine.world}) is not a multiple of it; choose a divisor."
+        )
     if shape is not None and not shares_heads(shape, parts):
         raise LarkError(
-            f"{asked}: the student's {shape.heads} attention heads and {shape.kv_heads} key-value heads cannot be divided among "
-            f"{parts} processes; choose a divisor of {shape.heads}, and a divisor or a multiple of {shape.kv_heads}."
+            f"{asked}: the student's {shape.heads} attention heads and {shape.kv_heads} key-value heads"
+            f" cannot be divided among {parts} processes; choose a divisor of {shape.heads}, and a divisor or"
+            f" a multiple of {shape.kv_heads}."
         )
     if config.student.attention in UNSHARED:
         raise LarkError(
-            f"{asked} does not support student.attention={config.student.attention}: use sdpa or flash_attention_2."
+            f"{asked} does not support student.attention={config.student.attention}: use sdpa or"
+            " flash_attention_2."
         )
     if machine.lacks("deepspeed"):
-        raise LarkError(f"{asked} needs DeepSpeed, which is not installed: pip install {pinned('deepspeed')}.")
+        raise LarkError(
+            f"{asked} needs DeepSpeed, which is not installed: pip install {pinned('deepspeed')}."
+        )
 
 
 def shares_heads(shape: Shape, parts: int) -> bool:
@@ -139,7 +152,9 @@ def shares_heads(shape: Shape, parts: int) -> bool:
 
 
 def _check_held_out(held_out: HeldOut) -> None:
-    """Read the user's own file now, so that errors in it are not reported by the worker after hours of scoring."""
+    """Read the user's own file now, so that errors in it are not reported by the worker after hours of
+    scoring.
+    """
     if held_out.path not in (None, "selection"):
         for _ in read_rows(Path(str(held_out.path)).expanduser()):
             pass
@@ -169,7 +184,9 @@ def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSe
     """Settings that determine the memory of training on one device."""
     training, hardware = config.training, config.hardware
     capacity, parts = max(hardware.train_tokens, config.student.max_length), hardware.sequence_parallel
-    share = ceil(training.global_batch * parts / machine.world)  # trajectories; a pack holds no more than the step's share
+    share = ceil(
+        training.global_batch * parts / machine.world
+    )  # trajectories; a pack holds no more than the step's share
     tokens = ceil(min(capacity, share * longest) / parts)
     zero = zero_stage(config, machine.device, machine.world)
     return TrainingSetup(
@@ -189,7 +206,9 @@ def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSe
 def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
     hardware, context = config.hardware, config.student.max_length
     now = zero_stage(config, machine.device, machine.world)
-    stages = [stage for stage in (2, 3) if machine.world > 1 and stage > now]  # one process has nothing to shard
+    stages = [
+        stage for stage in (2, 3) if machine.world > 1 and stage > now
+    ]  # one process has nothing to shard
     sharded: list[Settings] = [{}, *({"hardware.zero": stage} for stage in stages)]
     packs: list[Settings] = [{"hardware.train_tokens": context}] if hardware.train_tokens > context else []
     lengths = [{}, *packs, *remedies.shorter(context, "hardware.train_tokens", hardware.train_tokens)]
@@ -197,7 +216,8 @@ def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settin
     adapters: list[Settings] = [{}]
     if not lora.rank:
         adapters.append({"training.lora.rank": LORA_RANK, "training.learning_rate": LORA_RATE})
-    # Before shorter contexts: rounding frozen weights changes less than cutting the end of a trajectory, with its answer.
+    # Before shorter contexts: rounding frozen weights changes less than cutting the end of a trajectory, with
+    # its answer.
     quantized: list[Settings] = [{}]
     if machine.device == "cuda" and lora.bits is None and now != 3:
         quantized.append({"training.lora.bits": 4})
@@ -226,7 +246,11 @@ def _shared(config: Config, machine: Machine) -> list[Settings]:
     now, shape = config.hardware.sequence_parallel, shape_of(config.student)
     if shape is None or config.student.attention in UNSHARED:
         return [{}]
-    counts = [n for n in range(now + 1, machine.processes + 1) if machine.processes % n == 0 and shares_heads(shape, n)]
+    counts = [
+        n
+        for n in range(now + 1, machine.processes + 1)
+        if machine.processes % n == 0 and shares_heads(shape, n)
+    ]
     return [{}, *({"hardware.sequence_parallel": n} for n in counts)]
 
 
@@ -236,8 +260,17 @@ def _together(config: Config) -> int:
 
 
 TRAIN = Operation(
-    "train", "train", "lark.training.worker:train", processes="sharing", gpus=_together, allocator=EXPANDABLE, check=_check,
-    curve=CURVE, cost=_cost, remedies=_remedies, card=model_card,
-)  # fmt: skip
+    "train",
+    "train",
+    "lark.training.worker:train",
+    processes="sharing",
+    gpus=_together,
+    allocator=EXPANDABLE,
+    check=_check,
+    curve=CURVE,
+    cost=_cost,
+    remedies=_remedies,
+    card=model_card,
+)
 
 OPERATIONS = (TRAIN,)

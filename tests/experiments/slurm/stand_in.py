@@ -1,8 +1,9 @@
-"""Stands in for SLURM's commands on one machine: jobs are processes that wait for the jobs that they depend on.
+"""Stands in for SLURM's commands on one machine: jobs are processes that wait for the jobs that they depend
+on.
 
-Called as sbatch, srun, squeue or scancel (tests/experiments/test_submission.py makes links). The state is in the folder
-$SLURM_STAND_IN: <id>.job has the state of a job, and `lose` the part of a job's name whose first job is lost, as if its node had
-failed.
+Called as sbatch, srun, squeue or scancel (tests/experiments/test_submission.py makes links). The state is
+in the folder $SLURM_STAND_IN: <id>.job has the state of a job, and `lose` the part of a job's name whose
+first job is lost, as if its node had failed.
 """
 
 import os
@@ -26,8 +27,13 @@ def sbatch(script: str) -> None:
             number += 1
     (STATE / f"{number}.job").write_text("PENDING")
     (STATE / f"{number}.sh").write_text(text)
-    subprocess.Popen([sys.executable, __file__, "job", str(number)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                     stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+    subprocess.Popen(
+        [sys.executable, __file__, "job", str(number)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     sys.stdout.write(f"Submitted batch job {number}\n")
 
 
@@ -56,10 +62,22 @@ def job(number: str) -> None:
 
 def srun(*arguments: str) -> None:
     words = list(arguments)
-    values = {words[place]: words[place + 1] for place in range(len(words) - 1) if words[place] in ("--output", "--error")}
-    command = words[next(place for place, word in enumerate(words) if word.endswith("python") or "/python" in word) :]
-    places = {key: value.replace("%j", os.environ["SLURM_JOB_ID"]).replace("%t", "0") for key, value in values.items()}
-    with Path(places["--output"]).open("ab") as output, Path(places.get("--error", places["--output"])).open("ab") as error:
+    values = {
+        words[place]: words[place + 1]
+        for place in range(len(words) - 1)
+        if words[place] in ("--output", "--error")
+    }
+    command = words[
+        next(place for place, word in enumerate(words) if word.endswith("python") or "/python" in word) :
+    ]
+    places = {
+        key: value.replace("%j", os.environ["SLURM_JOB_ID"]).replace("%t", "0")
+        for key, value in values.items()
+    }
+    with (
+        Path(places["--output"]).open("ab") as output,
+        Path(places.get("--error", places["--output"])).open("ab") as error,
+    ):
         sys.exit(subprocess.run(command, stdout=output, stderr=error, check=False).returncode)
 
 
@@ -77,4 +95,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["job"]:
         job(sys.argv[2])
     else:
-        {"sbatch": sbatch, "srun": srun, "squeue": squeue, "scancel": scancel}[Path(sys.argv[0]).name](*sys.argv[1:])
+        {"sbatch": sbatch, "srun": srun, "squeue": squeue, "scancel": scancel}[Path(sys.argv[0]).name](
+            *sys.argv[1:]
+        )
