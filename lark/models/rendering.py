@@ -62,9 +62,10 @@ def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **
         )
     try:
         with limited(f"The chat template of {tokenizer.name_or_path}"):
+            conversation: Any = list(messages)
             text = tokenizer.apply_chat_template(
-                list(messages), tokenize=False, strftime_now=TODAY.strftime, **options
-            )  # type: ignore[arg-type]
+                conversation, tokenize=False, strftime_now=TODAY.strftime, **options
+            )
         assert isinstance(text, str)
         if len(text) > LONGEST:
             raise LarkError(
