@@ -27,6 +27,7 @@ from experiments.harness.verdict import kendall
 from lark.config import Config
 from lark.errors import LarkError
 from lark.models.students import weights_identity
+from lark.names import is_demo
 from lark.output.style import BLACK, MARKERS, METHOD_COLOURS, panels, plain_label, styled
 from lark.output.tables import MISSING, Cell
 from lark.pipeline.plan import make_plan
@@ -101,7 +102,7 @@ def expanded(sweep: Sweep) -> list[tuple[Setting, Trial]]:
 
 
 def _strength(config: Config) -> str:
-    return "2,800 steps" if config.student.path == "demo" else config.student.name
+    return "2,800 steps" if is_demo(config.student.path) else config.student.name
 
 
 def _checkpoints(sweep: Sweep) -> dict[int, Path]:

@@ -29,3 +29,8 @@ def file_name(name: str) -> str:
     checksum = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     short = re.sub(r"_+", "_", clean).encode("utf-8", "ignore")[: LONGEST - len(checksum) - 1]
     return f"{short.decode('utf-8', 'ignore').rstrip(' .')}-{checksum}"
+
+
+def is_demo(name: str | None) -> bool:
+    """True for the built-in demo: the format of a pool, the path of a student or a benchmark, or a scale."""
+    return name == "demo"

@@ -17,6 +17,7 @@ from experiments.harness.sweep import Sweep, Trial
 from lark.config import Benchmark, Config, HeldOut, Method, Task
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import is_here, load
+from lark.names import is_demo
 from lark.pipeline.plan import make_plan
 from lark.printing import counted
 from lark.selection.held_out import PROBLEMS, TRAJECTORIES, Split, held_out_artifact, source, write_held_out
@@ -168,7 +169,7 @@ class Contest:
         once = [argument for argument in typed if _key(argument) not in map(_key, overrides)]
         pool = self.config.pool
         fewer = (
-            pool.format != "demo" and pool.questions is not None and pool.questions < self.questions
+            not is_demo(pool.format) and pool.questions is not None and pool.questions < self.questions
         )  # student=smollm2
         return shlex.join(
             ["python", "run.py", *once, *overrides, *(["pool.questions=null"] if fewer else [])]

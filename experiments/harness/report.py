@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness.sweep import Sweep, Trial, available, dashed
 from lark.errors import LarkError
+from lark.names import is_demo
 from lark.output import style as figures
 from lark.output.tables import Cell, csv_text, latex_table, markdown_table
 from lark.pool.formats import source_files
@@ -75,7 +76,7 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
     tracked.
     """
     top = sweep.store.root / "report"
-    folder = top if sweep.scale == "demo" else top / sweep.scale
+    folder = top if is_demo(sweep.scale) else top / sweep.scale
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / sweep.title
     texts = {base.with_suffix(".csv"): report.data.map(csv_text).to_csv(index=False, lineterminator="\n")}
@@ -200,7 +201,7 @@ def _latex_caption(sweep: Sweep, report: Report, table: Table) -> str:
 
 
 def _not_run(sweep: Sweep, report: Report) -> str:
-    scale = "" if sweep.scale == "demo" else f" SCALE={sweep.scale}"
+    scale = "" if is_demo(sweep.scale) else f" SCALE={sweep.scale}"
     return "" if report.found else f"Not run yet: make {sweep.title}{scale}."
 
 
@@ -216,7 +217,7 @@ def _scale_note(sweep: Sweep) -> str:
         return f"Scale: paper ({students})."
     what = (
         "This is the demo, a miniature"
-        if sweep.scale == "demo"
+        if is_demo(sweep.scale)
         else f"This is at scale {sweep.scale}, far below the paper's"
     )
     return (

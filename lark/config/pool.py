@@ -8,6 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lark.config.checks import has_group, one_of, plain_name, require
 from lark.errors import LarkError
+from lark.names import is_demo
 
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
 NOISE = ("none", "wrong", "truncated", "shuffled", "duplicated")
@@ -141,7 +142,7 @@ class Pool(Source):
         if self.answer_pattern is not None:
             require(has_group(self.answer_pattern), "pool.answer_pattern", self.answer_pattern,
                      "must be a regular expression with a (group) that matches the final answer")  # fmt: skip
-        if self.format == "demo" and self.questions is None:
+        if is_demo(self.format) and self.questions is None:
             raise LarkError(
                 "pool.questions=null: the demo's pool is generated and has no fixed size; give a number, e.g."
                 " 150."
@@ -153,7 +154,7 @@ class Pool(Source):
                 f"pool.mix is only read with pool=mix, not with pool={self.name}: add pool=mix, or leave"
                 " pool.mix out."
             )
-        elif self.format != "demo" and not self.path:
+        elif not is_demo(self.format) and not self.path:
             raise LarkError(f"pool={self.name} needs a path: add pool.path=<file, folder or dataset id>.")
 
     def _check_questions(self, questions: int) -> None:
@@ -165,7 +166,7 @@ class Pool(Source):
         require(
             few, key, shown, f"no pool has more than {MOST_QUESTIONS:,} questions; use fewer, or null for all"
         )
-        possible = self.format != "demo" or questions <= DEMO_QUESTIONS
+        possible = not is_demo(self.format) or questions <= DEMO_QUESTIONS
         require(
             possible,
             key,

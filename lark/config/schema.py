@@ -21,7 +21,7 @@ from lark.config.pool import Pool
 from lark.config.student import Student
 from lark.config.training import Training
 from lark.errors import LarkError
-from lark.names import file_name
+from lark.names import file_name, is_demo
 from lark.secrets import redact, secret_refused, settings_with_secrets
 
 STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
@@ -89,7 +89,7 @@ class Config:
         if not alone:
             _ = self.budget.per_question  # an error if the budget is across questions
         require(
-            not alone or self.scale == "demo",
+            not alone or is_demo(self.scale),
             "scale",
             self.scale,
             "only applies to an experiment: add experiment=<name>",

@@ -21,6 +21,7 @@ from lark.errors import LarkError, first_line
 from lark.evaluation import public
 from lark.grading.answers import AnswerFormat, canonical_number, grade_paper
 from lark.models import prompts
+from lark.names import is_demo
 from lark.reading.rows import Row, id_text, is_invisible, is_table, plain_text, rows
 
 log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ def is_here(name: str, task: Task) -> bool:
     """
     if public.is_public(name, task):
         return public.cached(task) is not None
-    return not task.path or task.path == "demo" or _path(name, task).is_file() or _is_missing(name, task)
+    return not task.path or is_demo(task.path) or _path(name, task).is_file() or _is_missing(name, task)
 
 
 def _path(name: str, task: Task) -> Path:
@@ -125,7 +126,7 @@ def load(name: str, task: Task) -> Sequence[Problem]:
         task = public.downloaded(name, task)
     path = _path(name, task)
     stamp = (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
-    if stamp is None and task.path != "demo":
+    if stamp is None and not is_demo(task.path):
         return _load(name, task)
     key = (name, json.dumps(asdict(task), sort_keys=True), stamp)
     if key not in _loaded:
@@ -290,7 +291,7 @@ def _shuffle(options: list[str], key: str) -> None:
 
 
 def _rows(name: str, task: Task) -> Iterator[Row]:
-    if task.path == "demo":
+    if is_demo(task.path):
         from lark.demo.exams import problems  # noqa: PLC0415  # the demo is generated, not read
 
         yield from (

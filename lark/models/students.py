@@ -13,6 +13,7 @@ from lark.config.student import INSTRUCTION
 from lark.errors import LarkError
 from lark.models.chat import template_file
 from lark.models.shapes import DEMO, shape_of
+from lark.names import is_demo
 from lark.store.store import Checksums, Kind
 from lark.work.machine import Machine, pinned
 
@@ -69,7 +70,7 @@ def packaged_file(student: Student) -> Path | None:
 
 def location(student: Student) -> str:
     """The argument for `from_pretrained`: a local folder or a hub id."""
-    if student.path == "demo":
+    if is_demo(student.path):
         return str(DEMO)
     if student.path in PACKAGED:
         return student.path  # lark/pipeline/plan.py replaces it by the converted folder

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lark.config import GRADERS, Config
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics, average
+from lark.names import is_demo
 from lark.output.tables import markdown_table
 from lark.printing import text_table
 from lark.selection.character import CHARACTER, sentence
@@ -39,7 +40,7 @@ def run_summary(run: "Pipeline") -> None:
         decoding = config.benchmark.decoding
         title = headline(config)
         note = "These are the demo's numbers, not the paper's results: the demo only exercises the code.\n"
-        note = note if config.student.name == "demo" else ""
+        note = note if is_demo(config.student.name) else ""
         log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
         detail_header, details = details_table(config, store, graded)
         log.info(
@@ -50,7 +51,7 @@ def run_summary(run: "Pipeline") -> None:
         level_header, levels = levels_table(config, store, graded)
         by_level = f"Acc@{decoding.samples} by level ({config.benchmark.grader} grader)"
         if levels and any(
-            task.path != "demo" for task in config.benchmark.tasks.values()
+            not is_demo(task.path) for task in config.benchmark.tasks.values()
         ):  # the demo's: only in the file
             log.info("%s\n\n%s\n", by_level, text_table(level_header, levels, right=3))
         text = f"{title}\n\n{markdown_table(header, rows)}\n{note}"

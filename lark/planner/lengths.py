@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from lark.config import Config
 from lark.errors import DamagedError, LarkError
+from lark.names import is_demo
 from lark.pool.formats import source_files
 from lark.pool.read import read
 from lark.scoring.methods import LENGTHS_TABLE
@@ -92,7 +93,7 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
     if artifact is not None and (artifact / LENGTHS_TABLE.file).is_file():
         return _measured(artifact)
     pool, longest = config.pool, config.student.max_length
-    if pool.format == "demo":
+    if is_demo(pool.format):
         assert pool.questions is not None
         questions = min(pool.questions, len(pool.ids) or pool.questions)
         shape = np.full(DEMO_CANDIDATES, 1.0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lark import config as conf
 from lark.config import Source
+from lark.names import is_demo
 from lark.pool.columns import Columns
 from lark.pool.files import Found, readable, table_files, visible_files
 from lark.pool.hub import hub_rows, is_remote, snapshot
@@ -31,7 +32,7 @@ def source_files(pool: conf.Pool) -> list[Path]:
 
 def find(source: Source) -> Found:
     """The local files of a source, without downloading anything."""
-    if source.format == "demo" or is_remote(source):
+    if is_demo(source.format) or is_remote(source):
         return Found()
     if source.format == "hub":
         with readable(source):

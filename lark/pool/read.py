@@ -16,6 +16,7 @@ from lark import config as conf
 from lark.errors import LarkError
 from lark.grading.answers import unboxed
 from lark.limits import time_limit
+from lark.names import is_demo
 from lark.pool.cleaning import Filter, Tally, Votes, special_token
 from lark.pool.columns import Columns, is_blank
 from lark.pool.files import some
@@ -136,7 +137,7 @@ def _votes(pool: conf.Pool) -> Votes:
 
 def _trajectories(pool: conf.Pool, tally: Tally) -> Iterator[tuple[str, Trajectory]]:
     """Each trajectory, with its location for error messages."""
-    if pool.format == "demo":
+    if is_demo(pool.format):
         from lark.demo.pool import trajectories  # noqa: PLC0415  # the demo is generated, not read
 
         assert pool.questions is not None
@@ -338,7 +339,7 @@ def _sample(pool: conf.Pool, votes: Votes | None, without: Collection[str]) -> s
     """The questions to keep, or None for all: those with the smallest hashes, so that the sample does not
     depend on the pool's order or size. A mixed pool has its shares of each source.
     """
-    if pool.format == "demo" or (pool.questions is None and (pool.format != "mix" or pool.ids)):
+    if is_demo(pool.format) or (pool.questions is None and (pool.format != "mix" or pool.ids)):
         return None
     everything, keep = replace(pool, questions=None), Filter(pool, Tally())
     if (

@@ -22,6 +22,7 @@ from lark.models import load
 from lark.models.dialogue import response_text
 from lark.models.literal import Literal
 from lark.models.rendering import control_tokens, render
+from lark.names import is_demo
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring import judge
@@ -111,7 +112,7 @@ def judge_pool(job: Job) -> Work:
     pool.
     """
     settings, path = job.config.method.judge, job.inputs["pool"] / pools.FILE
-    if settings.path == "demo" and job.is_main:
+    if is_demo(settings.path) and job.is_main:
         log.warning(
             "The judge is the demo's student with a short prompt: its scores show only that the method runs;"
             " they mean nothing."

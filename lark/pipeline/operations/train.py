@@ -9,6 +9,7 @@ from pathlib import Path
 from lark.config import Config, HeldOut, Lora
 from lark.errors import LarkError
 from lark.models.shapes import Shape, shape_of
+from lark.names import is_demo
 from lark.output.cards import model_card
 from lark.planner import costs, remedies
 from lark.planner.costs import GIB, TrainingSetup
@@ -71,7 +72,7 @@ def _check(config: Config, machine: Machine) -> None:
     _check_held_out(training.held_out)
     if training.token_weights is not None:
         read_token_weights(Path(training.token_weights).expanduser())
-    if training.name == "demo" and config.student.path != "demo":
+    if is_demo(training.name) and not is_demo(config.student.path):
         log.warning(DEMO_RECIPE, training.learning_rate, config.student.name)
 
 
