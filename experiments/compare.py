@@ -9,8 +9,9 @@ explains the design.
 
 import logging
 import time
-from collections.abc import Mapping
 from functools import partial
+from itertools import combinations
+from typing import Any
 
 import pandas as pd
 
@@ -20,7 +21,8 @@ from experiments.harness.comparison_figure import comparison_figure
 from experiments.harness.contest import Contest, Entrant, contest_of
 from experiments.harness.fitting import Schedule, costs, schedule, whole_pool
 from experiments.harness.game import Game, Run, decide_schedule, replay, score_of, stored_schedule
-from experiments.harness.paired import Comparison
+from experiments.harness.halving import Heat
+from experiments.harness.paired import Comparison, Floats
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
 from lark.errors import LarkError
@@ -34,6 +36,7 @@ from lark.selection.write import SELECTION
 
 log = logging.getLogger(__name__)
 TITLE = "Which method for this student?"
+HELD_OUT_LOSS = "held-out loss"
 
 
 def conduct(sweep: Sweep) -> list[str]:
@@ -46,7 +49,8 @@ def conduct(sweep: Sweep) -> list[str]:
     contest = contest_of(sweep, decided.questions, decided.entrants)
     contest.prepare()
     log.info("%s\n%s", announcement(decided), _on(contest))
-    game, at_once = Game(contest, decided), lanes.lanes(entrant.config for entrant in contest.entrants)
+    game = Game(contest, decided)
+    at_once = lanes.lanes(entrant.config for entrant in contest.entrants)
     shown: set[tuple[str, int]] = set()
 
     def perform(entrant: Entrant, seed: int, trial: Trial) -> str | None:
@@ -58,38 +62,38 @@ def conduct(sweep: Sweep) -> list[str]:
             return str(error)
         if (entrant.name, seed) not in shown:
             took = duration(time.time() - started)
-            log.info("%s, seed %d: %s (%s)", entrant.name, seed, _shown(sweep, trial), took)
+            log.info("%s, seed %d: %s (%s)", entrant.name, seed, _scores(sweep, trial), took)
         return None
 
     def side_by_side(runs: list[Run]) -> None:
-        """Make the runs of a round in lanes. `perform` then finds them; what a lane could not make, it
-        makes again, or says why.
+        """Make the runs of a heat in lanes. `perform` then finds them; it makes those again that a lane could
+        not make, or reports why.
         """
-        left = [run for run in runs if score_of(contest, run[2]) is None]
-        if at_once == 1 or len(left) < 2:
+        unfinished = [run for run in runs if score_of(contest, run[2]) is None]
+        if at_once == 1 or len(unfinished) < 2:
             return
-        lanes.fork([partial(perform, *run) for run in left], at_once)
-        shown.update(
-            (entrant.name, seed) for entrant, seed, trial in left if score_of(contest, trial) is not None
-        )
+        lanes.fork([partial(perform, *run) for run in unfinished], at_once)
+        for entrant, seed, trial in unfinished:
+            if score_of(contest, trial) is not None:
+                shown.add((entrant.name, seed))
 
-    game.play(
-        perform, lambda number, judged: log.info("%s", verdict.told(game, number, judged)), side_by_side
-    )
+    def announce(number: int, heat: Heat) -> None:
+        log.info("%s", verdict.heat_line(game, number, heat))
+
+    game.play(perform, announce, side_by_side)
     log.info("\n%s\n", verdict.sentence(game))
     if command := verdict.next_command(game):
-        log.info("The full run with %s:\n  %s\n", game.rounds[-1].leader, command)
+        log.info("The full run with %s:\n  %s\n", game.heats[-1].leader, command)
     return [f"{sweep.title}: {name}: {error}" for name, error in game.failed.items()]
 
 
-def _shown(sweep: Sweep, trial: Trial) -> str:
-    found, loss = (
-        results.accuracies(sweep, trial) if _evaluates(trial) else None,
-        results.losses(sweep, trial),
-    )
-    k = trial.config.benchmark.decoding.samples
-    parts = [f"Acc@{k} {100 * found.mean():.1f}%"] if found is not None else []
-    parts += [f"held-out loss {loss.mean():.3f}"] if loss is not None else []
+def _scores(sweep: Sweep, trial: Trial) -> str:
+    """A run's results, for the log."""
+    parts = []
+    if _evaluates(trial) and (accuracies := results.accuracies(sweep, trial)) is not None:
+        parts.append(f"Acc@{trial.config.benchmark.decoding.samples} {100 * accuracies.mean():.1f}%")
+    if (losses := results.losses(sweep, trial)) is not None:
+        parts.append(f"held-out loss {losses.mean():.3f}")
     return ", ".join(parts)
 
 
@@ -98,20 +102,20 @@ def _evaluates(trial: Trial) -> bool:
 
 
 def announcement(decided: Schedule) -> str:
-    """What is about to happen, and what was trimmed."""
-    time_ = (
-        ""
-        if decided.hours is None
-        else f", at most {duration(decided.hours * 3600)} by the planner's estimate"
-    )
+    """The heats and runs that follow, and what was trimmed to fit the time."""
     sizes = " → ".join(map(str, decided.design.entrants(len(decided.entrants))))
-    rounds = counted(len(decided.seeds), "round")
-    said = (
-        f"Comparing {', '.join(decided.entrants)}: {rounds} with at most {sizes} entrants and"
-        f" {' → '.join(map(str, decided.seeds))} training {'seed' if decided.seeds == (1,) else 'seeds'}"
-        f" each, {counted(decided.runs, 'training run')}{time_}."
+    seeds = " → ".join(map(str, decided.seeds))
+    seed_word = "seed" if decided.seeds == (1,) else "seeds"
+    text = (
+        f"Comparing {', '.join(decided.entrants)}: {counted(len(decided.seeds), 'heat')} with at most {sizes}"
+        f" entrants and {seeds} training {seed_word} each, {counted(decided.runs, 'training run')}"
     )
-    return said + (f" To fit compare.budget_hours: {'; '.join(decided.trimmed)}." if decided.trimmed else "")
+    if decided.hours is not None:
+        text += f", at most {duration(decided.hours * 3600)} by the planner's estimate"
+    text += "."
+    if decided.trimmed:
+        text += f" To fit compare.budget_hours: {'; '.join(decided.trimmed)}."
+    return text
 
 
 def _on(contest: Contest) -> str:
@@ -128,13 +132,13 @@ def describe(sweep: Sweep) -> str:
     decided = stored_schedule(contest) or schedule(contest)
     if decided.hours is None:
         return announcement(decided)
-    found = costs(contest, decided.questions, whole_pool(contest), throughput(contest.config))
-    rows = [
-        [name, duration(sum(found.shared[name].values())), duration(found.run[name])]
-        for name in decided.entrants
-    ]
+    cost = costs(contest, decided.questions, whole_pool(contest), throughput(contest.config))
+    rows = []
+    for name in decided.entrants:
+        once = sum(cost.shared[name].values())
+        rows.append([name, duration(once), duration(cost.run[name])])
     table = text_table(["entrant", "once (scoring, base model)", "each run (training, evaluation)"], rows)
-    disk = f"On disk: {size(found.disk_gib * decided.runs)} of trained students."
+    disk = f"On disk: {size(cost.disk_gib * decided.runs)} of trained students."
     return f"{announcement(decided)}\n\n{table}\n\nEntrants share what they do once. {disk}"
 
 
@@ -144,28 +148,26 @@ def render(sweep: Sweep) -> Report:
         names = [entrant.name for entrant in contest_of(sweep).entrants]
         table = Table(["entrant", "verdict"], [[Cell(name), MISSING] for name in names])
         return Report(TITLE, CAPTION, pd.DataFrame(), [table], found=False, scope=_scope(sweep))
-    found = verdict.latest(game)
+    comparison = verdict.latest(game)
+    agreement = verdict.loss_agreement(game)
     notes = [f"**{verdict.sentence(game)}**"]
     if command := verdict.next_command(game):
-        notes.append(f"The full run with {game.rounds[-1].leader}: `{command}`")
-    agreed = verdict.agreement(game)
-    notes += [verdict.agreement_words(agreed)] if agreed else []
-    notes += _notes(game, found)
-    tables = [_table(game, found, agreed)] + ([_pairs(game, found)] if found else [])
-    return Report(
-        TITLE,
-        CAPTION,
-        _data(game, found),
-        tables,
-        comparison_figure(game, found, agreed, _base(game)) if found else None,
-        notes,
-        scope=_scope(sweep),
-    )
+        notes.append(f"The full run with {game.heats[-1].leader}: `{command}`")
+    if agreement:
+        notes.append(verdict.agreement_words(agreement))
+    notes += _notes(game, comparison)
+    tables = [_table(game, comparison, agreement)]
+    figure = None
+    if comparison:
+        tables.append(_pairs(game, comparison))
+        figure = comparison_figure(game, comparison, agreement, _base(game))
+    data = _data(game, comparison)
+    return Report(TITLE, CAPTION, data, tables, figure, notes, scope=_scope(sweep))
 
 
 CAPTION = (
     "Each entrant is trained with several seeds on the same questions and measured on the same problems."
-    " Intervals are over problems and training seeds. A difference is called real if chance would produce any"
+    " Intervals are over problems and training seeds. A difference is called significant if chance would produce any"
     " such difference among all entrants in at most 5% of comparisons; other differences are ties as far as"
     " this comparison can tell. It says which method suits this student, this pool and this recipe, at this"
     " size; not which is best elsewhere."
@@ -181,10 +183,10 @@ def _scope(sweep: Sweep) -> str:
     return f"Student: {config.student.name}. Pool: {config.pool.name}."
 
 
-def _notes(game: Game, found: Comparison | None) -> list[str]:
-    contest, decided = game.contest, game.schedule
+def _notes(game: Game, comparison: Comparison | None) -> list[str]:
+    contest = game.contest
     split = contest.split
-    notes = [announcement(decided), _on(contest), *_same_selections(game)]
+    notes = [announcement(game.schedule), _on(contest), *_same_selections(game)]
     near = contest.near_duplicates(split)
     if near:
         notes.append(
@@ -192,10 +194,12 @@ def _notes(game: Game, found: Comparison | None) -> list[str]:
             f" the benchmark (similarity at least {contest.config.pool.similarity}); pool.decontaminate=true"
             " leaves them out."
         )
-    if found is not None and found.seed_deviation is not None:
-        scale = verdict.Scale.of(contest.config.compare.criterion)
-        spread = f"±{abs(scale.factor) * found.seed_deviation:.{scale.digits}f} {scale.unit}"
-        spread = spread if found.seed_deviation else "less than single answers do: too little to measure"
+    if comparison is not None and comparison.seed_deviation is not None:
+        units = verdict.Units.of(contest.config.compare.criterion)
+        spread = "less than single answers do: too little to measure"
+        if comparison.seed_deviation:
+            deviation = abs(units.factor) * comparison.seed_deviation
+            spread = f"±{deviation:.{units.digits}f} {units.unit}"
         notes.append(
             f"Training with another seed changes an entrant's mean by {spread} (standard deviation, pooled"
             " over entrants)."
@@ -210,122 +214,127 @@ def _same_selections(game: Game) -> list[str]:
     for name, trials in game.trials.items():
         selection = trials[0].artifact(SELECTION)
         if selection is not None:
-            _, _, digest = game.contest.sweep.store.manifest(selection).files.get("train.jsonl", (0, 0, name))
+            files = game.contest.sweep.store.manifest(selection).files
+            _, _, digest = files.get("train.jsonl", (0, 0, name))
             groups.setdefault(digest, []).append(name)
-    same = [" and ".join(names) for names in groups.values() if len(names) > 1]
     return [
-        f"{names} selected the same texts with the same weights, so they differ only by chance."
-        for names in same
+        f"{' and '.join(names)} selected the same texts with the same weights, so they differ only by chance."
+        for names in groups.values()
+        if len(names) > 1
     ]
 
 
 def _base(game: Game) -> float | None:
     """Mean accuracy of the untrained student."""
-    trials = [trial for each in game.trials.values() for trial in each]
+    trials = [trial for trials in game.trials.values() for trial in trials]
     if not game.contest.evaluates or not trials:
         return None
     single = game.contest.config.compare.criterion == "samples"
-    found = results.accuracies(game.contest.sweep, trials[0], single=single, trained=False)
-    return None if found is None else float(found.mean())
+    accuracies = results.accuracies(game.contest.sweep, trials[0], single=single, trained=False)
+    return None if accuracies is None else float(accuracies.mean())
 
 
-def _table(game: Game, found: Comparison | None, agreed: verdict.Agreement | None) -> Table:
-    scale, criterion = (
-        verdict.Scale.of(game.contest.config.compare.criterion),
-        game.contest.config.compare.criterion,
-    )
-    header = [
-        "rank",
-        "entrant",
-        "seeds",
-        verdict.criterion_words(game),
-        "minus the leader",
-        "95% interval",
-        "verdict",
-    ]
-    header += ["held-out loss"] if agreed else []
+def _table(game: Game, comparison: Comparison | None, agreement: verdict.LossAgreement | None) -> Table:
+    """A row per entrant, best mean first. The loss has a column if it is not the criterion."""
+    criterion = game.contest.config.compare.criterion
+    units = verdict.Units.of(criterion)
+    header = ["rank", "entrant", "seeds", verdict.criterion_words(game)]
+    header += ["minus the leader", "95% interval", "verdict"]
+    empty = dict.fromkeys(header, MISSING)
     rows = []
-    order = [found.names[k] for k in found.order] if found else list(game.scores)
-    leader = game.rounds[-1].leader if game.rounds else order[0]
-    order = [leader, *(name for name in order if name != leader)]
-    for rank, name in enumerate(order, 1):
-        k, lead = (found.names.index(name), found.names.index(leader)) if found else (0, 0)
-        mean = scale.value(found.means[k]) if found else "–"
-        gap = [MISSING, MISSING]
-        if found and name != leader:
-            gap = [
-                Cell(scale.difference(found.difference[k, lead])),
-                Cell(scale.interval(found.low[k, lead], found.high[k, lead])),
-            ]
-        row = [
-            Cell(str(rank)),
-            Cell(name),
-            Cell(str(len(game.scores[name]))),
-            Cell(mean, name == leader),
-            *gap,
-        ]
-        row.append(Cell(verdict.status(game, name)))
-        rows.append([*row, *([Cell(f"{agreed.losses[name]:.3f}")] if agreed else [])])
-    for name in game.failed.keys() - game.scores.keys():
-        rows.append(
-            [
-                MISSING,
-                Cell(name),
-                *[MISSING] * (len(header) - 3 - bool(agreed)),
-                Cell("failed"),
-                *[MISSING] * bool(agreed),
-            ]
-        )
+    for rank, name in enumerate(_ranked(game, comparison), 1):
+        row = empty | {
+            "rank": Cell(str(rank)),
+            "entrant": Cell(name),
+            "seeds": Cell(str(len(game.scores[name]))),
+            "verdict": Cell(verdict.status(game, name)),
+        }
+        if comparison:
+            row |= _numbers(game, comparison, units, name)
+        if agreement:
+            row[HELD_OUT_LOSS] = Cell(f"{agreement.losses[name]:.3f}")
+        rows.append(row)
+    rows += [
+        empty | {"entrant": Cell(name), "verdict": Cell("failed")}
+        for name in game.failed.keys() - game.scores.keys()
+    ]
     base = _base(game) if criterion != "loss" else None
     if base is not None:
         rows.append(
-            [MISSING, Cell("Base model"), MISSING, Cell(scale.value(base)), *[MISSING] * (len(header) - 4)]
+            empty | {"entrant": Cell("Base model"), verdict.criterion_words(game): Cell(units.value(base))}
         )
-    return Table(header, rows, labels=2)
+    if agreement:
+        header.append(HELD_OUT_LOSS)
+    return Table(header, [[row.get(column, MISSING) for column in header] for row in rows], labels=2)
 
 
-def _pairs(game: Game, found: Comparison) -> Table:
-    scale, real = verdict.Scale.of(game.contest.config.compare.criterion), verdict.real_pairs(game, found)
+def _ranked(game: Game, comparison: Comparison | None) -> list[str]:
+    """Entrants with results, best first. The leader has the most seeds, not always the best mean."""
+    names = list(game.scores)
+    if comparison:
+        names = [comparison.names[k] for k in comparison.order]
+    leader = game.heats[-1].leader if game.heats else names[0]
+    return [leader, *(name for name in names if name != leader)]
+
+
+def _numbers(game: Game, comparison: Comparison, units: verdict.Units, name: str) -> dict[str, Cell]:
+    """An entrant's mean and its difference to the leader."""
+    leader = _ranked(game, comparison)[0]
+    i = comparison.names.index(name)
+    j = comparison.names.index(leader)
+    cells = {verdict.criterion_words(game): Cell(units.value(comparison.means[i]), name == leader)}
+    if name != leader:
+        cells["minus the leader"] = Cell(units.difference(comparison.difference[i, j]))
+        cells["95% interval"] = Cell(units.interval(comparison.low[i, j], comparison.high[i, j]))
+    return cells
+
+
+def _pairs(game: Game, comparison: Comparison) -> Table:
+    units = verdict.Units.of(game.contest.config.compare.criterion)
     rows = []
-    for place, i in enumerate(found.order):
-        for j in found.order[place + 1 :]:
-            difference, interval = (
-                scale.difference(found.difference[i, j]),
-                scale.interval(found.low[i, j], found.high[i, j]),
-            )
-            word = "real" if real[i][j] or real[j][i] else "not clear"
-            rows.append(
-                [Cell(found.names[i]), Cell(found.names[j]), Cell(difference), Cell(interval), Cell(word)]
-            )
-    return Table(
-        ["entrant", "minus", "difference", "95% interval", "difference is"], rows, "All pairs.", labels=2
-    )
+    for pair in _compared_pairs(game, comparison):
+        difference = units.difference(pair["difference"])
+        interval = units.interval(pair["low"], pair["high"])
+        word = "significant" if pair["significant"] else "not clear"
+        cells = [pair["entrant"], pair["minus"], difference, interval, word]
+        rows.append([Cell(text) for text in cells])
+    header = ["entrant", "minus", "difference", "95% interval", "difference is"]
+    return Table(header, rows, "All pairs.", labels=2)
 
 
-def _data(game: Game, found: Comparison | None) -> pd.DataFrame:
+def _compared_pairs(game: Game, comparison: Comparison) -> list[dict[str, Any]]:
+    """Every pair once, the one with the better mean first."""
+    significant = verdict.significant_pairs(game, comparison)
+    return [
+        {
+            "entrant": comparison.names[i],
+            "minus": comparison.names[j],
+            "difference": comparison.difference[i, j],
+            "low": comparison.low[i, j],
+            "high": comparison.high[i, j],
+            "significant": bool(significant[i, j]),
+        }
+        for i, j in combinations(comparison.order, 2)
+    ]
+
+
+def _data(game: Game, comparison: Comparison | None) -> pd.DataFrame:
     """Runs first, then pairs."""
-    sweep, rows = game.contest.sweep, list[Mapping[str, object]]()
+    sweep = game.contest.sweep
+    rows = list[dict[str, Any]]()
     for name, trials in game.trials.items():
         for trial in trials:
-            accuracy = results.accuracies(sweep, trial) if _evaluates(trial) else None
-            single = results.accuracies(sweep, trial, single=True) if _evaluates(trial) else None
-            loss = results.losses(sweep, trial)
-            numbers = {"accuracy": accuracy, "samples": single, "loss": loss}
-            means = {key: None if value is None else float(value.mean()) for key, value in numbers.items()}
-            rows.append({"row": "run", "entrant": name, "seed": trial.config.training.seed, **means})
-    if found is not None:
-        real = verdict.real_pairs(game, found)
-        rows += [
-            {
-                "row": "pair",
-                "entrant": found.names[i],
-                "minus": found.names[j],
-                "difference": found.difference[i, j],
-                "low": found.low[i, j],
-                "high": found.high[i, j],
-                "real": real[i][j] or real[j][i],
-            }
-            for place, i in enumerate(found.order)
-            for j in found.order[place + 1 :]
-        ]
+            row: dict[str, Any] = {"row": "run", "entrant": name, "seed": trial.config.training.seed}
+            row |= {"accuracy": None, "samples": None}
+            if _evaluates(trial):
+                row["accuracy"] = _mean(results.accuracies(sweep, trial))
+                row["samples"] = _mean(results.accuracies(sweep, trial, single=True))
+            row["loss"] = _mean(results.losses(sweep, trial))
+            rows.append(row)
+    if comparison is not None:
+        rows += [{"row": "pair", **pair} for pair in _compared_pairs(game, comparison)]
     return pd.DataFrame(rows)
+
+
+def _mean(values: Floats | None) -> float | None:
+    return None if values is None else float(values.mean())

@@ -130,7 +130,7 @@ def _pairs(compared: Comparison, found: Spread) -> Table:
                     Cell(compared.names[j]),
                     Cell(f"{difference:+.1f}"),
                     Cell(f"{low:+.1f} to {high:+.1f}".replace("-", "−")),
-                    Cell("yes" if compared.real[i, j] else "no"),
+                    Cell("yes" if compared.significant[i, j] else "no"),
                     Cell(f"{100 * found.wrong_order(difference):.0f}%"),
                 ]
             )
@@ -139,7 +139,10 @@ def _pairs(compared: Comparison, found: Spread) -> Table:
         " order them wrongly."
     )
     return Table(
-        ["Method", "minus", "difference", "95% interval", "real", "wrong order"], rows, caption, labels=2
+        ["Method", "minus", "difference", "95% interval", "significant", "wrong order"],
+        rows,
+        caption,
+        labels=2,
     )
 
 

@@ -1,5 +1,7 @@
 """The figure of a comparison: its runs, the differences to the leader, and the loss as a cheaper criterion."""
 
+from math import isnan
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -21,17 +23,17 @@ from lark.output.style import (
 
 @styled
 def comparison_figure(
-    game: Game, found: Comparison, agreed: verdict.Agreement | None, base: float | None
+    game: Game, comparison: Comparison, agreement: verdict.LossAgreement | None, base: float | None
 ) -> Figure:
     """Left: runs and means. Middle: differences to the leader. Right: accuracy and loss."""
-    scale = verdict.Scale.of(game.contest.config.compare.criterion)
-    figure, axes = panels(3 if agreed else 2, width=4.2, height=0.7 + 0.32 * max(6, len(found.names)))
-    leader = game.rounds[-1].leader if game.rounds else found.names[found.order[0]]
-    order = [leader, *(found.names[k] for k in found.order if found.names[k] != leader)]
-    _runs(axes[0], game, found, order, scale, base)
-    _gaps(axes[1], game, found, order, scale)
-    if agreed:
-        _scatter(axes[2], game, found, agreed, scale)
+    units = verdict.Units.of(game.contest.config.compare.criterion)
+    figure, axes = panels(3 if agreement else 2, width=4.2, height=0.7 + 0.32 * max(6, len(comparison.names)))
+    leader = game.heats[-1].leader if game.heats else comparison.names[comparison.order[0]]
+    order = [leader, *(comparison.names[k] for k in comparison.order if comparison.names[k] != leader)]
+    _runs(axes[0], game, comparison, order, units, base)
+    _gaps(axes[1], game, comparison, order, units)
+    if agreement:
+        _scatter(axes[2], game, comparison, agreement, units)
     return figure
 
 
@@ -41,59 +43,62 @@ def _colour(game: Game, name: str) -> str:
 
 
 def _runs(
-    axes: Axes, game: Game, found: Comparison, order: list[str], scale: verdict.Scale, base: float | None
+    axes: Axes, game: Game, comparison: Comparison, order: list[str], units: verdict.Units, base: float | None
 ) -> None:
     for place, name in enumerate(order):
-        values = [float(score.mean()) * scale.factor for score in game.scores[name]]
-        mean = found.means[found.names.index(name)] * scale.factor
+        values = [float(score.mean()) * units.factor for score in game.scores[name]]
+        mean = comparison.means[comparison.names.index(name)] * units.factor
         axes.plot(values, [place] * len(values), "o", color=_colour(game, name), alpha=0.45, markersize=4)
         axes.plot([mean], [place], "|", color=_colour(game, name), markersize=16, markeredgewidth=2.5)
-    if base is not None and scale.factor > 0:
-        axes.axvline(base * scale.factor, color=GREY, linestyle="--", linewidth=0.9)
-        axes.annotate("base model", (base * scale.factor, -0.75), fontsize=7, color=GREY, ha="center")
+    if base is not None and units.factor > 0:
+        axes.axvline(base * units.factor, color=GREY, linestyle="--", linewidth=0.9)
+        axes.annotate("base model", (base * units.factor, -0.75), fontsize=7, color=GREY, ha="center")
     axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
     axes.set_ylim(len(order) - 0.4, -1.0)
-    axes.set_xlabel(verdict.criterion_words(game) + (" (%)" if scale.factor > 0 else ""))
+    axes.set_xlabel(verdict.criterion_words(game) + (" (%)" if units.factor > 0 else ""))
     axes.set_title("training runs and their means")
 
 
-def _gaps(axes: Axes, game: Game, found: Comparison, order: list[str], scale: verdict.Scale) -> None:
-    lead, real = found.names.index(order[0]), verdict.real_pairs(game, found)
+def _gaps(axes: Axes, game: Game, comparison: Comparison, order: list[str], units: verdict.Units) -> None:
+    leader = comparison.names.index(order[0])
+    significant = verdict.significant_pairs(game, comparison)
     for place, name in enumerate(order[1:], 1):
-        k = found.names.index(name)
-        middle, *ends = (table[k, lead] * scale.factor for table in (found.difference, found.low, found.high))
-        low, high = sorted(ends)
-        sure = real[lead][k] or real[k][lead]
+        k = comparison.names.index(name)
+        middle = comparison.difference[k, leader] * units.factor
+        ends = comparison.low[k, leader] * units.factor, comparison.high[k, leader] * units.factor
+        low, high = sorted(ends)  # losses are shown with the opposite sign
+        if significant[k, leader]:
+            marker, colour, fill, word = "o", LARK_COLOUR, LARK_COLOUR, "significant"
+        else:
+            marker, colour, fill, word = "s", GREY, "white", "not clear"
+        reach = [[middle - low], [high - middle]]
         axes.errorbar(
-            [middle], [place], xerr=[[middle - low], [high - middle]], fmt="o" if sure else "s", capsize=3,
-            color=LARK_COLOUR if sure else GREY, markerfacecolor=LARK_COLOUR if sure else "white",
-        )  # fmt: skip
-        axes.annotate(
-            "real" if sure else "not clear", (high, place), (4, -3), textcoords="offset points", fontsize=7
+            [middle], [place], xerr=reach, fmt=marker, capsize=3, color=colour, markerfacecolor=fill
         )
+        axes.annotate(word, (high, place), (4, -3), textcoords="offset points", fontsize=7)
     axes.axvline(0, color=BLACK, linewidth=0.8)
     axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
     axes.set_ylim(len(order) - 0.4, -1.0)
     axes.margins(x=0.25)
-    if not found.difference.any() and not found.half.any():
+    if not comparison.difference.any() and not comparison.half.any():
         axes.set_xlim(-1, 1)
-    axes.set_xlabel(f"minus {plain_label(order[0])} ({scale.unit}), 95% intervals")
+    axes.set_xlabel(f"minus {plain_label(order[0])} ({units.unit}), 95% intervals")
     axes.set_title("differences to the leader")
 
 
 def _scatter(
-    axes: Axes, game: Game, found: Comparison, agreed: verdict.Agreement, scale: verdict.Scale
+    axes: Axes, game: Game, comparison: Comparison, agreement: verdict.LossAgreement, units: verdict.Units
 ) -> None:
-    points = [
-        (loss, found.means[found.names.index(name)] * scale.factor) for name, loss in agreed.losses.items()
-    ]
-    for name, point in zip(agreed.losses, points, strict=True):
-        axes.plot(*point, "o", color=_colour(game, name))
+    points = []
+    for name, loss in agreement.losses.items():
+        mean = comparison.means[comparison.names.index(name)] * units.factor
+        points.append((loss, mean))
+        axes.plot(loss, mean, "o", color=_colour(game, name))
     axes.margins(x=0.2, y=0.15)
     axes.set_xlabel("loss of held-out trajectories (nats per token)")
     axes.set_ylabel(verdict.criterion_words(game) + " (%)")
-    axes.set_title(
-        "the cheaper criterion"
-        + ("" if agreed.tau != agreed.tau else f", τ = {agreed.tau:.2f}".replace("-", "−"))
-    )
-    label_points(axes, points, list(agreed.losses), fontsize=7)
+    title = "the cheaper criterion"
+    if not isnan(agreement.tau):
+        title += f", τ = {agreement.tau:.2f}".replace("-", "−")
+    axes.set_title(title)
+    label_points(axes, points, list(agreement.losses), fontsize=7)

@@ -33,7 +33,7 @@ class Schedule:
     questions: int
     entrants: tuple[str, ...]
     seeds: tuple[int, ...]
-    """Of each entrant after each round."""
+    """Of each entrant after each heat."""
     halve: bool = True
     hours: float | None = None
     """The planner's estimate for the largest number of runs; None: unknown."""

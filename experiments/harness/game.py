@@ -1,19 +1,20 @@
-"""Carry out a comparison round by round, or replay what is finished of it. Decisions depend only on stored
+"""Carry out a comparison heat by heat, or replay its finished part. Decisions depend only on stored
 results, so a killed comparison resumes where it was, and its report needs nothing but the store.
 """
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from experiments.harness import results
 from experiments.harness.contest import Contest, Entrant, contest_of
 from experiments.harness.fitting import Schedule, schedule
-from experiments.harness.halving import Round, judge
+from experiments.harness.halving import Heat, Results, tournament
 from experiments.harness.lanes import lanes
 from experiments.harness.paired import Floats
 from experiments.harness.sweep import Sweep, Trial
@@ -25,8 +26,7 @@ from lark.training.checkpoints import CHECKPOINT
 log = logging.getLogger(__name__)
 
 SCHEDULE = Kind("compare", 1, "schedule.json")
-"""What a comparison does, decided once: the planner's measurement of this machine may differ the next time.
-"""
+"""The schedule of a comparison, decided once: the planner may measure this machine differently next time."""
 Perform = Callable[[Entrant, int, Trial], str | None]
 """Makes a run and returns the error that stopped it, or None."""
 Run = tuple[Entrant, int, Trial]
@@ -41,13 +41,13 @@ class Game:
     scores: dict[str, list[Floats]] = field(default_factory=dict)
     """By entrant and seed: what it is ranked by, per problem; higher is better."""
     trials: dict[str, list[Trial]] = field(default_factory=dict)
-    rounds: list[Round] = field(default_factory=list)
+    heats: list[Heat] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     """Entrants that could not be trained or evaluated, and why."""
     missing: int = 0
-    """Runs of the current round that do not exist yet."""
+    """Runs of the current heat that do not exist yet."""
     stopped: str = ""
-    """Why the last rounds were left out."""
+    """Why the last heats were left out."""
 
     @property
     def found(self) -> bool:
@@ -55,22 +55,21 @@ class Game:
 
     @property
     def finished(self) -> bool:
-        return bool(self.rounds) and not self.missing and (not self.rounds[-1].ahead or bool(self.stopped))
+        return bool(self.heats) and not self.missing and (not self.heats[-1].ahead or bool(self.stopped))
 
     @property
     def tables(self) -> dict[str, Floats]:
         """Results [S, P] of each entrant."""
-        return {name: np.stack(each) for name, each in self.scores.items()}
+        return {name: np.stack(scores) for name, scores in self.scores.items()}
 
     @property
     def seconds(self) -> float:
         """Time that all runs so far took."""
-        return results.seconds(
-            self.contest.sweep, [trial for trials in self.trials.values() for trial in trials]
-        )
+        trials = [trial for trials in self.trials.values() for trial in trials]
+        return results.seconds(self.contest.sweep, trials)
 
     def is_untrained(self, trial: Trial) -> bool:
-        """Whether the student of a run is the base model, because its learning rate was 0."""
+        """True if the student of a run is the base model, because its learning rate was 0."""
         checkpoint = trial.artifact(CHECKPOINT)
         assert checkpoint is not None
         steps = self.contest.sweep.store.manifest(checkpoint).counts.get("steps")
@@ -82,58 +81,63 @@ class Game:
     def play(
         self,
         perform: Perform,
-        told: Callable[[int, Round], None] | None = None,
-        ahead: Callable[[list[Run]], None] | None = None,
+        announce: Callable[[int, Heat], None] | None = None,
+        prepare: Callable[[list[Run]], None] | None = None,
     ) -> "Game":
-        """Go through the rounds. `ahead` may make the runs of a round before they are asked for one by one,
-        in any order; `told` is called with each round when it is judged.
+        """Go through the heats. `prepare` may make the runs of a heat before `perform` is called with them one
+        by one, in any order; `announce` is called with each heat when it is judged.
         """
-        running, done, design = self.schedule.entrants, 0, self.schedule.design
-        for number, seeds in enumerate(design.seeds):
-            if number and self._out_of_time(len(running) * (seeds - done), number):
-                break
-            runs = [self._planned(name, seed) for name in running for seed in range(done + 1, seeds + 1)]
-            if ahead is not None:
-                ahead(runs)
-            for entrant, seed, trial in runs:
-                if entrant.name not in self.failed:
-                    self._run(entrant, seed, trial, perform)
-            running, done = tuple(name for name in running if name not in self.failed), seeds
-            if self.missing or len(self.scores) < 2 or not running:
-                break
-            before = self.rounds[-1] if self.rounds else None
-            self.rounds.append(judge(self.tables, running, number, design, before))
-            if told is not None:
-                told(number, self.rounds[-1])
-            running = self.rounds[-1].ahead
-            if not running:
-                break
+
+        def train(running: Sequence[str], first: int, last: int) -> Results | None:
+            new_runs = len(running) * (last - first)
+            if self.heats and self._out_of_time(new_runs):
+                return None
+            runs = [self._planned(name, seed) for name in running for seed in range(first + 1, last + 1)]
+            if prepare is not None:
+                prepare(runs)
+            for run in runs:
+                self._make(run, perform)
+            all_failed = self.failed.keys() >= set(running)
+            if self.missing or all_failed or len(self.scores) < 2:
+                return None
+            return self.tables
+
+        for number, heat in enumerate(tournament(self.schedule.entrants, self.schedule.design, train)):
+            self.heats.append(heat)
+            if announce is not None:
+                announce(number, heat)
         return self
 
     def _planned(self, name: str, seed: int) -> Run:
         entrant = self.entrant(name)
         return entrant, seed, self.contest.run(entrant, seed)
 
-    def _run(self, entrant: Entrant, seed: int, trial: Trial, perform: Perform) -> None:
-        name, error = entrant.name, perform(entrant, seed, trial)
+    def _make(self, run: Run, perform: Perform) -> None:
+        """Make a run, unless its entrant failed with an earlier seed."""
+        entrant, _, trial = run
+        if entrant.name in self.failed:
+            return
+        error = perform(*run)
         score = score_of(self.contest, trial)
-        if error is None and score is None:
+        if score is not None:
+            self.scores.setdefault(entrant.name, []).append(score)
+            self.trials.setdefault(entrant.name, []).append(trial)
+        elif error is None:
             self.missing += 1
-        elif score is None:
-            self.failed[name] = str(error)  # its earlier runs stay: rounds compare the same entrants
         else:
-            self.scores.setdefault(name, []).append(score)
-            self.trials.setdefault(name, []).append(trial)
+            # The entrant's earlier runs stay, because all heats compare the same entrants.
+            self.failed[entrant.name] = error
 
-    def _out_of_time(self, runs: int, number: int) -> bool:
-        """Whether the next round would exceed compare.budget_hours, by the time that the runs so far took."""
-        limit, done = self.contest.config.compare.budget_hours, sum(map(len, self.trials.values()))
-        needed = self.seconds / 3600 / self.schedule.lanes * (1 + runs / done)
-        if not limit or needed <= limit:
+    def _out_of_time(self, new_runs: int) -> bool:
+        """Stop before a heat that would exceed compare.budget_hours, by the time that the runs so far took."""
+        limit = self.contest.config.compare.budget_hours
+        finished = sum(map(len, self.trials.values()))
+        hours = self.seconds / 3600 / self.schedule.lanes * (1 + new_runs / finished)
+        if not limit or hours <= limit:
             return False
         self.stopped = (
-            f"It ended after round {number} of {len(self.schedule.seeds)}: with the next, it would have taken"
-            f" {needed:.1f} hours, more than compare.budget_hours={limit:g}."
+            f"It ended after heat {len(self.heats)} of {len(self.schedule.seeds)}: with the next, it would have"
+            f" taken {hours:.1f} hours, more than compare.budget_hours={limit:g}."
         )
         return True
 
@@ -142,22 +146,24 @@ def score_of(contest: Contest, trial: Trial) -> Floats | None:
     """What a run is ranked by, per problem; higher is better. None if it is not finished."""
     criterion = contest.config.compare.criterion
     if criterion == "loss":
-        found = results.losses(contest.sweep, trial)
-        return None if found is None else -found
+        losses = results.losses(contest.sweep, trial)
+        return None if losses is None else -losses
     return results.accuracies(contest.sweep, trial, single=criterion == "samples")
 
 
 def schedule_artifact(contest: Contest) -> Artifact:
     """Depends on everything that the user chose, and not on the machine."""
-    plans = {e.name: [a.fingerprint for step in e.trial.plan if step.makes(CHECKPOINT) for a in step.artifacts]
-             for e in contest.entrants}  # fmt: skip
-    benchmark = (
-        asdict(contest.config.benchmark)
-        if contest.named
-        else {"decoding": asdict(contest.config.benchmark.decoding)}
-    )
-    part = {"entrants": plans, "compare": asdict(contest.config.compare), "benchmark": benchmark}
-    return Artifact(SCHEDULE, f"{contest.config.student.name}-{contest.config.pool.name}", part)
+    config = contest.config
+    students = {}
+    for entrant in contest.entrants:
+        training = [step for step in entrant.trial.plan if step.makes(CHECKPOINT)]
+        students[entrant.name] = [artifact.fingerprint for step in training for artifact in step.artifacts]
+    # Held-out questions are the benchmark unless one is named; then only the decoding can be chosen.
+    benchmark: dict[str, Any] = {"decoding": asdict(config.benchmark.decoding)}
+    if contest.named:
+        benchmark = asdict(config.benchmark)
+    part = {"entrants": students, "compare": asdict(config.compare), "benchmark": benchmark}
+    return Artifact(SCHEDULE, f"{config.student.name}-{config.pool.name}", part)
 
 
 def stored_schedule(contest: Contest) -> Schedule | None:
@@ -169,9 +175,14 @@ def stored_schedule(contest: Contest) -> Schedule | None:
     verify(store.path(artifact))
     values = read_object(store.path(artifact) / SCHEDULE.file)
     return Schedule(
-        values["questions"], tuple(values["entrants"]), tuple(values["seeds"]), values["halve"], values["hours"],
-        tuple(values["trimmed"]), values.get("lanes", 1),
-    )  # fmt: skip
+        questions=values["questions"],
+        entrants=tuple(values["entrants"]),
+        seeds=tuple(values["seeds"]),
+        halve=values["halve"],
+        hours=values["hours"],
+        trimmed=tuple(values["trimmed"]),
+        lanes=values.get("lanes", 1),
+    )
 
 
 def decide_schedule(contest: Contest) -> Schedule:
@@ -202,12 +213,10 @@ def replay(sweep: Sweep) -> Game | None:
 
 def _recorded_error(sweep: Sweep, trial: Trial) -> str | None:
     """The error in the manifests of a run's artifacts, if it has one."""
-    manifests = (sweep.store.manifest(artifact) for step in trial.steps for artifact in step.artifacts)
-    return next(
-        (
-            manifest.error
-            for manifest in manifests
-            if manifest.error not in (None, KeyboardInterrupt.__name__)
-        ),
-        None,
-    )
+    for step in trial.steps:
+        for artifact in step.artifacts:
+            error = sweep.store.manifest(artifact).error
+            # An interrupted run is not a failure: the same command resumes it.
+            if error not in (None, KeyboardInterrupt.__name__):
+                return error
+    return None

@@ -1,16 +1,15 @@
-"""Successive halving: all entrants start with a few training seeds, and the better half continues with
-more. Pure.
+"""Successive halving: all entrants start with a few training seeds, the better half continues with more. Pure.
 
-After each round, all entrants are compared with all their seeds so far (`paired.compare`). A difference
-that is called real in any round stays real. With L rounds, each has an error of 5%/L over all its pairs, so
-that in at most 5% of the tournaments any difference is called real that does not exist, or has the other
-sign (Bonferroni over rounds, maximum over pairs).
+After each heat, all entrants are compared with all their seeds so far (`paired.compare`). A difference that
+is called significant in any heat stays significant. With L heats, each has an error of 5%/L over all its
+pairs, so that in at most 5% of the tournaments any difference is called significant that does not exist, or
+has the other sign (Bonferroni over heats, maximum over pairs).
 
-An entrant that is really behind another one is dropped. Of the others, the better half by mean continues:
-the rest stop without a verdict, unless later seeds of those ahead of them give one.
+An entrant that is significantly behind another one is dropped. Of the others, the better half by mean
+continues: the rest stop without a verdict, unless later seeds of those ahead of them give one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -20,20 +19,21 @@ from numpy.typing import NDArray
 from experiments.harness.paired import RESAMPLES, Comparison, Floats, compare
 
 ERROR = 0.05
-"""Share of tournaments in which any difference may be called real by chance."""
+"""Share of tournaments in which any difference may be called significant by chance."""
+
+Results = Mapping[str, Floats]
+"""Results [S, P] of entrants: S training seeds, P problems; higher is better."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """Training seeds of an entrant after each round, such as (2, 4, 8), and whether the lower half stops
-    after each.
-    """
+    """Training seeds of an entrant after each heat, such as (2, 4, 8); does the lower half stop after each?"""
 
     seeds: tuple[int, ...]
     halve: bool = True
 
     def entrants(self, count: int) -> list[int]:
-        """The largest number of entrants in each round."""
+        """The largest number of entrants in each heat."""
         sizes = [count]
         for _ in self.seeds[1:]:
             sizes.append(_half(sizes[-1]) if self.halve else sizes[-1])
@@ -41,85 +41,96 @@ class Design:
 
     def runs(self, count: int) -> int:
         """The largest number of training runs."""
-        new = [after - before for after, before in zip(self.seeds, (0, *self.seeds), strict=False)]
-        return sum(size * seeds for size, seeds in zip(self.entrants(count), new, strict=True))
-
-
-@dataclass(frozen=True)
-class Round:
-    """What is known after a round."""
-
-    comparison: Comparison
-    real: NDArray[np.bool_]
-    """[M, M] Whether i is better than j by this or an earlier round."""
-    running: tuple[str, ...]
-    """The entrants of this round."""
-    ahead: tuple[str, ...]
-    """Those that continue. Empty if the tournament ends."""
-
-    def behind(self, name: str) -> list[str]:
-        """The entrants that are really better."""
-        names = self.comparison.names
-        return [other for k, other in enumerate(names) if self.real[k, names.index(name)]]
-
-    @property
-    def leader(self) -> str:
-        """The best mean among the entrants of this round, which have the most seeds."""
-        means = dict(zip(self.comparison.names, self.comparison.means, strict=True))
-        return max(self.running, key=lambda name: (means[name], -self.comparison.names.index(name)))
-
-    @property
-    def tied(self) -> list[str]:
-        """Entrants that are not really behind the leader, best mean first, without the leader."""
-        names, leader = self.comparison.names, self.comparison.names.index(self.leader)
-        return [names[k] for k in self.comparison.order if k != leader and not self.real[leader, k]]
+        total = 0
+        done = 0
+        for size, seeds in zip(self.entrants(count), self.seeds, strict=True):
+            total += size * (seeds - done)
+            done = seeds
+        return total
 
 
 def _half(count: int) -> int:
-    return count if count < 2 else max(2, ceil(count / 2)) if count > 2 else 2
+    """Half of the entrants, rounded up. Two always stay, because one alone cannot be compared."""
+    return min(count, max(2, ceil(count / 2)))
+
+
+@dataclass(frozen=True)
+class Heat:
+    """The state of a tournament after a heat."""
+
+    comparison: Comparison
+    significant: NDArray[np.bool_]
+    """[M, M] True where i is better than j by this or an earlier heat."""
+    running: tuple[str, ...]
+    """The entrants of this heat."""
+    ahead: tuple[str, ...]
+    """The entrants of the next heat. Empty if the tournament ends."""
+
+    def behind(self, name: str) -> list[str]:
+        """The entrants that are significantly better."""
+        names = self.comparison.names
+        place = names.index(name)
+        return [other for k, other in enumerate(names) if self.significant[k, place]]
+
+    @property
+    def leader(self) -> str:
+        """The best mean among the entrants of this heat, which have the most seeds."""
+        return min(self.running, key=self.comparison.rank)
+
+    @property
+    def tied(self) -> list[str]:
+        """Entrants that are not significantly behind the leader, best mean first, without the leader."""
+        names = self.comparison.names
+        leader = names.index(self.leader)
+        level = [k for k in self.comparison.order if not self.significant[leader, k]]
+        return [names[k] for k in level if k != leader]
 
 
 def judge(
-    results: Mapping[str, Floats],
+    results: Results,
     running: Sequence[str],
     number: int,
     design: Design,
-    before: Round | None = None,
+    before: Heat | None = None,
     resamples: int = RESAMPLES,
-    level: float = 0.95,
-) -> Round:
-    """The state after round `number` (from 0), given all results so far [S, P] of all entrants, also of
-    those that stopped.
-    """
-    rounds = len(design.seeds)
-    comparison = compare(results, level, 1 - ERROR / rounds, resamples, seed=number)
-    real = comparison.real if before is None else comparison.real | before.real
-    names, means = comparison.names, dict(zip(comparison.names, comparison.means, strict=True))
-    left = [name for name in running if not real[:, names.index(name)].any()]
-    left.sort(key=lambda name: (-means[name], names.index(name)))
-    most = design.entrants(len(names))[number + 1] if number + 1 < rounds else 0
-    ahead = left[:most] if len(left) > 1 else []
-    return Round(comparison, real, tuple(running), tuple(ahead))
+) -> Heat:
+    """The state after heat `number` (from 0), given all results so far, also of entrants that stopped."""
+    heats = len(design.seeds)
+    comparison = compare(results, joint_level=1 - ERROR / heats, resamples=resamples, seed=number)
+    significant = comparison.significant
+    if before is not None:
+        significant = significant | before.significant
+    behind = [name for k, name in enumerate(comparison.names) if significant[:, k].any()]
+    contenders = sorted(set(running) - set(behind), key=comparison.rank)
+    ahead: list[str] = []
+    if number + 1 < heats and len(contenders) > 1:
+        ahead = contenders[: design.entrants(len(comparison.names))[number + 1]]
+    return Heat(comparison, significant, tuple(running), tuple(ahead))
 
 
 def tournament(
     entrants: Sequence[str],
     design: Design,
-    run: Callable[[str, int, int], Floats],
+    train: Callable[[Sequence[str], int, int], Results | None],
     resamples: int = RESAMPLES,
-) -> list[Round]:
-    """Carry out a design. `run(name, first, last)` returns results [last - first, P] of these seeds of an
-    entrant.
+) -> Iterator[Heat]:
+    """Heat after heat of a design.
+
+    `train(running, first, last)` trains entrants with the seeds after `first` up to `last`, and returns all
+    results so far of all entrants, or None to end the tournament. Entrants that have no result for one of
+    these seeds have failed and leave the heat.
     """
-    results: dict[str, Floats] = {}
-    running, rounds, done = tuple(entrants), list[Round](), 0
+    running = tuple(entrants)
+    heat: Heat | None = None
+    done = 0
     for number, seeds in enumerate(design.seeds):
-        for name in running:
-            new = run(name, done, seeds)
-            results[name] = np.concatenate([results[name], new]) if name in results else new
+        results = train(running, done, seeds)
+        if results is None:
+            return
+        trained = [name for name in running if name in results and len(results[name]) == seeds]
+        heat = judge(results, trained, number, design, heat, resamples)
+        yield heat
+        running = heat.ahead
         done = seeds
-        rounds.append(judge(results, running, number, design, rounds[-1] if rounds else None, resamples))
-        running = rounds[-1].ahead
         if not running:
-            break
-    return rounds
+            return

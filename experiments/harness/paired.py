@@ -19,7 +19,7 @@ Intervals come from a two-way bootstrap. Each resample draws problems with repla
 entrants; a value of σ_a² that the runs allow (their pooled variance, divided by a χ² over its degrees of
 freedom); and normal effects of this size for every entrant's seeds. The quantile of a pair's deviation
 gives its interval. The quantile of the largest deviation of all pairs, each in units of its scale, decides
-which differences are real: if no pair differs, it is exceeded in 5% of the cases (Westfall and Young,
+which differences are significant: if no pair differs, it is exceeded in 5% of the cases (Westfall and Young,
 1993). A pair's scale is its standard error, or what the tails of its deviations suggest if that is larger:
 the estimate of σ_a² can be zero by chance where the truth is not. tests/experiments/test_paired.py checks
 both by simulation.
@@ -27,7 +27,7 @@ both by simulation.
 A bootstrap of few problems is too optimistic: it takes their variance for the true one. So quantiles are
 widened like Student's t over P - 1 degrees of freedom, and the variance of a pair is at least that of a
 single problem on which they differ. And if every one of P problems favours the same entrant, chance does
-that with 2^(1-P): nothing is called real unless this, times the number of pairs, is within the error.
+that with 2^(1-P): nothing is called significant unless this, times the number of pairs, is within the error.
 """
 
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ class Comparison:
     scale: Floats
     """Scale of each difference's deviations."""
     joint: float
-    """In units of the scale: from here on a difference is real, for all pairs together."""
+    """In units of the scale: from here on a difference is significant, for all pairs together."""
     seed_deviation: float | None
     """σ_a, the standard deviation that training seeds add to an entrant's mean. None: no entrant has two
     seeds.
@@ -86,7 +86,7 @@ class Comparison:
         return self.difference + self.half
 
     @property
-    def real(self) -> NDArray[np.bool_]:
+    def significant(self) -> NDArray[np.bool_]:
         """[M, M] Whether i is better than j, for all pairs together. Never with one seed each, whose effect
         is unknown, nor with too few problems.
         """
@@ -98,6 +98,10 @@ class Comparison:
     def order(self) -> list[int]:
         """Entrants from the best mean to the worst; those with equal means in their order."""
         return sorted(range(len(self.names)), key=lambda m: (-self.means[m], m))
+
+    def rank(self, name: str) -> int:
+        """An entrant's place in `order`, from 0."""
+        return self.order.index(self.names.index(name))
 
 
 def compare(

@@ -1,13 +1,14 @@
-"""A comparison in words: the ranking, which differences are real, what it cost, and what to run next."""
+"""A comparison in words: the ranking, the significant differences, the cost, and what to run next."""
 
 from dataclasses import dataclass
 from math import isnan
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.harness import results
 from experiments.harness.game import Game
-from experiments.harness.halving import Round
+from experiments.harness.halving import Heat
 from experiments.harness.paired import Comparison, Floats, compare
 from lark.planner.report import duration
 from lark.printing import counted
@@ -20,7 +21,7 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Scale:
+class Units:
     """How a criterion is shown: accuracies in percent, losses in nats per token. Scores of losses are
     negative losses, so that higher is better; they are shown as losses.
     """
@@ -30,8 +31,10 @@ class Scale:
     unit: str
 
     @classmethod
-    def of(cls, criterion: str) -> "Scale":
-        return cls(-1.0, 3, "nats per token") if criterion == "loss" else cls(100.0, 1, "points")
+    def of(cls, criterion: str) -> "Units":
+        if criterion == "loss":
+            return cls(-1.0, 3, "nats per token")
+        return cls(100.0, 1, "points")
 
     def value(self, number: float) -> str:
         shown = f"{number * self.factor:.{self.digits}f}"
@@ -52,154 +55,173 @@ def criterion_words(game: Game) -> str:
 
 
 def latest(game: Game) -> Comparison | None:
-    """The comparison of all results so far; of the last round, if it is complete."""
-    if game.rounds and not game.missing:
-        return game.rounds[-1].comparison
+    """The comparison of all results so far; of the last heat, if it is complete."""
+    if game.heats and not game.missing:
+        return game.heats[-1].comparison
     return compare(game.tables) if len(game.scores) > 1 else None
 
 
-def real_pairs(game: Game, found: Comparison) -> list[list[bool]]:
-    """Whether i is better than j, by the last round or, if it is not complete, by all results so far."""
-    rounds = game.rounds and game.rounds[-1].comparison.names == found.names
-    return (game.rounds[-1].real if rounds else found.real).tolist()
+def significant_pairs(game: Game, comparison: Comparison) -> NDArray[np.bool_]:
+    """[M, M] True where i and j differ, by the last heat or, if it is not complete, by all results so far."""
+    significant = comparison.significant
+    if game.heats and game.heats[-1].comparison.names == comparison.names:
+        significant = game.heats[-1].significant
+    return significant | significant.T
 
 
 def sentence(game: Game) -> str:
     """The outcome in a few sentences."""
-    if not game.rounds:
-        return "No round is complete yet, so nothing can be said."
-    last, words = game.rounds[-1], criterion_words(game)
-    parts = [_outcome(game, last, words), _behind(last)]
+    if not game.heats:
+        return "No heat is complete yet, so nothing can be said."
+    last = game.heats[-1]
+    parts = [_outcome(game, last), _behind(last)]
     if not game.finished:
         parts.append("It is not complete: run the same command again.")
-    runs = sum(map(len, game.trials.values()))
-    if untrained := sorted(
-        name for name, trials in game.trials.items() if any(map(game.is_untrained, trials))
-    ):
+    untrained = [name for name, trials in game.trials.items() if any(map(game.is_untrained, trials))]
+    if untrained:
         parts.append(
-            f"Training had no effect on {', '.join(untrained)}: with warm-up, a single step has a learning"
-            " rate of 0. Use more questions, or set training.warmup=0, a smaller training.global_batch or"
-            " more training.epochs."
+            f"Training had no effect on {', '.join(sorted(untrained))}: with warm-up, a single step has a"
+            " learning rate of 0. Use more questions, or set training.warmup=0, a smaller"
+            " training.global_batch or more training.epochs."
         )
-    parts.append(
-        f"{counted(runs, 'training run')} and their evaluation took {duration(game.seconds)} (the sum over"
-        " runs)."
-    )
-    parts += [game.stopped] if game.stopped else []
+    runs = counted(sum(map(len, game.trials.values())), "training run")
+    parts.append(f"{runs} and their evaluation took {duration(game.seconds)} (the sum over runs).")
+    parts.append(game.stopped)
     return " ".join(part for part in parts if part)
 
 
-def _outcome(game: Game, last: Round, words: str) -> str:
-    scale, found = Scale.of(game.contest.config.compare.criterion), last.comparison
-    leader = found.names.index(last.leader)
-    lead = f"{last.leader} ({scale.value(found.means[leader])})"
-    first = _level(found, scale, words) if is_level(found) else f"{lead} leads by {words}."
-    if found.seed_deviation is None:
-        return f"{first} With one training seed each, no difference can be called real: raise compare.seeds."
-    if found.problems < found.least_problems:
+def _outcome(game: Game, last: Heat) -> str:
+    criterion = criterion_words(game)
+    units = Units.of(game.contest.config.compare.criterion)
+    comparison = last.comparison
+    if is_level(comparison):
+        lead = _level(comparison, units, criterion)
+    else:
+        lead = f"{_entrant(comparison, units, last.leader)} leads by {criterion}."
+    if comparison.seed_deviation is None:
+        return f"{lead} With one training seed each, no difference can be called significant: raise compare.seeds."
+    if comparison.problems < comparison.least_problems:
         return (
-            f"{first} With {found.problems} problems, no difference can be called real: use at least "
-            f"{found.least_problems} (compare.questions, compare.held_out)."
+            f"{lead} With {comparison.problems} problems, no difference can be called significant: use at least"
+            f" {comparison.least_problems} (compare.questions, compare.held_out)."
         )
-    if is_level(found):
-        return first
-    if not last.tied:
-        second = next(k for k in found.order if k != leader)
-        return (
-            f"{lead} is the best by {words}: its lead over every other entrant is real, by"
-            f" {_versus(found, scale, leader, second)} over {found.names[second]}, the next."
-        )
-    equal = [name for name in last.tied if found.means[found.names.index(name)] == found.means[leader]]
-    close = ", ".join(
-        f"{name} ({_versus(found, scale, leader, found.names.index(name))})"
-        for name in last.tied
-        if name not in equal
-    )
-    if not equal:
-        return f"No single winner by {words}: {lead} leads, but its lead over {close} is not clear of chance."
-    lead = f"{' and '.join([last.leader, *equal])} ({scale.value(found.means[leader])})"
-    more = f", but the lead over {close} is not clear of chance" if close else ""
-    return f"No single winner by {words}: {lead} lead with the same mean{more}."
-
-
-def is_level(found: Comparison) -> bool:
-    """Whether all entrants have the same mean, so that there is no leader."""
-    return bool(np.ptp(found.means) < 1e-12)
-
-
-def _level(found: Comparison, scale: Scale, words: str) -> str:
-    said = f"No winner by {words}: all entrants have the same mean, {scale.value(found.means[0])}."
-    if scale.factor < 0 or found.means.any():
-        return said
+    if is_level(comparison):
+        return lead
+    if last.tied:
+        return _tie(last, units, criterion)
+    runner_up = next(comparison.names[k] for k in comparison.order if comparison.names[k] != last.leader)
+    margin = _margin(comparison, units, last.leader, runner_up)
     return (
-        f"{said} No problem was solved, so they cannot be compared by it. If the pool's answers are not"
+        f"{_entrant(comparison, units, last.leader)} is the best by {criterion}: its lead over every other"
+        f" entrant is significant, by {margin} over {runner_up}, the next."
+    )
+
+
+def _tie(last: Heat, units: Units, criterion: str) -> str:
+    """The outcome if some entrants are not significantly behind the leader."""
+    comparison = last.comparison
+    means = dict(zip(comparison.names, comparison.means, strict=True))
+    equal = [name for name in last.tied if means[name] == means[last.leader]]
+    margins = [
+        f"{name} ({_margin(comparison, units, last.leader, name)})" for name in last.tied if name not in equal
+    ]
+    close = ", ".join(margins)
+    lead = _entrant(comparison, units, last.leader)
+    if not equal:
+        return f"No single winner by {criterion}: {lead} leads, but its lead over {close} is not clear of chance."
+    lead = f"{' and '.join([last.leader, *equal])} ({units.value(means[last.leader])})"
+    rest = f", but the lead over {close} is not clear of chance" if close else ""
+    return f"No single winner by {criterion}: {lead} lead with the same mean{rest}."
+
+
+def is_level(comparison: Comparison) -> bool:
+    """True if all entrants have the same mean, so that there is no leader."""
+    return bool(np.ptp(comparison.means) < 1e-12)
+
+
+def _level(comparison: Comparison, units: Units, criterion: str) -> str:
+    mean = units.value(comparison.means[0])
+    outcome = f"No winner by {criterion}: all entrants have the same mean, {mean}."
+    if units.factor < 0 or comparison.means.any():
+        return outcome
+    return (
+        f"{outcome} No problem was solved, so they cannot be compared by it. If the pool's answers are not"
         " boxed, set pool.answer_pattern (docs/own-pool.md). Otherwise check pool.answer_format, give the"
         " student more tokens (benchmark.decoding.max_new_tokens) or more training, or compare by loss"
         " (compare.criterion=loss)."
     )
 
 
-def _versus(found: Comparison, scale: Scale, i: int, j: int) -> str:
-    interval = scale.interval(found.low[i, j], found.high[i, j])
-    return f"{scale.difference(found.difference[i, j])} {scale.unit}, 95% interval {interval}"
+def _entrant(comparison: Comparison, units: Units, name: str) -> str:
+    return f"{name} ({units.value(comparison.means[comparison.names.index(name)])})"
 
 
-def _behind(last: Round) -> str:
+def _margin(comparison: Comparison, units: Units, leader: str, other: str) -> str:
+    i = comparison.names.index(leader)
+    j = comparison.names.index(other)
+    interval = units.interval(comparison.low[i, j], comparison.high[i, j])
+    return f"{units.difference(comparison.difference[i, j])} {units.unit}, 95% interval {interval}"
+
+
+def _behind(last: Heat) -> str:
     leader = last.comparison.names.index(last.leader)
-    names = [last.comparison.names[k] for k in last.comparison.order if last.real[leader, k]]
+    names = [last.comparison.names[k] for k in last.comparison.order if last.significant[leader, k]]
     if not names or not last.tied:
         return ""
     verb = "is" if len(names) == 1 else "are"
-    return f"{', '.join(names)} {verb} really behind."
+    return f"{', '.join(names)} {verb} significantly behind."
 
 
 def next_command(game: Game) -> str:
     """The command of the full run with the leader; empty without a leader."""
-    if not game.rounds or is_level(game.rounds[-1].comparison):
+    if not game.heats or is_level(game.heats[-1].comparison):
         return ""
-    return game.contest.command(game.entrant(game.rounds[-1].leader))
+    return game.contest.command(game.entrant(game.heats[-1].leader))
 
 
 def status(game: Game, name: str) -> str:
-    """What is known about an entrant, for the table."""
+    """An entrant's verdict, for the table."""
     if name in game.failed:
         return "failed"
-    if not game.rounds or name not in game.rounds[-1].comparison.names:
+    if not game.heats or name not in game.heats[-1].comparison.names:
         return ""
-    last = game.rounds[-1]
+    last = game.heats[-1]
     if name == last.leader:
-        return "tie" if is_level(last.comparison) else "leads" if last.tied else "best"
-    leader = last.comparison.names.index(last.leader)
-    place = last.comparison.names.index(name)
-    if last.real[leader, place]:
-        return "really behind"
-    stopped = next(
-        (
-            n
-            for n, r in enumerate(game.rounds, 1)
-            if name in r.running and name not in r.ahead and r is not last
-        ),
-        None,
-    )
-    return "tie" if stopped is None else f"undecided, stopped after round {stopped}"
+        return _leader_status(last)
+    if last.leader in last.behind(name):
+        return "significantly behind"
+    for number, heat in enumerate(game.heats[:-1], 1):
+        if name in heat.running and name not in heat.ahead:
+            return f"undecided, stopped after heat {number}"
+    return "tie"
 
 
-def told(game: Game, number: int, judged: Round) -> str:
-    """A round as a line of the log."""
-    gone = [name for name in judged.running if name not in judged.ahead]
-    behind = [name for name in gone if judged.behind(name)]
-    others = [name for name in gone if name not in behind]
-    lead = "all entrants have the same mean" if is_level(judged.comparison) else f"{judged.leader} leads"
-    said = f"Round {number + 1} of {len(game.schedule.seeds)}: {lead}."
-    said += f" Really behind: {', '.join(behind)}." if behind else ""
-    if judged.ahead:
-        said += f" Stopped in the lower half: {', '.join(others)}." if others else ""
-        said += f" Continuing: {', '.join(judged.ahead)}."
-    return said
+def _leader_status(last: Heat) -> str:
+    if is_level(last.comparison):
+        return "tie"
+    return "leads" if last.tied else "best"
+
+
+def heat_line(game: Game, number: int, heat: Heat) -> str:
+    """A heat as a line of the log."""
+    stopped = [name for name in heat.running if name not in heat.ahead]
+    behind = [name for name in stopped if heat.behind(name)]
+    lower_half = [name for name in stopped if name not in behind]
+    lead = f"{heat.leader} leads"
+    if is_level(heat.comparison):
+        lead = "all entrants have the same mean"
+    parts = [f"Heat {number + 1} of {len(game.schedule.seeds)}: {lead}."]
+    if behind:
+        parts.append(f"Significantly behind: {', '.join(behind)}.")
+    if heat.ahead and lower_half:
+        parts.append(f"Stopped in the lower half: {', '.join(lower_half)}.")
+    if heat.ahead:
+        parts.append(f"Continuing: {', '.join(heat.ahead)}.")
+    return " ".join(parts)
 
 
 @dataclass(frozen=True)
-class Agreement:
+class LossAgreement:
     """How the loss of held-out trajectories ranks entrants, compared with the criterion."""
 
     losses: dict[str, float]
@@ -207,50 +229,54 @@ class Agreement:
     """Kendall's rank correlation of accuracy and negative loss over entrants; NaN with fewer than 3 that
     differ.
     """
-    real: int
+    significant: int
     """Pairs that the loss calls different, by the same rule."""
     same: int
     """Of these, the pairs that the criterion orders in the same way."""
     pairs: int
 
 
-def agreement(game: Game) -> Agreement | None:
+def loss_agreement(game: Game) -> LossAgreement | None:
     """None if the loss is the criterion itself or was not measured."""
     if game.contest.config.compare.criterion == "loss" or len(game.scores) < 2:
         return None
-    tables: dict[str, Floats] = {}
+    scores: dict[str, Floats] = {}
     for name, trials in game.trials.items():
-        found = [results.losses(game.contest.sweep, trial) for trial in trials]
-        if any(each is None for each in found):
+        losses = [results.losses(game.contest.sweep, trial) for trial in trials]
+        measured = [loss for loss in losses if loss is not None]
+        if len(measured) < len(trials):
             return None
-        tables[name] = np.stack([-each for each in found if each is not None])
-    by_loss, by_score = compare(tables), compare(game.tables)
-    real = by_loss.real
-    same = int((real & (by_score.difference > 0)).sum())
-    losses = {name: -float(mean) for name, mean in zip(by_loss.names, by_loss.means, strict=True)}
-    count = len(tables)
-    return Agreement(
-        losses, kendall(by_score.means, by_loss.means), int(real.sum()), same, count * (count - 1) // 2
+        scores[name] = -np.stack(measured)
+    by_loss = compare(scores)
+    by_criterion = compare(game.tables)
+    entrants = len(scores)
+    return LossAgreement(
+        losses={name: -float(mean) for name, mean in zip(by_loss.names, by_loss.means, strict=True)},
+        tau=kendall(by_criterion.means, by_loss.means),
+        significant=int(by_loss.significant.sum()),
+        same=int((by_loss.significant & (by_criterion.difference > 0)).sum()),
+        pairs=entrants * (entrants - 1) // 2,
     )
 
 
 def kendall(x: Floats, y: Floats) -> float:
     """Kendall's tau-b; NaN if one of the two has fewer than three different values."""
+    if min(len(np.unique(x)), len(np.unique(y))) < 3:
+        return float("nan")
     first, second = np.triu_indices(len(x), 1)
-    a, b = np.sign(x[first] - x[second]), np.sign(y[first] - y[second])
+    a = np.sign(x[first] - x[second])
+    b = np.sign(y[first] - y[second])
     scale = np.sqrt(float((a != 0).sum()) * float((b != 0).sum()))
-    return float((a * b).sum() / scale) if min(len(np.unique(x)), len(np.unique(y))) > 2 else float("nan")
+    return float((a * b).sum() / scale)
 
 
-def agreement_words(found: Agreement) -> str:
-    tau = (
-        "too few entrants that differ for a rank correlation"
-        if isnan(found.tau)
-        else f"Kendall's τ = {found.tau:.2f}"
-    )
+def agreement_words(agreement: LossAgreement) -> str:
+    tau = f"Kendall's τ = {agreement.tau:.2f}"
+    if isnan(agreement.tau):
+        tau = "too few entrants that differ for a rank correlation"
     return (
         f"Ranked by the loss of held-out trajectories instead, which needs no generation: {tau} with this"
-        f" ranking; the loss separates {found.real} of {counted(found.pairs, 'pair')}, {found.same} of them"
-        " in the same direction. Low loss on the teachers' texts is not the same as solving problems; rely"
-        " on it only if the two rankings agree."
+        f" ranking; the loss separates {agreement.significant} of {counted(agreement.pairs, 'pair')},"
+        f" {agreement.same} of them in the same direction. Low loss on the teachers' texts is not the same as"
+        " solving problems; rely on it only if the two rankings agree."
     )

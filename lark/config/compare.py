@@ -27,12 +27,12 @@ class Compare:
     not measured.
     """
     seeds: list[int] = field(default_factory=lambda: [2, 4, 8])
-    """Training seeds of an entrant after each round. Seeds are numbered from 1; a method that draws at
+    """Training seeds of an entrant after each heat. Seeds are numbered from 1; a method that draws at
     random uses them too.
     """
     design: str = "halving"
-    """halving: after each round, entrants that are really behind stop, and at most the better half
-    continues. full: only those that are really behind stop.
+    """halving: after each heat, entrants that are significantly behind stop, and at most the better half
+    continues. full: only those that are significantly behind stop.
     """
     criterion: str = "accuracy"
     """What entrants are ranked by: accuracy (Acc@k of the benchmark), samples (accuracy of a single
@@ -42,7 +42,7 @@ class Compare:
     """Methods that also enter reversed (method.reverse=true)."""
     budget_hours: float = 0.0
     """Longest time, by the planner's estimate. The design is trimmed to fit: fewer questions, then methods,
-    then seeds. Between rounds, the measured time counts. 0: no limit.
+    then seeds. Between heats, the measured time counts. 0: no limit.
     """
 
     def __post_init__(self) -> None:

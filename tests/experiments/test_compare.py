@@ -68,7 +68,8 @@ def test_a_planted_winner_is_named_with_its_lead_its_cost_and_the_full_run(tmp_p
     game = played(sweep, lambda trial: 3.0 if trial.config.method.name == "rsr" else -2.0)
     said = verdict.sentence(game)
     assert re.match(
-        r"RSR min \(\d+\.\d%\) is the best by Acc@5: its lead over every other entrant is real, by \+\d", said
+        r"RSR min \(\d+\.\d%\) is the best by Acc@5: its lead over every other entrant is significant, by \+\d",
+        said,
     )
     assert "training runs and their evaluation" in said
     typed = f"outputs={tmp_path} weighting=uniform student=demo method=rsr budget.size=3"
@@ -82,10 +83,10 @@ def test_a_planted_winner_is_named_with_its_lead_its_cost_and_the_full_run(tmp_p
     assert said in text and "the demo's numbers" in text and "not finished" not in text
     rows = {row[1].text: [cell.text for cell in row] for row in drawn.tables[0].rows}
     assert rows["RSR min"][-2] == "best" and {rows[name][-2] for name in ("LARK", "Random", "GRAPE max")} == {
-        "really behind"
+        "significantly behind"
     }
     assert "Base model" in rows
-    assert set(drawn.data.query("row == 'pair' and real")["entrant"]) == {"RSR min"}
+    assert set(drawn.data.query("row == 'pair' and significant")["entrant"]) == {"RSR min"}
     assert "Kendall's τ" in text
 
 
@@ -93,10 +94,10 @@ def test_a_planted_tie_is_called_a_tie_and_the_lower_half_stops(tmp_path: Path) 
     game = played(sweep_of(tmp_path), lambda trial: 0.0)
     said = verdict.sentence(game)
     assert said.startswith("No single winner by Acc@5: ") and "is not clear of chance" in said
-    assert [len(judged.running) for judged in game.rounds] == [4, 2, 2]
+    assert [len(judged.running) for judged in game.heats] == [4, 2, 2]
     assert sorted(len(trials) for trials in game.trials.values()) == [2, 2, 8, 8]
     states = [verdict.status(game, name) for name in game.scores]
-    assert sorted(states) == ["leads", "tie", *["undecided, stopped after round 1"] * 2]
+    assert sorted(states) == ["leads", "tie", *["undecided, stopped after heat 1"] * 2]
 
 
 def test_without_a_solved_problem_nobody_leads_and_the_sentence_says_why(tmp_path: Path) -> None:
@@ -107,11 +108,13 @@ def test_without_a_solved_problem_nobody_leads_and_the_sentence_says_why(tmp_pat
         "No winner by Acc@5: all entrants have the same mean, 0.0%. No problem was solved, so they cannot be"
     )
     assert "leads" not in said and verdict.next_command(game) == ""
-    assert verdict.told(game, 0, game.rounds[0]).startswith("Round 1 of 3: all entrants have the same mean.")
+    assert verdict.heat_line(game, 0, game.heats[0]).startswith(
+        "Heat 1 of 3: all entrants have the same mean."
+    )
     drawn = compare.render(sweep)
     assert {row[-2].text for row in drawn.tables[0].rows if row[1].text in game.scores} <= {
         "tie",
-        "undecided, stopped after round 1",
+        "undecided, stopped after heat 1",
     }
     assert "−0.0" not in str(drawn.tables) and not any("full run" in note for note in drawn.notes)
 
@@ -204,7 +207,7 @@ def test_an_entrant_that_fails_in_a_later_round_keeps_its_earlier_runs_and_the_r
 ) -> None:
     sweep = sweep_of(tmp_path)
     whole = played(sweep, lambda trial: 0.0)
-    leader = whole.rounds[-1].leader
+    leader = whole.heats[-1].leader
     broken = Game(whole.contest, whole.schedule)
     last, number = whole.trials[leader][-1], len(whole.scores[leader])
     evaluated = next(step for step in last.plan if step.makes(METRICS) and step.model == "trained")
@@ -219,7 +222,7 @@ def test_an_entrant_that_fails_in_a_later_round_keeps_its_earlier_runs_and_the_r
 def test_the_criterion_may_be_the_loss_which_needs_no_answers_and_no_generation(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, "compare.criterion=loss", "compare.questions=50")
     game = played(sweep, lambda trial: 1.0 if trial.config.method.name == "lark" else 0.0)
-    assert game.rounds[-1].leader == "LARK" and not game.rounds[-1].tied
+    assert game.heats[-1].leader == "LARK" and not game.heats[-1].tied
     assert re.match(
         r"LARK \(1\.\d+\) is the best by loss .* by −0\.\d+ nats per token, 95% interval −0\.",
         verdict.sentence(game),
@@ -251,8 +254,10 @@ def test_losses_are_grouped_by_question_whatever_ids_contain(tmp_path: Path) -> 
 def test_a_comparison_without_enough_problems_says_so_and_calls_nothing_real(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, "compare.criterion=loss")
     game = played(sweep, lambda trial: 9.0 if trial.config.method.name == "lark" else 0.0)
-    assert "LARK" in verdict.sentence(game) and not game.rounds[-1].real.any()
-    assert "With 8 problems, no difference can be called real: use at least 10 " in verdict.sentence(game)
+    assert "LARK" in verdict.sentence(game) and not game.heats[-1].significant.any()
+    assert "With 8 problems, no difference can be called significant: use at least 10 " in verdict.sentence(
+        game
+    )
 
 
 def test_held_out_losses_belong_to_their_question_if_ids_join_alike(tmp_path: Path) -> None:
@@ -488,8 +493,8 @@ def test_a_comparison_ends_when_the_next_round_would_exceed_the_budget(
     limited = Game(replace(game.contest, entrants=entrants), alone)
     limited.play(lambda entrant, seed, trial: None)
     side_by_side = Game(limited.contest, replace(alone, lanes=2)).play(lambda entrant, seed, trial: None)
-    assert len(side_by_side.rounds) > 1, "by the clock, two lanes take half of the time"
-    assert len(limited.rounds) == 1 and "more than compare.budget_hours=1." in verdict.sentence(limited)
+    assert len(side_by_side.heats) > 1, "by the clock, two lanes take half of the time"
+    assert len(limited.heats) == 1 and "more than compare.budget_hours=1." in verdict.sentence(limited)
     assert limited.finished and sweep is limited.contest.sweep
 
 
@@ -520,7 +525,7 @@ def test_a_comparison_runs_from_the_command_line_and_a_second_time_trains_nothin
     ]
     first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr
-    assert "With one training seed each, no difference can be called real" in first.stdout
+    assert "With one training seed each, no difference can be called significant" in first.stdout
     assert ("The full run with" in first.stdout) == ("all entrants have the same mean" not in first.stdout)
     assert "Traceback" not in first.stdout + first.stderr
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("checkpoint/*/*")}

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.harness.halving import ERROR, Design, judge, tournament
 from experiments.harness.paired import compare
-from tests.experiments.simulated import Rates, World, coverage, outcomes
+from tests.experiments.simulated import Rates, World, coverage, outcomes, trainer
 
 HALVING = Design((2, 4, 8))
 REPETITIONS = 400
@@ -79,17 +79,17 @@ def test_the_standard_error_has_both_parts_and_counts_single_answers_once() -> N
     assert np.mean([each.error[0, 1] ** 2 for each in found]) == pytest.approx(truth, rel=0.08)
 
 
-def test_with_one_seed_each_nothing_is_called_real() -> None:
+def test_with_one_seed_each_nothing_is_called_significant() -> None:
     run = World((3.0, -3.0)).answers(np.random.default_rng(0))
     found = compare({name: run(name, 0, 1) for name in "01"})
     assert found.seed_deviation is None and found.low[0, 1] > 0
-    assert not found.real.any()
+    assert not found.significant.any()
 
 
 def test_entrants_with_the_same_answers_tie() -> None:
     table = np.random.default_rng(0).integers(0, 2, (3, 50)).astype(float)
     found = compare({"a": table, "b": table.copy()})
-    assert not found.real.any() and found.difference[0, 1] == 0
+    assert not found.significant.any() and found.difference[0, 1] == 0
     assert -found.low[0, 1] == found.high[0, 1] == pytest.approx(2.01 / 50, rel=0.02), (
         "one problem might have differed"
     )
@@ -108,8 +108,8 @@ def test_near_twins_do_not_hide_clear_differences(seeds: int) -> None:
         twin[0, 0] = 1 - twin[0, 0]
         found = compare({"a": good, "a again": good.copy(), "twin": twin, "b": bad}, resamples=800)
         assert np.isfinite(found.half).all() and np.isfinite(found.joint)
-        assert found.half.max() < 0.6 and not found.real[:3, :3].any()
-        called.append(found.real[:3, 3].all())
+        assert found.half.max() < 0.6 and not found.significant[:3, :3].any()
+        called.append(found.significant[:3, 3].all())
     assert np.mean(called) > 0.9
 
 
@@ -118,18 +118,19 @@ def test_the_interval_of_a_single_outcome_is_not_empty() -> None:
     assert 0.1 < found.half[0, 1] < 0.5 and found.seed_deviation == 0.0
 
 
-def test_small_but_steady_differences_of_losses_are_real() -> None:
+def test_small_but_steady_differences_of_losses_are_significant() -> None:
     rng = np.random.default_rng(0)
     hard = -rng.uniform(0.5, 3.0, 14)
     tables = {str(gap): hard + gap + rng.normal(0, 0.01, (2, 14)) for gap in (0.0, 0.05, 0.1)}
-    assert compare(tables).real.sum() == 3
+    assert compare(tables).significant.sum() == 3
 
 
 def test_halving_plans_as_many_runs_as_it_makes_for_tied_entrants() -> None:
     assert HALVING.entrants(6) == [6, 3, 2] and HALVING.runs(6) == 6 * 2 + 3 * 2 + 2 * 4
     assert Design((3,), halve=False).runs(5) == 15 and Design((1, 2, 3), halve=False).runs(4) == 12
     run = World(TIE).answers(np.random.default_rng(5))
-    assert tournament(World(TIE).names, HALVING, run)[-1].comparison.seeds.sum() == HALVING.runs(6)
+    *_, last = tournament(World(TIE).names, HALVING, trainer(run))
+    assert last.comparison.seeds.sum() == HALVING.runs(6)
 
 
 def test_a_verdict_of_an_earlier_round_stays_and_the_loser_stops() -> None:
