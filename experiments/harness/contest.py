@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from pathlib import Path
 
-from experiments.harness.sweep import Sweep, Trial
+from experiments.harness import checks
+from experiments.harness.sweep import Sweep, Trial, setting_key
 from lark.config import Benchmark, Config, HeldOut, Method, Task
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import is_here, load
@@ -61,15 +63,13 @@ class Contest:
 
     @property
     def named(self) -> bool:
-        """Whether the user named a benchmark."""
-        return any(
-            key in ("benchmark", "benchmark.tasks") or key.startswith("benchmark.tasks.")
-            for key in keys(self.sweep)
-        )
+        """True if the user named a benchmark."""
+        names = ("benchmark", "benchmark.tasks")
+        return any(key in names or key.startswith("benchmark.tasks.") for key in typed_keys(self.sweep))
 
     @property
     def graded(self) -> bool:
-        """Whether held-out questions are the benchmark."""
+        """True if held-out questions are the benchmark."""
         return not self.named and self.config.compare.criterion != "loss"
 
     @cached_property
@@ -82,34 +82,39 @@ class Contest:
 
     def prepare(self) -> Split:
         """Hold out questions, unless that is done."""
-        self.sweep.store.ensure(
-            (self.held_out,),
-            lambda folders: [
-                write_held_out(self.config, self.questions, self.graded, folder) for folder in folders
-            ],
-        )
-        if self.named and (few := self._few_problems()):
-            raise LarkError(f"The benchmark has {counted(few, 'problem')}: a comparison needs at least 2.")
-        if not self.measures_loss and self.config.compare.trajectories:
-            why = "No trajectory of a held-out question is correct"
-            if self.config.compare.criterion == "loss":
-                raise LarkError(
-                    f"{why}, so compare.criterion=loss has nothing to measure: compare by accuracy."
-                )
-            log.warning("%s, so their loss is not measured.", why)
+
+        def write(folders: list[Path]) -> list[dict[str, object]]:
+            return [write_held_out(self.config, self.questions, self.graded, folder) for folder in folders]
+
+        self.sweep.store.ensure((self.held_out,), write)
+        if self.named:
+            self._require_problems()
+        if self.config.compare.trajectories and not self.measures_loss:
+            self._without_loss()
         return self.split
 
-    def _few_problems(self) -> int:
-        """The number of the benchmark's problems, if it is known and below 2; otherwise 0."""
+    def _require_problems(self) -> None:
+        """Refuse a benchmark with fewer than two problems. One that is not here yet is not counted."""
         tasks = self.config.benchmark.tasks
         if not all(is_here(name, task) for name, task in tasks.items()):
-            return 0
-        count = sum(len(load(name, task)) for name, task in tasks.items())
-        return count if count < 2 else 0
+            return
+        problems = sum(len(load(name, task)) for name, task in tasks.items())
+        if problems < 2:
+            raise LarkError(
+                f"The benchmark has {counted(problems, 'problem')}: a comparison needs at least 2."
+            )
+
+    def _without_loss(self) -> None:
+        reason = "No trajectory of a held-out question is correct"
+        if self.config.compare.criterion == "loss":
+            raise LarkError(
+                f"{reason}, so compare.criterion=loss has nothing to measure: compare by accuracy."
+            )
+        log.warning("%s, so their loss is not measured.", reason)
 
     @cached_property
     def measures_loss(self) -> bool:
-        """Whether there are held-out trajectories. Before questions are held out: whether there should be."""
+        """True if there are held-out trajectories; before questions are held out, if there should be."""
         path = self.sweep.store.path(self.held_out) / TRAJECTORIES
         return bool(self.config.compare.trajectories) and not (path.is_file() and path.stat().st_size == 0)
 
@@ -132,57 +137,57 @@ class Contest:
 
     @property
     def evaluates(self) -> bool:
-        """Whether there is a benchmark to answer."""
+        """True if there is a benchmark to answer."""
         return self.named or self.graded
 
     @cached_property
     def benchmark(self) -> Benchmark:
-        own = self.config.benchmark
+        benchmark = self.config.benchmark
         if self.named:
-            return own
+            return benchmark
         path = self.sweep.store.path(self.held_out) / PROBLEMS
         task = Task("Held out", str(path), answer_format=self.config.pool.answer_format, id_field="id")
-        return replace(own, name=TASK, tasks={TASK: task})
+        return replace(benchmark, name=TASK, tasks={TASK: task})
 
     def run(self, entrant: Entrant, seed: int) -> Trial:
         """The run of an entrant with a training seed."""
-        config, (training, method) = entrant.config, (entrant.config.training, entrant.config.method)
-        folder = self.sweep.store.path(self.held_out)
-        measured = HeldOut(str(folder / TRAJECTORIES), NEVER) if self.measures_loss else training.held_out
+        config = entrant.config
+        held_out = config.training.held_out
+        if self.measures_loss:
+            held_out = HeldOut(str(self.sweep.store.path(self.held_out) / TRAJECTORIES), NEVER)
         settled = replace(
             config,
             pool=replace(source(config.pool, self.questions), ids=list(self.split.training)),
             benchmark=self.benchmark,
-            training=replace(training, seed=seed, held_out=measured),
-            method=_seeded(method, seed),
-            stages=["train", *(["evaluate"] if self.evaluates else [])],
+            training=replace(config.training, seed=seed, held_out=held_out),
+            method=_seeded(config.method, seed),
+            stages=["train", "evaluate"] if self.evaluates else ["train"],
         )
-        typed = (*entrant.trial.overrides, f"training.seed={seed}")
-        return Trial(typed, settled, tuple(make_plan(settled, self.checksums)))
+        overrides = (*entrant.trial.overrides, f"training.seed={seed}")
+        return Trial(overrides, settled, tuple(make_plan(settled, self.checksums)))
 
     def command(self, entrant: Entrant) -> str:
         """The command of a run with an entrant's settings on the whole pool."""
-        typed, overrides = (
-            [argument for argument in arguments if _key(argument).split(".")[0] not in ELSEWHERE]
-            for arguments in (self.sweep.arguments, entrant.trial.overrides)
-        )
-        once = [argument for argument in typed if _key(argument) not in map(_key, overrides)]
+        overrides = _for_a_run(entrant.trial.overrides)
+        varied = {setting_key(override) for override in overrides}
+        shared = [a for a in _for_a_run(self.sweep.arguments) if setting_key(a) not in varied]
+        words = ["python", "run.py", *shared, *overrides]
         pool = self.config.pool
-        fewer = (
-            not is_demo(pool.format) and pool.questions is not None and pool.questions < self.questions
-        )  # student=smollm2
-        return shlex.join(
-            ["python", "run.py", *once, *overrides, *(["pool.questions=null"] if fewer else [])]
-        )
+        # A student may come with a smaller pool.questions (student=smollm2), which the full run must lift.
+        is_smaller = pool.questions is not None and pool.questions < self.questions
+        if is_smaller and not is_demo(pool.format):
+            words.append("pool.questions=null")
+        return shlex.join(words)
 
 
-def keys(sweep: Sweep) -> list[str]:
+def _for_a_run(arguments: Sequence[str]) -> list[str]:
+    """The settings that also apply to a single run."""
+    return [argument for argument in arguments if setting_key(argument).split(".")[0] not in ELSEWHERE]
+
+
+def typed_keys(sweep: Sweep) -> list[str]:
     """The settings that the user typed."""
-    return [_key(argument) for argument in sweep.arguments]
-
-
-def _key(argument: str) -> str:
-    return argument.split("=", maxsplit=1)[0].lstrip("+~")
+    return [setting_key(argument) for argument in sweep.arguments]
 
 
 def _seeded(method: Method, seed: int) -> Method:
@@ -201,80 +206,58 @@ def contest_of(sweep: Sweep, questions: int | None = None, only: Sequence[str] |
     """The contest of a sweep's trials, on `questions` of the pool. `only`: names of the entrants that take
     part.
     """
-    if "pool.questions" in keys(sweep):
-        raise LarkError("pool.questions has no effect on a comparison: set compare.questions instead.")
-    if "training.seed" in keys(sweep):
-        raise LarkError(
-            "training.seed has no effect on a comparison, which sets the seeds itself: compare.seeds says how"
-            " many."
-        )
-    if "stages" in keys(sweep):
-        raise LarkError(
-            "stages has no effect on a comparison, which trains and evaluates every entrant. Leave it out."
-        )
-    students = {trial.config.student.name for trial in sweep.trials}
-    if len(students) > 1:
-        raise LarkError(
-            f"student={','.join(sorted(students))}: methods are compared for one student at a time; choose"
-            " one."
-        )
-    if any(trial.config.weighting_name is None for trial in sweep.trials):
-        raise LarkError(
-            "method=base trains nothing, so it cannot be compared; the base model is evaluated anyway. Leave"
-            " it out."
-        )
+    checks.leaves_to_comparison(typed_keys(sweep))
+    checks.has_one_student(sweep.trials)
+    checks.all_train(sweep.trials)
     trials = [*sweep.trials, *_reversed(sweep)]
     entrants = [Entrant(name, trial) for name, trial in zip(_names(trials), trials, strict=True)]
+    checks.several_entrants(entrants)
     for one, other in combinations(entrants, 2):
-        if _unseeded(one.config) == _unseeded(other.config):
-            raise LarkError(
-                f"{one.name} and {other.name} are the same entrant: leave one out. Seeds are set by the"
-                " comparison (compare.seeds)."
-            )
-    if len(entrants) < 2:
-        raise LarkError("There is only one entrant: name at least two methods, such as method=random,lark.")
-    chosen = tuple(entrant for entrant in entrants if only is None or entrant.name in only)
-    return Contest(sweep, chosen, entrants[0].config.compare.questions if questions is None else questions)
+        checks.different_entrants(one, other, _unseeded(one.config) == _unseeded(other.config))
+    selected = tuple(entrant for entrant in entrants if only is None or entrant.name in only)
+    if questions is None:
+        questions = entrants[0].config.compare.questions
+    return Contest(sweep, selected, questions)
 
 
 def _reversed(sweep: Sweep) -> list[Trial]:
     """The trials of `compare.reverse`, each the reverse of one of the sweep's."""
-    wanted = sweep.trials[0].config.compare.reverse
-    if not wanted:
-        return []
-    unknown = sorted(set(wanted) - {trial.config.method.name for trial in sweep.trials})
-    if unknown:
-        raise LarkError(
-            f"compare.reverse: {', '.join(unknown)} is not among the methods that are compared; add it to"
-            " method=…"
-        )
-    there, found = [trial.config for trial in sweep.trials], []
+    names = sweep.trials[0].config.compare.reverse
+    checks.reverses_entrants(names, sweep.trials)
+    configs = [trial.config for trial in sweep.trials]
+    trials = []
     for trial in sweep.trials:
-        way = not trial.config.method.reverse
-        config = replace(trial.config, method=replace(trial.config.method, reverse=way))
-        if trial.config.method.name in wanted and config not in there:
-            kept = [override for override in trial.overrides if _key(override) != "method.reverse"]
-            found.append(Trial((*kept, f"method.reverse={str(way).lower()}"), config, trial.plan))
-    return found
+        reverse = not trial.config.method.reverse
+        config = replace(trial.config, method=replace(trial.config.method, reverse=reverse))
+        if trial.config.method.name in names and config not in configs:
+            overrides = [o for o in trial.overrides if setting_key(o) != "method.reverse"]
+            overrides.append(f"method.reverse={str(reverse).lower()}")
+            trials.append(Trial(tuple(overrides), config, trial.plan))
+    return trials
 
 
 def _names(trials: Sequence[Trial]) -> list[str]:
     """The method's label, with the settings that distinguish trials of the same method."""
-    labels = [trial.config.method.title for trial in trials]
-    if len({trial.config.budget.name for trial in trials}) > 1:
-        labels = [
-            f"{label} B={trial.config.budget.size}" for label, trial in zip(labels, trials, strict=True)
-        ]
-    known = ("method", "budget.size", "student", "method.reverse")
-    others = [[o for o in trial.overrides if _key(o) not in known] for trial in trials]
-    varied = {_key(o) for each in others for o in each if any(o not in other for other in others)}
-    labels = [
-        " ".join([label, *(o.split(".")[-1] for o in each if _key(o) in varied)])
-        for label, each in zip(labels, others, strict=True)
-    ]
-    counts, seen = Counter(labels), Counter[str]()
+    several_budgets = len({trial.config.budget.name for trial in trials}) > 1
+    varied = _varied(trials)
+    labels = []
+    for trial in trials:
+        words = [trial.config.method.title]
+        if several_budgets:
+            words.append(f"B={trial.config.budget.size}")
+        words += [override.split(".")[-1] for override in trial.overrides if setting_key(override) in varied]
+        labels.append(" ".join(words))
+    counts = Counter(labels)
+    numbers = Counter[str]()
     names = []
     for label in labels:
-        seen[label] += 1
-        names.append(label if counts[label] == 1 else f"{label} ({seen[label]})")
+        numbers[label] += 1
+        names.append(label if counts[label] == 1 else f"{label} ({numbers[label]})")
     return names
+
+
+def _varied(trials: Sequence[Trial]) -> set[str]:
+    """Settings that are not the same in all trials, and that the label does not contain anyway."""
+    counts = Counter(override for trial in trials for override in set(trial.overrides))
+    varied = {setting_key(override) for override, count in counts.items() if count < len(trials)}
+    return varied - {"method", "budget.size", "student", "method.reverse"}

@@ -68,28 +68,37 @@ class Costs:
 
     def hours(self, entrants: Sequence[str], design: Design) -> float:
         """The longest that a design takes: the costliest entrants stay in it."""
-        once = {key: seconds for name in entrants for key, seconds in self.shared[name].items()}
-        each = sorted((self.run[name] for name in entrants), reverse=True)
-        total, before = sum(once.values()), 0
+        once: dict[tuple[str, ...], float] = {}
+        for name in entrants:
+            once |= self.shared[name]
+        runs = sorted((self.run[name] for name in entrants), reverse=True)
+        total = sum(once.values())
+        done = 0
         for count, seeds in zip(design.entrants(len(entrants)), design.seeds, strict=True):
-            total += sum(each[:count]) * (seeds - before)
-            before = seeds
+            total += sum(runs[:count]) * (seeds - done)
+            done = seeds
         return total / 3600
 
 
 def schedule(contest: Contest) -> Schedule:
     """The schedule of a contest, trimmed to compare.budget_hours. Raises an error if nothing fits."""
-    asked = contest.config.compare
-    names, halve = tuple(entrant.name for entrant in contest.entrants), asked.design == "halving"
-    full = Schedule(asked.questions, names, tuple(asked.seeds), halve)
+    settings = contest.config.compare
     lengths = whole_pool(contest)
-    full = replace(full, questions=min(full.questions, _available(contest.config, lengths)))
-    _check_questions(contest.config, full.questions)
+    questions = min(settings.questions, _available(contest.config, lengths))
+    _check_questions(contest.config, questions)
+    full = Schedule(
+        questions=questions,
+        entrants=tuple(entrant.name for entrant in contest.entrants),
+        seeds=tuple(settings.seeds),
+        halve=settings.design == "halving",
+    )
     try:
         hardware = throughput(contest.config)
-        return fit(full, lambda questions: costs(contest, questions, lengths, hardware), asked.budget_hours)
+        return fit(
+            full, lambda questions: costs(contest, questions, lengths, hardware), settings.budget_hours
+        )
     except LarkError:
-        if asked.budget_hours:
+        if settings.budget_hours:
             raise
         return full  # the student's size is unknown; without a limit, that is no reason to stop
 
@@ -118,41 +127,53 @@ def _check_questions(config: Config, questions: int) -> None:
 
 def fit(full: Schedule, costs: Callable[[int], Costs], limit: float) -> Schedule:
     """The largest schedule within `limit` hours (0: no limit). `costs` gives the costs on a number of
-    questions.
+    questions. Questions go first, then entrants, then seeds, because that is the order of what they decide.
     """
-    now, said = full, list[str]()
 
     def hours(schedule: Schedule) -> float:
         return costs(schedule.questions).hours(schedule.entrants, schedule.design)
 
-    while limit and hours(now) > limit and now.questions > LEAST_QUESTIONS:
-        now = replace(now, questions=max(LEAST_QUESTIONS, int(now.questions * STEP)))
-    if now.questions < full.questions:
-        said.append(f"{now.questions} questions instead of {full.questions}")
-    while limit and hours(now) > limit and len(now.entrants) > 2:
-        now = replace(now, entrants=now.entrants[:-1])
-    while limit and hours(now) > limit and now.seeds[-1] > 2:
-        now = replace(now, seeds=now.seeds[:-1] if len(now.seeds) > 1 else (now.seeds[0] - 1,))
-    for count in range(
-        len(full.entrants), len(now.entrants), -1
-    ):  # fewer seeds may leave room for entrants again
-        if hours(again := replace(now, entrants=full.entrants[:count])) <= limit:
-            now = again
+    def fits(schedule: Schedule) -> bool:
+        return not limit or hours(schedule) <= limit
+
+    fitted = full
+    while not fits(fitted) and fitted.questions > LEAST_QUESTIONS:
+        fitted = replace(fitted, questions=max(LEAST_QUESTIONS, int(fitted.questions * STEP)))
+    while not fits(fitted) and len(fitted.entrants) > 2:
+        fitted = replace(fitted, entrants=fitted.entrants[:-1])
+    while not fits(fitted) and fitted.seeds[-1] > 2:
+        fitted = replace(fitted, seeds=fitted.seeds[:-1] or (fitted.seeds[0] - 1,))
+    # Fewer seeds may leave room for entrants again.
+    for count in range(len(full.entrants), len(fitted.entrants), -1):
+        larger = replace(fitted, entrants=full.entrants[:count])
+        if fits(larger):
+            fitted = larger
             break
-    if len(now.entrants) < len(full.entrants):
-        said.append(f"without {', '.join(full.entrants[len(now.entrants) :])}")
-    if now.seeds != full.seeds:
-        said.append(f"{counted(now.seeds[-1], 'training seed')} instead of up to {full.seeds[-1]}")
-    needed = hours(now)
-    if limit and needed > limit:
-        raise LarkError(
-            f"compare.budget_hours={limit:g}: {len(now.entrants)} entrants with {now.seeds[-1]} training"
-            f" seeds on {now.questions} questions would take {duration(3600 * needed)} by the planner's"
-            f" estimate, and the limit is {duration(3600 * limit)}. Raise it, or make a run shorter:"
-            " training.epochs, benchmark.decoding.samples, benchmark.decoding.max_new_tokens, training=lora,"
-            " a shorter student.max_length."
-        )
-    return replace(now, hours=needed, trimmed=tuple(said))
+    if not fits(fitted):
+        raise LarkError(_too_long(fitted, hours(fitted), limit))
+    return replace(fitted, hours=hours(fitted), trimmed=tuple(_trimmed(full, fitted)))
+
+
+def _trimmed(full: Schedule, fitted: Schedule) -> list[str]:
+    """What `fitted` leaves out of `full`, in words."""
+    parts = []
+    if fitted.questions < full.questions:
+        parts.append(f"{fitted.questions} questions instead of {full.questions}")
+    if len(fitted.entrants) < len(full.entrants):
+        parts.append(f"without {', '.join(full.entrants[len(fitted.entrants) :])}")
+    if fitted.seeds != full.seeds:
+        parts.append(f"{counted(fitted.seeds[-1], 'training seed')} instead of up to {full.seeds[-1]}")
+    return parts
+
+
+def _too_long(smallest: Schedule, hours: float, limit: float) -> str:
+    return (
+        f"compare.budget_hours={limit:g}: {len(smallest.entrants)} entrants with {smallest.seeds[-1]} training"
+        f" seeds on {smallest.questions} questions would take {duration(3600 * hours)} by the planner's"
+        f" estimate, and the limit is {duration(3600 * limit)}. Raise it, or make a run shorter:"
+        " training.epochs, benchmark.decoding.samples, benchmark.decoding.max_new_tokens, training=lora,"
+        " a shorter student.max_length."
+    )
 
 
 def costs(contest: Contest, questions: int, lengths: PoolLengths, hardware: Throughput) -> Costs:
@@ -160,21 +181,26 @@ def costs(contest: Contest, questions: int, lengths: PoolLengths, hardware: Thro
     shared: dict[str, dict[tuple[str, ...], float]] = {}
     run: dict[str, float] = {}
     disk = 0.0
-    held = max(1, round(questions * contest.config.compare.held_out))
+    held_out = max(1, round(questions * contest.config.compare.held_out))
+    training = replace(lengths, questions=max(1, questions - held_out))
     for entrant in contest.entrants:
-        config = _sized(contest, entrant, held)
+        config = _sized(contest, entrant, held_out)
         steps = wanted(entrant.trial.plan, config.stages)
-        found = estimate(config, steps, replace(lengths, questions=max(1, questions - held)), hardware)
-        shared[entrant.name] = {e.step.key: e.seconds for e in found if not _per_run(e.step)}
-        run[entrant.name] = sum(e.seconds for e in found if _per_run(e.step))
-        disk = max(disk, *(e.kept_gib for e in found))
+        shared[entrant.name] = {}
+        run[entrant.name] = 0.0
+        for part in estimate(config, steps, training, hardware):
+            disk = max(disk, part.kept_gib)
+            if _per_run(part.step):
+                run[entrant.name] += part.seconds
+            else:
+                shared[entrant.name][part.step.key] = part.seconds
     return Costs(shared, run, disk)
 
 
 def _sized(contest: Contest, entrant: Entrant, problems: int) -> Config:
     """An entrant's settings with a benchmark of this many problems, which need not exist yet."""
     config = entrant.config
-    stages = ["train", *(["evaluate"] if contest.evaluates else [])]
+    stages = ["train", "evaluate"] if contest.evaluates else ["train"]
     if contest.named:
         return replace(config, stages=stages)
     task = Task("Held out", "held-out/questions", answer_format=config.pool.answer_format, count=problems)

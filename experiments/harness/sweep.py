@@ -14,9 +14,10 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.harness import checks
 from lark import config as conf
 from lark.config import Config
 from lark.config.cli import as_hydra_reads, raised_by_hydra, sentence
@@ -35,21 +36,9 @@ CONF = ROOT / "conf"
 PAPER = ROOT / "experiments" / "paper"
 
 ORDER = (
-    "pipeline",
-    "table1",
-    "ablation_score",
-    "ablation_weighting",
-    "landscape",
-    "loss_reduction",
-    "teacher_utility",
-    "token_level",
-    "kappa",
-    "theory",
-    "surrogate",
-    "contamination",
-    "cost",
-    "budget_scaling",
-    "case_study",
+    *("pipeline", "table1", "ablation_score", "ablation_weighting", "landscape", "loss_reduction"),
+    *("teacher_utility", "token_level", "kappa", "theory", "surrogate", "contamination"),
+    *("cost", "budget_scaling", "case_study"),
 )
 """Order of the experiments in the paper, in `make reports` and in the index."""
 BEYOND = ("compare", "seeds", "noise", "regime", "check_published")
@@ -73,9 +62,11 @@ class Trial:
 
     def artifact(self, kind: Kind) -> Artifact | None:
         """The trial's artifact of a kind."""
-        return next(
-            (artifact for step in self.plan for artifact in step.artifacts if artifact.kind == kind), None
-        )
+        for step in self.plan:
+            for artifact in step.artifacts:
+                if artifact.kind == kind:
+                    return artifact
+        return None
 
 
 @dataclass(frozen=True)
@@ -120,29 +111,26 @@ class Sweep:
         """Metrics by benchmark, of the trained student or of the base model, without benchmarks that are
         not evaluated yet.
         """
-        for step in trial.plan:
-            if step.makes(METRICS) and step.model == ("trained" if trained else "base"):
-                finished = [
-                    (t, a)
-                    for t, a in zip(step.labels, step.artifacts, strict=True)
-                    if self.store.state(a) == "finished"
-                ]
-                return {
-                    task: metrics_of(self.store, artifact, trial.config.benchmark.grader)
-                    for task, artifact in finished
-                }
-        return {}
+        model = "trained" if trained else "base"
+        step = next((step for step in trial.plan if step.makes(METRICS) and step.model == model), None)
+        metrics: dict[str, BenchmarkMetrics] = {}
+        if step is None:
+            return metrics
+        for task, artifact in zip(step.labels, step.artifacts, strict=True):
+            if self.store.state(artifact) == "finished":
+                metrics[task] = metrics_of(self.store, artifact, trial.config.benchmark.grader)
+        return metrics
 
 
-def _key(override: str) -> str:
+def setting_key(override: str) -> str:
     return override.split("=", maxsplit=1)[0].lstrip("+~")
 
 
 def _is_elsewhere(override: str) -> bool:
-    """Whether an override changes only file locations or the engine; the experiment is then still the
+    """True if an override changes only file locations or the engine; the experiment is then still the
     paper's.
     """
-    key = _key(override)
+    key = setting_key(override)
     return key.endswith(".path") or key == "pool.format" or key.split(".")[0] == "engine"
 
 
@@ -152,17 +140,15 @@ def dashed(name: str) -> str:
 
 def available() -> list[str]:
     """All experiments: the paper's in its order, then those that go beyond it, then others."""
-    found = {path.stem for path in (CONF / "experiment").glob("*.yaml")}
-    return [name for name in (*ORDER, *BEYOND) if name in found] + sorted(found - {*ORDER, *BEYOND})
+    names = {path.stem for path in (CONF / "experiment").glob("*.yaml")}
+    ordered = [name for name in (*ORDER, *BEYOND) if name in names]
+    return ordered + sorted(names.difference(ordered))
 
 
 def find(name: str) -> str:
     """The experiment of a name in either spelling."""
-    if (known := name.replace("-", "_")) not in available():
-        raise LarkError(
-            f"{name}: there is no such experiment; choose one of {', '.join(map(dashed, available()))}."
-        )
-    return known
+    checks.is_known(dashed(name), [dashed(experiment) for experiment in available()])
+    return name.replace("-", "_")
 
 
 def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False) -> Sweep:
@@ -172,63 +158,58 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
     """
     conf.register()
     for argument in arguments:
-        if "=" not in argument and not argument.startswith("~"):
-            raise LarkError(
-                f"{argument}: expected key=value after the experiment's name, such as scale=paper."
-            )
-        if _key(argument) == "experiment":
-            raise LarkError(
-                f"{argument}: the experiment is already {dashed(name)}; give the other name instead of it."
-            )
-    said = {_key(as_hydra_reads([argument])[0]) for argument in arguments}
-    arguments = as_hydra_reads([f"experiment={name}", *arguments])
+        checks.is_a_setting(argument)
+        checks.names_no_experiment(argument, setting_key(argument), dashed(name))
+    typed = {setting_key(as_hydra_reads([argument])[0]) for argument in arguments}
+    settings = as_hydra_reads([f"experiment={name}", *arguments])
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            parser = OverridesParser.create()
-            single = [a for a in arguments if not parser.parse_override(a).is_sweep_override()]
-            if scale := next((a for a in arguments if _key(a) == "scale" and a not in single), None):
-                raise LarkError(f"{scale}: an experiment has one scale. Run the command once for each.")
-            whole = compose("config", overrides=single, return_hydra_config=True)
-            scales = list(whole.experiment.scales)
-            if whole.scale not in scales:
-                raise LarkError(
-                    f"scale={whole.scale}: {dashed(name)} can be run at scale {' or '.join(scales)}."
-                )
-            params = [f"{key}={value}" for key, value in whole.hydra.sweeper.params.items()]
-            # As Hydra's own sweeper does: what the user typed replaces the sweep's values of the same key.
-            parsed = parser.parse_overrides([*params, *arguments])
-            (batch,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-            configs = [conf.load(compose("config", overrides=overrides)) for overrides in batch]
+        whole, batch, configs = _composed(name, settings)
     except Exception as error:
         if isinstance(error, HydraException | OmegaConfBaseException) or raised_by_hydra(error):
             raise LarkError(sentence(error)) from error
         raise
     checksums = Checksums(configs[0].outputs_path)
-    planned = fetched_plan if starts else make_plan
-    typed = set(arguments)
-    trials = [
-        Trial(
-            tuple(o for o in overrides if o not in typed),
-            config,
-            tuple(planned(config, checksums, elsewhere=True)),
-        )
-        for overrides, config in zip(batch, configs, strict=True)
-    ]
+    make = fetched_plan if starts else make_plan
+    trials = []
+    for overrides, config in zip(batch, configs, strict=True):
+        varied = tuple(override for override in overrides if override not in settings)
+        trials.append(Trial(varied, config, tuple(make(config, checksums, elsewhere=True))))
     # Settings that cannot change a result do not count as changes.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
-    changed = tuple(a for a in arguments if _key(a) in said and _key(a).split(".")[0] not in same)
+    changed = [setting for setting in settings if setting_key(setting) in typed]
+    return Sweep(
+        name=name,
+        scale=whole.scale,
+        overrides=tuple(s for s in changed if setting_key(s).split(".")[0] not in same),
+        trials=tuple(trials),
+        store=Store(configs[0].outputs_path),
+        arguments=tuple(settings[1:]),
+        launcher=_launcher(whole),
+    )
+
+
+def _composed(name: str, settings: Sequence[str]) -> tuple[DictConfig, list[list[str]], list[Config]]:
+    """The sweep's own configuration, and the overrides and the configuration of each of its trials."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        parser = OverridesParser.create()
+        swept = [setting for setting in settings if parser.parse_override(setting).is_sweep_override()]
+        checks.has_one_scale(swept)
+        single = [setting for setting in settings if setting not in swept]
+        whole = compose("config", overrides=single, return_hydra_config=True)
+        checks.has_scale(whole.scale, list(whole.experiment.scales), dashed(name))
+        params = [f"{key}={value}" for key, value in whole.hydra.sweeper.params.items()]
+        # As Hydra's own sweeper does: what the user typed replaces the sweep's values of the same key.
+        parsed = parser.parse_overrides([*params, *settings])
+        (batch,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+        configs = [conf.load(compose("config", overrides=overrides)) for overrides in batch]
+    return whole, batch, configs
+
+
+def _launcher(whole: DictConfig) -> dict[str, Any]:
+    """Settings of Hydra's launcher, without those that refer to other settings."""
     launcher = OmegaConf.to_container(whole.hydra.launcher, resolve=False)
     assert isinstance(launcher, dict)
-    settings = {str(key): value for key, value in launcher.items() if not str(value).startswith("${")}
-    return Sweep(
-        name,
-        whole.scale,
-        changed,
-        tuple(trials),
-        Store(configs[0].outputs_path),
-        tuple(arguments[1:]),
-        settings,
-    )
+    return {str(key): value for key, value in launcher.items() if not str(value).startswith("${")}
 
 
 def published(name: str) -> pd.DataFrame:

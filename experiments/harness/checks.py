@@ -1,0 +1,90 @@
+"""What the command line of an experiment must satisfy: each refusal is a function with its sentence."""
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from lark.errors import LarkError
+
+if TYPE_CHECKING:
+    from experiments.harness.contest import Entrant
+    from experiments.harness.sweep import Trial
+
+
+def is_a_setting(argument: str) -> None:
+    if "=" not in argument and not argument.startswith("~"):
+        raise LarkError(f"{argument}: expected key=value after the experiment's name, such as scale=paper.")
+
+
+def is_known(name: str, experiments: Collection[str]) -> None:
+    if name not in experiments:
+        raise LarkError(f"{name}: there is no such experiment; choose one of {', '.join(experiments)}.")
+
+
+def names_no_experiment(argument: str, key: str, title: str) -> None:
+    if key == "experiment":
+        raise LarkError(f"{argument}: the experiment is already {title}; give the other name instead of it.")
+
+
+def has_one_scale(swept: Sequence[str]) -> None:
+    for argument in swept:
+        if argument.startswith("scale="):
+            raise LarkError(f"{argument}: an experiment has one scale. Run the command once for each.")
+
+
+def has_scale(scale: str, scales: Sequence[str], title: str) -> None:
+    if scale not in scales:
+        raise LarkError(f"scale={scale}: {title} can be run at scale {' or '.join(scales)}.")
+
+
+SET_BY_COMPARISON = {
+    "pool.questions": "pool.questions has no effect on a comparison: set compare.questions instead.",
+    "training.seed": (
+        "training.seed has no effect on a comparison, which sets the seeds itself: compare.seeds says how many."
+    ),
+    "stages": "stages has no effect on a comparison, which trains and evaluates every entrant. Leave it out.",
+}
+"""Settings that a comparison decides itself."""
+
+
+def leaves_to_comparison(typed: Collection[str]) -> None:
+    for key, sentence in SET_BY_COMPARISON.items():
+        if key in typed:
+            raise LarkError(sentence)
+
+
+def has_one_student(trials: Sequence["Trial"]) -> None:
+    students = sorted({trial.config.student.name for trial in trials})
+    if len(students) > 1:
+        raise LarkError(
+            f"student={','.join(students)}: methods are compared for one student at a time; choose one."
+        )
+
+
+def all_train(trials: Sequence["Trial"]) -> None:
+    if any(trial.config.weighting_name is None for trial in trials):
+        raise LarkError(
+            "method=base trains nothing, so it cannot be compared; the base model is evaluated anyway. Leave"
+            " it out."
+        )
+
+
+def reverses_entrants(reverse: Collection[str], trials: Sequence["Trial"]) -> None:
+    unknown = sorted(set(reverse) - {trial.config.method.name for trial in trials})
+    if unknown:
+        raise LarkError(
+            f"compare.reverse: {', '.join(unknown)} is not among the methods that are compared; add it to"
+            " method=…"
+        )
+
+
+def several_entrants(entrants: Sequence["Entrant"]) -> None:
+    if len(entrants) < 2:
+        raise LarkError("There is only one entrant: name at least two methods, such as method=random,lark.")
+
+
+def different_entrants(one: "Entrant", other: "Entrant", same: bool) -> None:
+    if same:
+        raise LarkError(
+            f"{one.name} and {other.name} are the same entrant: leave one out. Seeds are set by the"
+            " comparison (compare.seeds)."
+        )
