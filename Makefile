@@ -33,11 +33,20 @@ run: $(VENV)/$(if $(filter smollm2,$(value STUDENT)),.test,.run) ## Run the demo
 explore: $(VENV)/.run ## Open the explorer: candidates, tokens, methods and answers of the artifacts in outputs/ (ARGS="--port 9000", or another store)
 	$(PY) -m lark.explorer $(if $(ARGS),$(ARGS),outputs)
 
-test: $(VENV)/.test ## Run the linter, the type checker and the tests
+# Tests wait for processes, clusters and browsers half of the time, so there are more of them than cores.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
+AT_ONCE := -n 4 --dist loadfile
+
+test: lint ## Run the linter, the type checker and the tests
+	$(PYTEST) $(if $(ARGS),$(ARGS),$(AT_ONCE))
+
+check: lint ## Run the linter, the type checker and the tests of what changed since main (two minutes)
+	$(PYTEST) $(AT_ONCE) $$($(PY) -m tests.changed)
+
+lint: $(VENV)/.test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	OMP_NUM_THREADS=1 $(PY) -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 fuzz: $(VENV)/.test ## Damage pools, settings, students, outputs and answers at random, and kill runs (10 minutes; ARGS="--minutes 10 --seed 0")
 	$(PY) -m tests.fuzz $(ARGS)
@@ -106,4 +115,4 @@ $(VENV)/.test: $(VENV)/.run
 	$(if $(filter cpu,$(ENGINE)),$(PIP) uninstall --quiet --yes $(UNUSED))
 	touch $@
 
-.PHONY: help run explore test fuzz check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)
+.PHONY: help run explore test check lint fuzz check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)

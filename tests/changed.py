@@ -2,7 +2,7 @@
 
 Run as: python -m tests.changed [branch]     prints test files, one per line
 
-A changed test runs. A changed module runs the tests that import it, and the test of its name. Files that
+A changed test runs. A changed module runs the tests that import it. Files that
 start whole runs, clusters, engines or browsers take minutes; unless they changed themselves they are left
 to `make test`, and named on stderr.
 """
@@ -17,6 +17,12 @@ from tests.conftest import LONGEST, ROOT
 
 ALWAYS = ("tests/test_layers.py", "tests/pipeline/test_golden_plans.py")
 """Cheap, and they fail for changes anywhere."""
+NOT_PYTHON = {
+    ".md": "tests/test_docs.py",
+    ".yaml": "tests/config/test_config.py",
+    ".js": "tests/explorer/test_server.py",
+}
+"""The tests of files that are not modules, by their ending."""
 
 
 def changed_files(branch: str) -> list[str]:
@@ -25,16 +31,19 @@ def changed_files(branch: str) -> list[str]:
     return _git("diff", "--name-only", since) + _git("ls-files", "--others", "--exclude-standard")
 
 
-def tests_of(files: list[str]) -> set[str]:
-    """Test files to run for changes in `files`."""
-    modules = {file.removesuffix(".py").replace("/", ".") for file in files if file.endswith(".py")}
-    names = {f"test_{module.rpartition('.')[2]}" for module in modules}
-    selected = {test for test in ALWAYS if files}
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+def files_to_run(files: list[str]) -> set[str]:
+    """Test files of changes in `files`."""
+    selected = set(ALWAYS)
+    modules = set()
+    for file in files:
+        path = Path(file)
+        if path.suffix in NOT_PYTHON:
+            selected.add(NOT_PYTHON[path.suffix])
+        elif path.suffix == ".py":
+            modules.add(".".join(path.with_suffix("").parts))
+    for path in (ROOT / "tests").rglob("test_*.py"):
         test = str(path.relative_to(ROOT))
-        if test in files:
-            selected.add(test)
-        elif path.stem in names or not modules.isdisjoint(imported(path)):
+        if test in files or not modules.isdisjoint(imported(path)):
             selected.add(test)
     return selected
 
@@ -56,11 +65,11 @@ def _git(*arguments: str) -> list[str]:
 
 def main() -> None:
     files = changed_files(sys.argv[1] if len(sys.argv) > 1 else "main")
-    selected = tests_of(files)
+    selected = files_to_run(files)
     postponed = {test for test in selected if Path(test).stem in LONGEST and test not in files}
     if postponed:
-        print("left to `make test`:", *sorted(postponed), file=sys.stderr)
-    print(*sorted(selected - postponed), sep="\n")
+        sys.stderr.write(f"left to `make test`: {' '.join(sorted(postponed))}\n")
+    sys.stdout.write("\n".join(sorted(selected - postponed)) + "\n")
 
 
 if __name__ == "__main__":
