@@ -18,19 +18,17 @@ AVERAGE = "avg"
 def rows(trial: Trial, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str, object]]:
     """One row per benchmark and one for their average; without a mean if it is not evaluated yet."""
     tasks = trial.config.benchmark.tasks
-    found: dict[str, Spread] = {task: metrics[task].accuracy_at_k for task in tasks if task in metrics}
-    if len(found) == len(tasks):
-        found[AVERAGE] = average(list(metrics.values()))
-    return [
-        {
-            **values(trial),
-            "benchmark": task,
-            "label": tasks[task].label if task in tasks else "Avg",
-            "mean": found[task].mean if task in found else None,
-            "std": found[task].std if task in found else None,
-        }
-        for task in [*tasks, AVERAGE]
-    ]
+    labels = {**{name: task.label for name, task in tasks.items()}, AVERAGE: "Avg"}
+    spreads: dict[str, Spread] = {task: metrics[task].accuracy_at_k for task in tasks if task in metrics}
+    if len(spreads) == len(tasks):
+        spreads[AVERAGE] = average(list(metrics.values()))
+    table = []
+    for benchmark, label in labels.items():
+        row = {**values(trial), "benchmark": benchmark, "label": label, "mean": None, "std": None}
+        if benchmark in spreads:
+            row |= {"mean": spreads[benchmark].mean, "std": spreads[benchmark].std}
+        table.append(row)
+    return table
 
 
 def frame(sweep: Sweep) -> pd.DataFrame:
@@ -40,63 +38,50 @@ def frame(sweep: Sweep) -> pd.DataFrame:
 
 def cell(mean: float | None, std: float | None, best: bool = False) -> Cell:
     """mean±std, or missing."""
-    return (
-        MISSING
-        if pd.isna(mean)
-        else Cell(spread(Spread((), float(mean), None if pd.isna(std) else float(std))), best)
-    )
+    if mean is None or pd.isna(mean):
+        return MISSING
+    deviation = None if std is None or pd.isna(std) else float(std)
+    return Cell(spread(Spread((), float(mean), deviation)), best)
 
 
 def variant_rows(data: pd.DataFrame, variant: str) -> list[list[Cell]]:
     """One row per variant, one column per benchmark, with the best of each column in bold."""
     best = data.groupby("label")["mean"].max()
-    return [
-        [
-            Cell(str(name)),
-            *(cell(r["mean"], r["std"], r["mean"] == best[r["label"]]) for r in part.to_dict("records")),
-        ]
-        for name, part in data.groupby(variant, sort=False)
-    ]
+    table = []
+    for name, part in data.groupby(variant, sort=False):
+        cells = [cell(r["mean"], r["std"], r["mean"] == best[r["label"]]) for r in part.to_dict("records")]
+        table.append([Cell(str(name)), *cells])
+    return table
 
 
 def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
     """Groups of bars: one group per benchmark, one bar per variant, with the standard deviation over seeds."""
     figure, (axes,) = panels(width=7.2)
-    labels, variants = list(data["label"].unique()), list(data[variant].unique())
+    labels = list(data["label"].unique())
+    variants = list(data[variant].unique())
     width = 0.8 / len(variants)
     others = iter(colour for colour in OKABE_ITO if colour != LARK_COLOUR)
     for number, name in enumerate(variants):
         part = data[data[variant] == name].set_index("label").loc[labels]
-        place = [index + (number - (len(variants) - 1) / 2) * width for index in range(len(labels))]
+        offset = (number - (len(variants) - 1) / 2) * width
+        places = [index + offset for index in range(len(labels))]
         colour = LARK_COLOUR if name == ours else next(others)
-        means, spreads = part["mean"].astype(float), part["std"].astype(float)
-        axes.bar(
-            place,
-            means,
-            width,
-            yerr=spreads,
-            label=name,
-            color=colour,
-            error_kw={"elinewidth": 0.8, "capsize": 2},
-        )
-        for at, mean, std in zip(
-            place, means, spreads, strict=True
-        ):  # a bar of 0 is invisible, but not missing
-            text, height = (
-                ("–", 0.0) if pd.isna(mean) else (f"{mean:.1f}", mean + (0.0 if pd.isna(std) else std))
-            )
-            axes.annotate(text, (at, height), (0, 2), textcoords="offset points", ha="center", fontsize=6)
+        means = part["mean"].astype(float)
+        spreads = part["std"].astype(float)
+        whiskers = {"elinewidth": 0.8, "capsize": 2}
+        axes.bar(places, means, width, yerr=spreads, label=name, color=colour, error_kw=whiskers)
+        # Every bar has its number, because a bar of 0 is invisible, but not missing.
+        tops = means.fillna(0.0) + spreads.fillna(0.0)
+        for place, mean, top in zip(places, means, tops, strict=True):
+            text = "–" if pd.isna(mean) else f"{mean:.1f}"
+            axes.annotate(text, (place, top), (0, 2), textcoords="offset points", ha="center", fontsize=6)
     axes.set_xticks(range(len(labels)), list(map(plain_label, labels)))
     axes.set_xlabel("Benchmark")
     axes.set_ylabel(f"Acc@{samples} (%)")
     axes.grid(axis="x", visible=False)
     if data["mean"].notna().any():
-        axes.set_ylim(
-            bottom=0,
-            top=min(
-                105, float((data["mean"].astype(float) + data["std"].fillna(0).astype(float)).max()) * 1.18
-            ),
-        )
+        highest = float((data["mean"].astype(float) + data["std"].fillna(0).astype(float)).max())
+        axes.set_ylim(bottom=0, top=min(105, highest * 1.18))
     figure.legend(loc="outside upper center", ncols=len(variants))
     return figure
 
@@ -115,13 +100,11 @@ def ablation(
 
     `caption` gets the samples per problem and the budget.
     """
-    samples, budget = (
-        sweep.trials[0].config.benchmark.decoding.samples,
-        sweep.trials[0].config.budget.per_question,
-    )
+    config = sweep.trials[0].config
+    samples = config.benchmark.decoding.samples
     return Report(
         title=title,
-        caption=caption(samples, budget),
+        caption=caption(samples, config.budget.per_question),
         data=data,
         tables=[Table(header(data, heading), variant_rows(data, column))],
         figure=bars(data, column, ours, samples),
@@ -131,7 +114,7 @@ def ablation(
 
 
 def any_found(data: pd.DataFrame) -> bool:
-    """Whether any trial is evaluated."""
+    """True if any trial is evaluated."""
     return bool(data["mean"].notna().any())
 
 
@@ -147,21 +130,22 @@ def with_paper(data: pd.DataFrame, sweep: Sweep, only: Mapping[str, str] | None 
     data = data.merge(paper, how="left", on=["student", "method", "budget", "benchmark"])
     for column, value in (only or {}).items():
         data.loc[data[column] != value, ["paper", "paper_std"]] = None
-    comparable = data["mean"] if sweep.like_the_paper else None
-    return data.assign(difference=None if comparable is None else comparable - data["paper"])
+    difference = data["mean"] - data["paper"] if sweep.like_the_paper else None
+    return data.assign(difference=difference)
 
 
 def paper_notes(data: pd.DataFrame, sweep: Sweep) -> list[str]:
     """The paper's printed numbers for the same bars."""
-    known = data[data["paper"].notna()].to_dict("records")
-    if not known:
+    printed = data[data["paper"].notna()].to_dict("records")
+    if not printed:
         return [
             "For this figure, the paper prints only LARK's numbers, in Table 1: 36.67, 76.31, 67.34 and 74.67"
             " (Avg 63.74)."
         ]
-    parts = [
-        f"{row['label']} {row['paper']:.2f}"
-        + ("" if pd.isna(row["difference"]) else f" (ours {row['difference']:+.2f})")
-        for row in known
-    ]
+    parts = []
+    for row in printed:
+        part = f"{row['label']} {row['paper']:.2f}"
+        if not pd.isna(row["difference"]):
+            part += f" (ours {row['difference']:+.2f})"
+        parts.append(part)
     return [f"The paper's LARK (Table 1): {', '.join(parts)}."]

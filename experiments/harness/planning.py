@@ -1,6 +1,5 @@
-"""What a sweep would do: its trials, what is already finished, and what the rest costs. Runs nothing."""
+"""The plan of a sweep: its trials, what is already finished, and what the rest costs. Runs nothing."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +21,7 @@ ORDER = tuple(dict.fromkeys(operation.stage for operation in OPERATIONS))
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedStep:
     """A step that the sweep needs. Steps that trials share are planned once."""
 
     step: Step
@@ -32,54 +31,70 @@ class Planned:
     """Its artifacts that are not finished."""
 
 
-def planned(sweep: Sweep) -> list[Planned]:
+def planned(sweep: Sweep) -> list[PlannedStep]:
     """Every distinct step of the sweep, in order."""
-    seen: dict[tuple[str, ...], Planned] = {}
+    seen: dict[tuple[str, ...], PlannedStep] = {}
     for trial in sweep.trials:
         for step in trial.steps:
             if step.key not in seen:
                 pending = tuple(a for a in step.artifacts if sweep.store.state(a) != "finished")
-                seen[step.key] = Planned(step, trial, pending)
+                seen[step.key] = PlannedStep(step, trial, pending)
     return list(seen.values())
 
 
 def describe(sweep: Sweep) -> str:
     """The plan as text."""
     steps = planned(sweep)
-    hours = [device_hours(p) for p in steps]
-    known = any(hour is not None for hour in hours)
-    rows = []
-    for name in dict.fromkeys(p.step.title for p in sorted(steps, key=lambda p: ORDER.index(p.step.stage))):
-        own = [(p, hour or 0.0) for p, hour in zip(steps, hours, strict=True) if p.step.title == name]
-        todo = [(p, hour) for p, hour in own if p.pending]
-        cost = [f"{sum(h for _, h in own):,.1f}", f"{sum(h for _, h in todo):,.1f}"] if known else []
-        rows.append([name, str(len(own)), str(len(own) - len(todo)), str(len(todo)), *cost])
-    trainings = sum(p.step.makes(CHECKPOINT) for p in steps)
-    bases = sum(p.step.makes(METRICS) and p.step.model == "base" for p in steps)
-    trials = [
-        [str(number), " ".join(trial.overrides), _state(sweep, trial)]
-        for number, trial in enumerate(sweep.trials)
-    ]
-    unit = ["device-hours", "to do"] if known else []
+    trainings = sum(planned.step.makes(CHECKPOINT) for planned in steps)
+    bases = sum(planned.step.makes(METRICS) and planned.step.model == "base" for planned in steps)
+    trials = []
+    for number, trial in enumerate(sweep.trials):
+        trials.append([str(number), " ".join(trial.overrides), _state(sweep, trial)])
     parts = [
         (
             f"{sweep.title} at scale {sweep.scale}: {counted(len(sweep.trials), 'trial')}, "
             f"{counted(trainings, 'training')}, {counted(bases, 'base evaluation')}"
         ),
         text_table(["trial", "settings", "to do"], trials, right=3),
-        text_table(["step", "in all", "reused", "to do", *unit], rows),
+        _steps_table(steps),
     ]
-    if known:
-        parts.append(_total(sweep, steps, hours))
+    if _has_estimates(steps):
+        parts.append(_total(sweep, steps))
     return "\n\n".join(parts)
 
 
-def device_hours(planned: Planned) -> float | None:
+def _has_estimates(steps: Sequence[PlannedStep]) -> bool:
+    return any(device_hours(planned) is not None for planned in steps)
+
+
+def _steps_table(steps: Sequence[PlannedStep]) -> str:
+    """One row per kind of step, in the order of the stages."""
+    header = ["step", "in all", "reused", "to do"]
+    if _has_estimates(steps):
+        header += ["device-hours", "to do"]
+    rows = []
+    ordered = sorted(steps, key=lambda planned: ORDER.index(planned.step.stage))
+    for title in dict.fromkeys(planned.step.title for planned in ordered):
+        same = [planned for planned in steps if planned.step.title == title]
+        pending = [planned for planned in same if planned.pending]
+        row = [title, str(len(same)), str(len(same) - len(pending)), str(len(pending))]
+        hours = [f"{_hours(same):,.1f}", f"{_hours(pending):,.1f}"]
+        rows.append([*row, *hours][: len(header)])
+    return text_table(header, rows)
+
+
+def _hours(steps: Sequence[PlannedStep]) -> float:
+    """Device-hours of steps, without those whose cost is unknown."""
+    return sum(device_hours(planned) or 0.0 for planned in steps)
+
+
+def device_hours(planned: PlannedStep) -> float | None:
     """The planner's estimate for a step; None for steps whose cost is negligible or unknown."""
-    found = _estimates(planned.trial).get(planned.step.key)
-    if found is None:
+    estimated = _estimates(planned.trial).get(planned.step.key)
+    if estimated is None:
         return None
-    return found.device_hours * len(planned.pending or planned.step.artifacts) / len(planned.step.artifacts)
+    artifacts = planned.step.artifacts
+    return estimated.device_hours * len(planned.pending or artifacts) / len(artifacts)
 
 
 @cache
@@ -88,45 +103,52 @@ def _estimates(trial: Trial) -> dict[tuple[str, ...], Estimate]:
     return {e.step.key: e for e in estimate(trial.config, trial.plan)}
 
 
-def _total(sweep: Sweep, steps: Sequence[Planned], hours: Sequence[float | None]) -> str:
+def _total(sweep: Sweep, steps: Sequence[PlannedStep]) -> str:
     """The total cost, compared with the paper's."""
-    every = sum(hour or 0.0 for hour in hours)
-    todo = sum(hour or 0.0 for p, hour in zip(steps, hours, strict=True) if p.pending)
-    training = [(p, hour or 0.0) for p, hour in zip(steps, hours, strict=True) if p.step.makes(CHECKPOINT)]
     hardware = sweep.trials[0].config.hardware
-    lines = [f"Estimated: {every:,.1f} device-hours in all ({hardware.name}), {todo:,.1f} of them to do."]
-    left = [_estimates(p.trial)[p.step.key] for p, _ in training if p.pending]
-    if left:
-        kept, passing = sum(e.kept_gib for e in left), max(e.resume_gib for e in left)
+    to_do = _hours([planned for planned in steps if planned.pending])
+    lines = [
+        f"Estimated: {_hours(steps):,.1f} device-hours in all ({hardware.name}), {to_do:,.1f} of them to do."
+    ]
+    trainings = [planned for planned in steps if planned.step.makes(CHECKPOINT)]
+    pending = [_estimates(p.trial)[p.step.key] for p in trainings if p.pending]
+    if pending:
+        kept = sum(training.kept_gib for training in pending)
+        passing = max(training.resume_gib for training in pending)
         lines.append(
             f"On disk: {size(kept)} of trained students, including snapshots; {size(passing)} more during a"
             " training."
         )
-    if sweep.scale == "paper" and training:
-        low, high = (published_value("cost", f"train_hours_{end}") for end in ("low", "high"))
-        runs = sum(
-            (p.trial.config.pool.questions or 5000) * p.trial.config.budget.per_question / 5000
-            for p, _ in training
-        )
-        spent = sum(hour for _, hour in training)
-        lines += [
-            (
-                f"Training alone: {spent:,.0f} device-hours, {spent / PAPER_HOURS:.0%} of about"
-                f" {PAPER_HOURS:,.0f} A100-hours for all of the paper's training (App. C.3)."
-            ),
-            (
-                f"At the paper's {low:g} to {high:g} hours on 8 A100s for 5,000 trajectories, these trainings"
-                f" would take {8 * low * runs:,.0f} to {8 * high * runs:,.0f} A100-hours."
-            ),
-        ]
+    if sweep.scale == "paper" and trainings:
+        lines += _beside_the_paper(trainings)
     return "\n".join(lines)
+
+
+def _beside_the_paper(trainings: Sequence[PlannedStep]) -> list[str]:
+    low = published_value("cost", "train_hours_low")
+    high = published_value("cost", "train_hours_high")
+    trajectories = 0
+    for planned in trainings:
+        config = planned.trial.config
+        trajectories += (config.pool.questions or 5000) * config.budget.per_question
+    runs = trajectories / 5000
+    hours = _hours(trainings)
+    return [
+        (
+            f"Training alone: {hours:,.0f} device-hours, {hours / PAPER_HOURS:.0%} of about"
+            f" {PAPER_HOURS:,.0f} A100-hours for all of the paper's training (App. C.3)."
+        ),
+        (
+            f"At the paper's {low:g} to {high:g} hours on 8 A100s for 5,000 trajectories, these trainings"
+            f" would take {8 * low * runs:,.0f} to {8 * high * runs:,.0f} A100-hours."
+        ),
+    ]
 
 
 def _state(sweep: Sweep, trial: Trial) -> str:
     """The operations of a trial that are not finished."""
-    left = Counter(
-        step.operation.name
-        for step in trial.steps
-        if any(sweep.store.state(artifact) != "finished" for artifact in step.artifacts)
-    )
-    return ", ".join(left) if left else "nothing: all is reused"
+    names: dict[str, None] = {}
+    for step in trial.steps:
+        if any(sweep.store.state(artifact) != "finished" for artifact in step.artifacts):
+            names[step.operation.name] = None
+    return ", ".join(names) or "nothing: all is reused"

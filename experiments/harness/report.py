@@ -7,7 +7,7 @@ that they do not overwrite each other.
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from lark.work.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
+SUFFIXES = (".md", ".csv", ".tex", ".png", ".pdf")
 PAGES = "explorer"
 """Folder of the explorer's pages (experiments/harness/pages.py)."""
 
@@ -79,22 +80,21 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
     folder = top if is_demo(sweep.scale) else top / sweep.scale
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / sweep.title
-    texts = {base.with_suffix(".csv"): report.data.map(csv_text).to_csv(index=False, lineterminator="\n")}
-    texts[base.with_suffix(".md")] = _markdown(sweep, report)
+    texts = {
+        base.with_suffix(".csv"): report.data.map(csv_text).to_csv(index=False, lineterminator="\n"),
+        base.with_suffix(".md"): _markdown(sweep, report),
+    }
     figure = report.figure if report.found else None
-    images = [base.with_suffix(suffix) for suffix in (".png", ".pdf")] if figure else []
-    if report.tables and not figure:
-        texts[base.with_suffix(".tex")] = "\n".join(
-            latex_table(
-                t.header, t.rows, _latex_caption(sweep, report, t), f"{sweep.title}-{i}", t.labels, t.columns
-            )
-            for i, t in enumerate(report.tables)
-        )
+    images: list[Path] = []
+    if figure:
+        images = [base.with_suffix(".png"), base.with_suffix(".pdf")]
+    elif report.tables:
+        texts[base.with_suffix(".tex")] = _latex(sweep, report)
     for suffix in (".tex", ".png", ".pdf"):  # left by an earlier report with more, or fewer, results
-        if (path := base.with_suffix(suffix)) not in (*texts, *images):
+        path = base.with_suffix(suffix)
+        if path not in (*texts, *images):
             path.unlink(missing_ok=True)
-    same = all(path.exists() and path.read_text(encoding="utf-8") == text for path, text in texts.items())
-    if not same or not all(path.exists() for path in images):
+    if not _is_written(texts, images):
         if figure:
             figures.save(figure, base)
         for path, text in texts.items():
@@ -106,16 +106,32 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
     return [*texts, *images]
 
 
+def _is_written(texts: Mapping[Path, str], images: Sequence[Path]) -> bool:
+    """True if all files are there and the texts have not changed. Images are made from the same numbers."""
+    if not all(path.exists() for path in (*texts, *images)):
+        return False
+    return all(path.read_text(encoding="utf-8") == text for path, text in texts.items())
+
+
+def _latex(sweep: Sweep, report: Report) -> str:
+    tables = []
+    for number, table in enumerate(report.tables):
+        caption = _latex_caption(sweep, report, table)
+        label = f"{sweep.title}-{number}"
+        tables.append(latex_table(table.header, table.rows, caption, label, table.labels, table.columns))
+    return "\n".join(tables)
+
+
 def unfinished(sweep: Sweep) -> list[tuple[Trial, str]]:
     """The trials with unfinished artifacts, and the reason, if it is recorded."""
-    found = []
+    trials = []
     for trial in sweep.trials:
         artifacts = [artifact for step in trial.steps for artifact in step.artifacts]
         missing = [artifact for artifact in artifacts if sweep.store.state(artifact) != "finished"]
+        errors = [error for error in (sweep.store.manifest(a).error for a in missing) if error]
         if missing:
-            said = (sweep.store.manifest(artifact).error for artifact in missing)
-            found.append((trial, next((str(error) for error in said if error), None) or _without_pool(trial)))
-    return found
+            trials.append((trial, str(errors[0]) if errors else _without_pool(trial)))
+    return trials
 
 
 def _without_pool(trial: Trial) -> str:
@@ -129,26 +145,23 @@ def _without_pool(trial: Trial) -> str:
 
 def write_index(folder: Path) -> None:
     """Write one page with every report in the folder, and links to those of other scales."""
-    pages = [(name, folder / f"{dashed(name)}.md") for name in available()]
-    pages = [(name, page) for name, page in pages if page.exists()]
-    texts = {name: page.read_text(encoding="utf-8") for name, page in pages}
-    titles = {name: text.splitlines()[0].removeprefix("# ") for name, text in texts.items()}
-    contents = [f"- [{titles[name]}](#{dashed(name)})" for name, _ in pages]
-    scales = [
-        f"- at scale {path.parent.name}: [index]({path.parent.name}/index.md)"
-        for path in sorted(folder.glob("*/index.md"))
-    ]
-    parts = ["# The paper's tables and figures", "\n".join([*contents, *scales, *_link_to_pages(folder)])]
-    for name, page in pages:
-        files = [
-            path
-            for path in sorted(folder.glob(f"{page.stem}.*"))
-            if path.suffix in (".md", ".csv", ".tex", ".png", ".pdf")
-        ]
-        links = ", ".join(f"[{path.name}]({path.name})" for path in files)
-        body = texts[name].split("\n", 1)[1].strip()
-        parts.append(f'<a id="{dashed(name)}"></a>\n\n## {titles[name]}\n\n{body}\n\nFiles: {links}')
-    text = "\n\n".join(parts) + "\n"
+    contents = []
+    sections = []
+    for name in map(dashed, available()):
+        page = folder / f"{name}.md"
+        if not page.exists():
+            continue
+        heading, body = page.read_text(encoding="utf-8").split("\n", 1)
+        title = heading.removeprefix("# ")
+        contents.append(f"- [{title}](#{name})")
+        files = [path.name for path in sorted(folder.glob(f"{name}.*")) if path.suffix in SUFFIXES]
+        links = ", ".join(f"[{file}]({file})" for file in files)
+        sections.append(f'<a id="{name}"></a>\n\n## {title}\n\n{body.strip()}\n\nFiles: {links}')
+    for path in sorted(folder.glob("*/index.md")):
+        scale = path.parent.name
+        contents.append(f"- at scale {scale}: [index]({scale}/index.md)")
+    contents += _link_to_pages(folder)
+    text = "\n\n".join(["# The paper's tables and figures", "\n".join(contents), *sections]) + "\n"
     path = folder / "index.md"
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
@@ -169,12 +182,9 @@ def _markdown(sweep: Sweep, report: Report) -> str:
     if report.figure and report.found:
         parts.append(f"![{report.title}]({sweep.title}.png)")
     note = report.scope or _scale_note(sweep)
-    parts += [
-        _not_run(sweep, report),
-        report.caption,
-        note if sweep.scale == "paper" else f"**{note}**",
-        _changed(sweep),
-    ]
+    if sweep.scale != "paper":
+        note = f"**{note}**"
+    parts += [_not_run(sweep, report), report.caption, note, _changed(sweep)]
     missing = [] if report.scope else unfinished(sweep)
     if missing:
         verb = "is" if len(missing) == 1 else "are"
@@ -192,36 +202,33 @@ def _latex_caption(sweep: Sweep, report: Report, table: Table) -> str:
     title = re.sub(r"^Table \d+\. ", "", report.title)
     parts = [f"{title}.", table.caption or report.caption]
     if table.ours:
-        parts += [
-            _not_run(sweep, report),
-            report.scope or _scale_note(sweep),
-            _changed(sweep).replace("`", ""),
-        ]
+        note = report.scope or _scale_note(sweep)
+        parts += [_not_run(sweep, report), note, _changed(sweep).replace("`", "")]
     return " ".join(part for part in parts if part)
 
 
 def _not_run(sweep: Sweep, report: Report) -> str:
+    if report.found:
+        return ""
     scale = "" if is_demo(sweep.scale) else f" SCALE={sweep.scale}"
-    return "" if report.found else f"Not run yet: make {sweep.title}{scale}."
+    return f"Not run yet: make {sweep.title}{scale}."
 
 
 def _changed(sweep: Sweep) -> str:
-    return (
-        f"Changed from the experiment's settings: `{' '.join(sweep.overrides)}`." if sweep.overrides else ""
-    )
+    if not sweep.overrides:
+        return ""
+    return f"Changed from the experiment's settings: `{' '.join(sweep.overrides)}`."
 
 
 def _scale_note(sweep: Sweep) -> str:
     students = ", ".join(dict.fromkeys(trial.config.student.name for trial in sweep.trials))
     if sweep.scale == "paper":
         return f"Scale: paper ({students})."
-    what = (
-        "This is the demo, a miniature"
-        if is_demo(sweep.scale)
-        else f"This is at scale {sweep.scale}, far below the paper's"
-    )
+    size = f"This is at scale {sweep.scale}, far below the paper's"
+    if is_demo(sweep.scale):
+        size = "This is the demo, a miniature"
     return (
-        f"{what} (student {students}): it shows that the code works and does not reproduce the paper's results. "
+        f"{size} (student {students}): it shows that the code works and does not reproduce the paper's results. "
         "Numbers that are called the paper's are printed in the paper, measured on its students and data."
     )
 

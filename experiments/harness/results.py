@@ -1,6 +1,4 @@
-"""Results of trained students problem by problem, for paired comparisons: what single grades and losses
-say.
-"""
+"""Grades and losses of trained students problem by problem, for paired comparisons."""
 
 import json
 from collections import defaultdict
@@ -24,27 +22,30 @@ def accuracies(sweep: Sweep, trial: Trial, single: bool = False, trained: bool =
     With several benchmarks, problems are weighted so that the mean is the average of the benchmarks. None:
     not evaluated yet.
     """
-    step = next(s for s in trial.plan if s.makes(METRICS) and s.model == ("trained" if trained else "base"))
+    model = "trained" if trained else "base"
+    step = next(step for step in trial.plan if step.makes(METRICS) and step.model == model)
     if any(sweep.store.state(artifact) != "finished" for artifact in step.artifacts):
         return None
-    tasks = [_grades(sweep, trial, place, single, trained) for place in range(len(step.artifacts))]
-    total = sum(len(task) for task in tasks)
-    return np.concatenate([task * (total / len(task) / len(tasks)) for task in tasks])
+    grader = trial.config.benchmark.grader
+    tasks = [_shares(sweep.store.path(artifact), grader, single) for artifact in step.artifacts]
+    problems = sum(map(len, tasks))
+    weighted = [task * (problems / len(task) / len(tasks)) for task in tasks]
+    return np.concatenate(weighted)
 
 
-def _grades(sweep: Sweep, trial: Trial, place: int, single: bool, trained: bool) -> Floats:
-    step = next(s for s in trial.plan if s.makes(METRICS) and s.model == ("trained" if trained else "base"))
-    folder = sweep.store.path(step.artifacts[place])
+def _shares(folder: Path, grader: str, single: bool) -> Floats:
+    """[P] Share of each problem of a benchmark, in the order of their ids."""
     verify(folder, GRADES)
-    right: dict[str, dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    grades: dict[str, dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for row in jsonl_rows(folder / GRADES):
-        right[str(row.values["problem"])][int(row.values["seed"])].append(
-            bool(row.values[trial.config.benchmark.grader])
-        )
+        samples = grades[str(row.values["problem"])][int(row.values["seed"])]
+        samples.append(bool(row.values[grader]))
     share = np.mean if single else max
-    return np.array(
-        [np.mean([share(samples) for samples in right[problem].values()]) for problem in sorted(right)]
-    )
+    shares = []
+    for problem in sorted(grades):
+        by_seed = [float(share(samples)) for samples in grades[problem].values()]
+        shares.append(np.mean(by_seed))
+    return np.array(shares)
 
 
 def losses(sweep: Sweep, trial: Trial) -> Floats | None:
@@ -57,8 +58,8 @@ def losses(sweep: Sweep, trial: Trial) -> Floats | None:
     if not (folder / HELD_OUT).exists():
         return None
     verify(folder, HELD_OUT)
-    found = losses_by_question(folder / HELD_OUT, Path(measured))
-    return np.array([np.mean(found[question]) for question in sorted(found)])
+    by_question = losses_by_question(folder / HELD_OUT, Path(measured))
+    return np.array([np.mean(by_question[question]) for question in sorted(by_question)])
 
 
 def losses_by_question(file: Path, measured: Path) -> dict[str, list[float]]:
@@ -70,12 +71,12 @@ def losses_by_question(file: Path, measured: Path) -> dict[str, list[float]]:
     for row in jsonl_rows(measured):
         question_id, candidate_id = str(row.values["question_id"]), str(row.values["candidate_id"])
         joined[shown((question_id, candidate_id))] = question_id
-    found: dict[str, list[float]] = defaultdict(list)
+    losses: dict[str, list[float]] = defaultdict(list)
     for line in file.read_text(encoding="utf-8").splitlines():
         values = json.loads(line)
         question = values["question_id"] if "question_id" in values else joined[values["trajectory"]]
-        found[question].append(float(values["loss"]))
-    return found
+        losses[question].append(float(values["loss"]))
+    return losses
 
 
 def seconds(sweep: Sweep, trials: list[Trial]) -> float:
@@ -83,9 +84,8 @@ def seconds(sweep: Sweep, trials: list[Trial]) -> float:
     together.
     """
     steps = {step.key: step for trial in trials for step in trial.steps}
-    made = ([sweep.store.manifest(artifact) for artifact in step.artifacts] for step in steps.values())
-    return sum(
-        max(manifest.seconds for manifest in manifests if manifest.finished)
-        for manifests in made
-        if any(m.finished for m in manifests)
-    )
+    total = 0.0
+    for step in steps.values():
+        manifests = [sweep.store.manifest(artifact) for artifact in step.artifacts]
+        total += max((manifest.seconds for manifest in manifests if manifest.finished), default=0.0)
+    return total
