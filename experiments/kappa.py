@@ -4,7 +4,7 @@ relative to the start.
 Beside it, how far the weights move (Assumption A.1) and how the loss falls compared with Proposition 1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published
 from lark.analysis.kinds import KAPPA_TABLE
-from lark.output.style import BLACK, BLUE, GREY, LARK_COLOUR, powers_of_ten, styled
+from lark.output.style import BLACK, BLUE, GREY, LARK_COLOUR, powers_of_ten, share_limits, styled
 from lark.output.tables import MISSING, Cell
 
 TITLE = "Appendix A.3. The decay rate along training, and κ"
@@ -26,22 +26,22 @@ EARLY = 0.1
 def render(sweep: Sweep) -> Report:
     runs: dict[int, pd.DataFrame] = {}
     printed = published("figures").query("experiment == 'kappa'").set_index("quantity")["value"]
+    header = ["Budget B", "κ̂ = min ρ_t/ρ_0", "at step", "max ρ_t/ρ_0", "paper's κ̂"]
+    if sweep.like_the_paper:
+        header.append("difference")
     rows = []
     for trial in sweep.trials:
-        budget, folder = trial.config.budget.per_question, sweep.folder(trial, KAPPA_TABLE)
-        low, high = (printed["b1"] if budget == 1 else printed[f"larger_{end}"] for end in ("low", "high"))
-        said = Cell(f"{low:g}" if low == high else f"{low:g} to {high:g}")
+        budget = trial.config.budget.per_question
+        folder = sweep.folder(trial, KAPPA_TABLE)
+        if budget == 1:
+            low = high = printed["b1"]
+            papers = Cell(f"{low:g}")
+        else:
+            low = printed["larger_low"]
+            high = printed["larger_high"]
+            papers = Cell(f"{low:g} to {high:g}")
         if folder is None:
-            rows.append(
-                [
-                    Cell(str(budget)),
-                    MISSING,
-                    MISSING,
-                    MISSING,
-                    said,
-                    *([MISSING] if sweep.like_the_paper else []),
-                ]
-            )
+            rows.append([Cell(str(budget)), MISSING, MISSING, MISSING, papers, MISSING][: len(header)])
             continue
         run = with_theory(pd.read_parquet(folder / KAPPA_TABLE.file)).assign(budget=budget)
         lowest = run.iloc[int(run["ratio"].to_numpy().argmin())]
@@ -50,16 +50,15 @@ def render(sweep: Sweep) -> Report:
         runs[budget] = run.assign(
             paper_low=low, paper_high=high, difference=off if sweep.like_the_paper else None
         )
-        rows.append(
-            [
-                Cell(str(budget)),
-                Cell(f"{lowest['ratio']:.3g}"),
-                Cell(str(int(lowest["step"]))),
-                Cell(f"{peak:.3g}"),
-                said,
-                *([Cell(f"{off:+.3g}".replace("-", "−"))] if sweep.like_the_paper else []),
-            ]
-        )
+        row = [
+            Cell(str(budget)),
+            Cell(f"{lowest['ratio']:.3g}"),
+            Cell(str(int(lowest["step"]))),
+            Cell(f"{peak:.3g}"),
+            papers,
+            Cell(f"{off:+.3g}".replace("-", "−")),
+        ]
+        rows.append(row[: len(header)])
     caption = (
         "Top: ρ_t = ‖∇L_total(θ_t)‖² / L_total(θ_t) of the whole weighted training set at snapshots of the"
         " training run (left axis) and ρ_t/ρ_0 (right axis), whose minimum is κ̂; the first tenth of training"
@@ -69,8 +68,7 @@ def render(sweep: Sweep) -> Report:
         " at B = 1 and 0.012 to 0.015 for B ≥ 3 on Qwen-2.5-7B, all above zero, with a spike in the first"
         " tenth of training for B ≥ 3."
     )
-    difference = ["difference"] if sweep.like_the_paper else []
-    table = Table(["Budget B", "κ̂ = min ρ_t/ρ_0", "at step", "max ρ_t/ρ_0", "paper's κ̂", *difference], rows)
+    table = Table(header, rows)
     data = pd.concat(runs.values(), ignore_index=True) if runs else pd.DataFrame()
     figure = kappa_figure(runs) if runs else None
     return Report(TITLE, caption, data, [table, _theory(runs)], figure, _notes(runs), found=bool(runs))
@@ -177,8 +175,8 @@ def kappa_figure(runs: Mapping[int, pd.DataFrame]) -> Figure:
         _distance_panel(column[1], run, first)
         _decay_panel(column[2], run, first)
         column[2].xaxis.set_major_locator(MaxNLocator(integer=True))
-    _share_limits(grid[1])
-    _share_limits(grid[2])
+    share_limits(grid[1])
+    share_limits(grid[2])
     handles = []
     labels = []
     for axes in grid[:, 0]:
@@ -238,10 +236,3 @@ def _decay_panel(axes: Axes, run: pd.DataFrame, first: bool) -> None:
     axes.set_xlabel("training step t")
     if first:
         axes.set_ylabel("decay of log L (nats, log)")
-
-
-def _share_limits(row: Sequence[Axes]) -> None:
-    """The same vertical axis for all budgets."""
-    limits = np.array([axes.get_ylim() for axes in row])
-    for axes in row:
-        axes.set_ylim(limits[:, 0].min(), limits[:, 1].max())

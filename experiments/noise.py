@@ -9,29 +9,29 @@ from experiments.harness import accuracy
 from experiments.harness.candidates import selection
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
-from lark.output.style import MARKERS, METHOD_COLOURS, panels, plain_label, styled
+from lark.output.style import MARKERS, METHOD_COLOURS, panels, plain_label, share_limits, styled
 from lark.output.tables import MISSING, Cell
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 
 TITLE = "Noise: which methods survive a damaged pool"
 WORDS = {
-    "wrong": "wrong final answers", "truncated": "truncated responses", "shuffled": "shuffled steps",
+    "wrong": "wrong final answers",
+    "truncated": "truncated responses",
+    "shuffled": "shuffled steps",
     "duplicated": "duplicates of a candidate",
-}  # fmt: skip
+}
 
 
 def render(sweep: Sweep) -> Report:
     data = collect(sweep)
-    samples, budget = (
-        sweep.trials[0].config.benchmark.decoding.samples,
-        sweep.trials[0].config.budget.per_question,
-    )
+    config = sweep.trials[0].config
+    samples = config.benchmark.decoding.samples
     found = bool(data["accuracy"].notna().any())
     return Report(
         title=TITLE,
         caption=(
-            f"Acc@{samples} (percent, average of the benchmarks) of students trained at B={budget} on"
+            f"Acc@{samples} (percent, average of the benchmarks) of students trained at B={config.budget.per_question} on"
             " selections from pools with damaged candidates. Damaged: the share of the pool's candidates"
             " whose text differs from the pool without damage. Wrong answers: a digit of the final answer or"
             " the letter of a choice is changed, or a digit is appended; the reasoning is not changed. The"
@@ -55,18 +55,20 @@ def collect(sweep: Sweep) -> pd.DataFrame:
     rows = []
     clean = _clean_texts(sweep)
     for trial in sweep.trials:
-        config, texts = trial.config, _texts(sweep, trial, clean)
-        averages = [
-            row["mean"]
-            for row in accuracy.rows(trial, sweep.metrics(trial))
-            if row["benchmark"] == accuracy.AVERAGE
-        ]
+        config = trial.config
+        texts = _texts(sweep, trial, clean)
+        average = accuracy.rows(trial, sweep.metrics(trial))[-1]
         rows.append(
-            {"noise": config.pool.noise, "share": config.pool.noise_share, "method": config.method.key,
-             "label": config.method.title, "accuracy": averages[0],
-             "damaged": None if texts is None else float(texts["damaged"].mean()),
-             "selected": _damaged_share(selection(sweep, trial), texts)}
-        )  # fmt: skip
+            {
+                "noise": config.pool.noise,
+                "share": config.pool.noise_share,
+                "method": config.method.key,
+                "label": config.method.title,
+                "accuracy": average["mean"],
+                "damaged": None if texts is None else float(texts["damaged"].mean()),
+                "selected": _damaged_share(selection(sweep, trial), texts),
+            }
+        )
     return pd.DataFrame(rows).astype({"accuracy": float, "damaged": float, "selected": float})
 
 
@@ -141,18 +143,20 @@ def lost(data: pd.DataFrame) -> pd.DataFrame:
     """Points that each method loses from the clean pool to the most damaged one, by kind of damage."""
     most = data["share"].max()
     wide = data.pivot_table(index=["noise", "label"], columns="share", values="accuracy", sort=False)
-    return (wide[most] - wide[0.0]).unstack() if {0.0, most} <= set(wide.columns) and most else pd.DataFrame()
+    if not most or not {0.0, most} <= set(wide.columns):
+        return pd.DataFrame()
+    return (wide[most] - wide[0.0]).unstack()
 
 
 def _notes(data: pd.DataFrame) -> list[str]:
     table = lost(data)
     notes = []
     for kind, row in table.iterrows():
-        known = row.dropna().sort_values(ascending=False)
-        if len(known) > 1:
-            said = ", ".join(f"{label} {value:+.1f}" for label, value in known.items()).replace("-", "−")
+        changes = row.dropna().sort_values(ascending=False)
+        if len(changes) > 1:
+            points = ", ".join(f"{label} {value:+.1f}" for label, value in changes.items()).replace("-", "−")
             most = data.loc[(data["noise"] == kind) & (data["share"] == data["share"].max()), "damaged"].max()
-            notes.append(f"From 0 to {100 * most:.0f}% {WORDS[str(kind)]}, in points: {said}.")
+            notes.append(f"From 0 to {100 * most:.0f}% {WORDS[str(kind)]}, in points: {points}.")
     return notes
 
 
@@ -178,9 +182,7 @@ def _figure(data: pd.DataFrame, samples: int) -> Figure:
         axis.set_title(WORDS[kind])
         axis.set_xlabel("damaged candidates (%)")
         axis.set_xticks([100 * share for share in sorted(data["share"].unique())])
-    low, high = min(axis.get_ylim()[0] for axis in axes), max(axis.get_ylim()[1] for axis in axes)
-    for axis in axes:
-        axis.set_ylim(low, high)
+    share_limits(axes)
     axes[0].set_ylabel(f"Acc@{samples} (%)")
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=data["method"].nunique()

@@ -9,7 +9,7 @@ other epochs or another learning rate.
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from lark.config import Config
 from lark.errors import LarkError
 from lark.models.students import weights_identity
 from lark.names import is_demo
-from lark.output.style import BLACK, MARKERS, METHOD_COLOURS, panels, plain_label, styled
+from lark.output.style import BLACK, MARKERS, METHOD_COLOURS, panels, plain_label, share_limits, styled
 from lark.output.tables import MISSING, Cell
 from lark.pipeline.plan import make_plan
 from lark.store.store import Artifact, Checksums, Kind
@@ -66,39 +66,37 @@ def pretrained(sweep: Sweep) -> Artifact:
 
 def expanded(sweep: Sweep) -> list[tuple[Setting, Trial]]:
     """All trials with their settings; those of checkpoints only if these exist."""
-    found, scale = list[tuple[Setting, Trial]](), settings_of(sweep)
+    trials: list[tuple[Setting, Trial]] = []
     students = list(dict.fromkeys(trial.config.student.name for trial in sweep.trials))
     for trial in sweep.trials:
-        config = trial.config
-        strength = Setting("strength", _strength(config), 10_000 + students.index(config.student.name))
-        found.append((strength, trial))
-        if config.student.name != students[-1]:
-            continue  # other students only show strength
-        for steps, folder in _checkpoints(sweep).items():
-            weaker = replace(
-                config, student=replace(config.student, name=f"demo-step-{steps}", path=str(folder))
-            )
-            named = replace(weaker, training=replace(config.training, name="regime"))
-            found.append(
-                (
-                    Setting("strength", f"{steps:,} steps", steps),
-                    _trial(named, f"student.path={folder}", trial),
-                )
-            )
-        for epochs in sorted({*scale["epochs"], config.training.epochs}):
-            changed = replace(config, training=replace(config.training, epochs=epochs))
-            found.append(
-                (Setting("epochs", str(epochs), epochs), _trial(changed, f"training.epochs={epochs}", trial))
-            )
-        for rate in sorted({*map(float, scale["rates"]), config.training.learning_rate}):
-            changed = replace(config, training=replace(config.training, learning_rate=rate))
-            found.append(
-                (
-                    Setting("rate", f"{rate:g}", rate),
-                    _trial(changed, f"training.learning_rate={rate:g}", trial),
-                )
-            )
-    return found
+        student = trial.config.student.name
+        trials.append((Setting("strength", _strength(trial.config), 10_000 + students.index(student)), trial))
+        if student == students[-1]:  # the others only show strength
+            trials += _weaker_students(sweep, trial)
+            trials += _other_recipes(sweep, trial)
+    return trials
+
+
+def _weaker_students(sweep: Sweep, trial: Trial) -> Iterator[tuple[Setting, Trial]]:
+    config = trial.config
+    for steps, folder in _checkpoints(sweep).items():
+        student = replace(config.student, name=f"demo-step-{steps}", path=str(folder))
+        weaker = replace(config, student=student, training=replace(config.training, name="regime"))
+        setting = Setting("strength", f"{steps:,} steps", steps)
+        yield setting, _trial(weaker, f"student.path={folder}", trial)
+
+
+def _other_recipes(sweep: Sweep, trial: Trial) -> Iterator[tuple[Setting, Trial]]:
+    scale = settings_of(sweep)
+    training = trial.config.training
+    for epochs in sorted({*scale["epochs"], training.epochs}):
+        changed = replace(trial.config, training=replace(training, epochs=epochs))
+        setting = Setting("epochs", str(epochs), epochs)
+        yield setting, _trial(changed, f"training.epochs={epochs}", trial)
+    for rate in sorted({*map(float, scale["rates"]), training.learning_rate}):
+        changed = replace(trial.config, training=replace(training, learning_rate=rate))
+        setting = Setting("rate", f"{rate:g}", rate)
+        yield setting, _trial(changed, f"training.learning_rate={rate:g}", trial)
 
 
 def _strength(config: Config) -> str:
@@ -116,11 +114,8 @@ def _checkpoints(sweep: Sweep) -> dict[int, Path]:
 
 
 def _trial(config: Config, change: str, trial: Trial) -> Trial:
-    return Trial(
-        (*trial.overrides, change),
-        config,
-        tuple(make_plan(config, Checksums(config.outputs_path), elsewhere=True)),
-    )
+    plan = make_plan(config, Checksums(config.outputs_path), elsewhere=True)
+    return Trial((*trial.overrides, change), config, tuple(plan))
 
 
 def conduct(sweep: Sweep) -> list[str]:
@@ -132,25 +127,23 @@ def conduct(sweep: Sweep) -> list[str]:
             (pretrained(sweep),), lambda folders: [_pretrain(sweep, folder) for folder in folders]
         )
     trials = expanded(sweep)
-    left = list(
-        {
-            trial.steps[-1].key: (setting, trial)
-            for setting, trial in trials
-            if _average(sweep, trial) is None
-        }.values()
-    )
-    log.info("%d trials, %d of them finished or the same as others", len(trials), len(trials) - len(left))
-    if (number := lanes.lanes(trial.config for _, trial in left)) > 1:
-        lanes.fork([partial(_perform, sweep, *one) for one in left], number)
-        left = [
-            (setting, trial) for setting, trial in left if _average(sweep, trial) is None
-        ]  # a lane may have been stopped
-    failed = ((setting, trial, _perform(sweep, setting, trial)) for setting, trial in left)
-    return [
-        f"{sweep.title}: {_named(setting, trial)}: {error}"
-        for setting, trial, error in failed
-        if error is not None
-    ]
+    pending: dict[tuple[str, ...], tuple[Setting, Trial]] = {}
+    for setting, trial in trials:
+        if _average(sweep, trial) is None:
+            pending[trial.steps[-1].key] = (setting, trial)
+    finished = len(trials) - len(pending)
+    log.info("%d trials, %d of them finished or the same as others", len(trials), finished)
+    number = lanes.lanes(trial.config for _, trial in pending.values())
+    if number > 1:
+        lanes.fork([partial(_perform, sweep, *run) for run in pending.values()], number)
+    errors = []
+    for setting, trial in pending.values():
+        if number > 1 and _average(sweep, trial) is not None:
+            continue  # made by a lane; one that was stopped is made here
+        error = _perform(sweep, setting, trial)
+        if error is not None:
+            errors.append(f"{sweep.title}: {_named(setting, trial)}: {error}")
+    return errors
 
 
 def _perform(sweep: Sweep, setting: Setting, trial: Trial) -> str | None:
@@ -169,15 +162,14 @@ def _named(setting: Setting, trial: Trial) -> str:
 
 def describe(sweep: Sweep) -> str:
     """The plan of all trials; those of earlier checkpoints are in it once these exist."""
-    whole = replace(sweep, trials=tuple(trial for _, trial in expanded(sweep)))
-    missing = settings_of(sweep)["pretraining"] if not _checkpoints(sweep) else []
-    note = (
-        f"\n\nNot in this plan: pretraining up to step {missing[-1]}, and the trials of {len(missing)}"
+    plan = describe_sweep(replace(sweep, trials=tuple(trial for _, trial in expanded(sweep))))
+    steps = settings_of(sweep)["pretraining"]
+    if not steps or _checkpoints(sweep):
+        return plan
+    return (
+        f"{plan}\n\nNot in this plan: pretraining up to step {steps[-1]}, and the trials of {len(steps)}"
         " checkpoints."
-        if missing
-        else ""
     )
-    return describe_sweep(whole) + note
 
 
 def _pretrain(sweep: Sweep, folder: Path) -> dict[str, Any]:
@@ -199,35 +191,19 @@ def _shown(sweep: Sweep, trial: Trial) -> str:
 
 def _average(sweep: Sweep, trial: Trial, trained: bool = True) -> float | None:
     rows = accuracy.rows(trial, sweep.metrics(trial, trained))
-    found: Any = next(row["mean"] for row in rows if row["benchmark"] == accuracy.AVERAGE)
-    return None if found is None else float(found)
+    mean: Any = next(row["mean"] for row in rows if row["benchmark"] == accuracy.AVERAGE)
+    return None if mean is None else float(mean)
 
 
 def render(sweep: Sweep) -> Report:
-    data = pd.DataFrame(
-        [
-            {
-                "axis": setting.axis,
-                "setting": setting.label,
-                "order": setting.order,
-                "method": trial.config.method.key,
-                "label": trial.config.method.title,
-                "accuracy": _average(sweep, trial),
-                "base": _average(sweep, trial, trained=False),
-            }
-            for setting, trial in expanded(sweep)
-        ]
-    ).astype({"accuracy": float, "base": float})
-    data = data.sort_values(["axis", "order"], key=_axis_order, kind="stable", ignore_index=True)
-    samples, budget = (
-        sweep.trials[0].config.benchmark.decoding.samples,
-        sweep.trials[0].config.budget.per_question,
-    )
+    data = _collect(sweep)
+    config = sweep.trials[0].config
+    samples = config.benchmark.decoding.samples
     found = bool(data["accuracy"].notna().any())
     return Report(
         title=TITLE,
         caption=(
-            f"Acc@{samples} (percent, average of the benchmarks) at B={budget}; one thing changes at a time,"
+            f"Acc@{samples} (percent, average of the benchmarks) at B={config.budget.per_question}; one thing changes at a time,"
             " the rest is the recipe. One training run and one decoding seed per point, so differences of a"
             " few points between methods are within the spread of training seeds (make seeds). Strength:"
             " checkpoints of the student's pretraining, or other students."
@@ -238,6 +214,25 @@ def render(sweep: Sweep) -> Report:
         notes=_notes(data) if found else [],
         found=found,
     )
+
+
+def _collect(sweep: Sweep) -> pd.DataFrame:
+    """One row per setting and method."""
+    rows = []
+    for setting, trial in expanded(sweep):
+        rows.append(
+            {
+                "axis": setting.axis,
+                "setting": setting.label,
+                "order": setting.order,
+                "method": trial.config.method.key,
+                "label": trial.config.method.title,
+                "accuracy": _average(sweep, trial),
+                "base": _average(sweep, trial, trained=False),
+            }
+        )
+    data = pd.DataFrame(rows).astype({"accuracy": float, "base": float})
+    return data.sort_values(["axis", "order"], key=_axis_order, kind="stable", ignore_index=True)
 
 
 def _axis_order(column: pd.Series) -> pd.Series:
@@ -263,28 +258,24 @@ def _cell(value: float | None, best: float | None = None) -> Cell:
 
 def rank_agreement(data: pd.DataFrame) -> dict[str, float]:
     """Kendall's τ between the methods' order at the two ends of each axis."""
-    found = {}
-    for axis in data["axis"].unique():
-        wide = (
-            data[data["axis"] == axis]
-            .pivot_table(index="order", columns="method", values="accuracy")
-            .sort_index()
-        )
+    agreement = {}
+    for axis, part in data.groupby("axis", sort=False):
+        wide = part.pivot_table(index="order", columns="method", values="accuracy").sort_index()
         if len(wide) > 1 and wide.iloc[[0, -1]].notna().all(axis=None):
-            found[str(axis)] = kendall(
-                wide.iloc[0].to_numpy(dtype=float), wide.iloc[-1].to_numpy(dtype=float)
-            )
-    return found
+            first = wide.iloc[0].to_numpy(dtype=float)
+            last = wide.iloc[-1].to_numpy(dtype=float)
+            agreement[str(axis)] = kendall(first, last)
+    return agreement
 
 
 def _notes(data: pd.DataFrame) -> list[str]:
-    said = [f"{AXES[axis]} {tau:.2f}" for axis, tau in rank_agreement(data).items() if not pd.isna(tau)]
+    taus = [f"{AXES[axis]} {tau:.2f}" for axis, tau in rank_agreement(data).items() if not pd.isna(tau)]
     settings = data.dropna(subset=["accuracy"]).groupby(["axis", "order"], sort=False)
     first = [f"{AXES[str(axis)]} {part['setting'].iloc[0]}: {_first(part)}" for (axis, _), part in settings]
     notes = [f"First in each setting, with its lead in points over the next: {'; '.join(first)}."]
-    if said:
+    if taus:
         notes.append(
-            f"Agreement of the rankings at the two ends of each axis (Kendall's τ): {', '.join(said)}."
+            f"Agreement of the rankings at the two ends of each axis (Kendall's τ): {', '.join(taus)}."
         )
     return notes
 
@@ -297,37 +288,29 @@ def _first(part: pd.DataFrame) -> str:
 
 @styled
 def _figure(data: pd.DataFrame, samples: int) -> Figure:
-    axes_found: Sequence[str] = [axis for axis in AXES if axis in set(data["axis"])]
-    figure, axes = panels(len(axes_found), width=3.4, height=3.3)
-    for panel, axis in zip(axes, axes_found, strict=True):
+    drawn = [axis for axis in AXES if axis in set(data["axis"])]
+    figure, axes = panels(len(drawn), width=3.4, height=3.3)
+    for panel, axis in zip(axes, drawn, strict=True):
         part = data[data["axis"] == axis]
         places = {order: place for place, order in enumerate(sorted(part["order"].unique()))}
         for number, method in enumerate(data["method"].unique()):
-            own = part[part["method"] == method].dropna(subset=["accuracy"])
+            runs = part[part["method"] == method].dropna(subset=["accuracy"])
             panel.plot(
-                [places[order] for order in own["order"]],
-                own["accuracy"],
+                runs["order"].map(places),
+                runs["accuracy"],
                 color=METHOD_COLOURS.get(method, "#009E73"),
                 marker=MARKERS[number % len(MARKERS)],
                 markersize=4,
                 label=plain_label(str(data.loc[data["method"] == method, "label"].iloc[0])),
             )
         base = part.drop_duplicates("order").dropna(subset=["base"])
-        panel.plot(
-            [places[order] for order in base["order"]],
-            base["base"],
-            color=BLACK,
-            linestyle=":",
-            linewidth=1,
-            label="Base model",
-        )
+        order = base["order"].map(places)
+        panel.plot(order, base["base"], color=BLACK, linestyle=":", linewidth=1, label="Base model")
         names = part.drop_duplicates("order").set_index("order")["setting"]
         panel.set_xticks(list(places.values()), [plain_label(str(names[order])) for order in places])
         panel.set_xlabel(AXES[axis])
         panel.margins(x=0.12)
-    low, high = min(panel.get_ylim()[0] for panel in axes), max(panel.get_ylim()[1] for panel in axes)
-    for panel in axes:
-        panel.set_ylim(low, high)
+    share_limits(axes)
     axes[0].set_ylabel(f"Acc@{samples} (%)")
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=1 + data["method"].nunique()

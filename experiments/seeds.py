@@ -3,15 +3,15 @@ explains.
 """
 
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from experiments.harness import accuracy, results
-from experiments.harness.paired import Comparison, compare
+from experiments.harness.paired import Comparison, Floats, compare
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep
 from lark.output.style import BLUE, GREY, METHOD_COLOURS, panels, plain_label, styled
@@ -21,7 +21,7 @@ TITLE = "Training seeds: spread within and between methods"
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedVariance:
     """Variance of runs' accuracies, in squared points: one-way analysis of variance with random effects."""
 
     between: float
@@ -44,7 +44,7 @@ class Spread:
         return NormalDist().cdf(-abs(difference) / np.sqrt(2 * self.within)) if self.within else 0.0
 
 
-def spread(runs: dict[str, NDArray[np.float64]]) -> Spread | None:
+def spread(runs: dict[str, Floats]) -> SeedVariance | None:
     """From the accuracies [S] of each method's runs. None if no method has two runs."""
     several = {name: values for name, values in runs.items() if len(values) > 1}
     freedom = sum(len(values) - 1 for values in several.values())
@@ -54,48 +54,50 @@ def spread(runs: dict[str, NDArray[np.float64]]) -> Spread | None:
     means = np.array([values.mean() for values in runs.values()])
     noise = float(np.mean([within / len(values) for values in runs.values()]))
     between = max(0.0, float(means.var(ddof=1)) - noise) if len(means) > 1 else 0.0
-    return Spread(between, within)
+    return SeedVariance(between, within)
 
 
 def render(sweep: Sweep) -> Report:
     data, tables = _collect(sweep)
-    runs = {label: 100 * np.array([table.mean() for table in each]) for label, each in tables.items()}
-    found = spread(runs)
-    compared = compare({label: np.stack(each) for label, each in tables.items()}) if len(tables) > 1 else None
-    samples, budget = (
-        sweep.trials[0].config.benchmark.decoding.samples,
-        sweep.trials[0].config.budget.per_question,
-    )
+    runs = {label: 100 * table.mean(axis=1) for label, table in tables.items()}
+    variance = spread(runs)
+    compared = compare(tables) if len(tables) > 1 else None
+    config = sweep.trials[0].config
+    samples = config.benchmark.decoding.samples
+    report_tables = [_table(sweep, runs)]
+    if compared and variance:
+        report_tables.append(_pairs(compared, variance))
     return Report(
         title=TITLE,
         caption=(
-            f"Acc@{samples} (percent, average of the benchmarks) at B={budget} of students that differ only"
+            f"Acc@{samples} (percent, average of the benchmarks) at B={config.budget.per_question} of students that differ only"
             " in the training seed, which decides the order of trajectories. One decoding seed, so runs of a"
             " method also differ by their sampled answers. The selection is the same in all runs of a"
             " method, also for Random: its spread over other random selections is not part of this. The"
             " paper has one training run per cell and names this as a limitation."
         ),
         data=data,
-        tables=[_table(sweep, runs, found), *([_pairs(compared, found)] if compared and found else [])],
-        figure=_figure(sweep, runs, found, samples) if runs else None,
-        notes=_notes(found, compared),
+        tables=report_tables,
+        figure=_figure(sweep, runs, variance, samples) if runs else None,
+        notes=_notes(variance, compared),
         found=bool(runs),
     )
 
 
-def _collect(sweep: Sweep) -> tuple[pd.DataFrame, dict[str, list[NDArray[np.float64]]]]:
-    """One row per run and benchmark, and the runs' accuracies per problem by method."""
-    rows, tables = [], dict[str, list[NDArray[np.float64]]]()
+def _collect(sweep: Sweep) -> tuple[pd.DataFrame, dict[str, Floats]]:
+    """One row per run and benchmark, and the runs' accuracies [S, P] per problem by method."""
+    rows = []
+    tables: dict[str, list[Floats]] = {}
     for trial in sweep.trials:
         for row in accuracy.rows(trial, sweep.metrics(trial)):
             rows.append({**row, "training_seed": trial.config.training.seed})
-        found = results.accuracies(sweep, trial)
-        if found is not None:
-            tables.setdefault(trial.config.method.title, []).append(found)
-    return pd.DataFrame(rows), tables
+        accuracies = results.accuracies(sweep, trial)
+        if accuracies is not None:
+            tables.setdefault(trial.config.method.title, []).append(accuracies)
+    return pd.DataFrame(rows), {label: np.stack(runs) for label, runs in tables.items()}
 
 
-def _table(sweep: Sweep, runs: dict[str, NDArray[np.float64]], found: Spread | None) -> Table:
+def _table(sweep: Sweep, runs: dict[str, Floats]) -> Table:
     rows = []
     labels = dict.fromkeys(trial.config.method.title for trial in sweep.trials)
     best = max((values.mean() for values in runs.values()), default=None)
@@ -105,54 +107,41 @@ def _table(sweep: Sweep, runs: dict[str, NDArray[np.float64]], found: Spread | N
             rows.append([Cell(label), Cell("0"), *[MISSING] * 3])
             continue
         deviation = Cell(f"{values.std(ddof=1):.1f}") if len(values) > 1 else MISSING
+        mean = Cell(f"{values.mean():.1f}", values.mean() == best)
         ends = Cell(f"{values.min():.1f} to {values.max():.1f}")
-        rows.append(
-            [
-                Cell(label),
-                Cell(str(len(values))),
-                Cell(f"{values.mean():.1f}", values.mean() == best),
-                deviation,
-                ends,
-            ]
-        )
+        rows.append([Cell(label), Cell(str(len(values))), mean, deviation, ends])
     return Table(["Method", "training seeds", "mean", "standard deviation", "range"], rows)
 
 
-def _pairs(compared: Comparison, found: Spread) -> Table:
+def _pairs(compared: Comparison, variance: SeedVariance) -> Table:
     rows = []
-    for place, i in enumerate(compared.order):
-        for j in compared.order[place + 1 :]:
-            difference = 100 * compared.difference[i, j]
-            low, high = 100 * compared.low[i, j], 100 * compared.high[i, j]
-            rows.append(
-                [
-                    Cell(compared.names[i]),
-                    Cell(compared.names[j]),
-                    Cell(f"{difference:+.1f}"),
-                    Cell(f"{low:+.1f} to {high:+.1f}".replace("-", "−")),
-                    Cell("yes" if compared.significant[i, j] else "no"),
-                    Cell(f"{100 * found.wrong_order(difference):.0f}%"),
-                ]
-            )
+    for i, j in combinations(compared.order, 2):
+        difference = 100 * compared.difference[i, j]
+        interval = f"{100 * compared.low[i, j]:+.1f} to {100 * compared.high[i, j]:+.1f}"
+        texts = [
+            compared.names[i],
+            compared.names[j],
+            f"{difference:+.1f}",
+            interval.replace("-", "−"),
+            "yes" if compared.significant[i, j] else "no",
+            f"{100 * variance.wrong_order(difference):.0f}%",
+        ]
+        rows.append([Cell(text) for text in texts])
     caption = (
         "All pairs, with intervals over problems and training seeds, and how often one run of each would"
         " order them wrongly."
     )
-    return Table(
-        ["Method", "minus", "difference", "95% interval", "significant", "wrong order"],
-        rows,
-        caption,
-        labels=2,
-    )
+    header = ["Method", "minus", "difference", "95% interval", "significant", "wrong order"]
+    return Table(header, rows, caption, labels=2)
 
 
-def _notes(found: Spread | None, compared: Comparison | None) -> list[str]:
-    if found is None:
+def _notes(variance: SeedVariance | None, compared: Comparison | None) -> list[str]:
+    if variance is None:
         return []
     notes = [
-        f"Of the variance of single runs, {100 * found.explained:.0f}% is within methods (another seed, other"
-        f" sampled answers) and {100 * (1 - found.explained):.0f}% between them: standard deviations of"
-        f" {np.sqrt(found.within):.1f} and {np.sqrt(found.between):.1f} points."
+        f"Of the variance of single runs, {100 * variance.explained:.0f}% is within methods (another seed, other"
+        f" sampled answers) and {100 * (1 - variance.explained):.0f}% between them: standard deviations of"
+        f" {np.sqrt(variance.within):.1f} and {np.sqrt(variance.between):.1f} points."
     ]
     if compared is not None and compared.seed_deviation is not None:
         notes.append(
@@ -163,7 +152,7 @@ def _notes(found: Spread | None, compared: Comparison | None) -> list[str]:
 
 
 @styled
-def _figure(sweep: Sweep, runs: dict[str, NDArray[np.float64]], found: Spread | None, samples: int) -> Figure:
+def _figure(sweep: Sweep, runs: dict[str, Floats], variance: SeedVariance | None, samples: int) -> Figure:
     figure, (left, right) = panels(2, width=4.4, height=3.2)
     names = {trial.config.method.title: trial.config.method.name for trial in sweep.trials}
     order = sorted(runs, key=lambda label: -runs[label].mean())
@@ -175,8 +164,8 @@ def _figure(sweep: Sweep, runs: dict[str, NDArray[np.float64]], found: Spread | 
     left.set_ylim(len(order) - 0.4, -0.6)
     left.set_xlabel(f"Acc@{samples} (%), average of the benchmarks")
     left.set_title("one dot per training run, a bar for the mean")
-    if found is not None:
-        shares = [1 - found.explained, found.explained]
+    if variance is not None:
+        shares = [1 - variance.explained, variance.explained]
         right.barh([1, 0], [100 * share for share in shares], color=[BLUE, GREY], height=0.5)
         right.set_yticks([1, 0], ["between\nmethods", "within\nmethods"])
         right.set_ylim(-0.6, 1.6)

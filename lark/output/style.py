@@ -167,3 +167,12 @@ def powers_of_ten(low: float, high: float) -> np.ndarray:
     values = np.array([digit * power for power in powers for digit in digits])
     within = values[(values >= low) & (values <= high)]
     return within if len(within) else np.array([float(f"{low:.1g}")])
+
+
+def share_limits(axes: Sequence[Axes]) -> None:
+    """Give several panels the same vertical axis."""
+    limits = [panel.get_ylim() for panel in axes]
+    lowest = min(low for low, _ in limits)
+    highest = max(high for _, high in limits)
+    for panel in axes:
+        panel.set_ylim(lowest, highest)
