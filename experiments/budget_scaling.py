@@ -19,19 +19,17 @@ def render(sweep: Sweep) -> Report:
     if data["benchmark"].nunique() == 2:  # one benchmark is its own average
         data = data[data["benchmark"] != accuracy.AVERAGE]
     samples = sweep.trials[0].config.benchmark.decoding.samples
-    header = ["B", *data["label"].unique(), "paper (AMC)", *(["difference"] if sweep.like_the_paper else [])]
-    rows = [
-        [
-            Cell(str(budget)),
-            *(accuracy.cell(r["mean"], r["std"]) for r in part.to_dict("records")),
-            Cell(f"{printed[budget]:.1f}") if budget in printed else MISSING,
-            *([_difference(part)] if sweep.like_the_paper else []),
-        ]
-        for budget, part in (
-            (trial.config.budget.per_question, data[data["budget"] == trial.config.budget.per_question])
-            for trial in sweep.trials
-        )
-    ]
+    header = ["B", *data["label"].unique(), "paper (AMC)"]
+    if sweep.like_the_paper:
+        header.append("difference")
+    rows = []
+    for trial in sweep.trials:
+        budget = trial.config.budget.per_question
+        part = data[data["budget"] == budget]
+        cells = [accuracy.cell(row["mean"], row["std"]) for row in part.to_dict("records")]
+        papers = Cell(f"{printed[budget]:.1f}") if budget in printed else MISSING
+        row = [Cell(str(budget)), *cells, papers, _difference(part)]
+        rows.append(row[: len(header)])
     return Report(
         title="Appendix D.2. Budget scaling",
         caption=(
@@ -49,8 +47,8 @@ def render(sweep: Sweep) -> Report:
 
 def _difference(part: pd.DataFrame) -> Cell:
     """Ours minus the paper's, on the benchmark for which it gives numbers."""
-    known = part["difference"].dropna()
-    return Cell(f"{known.iloc[0]:+.1f}".replace("-", "−")) if len(known) else MISSING
+    differences = part["difference"].dropna()
+    return Cell(f"{differences.iloc[0]:+.1f}".replace("-", "−")) if len(differences) else MISSING
 
 
 def _figure(data: pd.DataFrame, printed: dict[int, float], samples: int) -> Figure:

@@ -47,12 +47,17 @@ def render(sweep: Sweep) -> Report:
     table = table.merge(chosen[[*KEY, "rank", "weight", "threshold", "tau"]], on=KEY, how="left")
     tokens = first_choice_tokens(sweep, trial, chosen)
     scores = scores_by_prompt(sweep)
-    prompts = prompts_table(scores, list(chosen.sort_values("rank")["candidate_id"]))
+    tables = [
+        _weights(sweep, table, chosen),
+        prompts_table(scores, list(chosen.sort_values("rank")["candidate_id"])),
+    ]
+    if tokens is not None:
+        tables.append(_hardest(tokens))
     return Report(
         title=title,
         caption=caption,
         data=table.sort_values("g_hat", ascending=False),
-        tables=[_weights(sweep, table, chosen), prompts, *([] if tokens is None else [_hardest(tokens)])],
+        tables=tables,
         figure=_figure(table, chosen, tokens),
         notes=_notes(sweep, trial, table, chosen),
         summary=difference_summary(scores),
@@ -85,66 +90,50 @@ def _cell(value: float | None, form: str) -> Cell:
     return MISSING if value is None else Cell(form.format(value).replace("-", "−"))
 
 
+def _minus(value: float, papers: float | None, form: str) -> Cell:
+    return _cell(None if papers is None else value - papers, form)
+
+
 def _weights(sweep: Sweep, table: pd.DataFrame, chosen: pd.DataFrame) -> Table:
+    header = ["rank", "candidate", "tokens", "loss", "ρ̂", "ĝ", "margin", "weight", "uniform"]
+    header += ["the paper's ĝ (pid 839)", "the paper's weight"]
+    if sweep.like_the_paper:
+        header += ["ĝ, difference", "weight, difference"]
     rows = []
     for row in chosen.sort_values("rank").to_dict("records"):
         stats = table.set_index("candidate_id").loc[row["candidate_id"]]
-        printed = {name: _printed(name, row["rank"]) for name in ("g", "q")}
-        differences = [(row["score"], printed["g"], "{:+.5f}"), (row["weight"], printed["q"], "{:+.3f}")]
-        rows.append(
-            [
-                Cell(str(row["rank"])),
-                Cell(row["candidate_id"]),
-                Cell(f"{stats['n_tokens']}"),
-                Cell(f"{stats['loss']:.3f}"),
-                Cell(f"{stats['rho']:.3f}"),
-                Cell(f"{row['score']:.5f}"),
-                Cell(f"{row['score'] - row['threshold']:.5f}"),
-                Cell(f"{row['weight']:.3f}"),
-                Cell(f"{1 / len(chosen):.3f}"),
-                _cell(printed["g"], "{:.5f}"),
-                _cell(printed["q"], "{:.3f}"),
-                *(
-                    _cell(None if p is None else own - p, form)
-                    for own, p, form in differences
-                    if sweep.like_the_paper
-                ),
-            ]
-        )
-    header = [
-        "rank",
-        "candidate",
-        "tokens",
-        "loss",
-        "ρ̂",
-        "ĝ",
-        "margin",
-        "weight",
-        "uniform",
-        "the paper's ĝ (pid 839)",
-        "the paper's weight",
-    ]
-    header += ["ĝ, difference", "weight, difference"] if sweep.like_the_paper else []
+        papers_score = _printed("g", row["rank"])
+        papers_weight = _printed("q", row["rank"])
+        cells = [
+            Cell(str(row["rank"])),
+            Cell(row["candidate_id"]),
+            Cell(f"{stats['n_tokens']}"),
+            Cell(f"{stats['loss']:.3f}"),
+            Cell(f"{stats['rho']:.3f}"),
+            Cell(f"{row['score']:.5f}"),
+            Cell(f"{row['score'] - row['threshold']:.5f}"),
+            Cell(f"{row['weight']:.3f}"),
+            Cell(f"{1 / len(chosen):.3f}"),
+            _cell(papers_score, "{:.5f}"),
+            _cell(papers_weight, "{:.3f}"),
+            _minus(row["score"], papers_score, "{:+.5f}"),
+            _minus(row["weight"], papers_weight, "{:+.3f}"),
+        ]
+        rows.append(cells[: len(header)])
     return Table(header, rows, "The selected trajectories and their weights (Lemma 3).")
 
 
 def _hardest(tokens: pd.DataFrame) -> Table:
     top = tokens.nlargest(8, "residual")
-    rows = [
-        [
-            Cell(str(r["position"])),
-            Cell(f'"{r["text"]}"'),
-            *(Cell(f"{r[c]:.3f}") for c in ("p_gold", "residual", "surprisal")),
-        ]
-        for r in top.to_dict("records")
-    ]
+    rows = []
+    for token in top.to_dict("records"):
+        numbers = [Cell(f"{token[name]:.3f}") for name in ("p_gold", "residual", "surprisal")]
+        rows.append([Cell(str(token["position"])), Cell(f'"{token["text"]}"'), *numbers])
     share = top["residual"].sum() / tokens["residual"].sum()
     drawn = int(top["position"].isin(window(tokens)["position"]).sum())
     where = "" if len(tokens) <= SHOWN_TOKENS else f"; (b) shows {drawn} of them"
-    return Table(
-        ["position", "token", "p(y)", "residual", "surprisal"], rows,
-        f"The eight tokens with the largest residuals account for {share:.0%} of the first choice's sum{where}.",
-    )  # fmt: skip
+    caption = f"The eight tokens with the largest residuals account for {share:.0%} of the first choice's sum{where}."
+    return Table(["position", "token", "p(y)", "residual", "surprisal"], rows, caption)
 
 
 def _notes(sweep: Sweep, trial: Trial, table: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
@@ -156,12 +145,13 @@ def _notes(sweep: Sweep, trial: Trial, table: pd.DataFrame, chosen: pd.DataFrame
     first = chosen[chosen["rank"] == 1].iloc[0]
     text = rows[rows["candidate_id"] == str(first["candidate_id"])].iloc[0]
     best = table.sort_values("g_hat", ascending=False)
-    threshold, tau = (
-        published_value("case_study", f"g_{PAPER_BUDGET + 1}"),
-        published_value("case_study", "tau"),
-    )
-    ours = f"; ours minus these: {first['threshold'] - threshold:+.5f} and {first['tau'] - tau:+.3g}"
-    differences = ours if sweep.like_the_paper else ""
+    threshold = published_value("case_study", f"g_{PAPER_BUDGET + 1}")
+    tau = published_value("case_study", "tau")
+    differences = ""
+    if sweep.like_the_paper:
+        differences = (
+            f"; ours minus these: {first['threshold'] - threshold:+.5f} and {first['tau'] - tau:+.3g}"
+        )
     loss_rank = int(table["loss"].rank().loc[best.index[0]])
     return [
         f"Question {markdown(text['question_id'])} (answer {markdown(str(text['answer']))}):\n\n"
@@ -242,10 +232,8 @@ def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarCo
         )
     bars = axes.bar(shown["position"], shown["residual"], color=OKABE_ITO[0], label="residual (left axis)")
     other = axes.twinx()
-    (line,) = other.plot(
-        shown["position"], shown["surprisal"], color=LARK_COLOUR, marker="o", markersize=2, linewidth=0.9,
-        label="surprisal (right axis)",
-    )  # fmt: skip
+    (line,) = other.plot(shown["position"], shown["surprisal"], marker="o", markersize=2, linewidth=0.9)
+    line.set(color=LARK_COLOUR, label="surprisal (right axis)")
     other.set_ylabel(r"Surprisal $-\log p(y_t)$ (nats)")
     other.grid(visible=False)
     other.set_ylim(bottom=0)

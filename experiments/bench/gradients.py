@@ -51,7 +51,7 @@ LARGE = "Qwen/Qwen2.5-7B"
 
 
 @dataclass(frozen=True)
-class Batch:
+class Workload:
     """One measurement: trajectories of equal length, all of whose tokens but the first are responses."""
 
     trajectories: int
@@ -61,7 +61,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Result:
+class GradientResult:
     """One row of the table. `flops` is the same ratio, counted, for this student; `flops_7b` for one of 7 B
     parameters.
     """
@@ -78,11 +78,11 @@ class Result:
     flops_7b: float
 
 
-FULL = [Batch(4, 256, 7), Batch(2, 1024, 3), Batch(1, 4096, 2)]
-QUICK = [Batch(4, 256, 3, layers=6)]
+FULL = [Workload(4, 256, 7), Workload(2, 1024, 3), Workload(1, 4096, 2)]
+QUICK = [Workload(4, 256, 3, layers=6)]
 
 
-def measure_batch(batch: Batch) -> list[Result]:
+def measure_batch(batch: Workload) -> list[GradientResult]:
     """Measure all variants on one batch."""
     size = Size("SmolLM2-135M", 49_152, batch.tokens, batch.rounds, batch.layers)
     plain, student = Student.of(random_student(size)), student_of_a_run(size)
@@ -132,14 +132,16 @@ def timed(work: Callable[[], object]) -> float:
     return clock() - start
 
 
-def _result(batch: Batch, name: str, seconds: dict[str, list[float]], peak: float) -> Result:
+def _result(batch: Workload, name: str, seconds: dict[str, list[float]], peak: float) -> GradientResult:
     ratios = [mine / bare for mine, bare in zip(seconds[name], seconds[BARE], strict=True)]
     counted = (by_flops(name, batch, path) for path in ("smollm2", LARGE))
     size = (batch.trajectories, batch.tokens, name)
-    return Result(*size, median(seconds[name]), median(ratios), min(ratios), max(ratios), peak, *counted)
+    return GradientResult(
+        *size, median(seconds[name]), median(ratios), min(ratios), max(ratios), peak, *counted
+    )
 
 
-def by_flops(name: str, batch: Batch, path: str) -> float:
+def by_flops(name: str, batch: Workload, path: str) -> float:
     """The ratio that the planner counts for a student."""
     shape = shape_of(conf.Student(name="student", path=path))
     assert shape is not None
@@ -159,7 +161,7 @@ def by_flops(name: str, batch: Batch, path: str) -> float:
     )
 
 
-def verdicts(results: list[Result]) -> list[str]:
+def verdicts(results: list[GradientResult]) -> list[str]:
     """Goals and measurements."""
     return [
         f"{r.trajectories} × {r.tokens:,} tokens, {r.variant}: {r.ratio:.3f} (at most"
@@ -183,7 +185,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     results = [result for batch in (QUICK if arguments.quick else FULL) for result in measure_batch(batch)]
     with (FOLDER / "gradients.csv").open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, [field.name for field in fields(Result)])
+        writer = csv.DictWriter(handle, [field.name for field in fields(GradientResult)])
         writer.writeheader()
         writer.writerows(map(asdict, results))
     rows = [

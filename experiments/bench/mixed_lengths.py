@@ -70,7 +70,7 @@ Way = Callable[[Sequence[Encoded]], list[list[float]]]
 
 
 @dataclass(frozen=True)
-class Result:
+class WayResult:
     """One row of the table. `ratio`: vLLM's time over this way's, so that more than 1 is faster than vLLM."""
 
     trajectories: str
@@ -201,7 +201,7 @@ def _surprisals(logprobs: Sequence[dict[int, Any]], encoded: Encoded) -> Iterato
 
 def measure(
     ways: dict[str, Way], trajectories: Sequence[Encoded], name: str, rounds: int, threads: int
-) -> list[Result]:
+) -> list[WayResult]:
     """Seconds of every way in every round, as rows of the table."""
     clock = time.process_time if threads == 1 else time.perf_counter
     tokens = sum(len(e.ids) for e in trajectories)
@@ -224,7 +224,7 @@ def measure(
         ratios = [theirs / mine for theirs, mine in zip(reference, own, strict=False)]
         middle = median(own)
         results.append(
-            Result(name, tokens, way, middle, tokens / middle, median(ratios), min(ratios), max(ratios))
+            WayResult(name, tokens, way, middle, tokens / middle, median(ratios), min(ratios), max(ratios))
         )
     return results
 
@@ -274,14 +274,14 @@ def trajectories_of(path: Path, chat: ChatFormat, vocabulary: int) -> dict[str, 
     return random_pool(vocabulary)
 
 
-def write(results: list[Result]) -> None:
+def write(results: list[WayResult]) -> None:
     with (FOLDER / "mixed_lengths.csv").open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, [field.name for field in fields(Result)])
+        writer = csv.DictWriter(handle, [field.name for field in fields(WayResult)])
         writer.writeheader()
         writer.writerows(map(asdict, results))
 
 
-def report(results: list[Result], beside_vllm: bool) -> None:
+def report(results: list[WayResult], beside_vllm: bool) -> None:
     rows = [
         [
             r.trajectories,
@@ -346,7 +346,7 @@ def main() -> None:
     short = sorted((e for candidates in pool.values() for e in candidates), key=lambda e: len(e.ids))[:8]
     for way in ways.values():  # compile, and touch everything once
         way(short)
-    results: list[Result] = []
+    results: list[WayResult] = []
     for name, trajectories in sets.items():
         if only in (None, name):
             results += measure(

@@ -76,7 +76,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Result:
+class ScoringResult:
     """One row of the table. `ratio` is relative to the bare forward pass to logits. `peak_mib` excludes
     what the work starts with: the model, and for a head the hidden states.
     """
@@ -201,7 +201,7 @@ def fits(variant: str, size: Size) -> bool:
     return LOGIT_COPIES.get(variant, 0) * 4 * size.vocabulary * size.tokens * 1.1 < free
 
 
-def measure_size(size: Size) -> list[Result]:
+def measure_size(size: Size) -> list[ScoringResult]:
     """Measure all variants that fit into memory at one size, and at the smallest size two of them end to
     end.
     """
@@ -236,19 +236,19 @@ def measure_size(size: Size) -> list[Result]:
     ]
 
 
-def summary(size: Size, name: str, seconds: dict[str, list[float]], peaks: dict[str, float]) -> Result:
+def summary(size: Size, name: str, seconds: dict[str, list[float]], peaks: dict[str, float]) -> ScoringResult:
     """One row of the table. Ratios are within a round; NaN if the bare logits, the reference, did not fit
     into memory.
     """
     yardstick = seconds[BARE_WHOLE if name == OURS_WHOLE else BARE] or [float("nan")] * size.rounds
     ratios = [mine / bare for mine, bare in zip(seconds[name], yardstick, strict=True)]
-    return Result(
+    return ScoringResult(
         *(size.shape, size.vocabulary, size.tokens, name, median(seconds[name])),
         *(median(ratios), min(ratios), max(ratios), peaks[name]),
     )
 
 
-def draw(results: list[Result], path: Path) -> None:
+def draw(results: list[ScoringResult], path: Path) -> None:
     """Draw time and memory of every variant, one group of bars per size."""
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 (the backend has to be chosen first)
@@ -340,7 +340,7 @@ def measure_selection(questions: int = 5000, candidates: int = 33, rounds: int =
     return results
 
 
-def verdicts(results: list[Result]) -> list[str]:
+def verdicts(results: list[ScoringResult]) -> list[str]:
     """Targets and measurements, two lines per size."""
     lines = []
     for size in dict.fromkeys((r.vocabulary, r.tokens) for r in results):
@@ -356,7 +356,7 @@ def verdicts(results: list[Result]) -> list[str]:
     return lines
 
 
-def write(results: Sequence[Result] | Sequence[SelectionResult], path: Path) -> None:
+def write(results: Sequence[ScoringResult] | Sequence[SelectionResult], path: Path) -> None:
     """Write the table as CSV."""
     with path.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, [field.name for field in fields(results[0])])
@@ -377,7 +377,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    results: list[Result] = []
+    results: list[ScoringResult] = []
     for size in QUICK if arguments.quick else FULL:
         results += measure_size(size)
         write(

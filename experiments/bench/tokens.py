@@ -48,7 +48,7 @@ OLD, NEW = "version 1", "version 2"
 
 
 @dataclass(frozen=True)
-class Result:
+class StorageResult:
     """One row of the table."""
 
     layout: str
@@ -127,7 +127,7 @@ def invented(question: int, length: int) -> Iterator[tuple[OldTokens, Trajectory
         yield OldTokens(*ids, old), new
 
 
-def measure_bytes(folder: Path, student: Path, questions: int) -> list[Result]:
+def measure_bytes(folder: Path, student: Path, questions: int) -> list[StorageResult]:
     """Bytes per token of both layouts, and of the columns of the new one."""
     pairs = list(real(student, questions))
     total = sum(len(new) for _, new in pairs)
@@ -145,8 +145,14 @@ def measure_bytes(folder: Path, student: Path, questions: int) -> list[Result]:
     }
     log.info("%s trajectories, %s tokens, %s", f"{len(pairs):,}", f"{total:,}", student)
     return [
-        *(Result(layout, "whole file", size / total, "bytes per token") for layout, size in sizes.items()),
-        *(Result(NEW, f"column {name}", size / total, "bytes per token") for name, size in columns.items()),
+        *(
+            StorageResult(layout, "whole file", size / total, "bytes per token")
+            for layout, size in sizes.items()
+        ),
+        *(
+            StorageResult(NEW, f"column {name}", size / total, "bytes per token")
+            for name, size in columns.items()
+        ),
     ]
 
 
@@ -168,7 +174,7 @@ def write_artifacts(folder: Path, questions: int, long: int) -> list[int]:
     return [start + PER_FILE // 2 for start in chosen]
 
 
-def measure_reading(folder: Path, questions: int, long: int) -> list[Result]:
+def measure_reading(folder: Path, questions: int, long: int) -> list[StorageResult]:
     """Processor time of reading all candidates of a question: the first, when nothing is remembered, and
     others.
     """
@@ -187,7 +193,7 @@ def measure_reading(folder: Path, questions: int, long: int) -> list[Result]:
             read(f"{question:05d}")
             seconds[layout].append(time.process_time() - start)
     return [
-        Result(layout, what, value, "s per question")
+        StorageResult(layout, what, value, "s per question")
         for layout, found in seconds.items()
         for what, value in (("first question", found[0]), ("median question", median(found)))
     ]
@@ -207,7 +213,7 @@ def main() -> None:
         results += measure_reading(Path(folder), *((496, 2) if arguments.quick else (QUESTIONS, 5)))
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "tokens.csv").open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, [field.name for field in fields(Result)])
+        writer = csv.DictWriter(handle, [field.name for field in fields(StorageResult)])
         writer.writeheader()
         writer.writerows(map(asdict, results))
     rows = [[r.layout, r.measure, f"{r.value:.3f}", r.unit] for r in results]

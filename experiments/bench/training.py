@@ -44,7 +44,7 @@ and marked as such.
 
 
 @dataclass(frozen=True)
-class Result:
+class TrainingResult:
     """One measured number."""
 
     part: str
@@ -73,7 +73,7 @@ def next_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return packs
 
 
-def measure_packing() -> list[Result]:
+def measure_packing() -> list[TrainingResult]:
     """Part (i): the slots that packing uses, and its time."""
     results = []
     for count in (500, 5000):
@@ -82,16 +82,20 @@ def measure_packing() -> list[Result]:
             packs, seconds = rule(lengths, CAPACITY), min(time_once(rule, lengths) for _ in range(3))
             case = f"{name}, {count} sequences"
             results.append(
-                Result("packing", case, "slots used", 100 * utilisation(packs, lengths, CAPACITY), "%")
+                TrainingResult(
+                    "packing", case, "slots used", 100 * utilisation(packs, lengths, CAPACITY), "%"
+                )
             )
-            results.append(Result("packing", case, "time", 1000 * seconds, "ms"))
+            results.append(TrainingResult("packing", case, "time", 1000 * seconds, "ms"))
     for processes in (1, 8):
         for packed in (True, False):
             busy = 100 * processes_busy(lengths, processes, packed)
             case = (
                 f"global batches of 64, {processes} process(es), {'packed' if packed else 'padded, 1 each'}"
             )
-            results.append(Result("plan", case, "useful tokens while the slowest process works", busy, "%"))
+            results.append(
+                TrainingResult("plan", case, "useful tokens while the slowest process works", busy, "%")
+            )
     return results
 
 
@@ -114,7 +118,7 @@ def processes_busy(lengths: Sequence[int], processes: int, packed: bool) -> floa
     return sum(lengths) / waited
 
 
-def measure_training(quick: bool) -> list[Result]:
+def measure_training(quick: bool) -> list[TrainingResult]:
     """Part (ii): one global batch forward and backward, arranged in different ways, interleaved and
     repeated.
     """
@@ -153,7 +157,9 @@ def measure_training(quick: bool) -> list[Result]:
                 step(model, batch)
             seconds[case] += [time.process_time() - start] if repeat else []
     rate = {case: sum(lengths) / median(times) for case, times in seconds.items()}
-    return [Result("training", case, "speed", value, "tokens/s, one core") for case, value in rate.items()]
+    return [
+        TrainingResult("training", case, "speed", value, "tokens/s, one core") for case, value in rate.items()
+    ]
 
 
 def arranged(
@@ -185,14 +191,14 @@ def step(model: LlamaForCausalLM, batch: MicroBatch) -> None:
     model.zero_grad()
 
 
-def measure_memory(quick: bool) -> list[Result]:
+def measure_memory(quick: bool) -> list[TrainingResult]:
     """Part (iii): forward and backward of the head alone, each in a separate process."""
     tokens, vocabulary = (1024, 32_000) if quick else (8192, 151_936)
     ours, seconds = in_process("ours", tokens, vocabulary)
     case = f"{tokens} tokens, {vocabulary} words"
     results = [
-        Result("memory", f"chunked, {case}", "peak", ours, "MiB"),
-        Result("memory", f"chunked, {case}", "time", seconds, "s"),
+        TrainingResult("memory", f"chunked, {case}", "peak", ours, "MiB"),
+        TrainingResult("memory", f"chunked, {case}", "time", seconds, "s"),
     ]
     small = {part: in_process("full", tokens // part, vocabulary) for part in (8, 4)}
     slope = (small[4][0] - small[8][0]) / (tokens // 4 - tokens // 8)
@@ -201,8 +207,8 @@ def measure_memory(quick: bool) -> list[Result]:
     if expected * HEAD_BYTES_LEFT < free_memory():
         expected, seconds = in_process("full", tokens, vocabulary)
         kind = "measured"
-        results.append(Result("memory", f"full logits, {case}", "time", seconds, "s"))
-    results.append(Result("memory", f"full logits, {case} ({kind})", "peak", expected, "MiB"))
+        results.append(TrainingResult("memory", f"full logits, {case}", "time", seconds, "s"))
+    results.append(TrainingResult("memory", f"full logits, {case} ({kind})", "peak", expected, "MiB"))
     return results
 
 
@@ -257,7 +263,7 @@ def _kernel_says(path: str, field: str) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
-def draw(results: Sequence[Result], path: Path) -> None:
+def draw(results: Sequence[TrainingResult], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - after the backend is chosen
 
@@ -293,7 +299,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "training.csv").open("w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle)
-        writer.writerow(field.name for field in fields(Result))
+        writer.writerow(field.name for field in fields(TrainingResult))
         writer.writerows(map(astuple, results))
     draw(results, FOLDER / "training.png")
     for r in results:
