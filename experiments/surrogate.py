@@ -56,17 +56,19 @@ READING = (
 def render(sweep: Sweep) -> Report:
     printed = published("figures").query("experiment == 'surrogate'").set_index("quantity")["value"]
     paper = printed.rename(PAPER)
-    header = ["", "ĝ", *OTHERS.values(), "the paper's ĝ", *(["difference"] if sweep.like_the_paper else [])]
+    header = ["", "ĝ", *OTHERS.values(), "the paper's ĝ"]
+    if sweep.like_the_paper:
+        header.append("difference")
     questions = questions_of(sweep)
     if questions is None:
         rows = _rows(dict.fromkeys(LABELS), {}, paper, sweep)
         caption = "The exact g* of a question's trajectories against the forward pass's ĝ."
         return Report(TITLE, f"{caption} {READING}", pd.DataFrame(), [Table(header, rows)], found=False)
-    found = agreement(questions)
-    ours = found.summary()
+    surrogate = agreement(questions)
+    ours = surrogate.summary()
     others = other_scores(sweep, questions)
     sketched = {name: agreement(questions, scores) for name, scores in others.items()}
-    theirs = {name: made.summary() for name, made in sketched.items()}
+    theirs = {name: agreed.summary() for name, agreed in sketched.items()}
     caption = (
         "(a) Exact g* and ĝ, shifted and stretched within each question to the mean and spread of g*, for"
         f" {sizes(questions)}. (b) Recall@B of the top B, mean over questions (of ĝ with the standard"
@@ -84,30 +86,23 @@ def render(sweep: Sweep) -> Report:
             " with the diagonal score), or orthogonal gradients (the diagonal score with g*)."
         ),
     ]
-    summary = pd.DataFrame({"metric": list(ours), "value": list(ours.values())})
+    summary = _summary("g_hat", ours)
     summary = summary.assign(paper=summary["metric"].map(paper))
     summary = summary.assign(difference=summary["value"] - summary["paper"] if sweep.like_the_paper else None)
-    more = [
-        pd.DataFrame(
-            {"table": "summary", "score": name, "metric": list(values), "value": list(values.values())}
-        )
-        for name, values in theirs.items()
-    ]
-    data = pd.concat(
-        [
-            summary.assign(table="summary", score="g_hat"),
-            *more,
-            *(
-                made.recalls.assign(table="recall", score=name)
-                for name, made in {"g_hat": found, **sketched}.items()
-            ),
-            found.questions.assign(table="question"),
-            found.pairs.assign(table="trajectory"),
-        ],
-        ignore_index=True,
-    )
+    parts = [summary, *(_summary(name, values) for name, values in theirs.items())]
+    for name, agreed in {"g_hat": surrogate, **sketched}.items():
+        parts.append(agreed.recalls.assign(table="recall", score=name))
+    parts.append(surrogate.questions.assign(table="question"))
+    parts.append(surrogate.pairs.assign(table="trajectory"))
+    data = pd.concat(parts, ignore_index=True)
     table = Table(header, _rows(ours, theirs, paper, sweep))
-    return Report(TITLE, caption, data, [table], surrogate_figure(found, sketched), notes)
+    return Report(TITLE, caption, data, [table], surrogate_figure(surrogate, sketched), notes)
+
+
+def _summary(score: str, values: Mapping[str, float]) -> pd.DataFrame:
+    """The numbers of a score as rows of the CSV file."""
+    rows = {"metric": list(values), "value": list(values.values())}
+    return pd.DataFrame(rows).assign(table="summary", score=score)
 
 
 def other_scores(sweep: Sweep, questions: list[Question]) -> dict[str, list[Floats]]:
@@ -118,12 +113,12 @@ def other_scores(sweep: Sweep, questions: list[Question]) -> dict[str, list[Floa
     if folder is None:
         return {}
     table = pd.read_parquet(folder / ESTIMATES_TABLE.file).set_index(["question_id", "candidate_id"])
-    keys = [
-        [(question.question_id, candidate) for candidate in question.table["candidate_id"]]
-        for question in questions
-    ]
-    found = {name: [table[name].reindex(key).to_numpy(dtype=np.float64) for key in keys] for name in OTHERS}
-    return {name: scores for name, scores in found.items() if all(np.isfinite(part).all() for part in scores)}
+    scores: dict[str, list[Floats]] = {name: [] for name in OTHERS}
+    for question in questions:
+        candidates = [(question.question_id, candidate) for candidate in question.table["candidate_id"]]
+        for name in OTHERS:
+            scores[name].append(table[name].reindex(candidates).to_numpy(dtype=np.float64))
+    return {name: parts for name, parts in scores.items() if np.isfinite(np.concatenate(parts)).all()}
 
 
 def _rows(

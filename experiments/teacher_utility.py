@@ -14,7 +14,7 @@ from experiments.harness.sweep import Sweep, published_value
 from lark.analysis.grace import by_teacher
 from lark.analysis.kinds import TEACHERS_TABLE
 from lark.output.style import LARK_COLOUR, OKABE_ITO, label_points, panels, plain_label
-from lark.output.tables import Cell
+from lark.output.tables import MISSING, Cell
 
 ENOUGH = 3
 """Minimum number of teachers for a correlation."""
@@ -26,37 +26,38 @@ def render(sweep: Sweep) -> Report:
     r, p = correlation(known["mean_g_hat"], known["mean"])
     judged = data.dropna(subset=["mean", "grace"])
     rank = float(spearmanr(judged["grace"], judged["mean"]).statistic) if _varies(judged) else float("nan")
-    paper_r, paper_p = (
-        published_value("teacher_utility", "pearson_r"),
-        published_value("teacher_utility", "p_value"),
-    )
-    high, low = (published_value("teacher_utility", f"{end}_accuracy") for end in ("high", "low"))
+    paper_r = published_value("teacher_utility", "pearson_r")
+    paper_p = published_value("teacher_utility", "p_value")
+    high = published_value("teacher_utility", "high_accuracy")
+    low = published_value("teacher_utility", "low_accuracy")
     label = data["label"].iloc[0]
-    rows = [
-        [
-            Cell(row["teacher"]),
-            Cell("–" if pd.isna(row["mean_g_hat"]) else f"{row['mean_g_hat']:.5f}"),
-            Cell("–" if pd.isna(row["grace"]) else f"{row['grace']:.4g}"),
-            Cell("–" if pd.isna(row["gnorm"]) else f"{row['gnorm']:.4g}"),
-            accuracy.cell(row["mean"], row["std"]),
+    rows = []
+    for row in data.sort_values("mean_g_hat", ascending=False).to_dict("records"):
+        scores = [
+            _cell(row["mean_g_hat"], "{:.5f}"),
+            _cell(row["grace"], "{:.4g}"),
+            _cell(row["gnorm"], "{:.4g}"),
         ]
-        for row in data.sort_values("mean_g_hat", ascending=False).to_dict("records")
+        rows.append([Cell(row["teacher"]), *scores, accuracy.cell(row["mean"], row["std"])])
+    ours = "too few teachers are finished"
+    difference = ""
+    if np.isfinite(r):
+        ours = f"Pearson r = {r:.2f}, p = {p:.3f}, over {len(known)} teachers"
+        if sweep.like_the_paper:
+            difference = f" (ours minus the paper's: {r - paper_r:+.2f})"
+    notes = [
+        "The paper does not state how many of a teacher's rollouts it trains on; here it is"
+        f" {trained_on(sweep)}."
     ]
-    difference = (
-        f" (ours minus the paper's: {r - paper_r:+.2f})" if sweep.like_the_paper and np.isfinite(r) else ""
-    )
-    found = (
-        f"Pearson r = {r:.2f}, p = {p:.3f}, over {len(known)} teachers"
-        if np.isfinite(r)
-        else "too few teachers are finished"
-    )
+    if data["grace"].notna().any():
+        notes.append(_grace_note(sweep, judged, rank))
     samples = sweep.trials[0].config.benchmark.decoding.samples
     return Report(
         title="Figure 3c. Does a teacher's ĝ predict its students?",
         caption=(
             "Each point is a teacher: the mean ĝ of all its trajectories under the untrained student, and"
             f" the accuracy (Acc@{samples}, {label}) of a student trained on {trained_on(sweep)}. Here:"
-            f" {found}. The paper finds r = {paper_r:.2f}, p = {paper_p:.3f} over 11 teachers on"
+            f" {ours}. The paper finds r = {paper_r:.2f}, p = {paper_p:.3f} over 11 teachers on"
             f" AMC{difference}: above {high:g}% for GPT-OSS-20B, GPT-OSS-120B, Phi-4-R+ and QwQ-32B, below"
             f" {low:g}% for Magistral-S and Nemotron."
         ),
@@ -64,14 +65,12 @@ def render(sweep: Sweep) -> Report:
         tables=[Table(["Teacher", "mean ĝ", "GRACE", "G-Norm", f"Acc@{samples} ({label})"], rows)],
         found=accuracy.any_found(data),
         figure=_figure(known, r, p, f"Acc@{samples} ({plain_label(label)}, %)"),
-        notes=[
-            (
-                "The paper does not state how many of a teacher's rollouts it trains on; here it is"
-                f" {trained_on(sweep)}."
-            ),
-            *([_grace_note(sweep, judged, rank)] if data["grace"].notna().any() else []),
-        ],
+        notes=notes,
     )
+
+
+def _cell(value: float, form: str) -> Cell:
+    return MISSING if pd.isna(value) else Cell(form.format(value))
 
 
 def collect(sweep: Sweep) -> pd.DataFrame:
@@ -79,28 +78,20 @@ def collect(sweep: Sweep) -> pd.DataFrame:
     table = candidates(sweep, sweep.trials[0])
     means = {} if table is None else table.groupby("teacher")["g_hat"].mean().to_dict()
     folder = sweep.folder(sweep.trials[0], TEACHERS_TABLE)
-    found = (
-        pd.DataFrame()
-        if folder is None
-        else by_teacher(pd.read_parquet(folder / TEACHERS_TABLE.file)).set_index("teacher")
-    )
-    score = {name: found[name].to_dict() if name in found else {} for name in ("grace", "gnorm")}
+    gradients = pd.DataFrame(columns=["grace", "gnorm"])
+    if folder is not None:
+        gradients = by_teacher(pd.read_parquet(folder / TEACHERS_TABLE.file)).set_index("teacher")
     rows = []
     for trial in sweep.trials:
         chosen = selection(sweep, trial)
-        teacher = (
-            str(chosen["teacher"].iloc[0]) if chosen is not None else f"teacher {trial.config.method.teacher}"
-        )
+        teacher = f"teacher {trial.config.method.teacher}"
+        if chosen is not None:
+            teacher = str(chosen["teacher"].iloc[0])
+        row = {"teacher": teacher, "mean_g_hat": means.get(teacher)}
+        for name in ("grace", "gnorm"):
+            row[name] = gradients[name].to_dict().get(teacher)
         results = accuracy.rows(trial, sweep.metrics(trial))
-        result = results[0] if len(results) == 2 else results[-1]
-        rows.append(
-            {
-                "teacher": teacher,
-                "mean_g_hat": means.get(teacher),
-                **{name: score[name].get(teacher) for name in score},
-                **result,
-            }
-        )
+        rows.append({**row, **(results[0] if len(results) == 2 else results[-1])})
     return pd.DataFrame(rows)
 
 
@@ -108,7 +99,8 @@ def trained_on(sweep: Sweep) -> str:
     """What the students are trained on. If a teacher has more than B rollouts of a question, B are selected
     and weighted.
     """
-    table, budget = candidates(sweep, sweep.trials[0]), sweep.trials[0].config.budget.per_question
+    table = candidates(sweep, sweep.trials[0])
+    budget = sweep.trials[0].config.budget.per_question
     if table is None or table.groupby(["question_id", "teacher"]).size().max() <= budget:
         return "all rollouts of this teacher alone, with equal weights"
     weighting = sweep.trials[0].config.weighting_name
@@ -129,16 +121,14 @@ def _varies(judged: pd.DataFrame) -> bool:
 
 def _grace_note(sweep: Sweep, judged: pd.DataFrame, rank: float) -> str:
     """What GRACE and G-Norm are, and how GRACE ranks the teachers."""
-    asked = sweep.trials[0].config.analysis.questions
-    found = (
-        f"Spearman ρ = {rank:.2f} with the accuracy, over {len(judged)} teachers"
-        if np.isfinite(rank)
-        else "too few teachers"
-    )
+    questions = sweep.trials[0].config.analysis.questions
+    ours = "too few teachers"
+    if np.isfinite(rank):
+        ours = f"Spearman ρ = {rank:.2f} with the accuracy, over {len(judged)} teachers".replace("-", "−")
     return (
         "GRACE (Panigrahi et al., 2026) is computed from the student's gradients on each teacher's"
-        f" trajectories of up to {asked} questions; lower is better, so it predicts well if its correlation"
-        f" is negative. Here: {found.replace('-', '−')}. The source reports |ρ| of up to 0.86 for its"
+        f" trajectories of up to {questions} questions; lower is better, so it predicts well if its correlation"
+        f" is negative. Here: {ours}. The source reports |ρ| of up to 0.86 for its"
         " students on GSM8K and MATH. G-Norm is the mean norm of these gradients. Both use the sketched"
         " gradients of the output projections and the head (`analysis.name=grace`)."
     )
@@ -146,27 +136,15 @@ def _grace_note(sweep: Sweep, judged: pd.DataFrame, rank: float) -> str:
 
 def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
     figure, (axes,) = panels(width=6.2, height=4.0)
-    x, y = known["mean_g_hat"].astype(float).to_numpy(), known["mean"].astype(float).to_numpy()
-    axes.errorbar(
-        x,
-        y,
-        yerr=known["std"].astype(float),
-        fmt="o",
-        color=OKABE_ITO[0],
-        capsize=2,
-        elinewidth=0.8,
-        label="a teacher",
-    )
+    x = known["mean_g_hat"].astype(float).to_numpy()
+    y = known["mean"].astype(float).to_numpy()
+    spread = known["std"].astype(float)
+    axes.errorbar(x, y, spread, fmt="o", color=OKABE_ITO[0], capsize=2, elinewidth=0.8, label="a teacher")
     if np.isfinite(r):
         slope, intercept = np.polyfit(x, y, 1)
         ends = np.array([x.min(), x.max()])
-        axes.plot(
-            ends,
-            slope * ends + intercept,
-            "--",
-            color=LARK_COLOUR,
-            label=f"least squares (r = {r:.2f}, p = {p:.3f})",
-        )
+        label = f"least squares (r = {r:.2f}, p = {p:.3f})"
+        axes.plot(ends, slope * ends + intercept, "--", color=LARK_COLOUR, label=label)
     axes.set_xlabel(r"Mean $\hat g$ of the teacher's trajectories under the untrained student")
     axes.set_ylabel(ylabel)
     axes.margins(x=0.12)

@@ -11,6 +11,7 @@ from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep
 from lark.analysis import theory
 from lark.analysis.kinds import JACOBIANS_TABLE
+from lark.analysis.questions import Question
 from lark.output.style import BLACK, BLUE, LARK_COLOUR, panels, styled
 from lark.output.tables import Cell
 from lark.printing import counted
@@ -47,32 +48,20 @@ PAPER = "The paper proves them and gives no numbers; it calls the constants loos
 
 
 def render(sweep: Sweep) -> Report:
-    questions, folder = questions_of(sweep), sweep.folder(sweep.trials[0], JACOBIANS_TABLE)
+    questions = questions_of(sweep)
+    folder = sweep.folder(sweep.trials[0], JACOBIANS_TABLE)
     if questions is None or folder is None:
         caption = "Constants of App. A-B and the inequalities proved there, in numbers."
         return Report(TITLE, f"{caption} {PAPER}", pd.DataFrame(), found=False)
     jacobians = pd.read_parquet(folder / JACOBIANS_TABLE.file)
-    known, checks = {}, []
-    for question in questions:
-        mine = jacobians[jacobians["question_id"] == question.question_id].set_index("candidate_id")
-        if len(mine):
-            norms = mine.loc[question.table["candidate_id"], "jacobian"].to_numpy(dtype=np.float64)
-            known[question.question_id] = theory.constants(question, norms, float(mine["head_norm"].iloc[0]))
-            readings = [False, True] if question.tied else [False]
-            checks += [
-                theory.inequalities(question, known[question.question_id], tied=tied) for tied in readings
-            ]
-    table = theory.constants_table(list(known), list(known.values()))
-    checked = pd.concat(checks, ignore_index=True)
-    values = [
-        [Cell(symbol), *(Cell(f"{value:.3g}") for value in table[name])] for name, symbol in SYMBOLS.items()
-    ]
+    constants, checked = _evaluated(questions, jacobians)
+    table = theory.constants_table(list(constants), list(constants.values()))
     violated = int((~checked["holds"]).sum())
+    outcome = f"{violated} of {len(checked)} are violated." if violated else "All hold."
     caption = (
-        f"Constants of App. A-B for {counted(len(known), 'question')}, and {checked['inequality'].nunique()}"
+        f"Constants of App. A-B for {counted(len(constants), 'question')}, and {checked['inequality'].nunique()}"
         " inequalities, each where it is tightest (over trajectories, or over vertices, the path of q̂(B)"
-        " and samples of the simplex)."
-        f" {'All hold.' if not violated else f'{violated} of {len(checked)} are violated.'} {PAPER}"
+        f" and samples of the simplex). {outcome} {PAPER}"
     )
     open_ended = jacobians["change"].gt(0.01).mean()
     notes = [
@@ -90,31 +79,54 @@ def render(sweep: Sweep) -> Report:
             " is an upper estimate; `make kappa` measures it during training."
         ),
     ]
-    worst = (
-        checked.sort_values("margin").groupby(["parameters", "inequality"], sort=False).first().reset_index()
-    )
-    order = {name: number for number, name in enumerate(dict.fromkeys(checked["inequality"]))}
-    worst = worst.sort_values(
-        ["parameters", "inequality"], key=lambda c: c.map(order).fillna(0) if c.name == "inequality" else c
-    )
-    rows = [
-        [*(Cell(row[name]) for name in ("inequality", "source", "parameters")),
-         *(Cell(f"{row[name]:.3g}") for name in ("left", "right", "margin")),
-         Cell("yes" if row["holds"] else "NO", best=not row["holds"])]
-        for row in worst.to_dict("records")
-    ]  # fmt: skip
-    tables = [
-        Table(
-            ["Inequality", "Appendix", "Parameters", "left", "right", "right/left", "holds"],
-            rows,
-            "The tightest question of each inequality.",
-            3,
-        ),
-        Table(["Constant", *(f"question {name}" for name in known)], values, "Constants, by question."),
-    ]
+    tables = [_inequalities_table(checked), _constants_table(table)]
     long = table.melt("question_id", var_name="constant").assign(table="constants")
     data = pd.concat([checked.assign(table="inequalities"), long], ignore_index=True)
     return Report(TITLE, caption, data, tables, theory_figure(checked), notes)
+
+
+def _evaluated(
+    questions: list[Question], jacobians: pd.DataFrame
+) -> tuple[dict[str, theory.Constants], pd.DataFrame]:
+    """The constants of each question with Jacobians, and the inequalities with these constants."""
+    constants = {}
+    checks = []
+    for question in questions:
+        norms = jacobians[jacobians["question_id"] == question.question_id].set_index("candidate_id")
+        if norms.empty:
+            continue
+        jacobian = norms.loc[question.table["candidate_id"], "jacobian"].to_numpy(dtype=np.float64)
+        head_norm = float(norms["head_norm"].iloc[0])
+        constants[question.question_id] = theory.constants(question, jacobian, head_norm)
+        readings = [False, True] if question.tied else [False]
+        for tied in readings:
+            checks.append(theory.inequalities(question, constants[question.question_id], tied=tied))
+    return constants, pd.concat(checks, ignore_index=True)
+
+
+def _inequalities_table(checked: pd.DataFrame) -> Table:
+    """Each inequality once per reading of the parameters, for the question where it is tightest."""
+    order = list(dict.fromkeys(checked["inequality"]))
+    worst = checked.sort_values("margin").groupby(["parameters", "inequality"], sort=False).first()
+    worst = worst.reset_index()
+    worst = worst.assign(place=worst["inequality"].map(order.index)).sort_values(["parameters", "place"])
+    rows = []
+    for row in worst.to_dict("records"):
+        names = [Cell(row[name]) for name in ("inequality", "source", "parameters")]
+        numbers = [Cell(f"{row[name]:.3g}") for name in ("left", "right", "margin")]
+        holds = Cell("yes" if row["holds"] else "NO", best=not row["holds"])
+        rows.append([*names, *numbers, holds])
+    header = ["Inequality", "Appendix", "Parameters", "left", "right", "right/left", "holds"]
+    return Table(header, rows, "The tightest question of each inequality.", 3)
+
+
+def _constants_table(table: pd.DataFrame) -> Table:
+    rows = []
+    for name, symbol in SYMBOLS.items():
+        values = [Cell(f"{value:.3g}") for value in table[name]]
+        rows.append([Cell(symbol), *values])
+    header = ["Constant", *(f"question {name}" for name in table["question_id"])]
+    return Table(header, rows, "Constants, by question.")
 
 
 @styled
