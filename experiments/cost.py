@@ -1,5 +1,8 @@
 """App. D.1: seconds per trajectory of each scoring method, and the ratio to the fastest."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -24,11 +27,8 @@ LABELS = {
 def render(sweep: Sweep) -> Report:
     (trial,) = sweep.trials
     folder = sweep.folder(trial, TIMINGS)
-    paper = (
-        published("figures")
-        .query("experiment == 'cost' and unit == 's/sample'")
-        .set_index("quantity")["value"]
-    )
+    printed = published("figures").query("experiment == 'cost' and unit == 's/sample'")
+    paper = printed.set_index("quantity")["value"]
     ours = pd.Series(dtype=float) if folder is None else seconds(pd.read_parquet(folder / "cost.parquet"))
     data = pd.DataFrame({"method": list(LABELS), "label": list(LABELS.values())})
     data = data.assign(seconds=data["method"].map(ours), paper_seconds=data["method"].map(paper))
@@ -36,30 +36,35 @@ def render(sweep: Sweep) -> Report:
     data = data.assign(ratio=data["seconds"] / usual, paper_ratio=data["paper_seconds"] / paper.min())
     data = data.assign(difference=data["ratio"] - data["paper_ratio"] if sweep.like_the_paper else None)
     header = ["Method", "ms per trajectory", "ratio", "the paper's s", "the paper's ratio"]
-    header += ["difference of ratios"] if sweep.like_the_paper else []
-    counts = {} if folder is None else sweep.store.manifest(trial.artifact(TIMINGS)).counts  # type: ignore[arg-type]
-    where = (
-        f"Measured on {counts['device']}, {counts['trajectories']} trajectories of"
-        f" {counts['mean_tokens']:,.0f} response tokens on average, all methods in one process, in rotating"
-        " order; the median over rounds of each trajectory, averaged. "
-        if counts
-        else ""
-    )
+    if sweep.like_the_paper:
+        header.append("difference of ratios")
+    artifact = trial.artifact(TIMINGS)
+    counts: Mapping[str, Any] = {}
+    where = ""
+    if folder is not None and artifact is not None:
+        counts = sweep.store.manifest(artifact).counts
+        where = (
+            f"Measured on {counts['device']}, {counts['trajectories']} trajectories of"
+            f" {counts['mean_tokens']:,.0f} response tokens on average, all methods in one process, in rotating"
+            " order; the median over rounds of each trajectory, averaged. "
+        )
     judge = "the judge is that of method.judge"
     if folder is not None and "llm_judge" not in ours.index:
-        why = counts.get("judge_left_out", "only engine=hf times it")
-        judge = f"the judge is missing ({why}), and its time for a whole pool is in its artifact's manifest"
-    rows = [
-        [
+        reason = counts.get("judge_left_out", "only engine=hf times it")
+        judge = (
+            f"the judge is missing ({reason}), and its time for a whole pool is in its artifact's manifest"
+        )
+    rows = []
+    for row in data.to_dict("records"):
+        cells = [
             Cell(row["label"]),
             _number(row["seconds"] * 1000, "{:.1f}"),
             _number(row["ratio"], "{:.2f}×"),
             _number(row["paper_seconds"], "{:.2f}"),
             _number(row["paper_ratio"], "{:.2f}×"),
-            *([_number(row["difference"], "{:+.2f}")] if sweep.like_the_paper else []),
+            _number(row["difference"], "{:+.2f}"),
         ]
-        for row in data.to_dict("records")
-    ]
+        rows.append(cells[: len(header)])
     return Report(
         title="Appendix D.1. What scoring costs",
         caption=(
@@ -114,6 +119,7 @@ def _figure(data: pd.DataFrame) -> Figure:
     axes.set_xlim(right=float(data[["ratio", "paper_ratio"]].max().max()) * 1.35)
     axes.grid(axis="y", visible=False)
     # Grey, because the bars have the colours of their methods and no single one represents all.
-    (_, paper), here = axes.get_legend_handles_labels()[0], Patch(color="#777777", label="here (solid)")
+    _, paper = axes.get_legend_handles_labels()[0]
+    here = Patch(color="#777777", label="here (solid)")
     figure.legend(handles=[here, paper], loc="outside upper center", ncols=2)
     return figure

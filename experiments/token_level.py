@@ -22,28 +22,21 @@ GROUPS = {"all": "all candidates", "selected": "LARK's top 1"}
 
 def render(sweep: Sweep) -> Report:
     (trial,) = sweep.trials
-    table, chosen = candidates(sweep, trial), selection(sweep, trial)
+    table = candidates(sweep, trial)
+    chosen = selection(sweep, trial)
     groups = {name: pd.DataFrame(columns=list(STATISTICS), dtype=float) for name in GROUPS}
     if table is not None and chosen is not None:
         groups = {"all": table, "selected": table.merge(chosen[chosen["rank"] == 1][KEY], on=KEY)}
     data = summarise(groups, sweep)
-    rows = [
-        [
-            Cell(STATISTICS[row["statistic"]]),
-            Cell(GROUPS[row["group"]]),
-            *(_number(row[c]) for c in ("mean", "std", "paper")),
-            *([_number(row["difference"])] if sweep.like_the_paper else []),
-        ]
-        for row in data.to_dict("records")
-    ]
-    header = [
-        "Statistic",
-        "Trajectories",
-        "mean",
-        "std",
-        "the paper's mean",
-        *(["difference"] if sweep.like_the_paper else []),
-    ]
+    columns = ["mean", "std", "paper"]
+    header = ["Statistic", "Trajectories", "mean", "std", "the paper's mean"]
+    if sweep.like_the_paper:
+        columns.append("difference")
+        header.append("difference")
+    rows = []
+    for row in data.to_dict("records"):
+        numbers = [_number(row[column]) for column in columns]
+        rows.append([Cell(STATISTICS[row["statistic"]]), Cell(GROUPS[row["group"]]), *numbers])
     return Report(
         title="Figure 4. Confidently wrong, in a structured way?",
         caption=(
@@ -111,9 +104,5 @@ def _histogram(axes: Axes, values: dict[str, np.ndarray]) -> None:
     bins = np.linspace(everything.min(), everything.max(), 41).tolist()
     for (name, sample), colour in zip(values.items(), (OKABE_ITO[0], LARK_COLOUR), strict=True):
         axes.hist(sample, bins=bins, density=True, alpha=0.45, color=colour, label=GROUPS[name])
-        axes.axvline(
-            sample.mean(),
-            color=colour,
-            linestyle="--" if name == "all" else "-",
-            label=f"mean, {GROUPS[name]}",
-        )
+        line = "--" if name == "all" else "-"
+        axes.axvline(sample.mean(), color=colour, linestyle=line, label=f"mean, {GROUPS[name]}")
