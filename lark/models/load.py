@@ -92,7 +92,7 @@ def load_chat(path: str, student: Student, last_only: bool = False) -> ChatForma
     stops = generation_stops(path, student.revision, label, len(tokenizer))
     chat = ChatFormat(tokenizer, student.chat_template, stops, ChatOptions.of(student), last_only)
     config = _config(path, student.revision, label)
-    checks.require_embedded(chat.renderer.written_ids, tokenizer, config, label)
+    checks.require_embedded(chat.renderer.template.written_ids, tokenizer, config, label)
     return chat
 
 
