@@ -28,7 +28,8 @@ from transformers import (
 from lark.errors import LarkError
 from lark.models import varlen
 from lark.models.attention import assert_packing_separates, supports_packing
-from lark.models.varlen import CAUSAL, VARLEN, Segments, sdpa_per_segment
+from lark.models.sdpa_segments import CAUSAL, sdpa_per_segment
+from lark.models.varlen import VARLEN, Segments
 from tests.models import kernels_in_arithmetic
 
 SIZES = [9, 1, 17, 5]
