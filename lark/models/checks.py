@@ -159,7 +159,7 @@ STORED: tuple[Callable[["Checkpoint"], None], ...] = (
 def require_size(checkpoint: "Checkpoint", parameters: int) -> None:
     """Refuse a config of a much larger model. `parameters`: the size of the model that it describes."""
     stored = sum(tensor.elements for tensor in checkpoint.tensors.values())
-    # Twice as many, because a checkpoint may store tied weights once.
+    # A smaller difference is found after loading, with the names of the tensors.
     if parameters > 2 * stored:
         raise LarkError(
             f"{checkpoint.label}: config.json describes a model with {parameters:,} parameters, but the"
@@ -218,7 +218,7 @@ def not_finite(model: "nn.Module") -> str | None:
     """
     for name, parameter in model.named_parameters():
         local = getattr(parameter, "ds_tensor", parameter).detach()
-        # Types of one byte are quantised, and `isfinite` is not defined for them.
+        # Not in types of one byte: `isfinite` is not implemented for all of them.
         if local.is_floating_point() and local.element_size() > 1 and not bool(local.isfinite().all()):
             return name
     return None
@@ -239,7 +239,7 @@ def require_floating(loaded: "Loaded") -> None:
 
 
 def require_embeddings(loaded: "Loaded") -> None:
-    """Refuse embeddings that are all zero: every prediction would be the same."""
+    """Refuse embeddings that are all zero: predictions would not depend on the text."""
     embedding = loaded.model.get_input_embeddings().weight
     # Under ZeRO-3 no process has the whole matrix.
     is_complete = embedding.numel() > 0 and not hasattr(embedding, "ds_tensor")
