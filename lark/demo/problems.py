@@ -11,7 +11,7 @@ The level is the number of operations. All numbers in a solution are in 0..99, s
 student can know all the facts that a solution needs; the hard part is to chain them.
 
 Benchmarks and training questions never overlap: a problem belongs to the benchmarks if and only if a hash
-of its bare arithmetic (`Problem.core`, the same for every wording and every set of options) falls into a
+of its bare arithmetic (`ArithmeticProblem.core`, the same for every wording and every set of options) falls into a
 reserved bucket.
 """
 
@@ -22,9 +22,9 @@ from random import Random
 
 KINDS = ("expression", "word", "choice", "algebra")
 LEVELS = (1, 2, 3, 4, 5)
-LARGEST = 99
+LARGEST_NUMBER = 99
 OPTIONS = {"A": ("below 15", range(15)), "B": ("15 to 29", range(15, 30)), "C": ("30 to 49", range(30, 50)),
-           "D": ("50 or more", range(50, LARGEST + 1))}  # fmt: skip
+           "D": ("50 or more", range(50, LARGEST_NUMBER + 1))}  # fmt: skip
 """The options of a choice, each of them right about equally often. Always the same four: with half an hour
 of training, a 1M-parameter student cannot learn to look a value up in a list that changes.
 """
@@ -54,7 +54,7 @@ class Calculation:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ArithmeticProblem:
     kind: str
     question: str
     answer: str
@@ -84,14 +84,14 @@ def apply(operator: str, left: int, right: int) -> int:
     return {"+": left + right, "-": left - right, "*": left * right}[operator]
 
 
-def reserved(problem: Problem) -> bool:
+def reserved(problem: ArithmeticProblem) -> bool:
     """Whether the problem belongs to the benchmarks (and therefore never to a pool or to the pretraining
     corpus).
     """
     return hashlib.blake2b(problem.core.encode(), digest_size=8).digest()[0] % BUCKETS == 0
 
 
-def draw(kind: str, level: int, rng: Random, *, benchmark: bool = False) -> Problem:
+def draw(kind: str, level: int, rng: Random, *, benchmark: bool = False) -> ArithmeticProblem:
     """A random problem from the benchmarks' side of the split, or (the default) from the other side."""
     while True:
         problem = _DRAW[kind](level, rng)
@@ -99,7 +99,7 @@ def draw(kind: str, level: int, rng: Random, *, benchmark: bool = False) -> Prob
             return problem
 
 
-def _expression(level: int, rng: Random) -> Problem | None:
+def _expression(level: int, rng: Random) -> ArithmeticProblem | None:
     operators = [rng.choice("++--*") for _ in range(level)]
     products = [
         operators[i - 1 : i + 1].count("*") > 0 if 0 < i < level else operators[min(i, level - 1)] == "*"
@@ -111,7 +111,7 @@ def _expression(level: int, rng: Random) -> Problem | None:
         return None
     steps, states = worked
     ask = rng.choice(["Compute {}.", "Evaluate {}.", "What is {}?", "Find the value of {}."])
-    return Problem(
+    return ArithmeticProblem(
         "expression", ask.format(states[0]), states[-1], steps, states, states[-1], states[0].replace(" ", "")
     )
 
@@ -128,7 +128,7 @@ def _evaluate(
         step = Calculation(
             numbers[at], operators.pop(at), numbers.pop(at + 1), given=(given[at], given.pop(at + 1))
         )
-        if not 0 <= step.value <= LARGEST:
+        if not 0 <= step.value <= LARGEST_NUMBER:
             return None
         numbers[at], given[at] = step.value, False
         steps.append(step)
@@ -157,7 +157,7 @@ EVENTS = {
 }
 
 
-def _word(level: int, rng: Random) -> Problem | None:
+def _word(level: int, rng: Random) -> ArithmeticProblem | None:
     (name, pronoun), thing = rng.choice(PEOPLE), rng.choice(THINGS)
     start = held = rng.randint(2, 30)
     steps: list[Calculation] = []
@@ -167,7 +167,7 @@ def _word(level: int, rng: Random) -> Problem | None:
         event = rng.choice(EVENTS[operator]).format(right)
         steps.append(Calculation(held, operator, right, event=f"{name} {event}", given=(not steps, True)))
         held = steps[-1].value
-        if not 0 < held <= LARGEST:
+        if not 0 < held <= LARGEST_NUMBER:
             return None
     states = (*(_chain(steps[i].left, steps[i:]) for i in range(level)), str(held))
     then = ["", *(rng.choice(["", "Then "]) for _ in steps[1:])]
@@ -178,7 +178,7 @@ def _word(level: int, rng: Random) -> Problem | None:
     ask = rng.choice(["How many {0} does {1} have now?", "How many {0} does {1} have in the end?"])
     opening = f"{name} has {start} {thing}"
     question = f"{opening}. {told} {ask.format(thing, name)}"
-    return Problem(
+    return ArithmeticProblem(
         "word", question, str(held), tuple(steps), states, str(held), states[0].replace(" ", ""), opening
     )
 
@@ -194,7 +194,7 @@ def _chain(start: int, steps: list[Calculation]) -> str:
     return text
 
 
-def _choice(level: int, rng: Random) -> Problem | None:
+def _choice(level: int, rng: Random) -> ArithmeticProblem | None:
     inner = rng.choice([_expression, _word])(level, rng)
     if inner is None:
         return None
@@ -209,7 +209,7 @@ def option(value: int) -> str:
     return next(letter for letter, (_, values) in OPTIONS.items() if value in values)
 
 
-def _algebra(level: int, rng: Random) -> Problem | None:
+def _algebra(level: int, rng: Random) -> ArithmeticProblem | None:
     variable = rng.choice("xyn")
     units = [variable, "", *(rng.choice([variable, ""]) for _ in range(level))]
     rng.shuffle(units)
@@ -226,14 +226,14 @@ def _algebra(level: int, rng: Random) -> Problem | None:
         terms.append((operator, size, unit))
         # No coefficient or constant is ever 0 (or 1, for a coefficient), so that no term vanishes or changes
         # its form.
-        if not (2 if unit else 1) <= sums[unit] <= LARGEST:
+        if not (2 if unit else 1) <= sums[unit] <= LARGEST_NUMBER:
             return None
     steps.sort(key=lambda step: step.unit == "")
     states = (_polynomial(terms), *_collect(terms, variable))
     ask = rng.choice(["Simplify {}.", "Collect like terms: {}.", "Write {} in simplest form."])
     result = states[-1].replace(" ", "")
     core = states[0].replace(" ", "").replace(variable, "x")
-    return Problem("algebra", ask.format(states[0]), result, tuple(steps), states, result, core)
+    return ArithmeticProblem("algebra", ask.format(states[0]), result, tuple(steps), states, result, core)
 
 
 def _polynomial(terms: list[tuple[str, int, str]]) -> str:
@@ -254,7 +254,7 @@ def _collect(terms: list[tuple[str, int, str]], variable: str) -> list[str]:
     return states
 
 
-_DRAW: dict[str, Callable[[int, Random], Problem | None]] = {
+_DRAW: dict[str, Callable[[int, Random], ArithmeticProblem | None]] = {
     "expression": _expression,
     "word": _word,
     "choice": _choice,

@@ -240,7 +240,7 @@ def require_floating(loaded: "Loaded") -> None:
 
 def require_embeddings(loaded: "Loaded") -> None:
     """Refuse embeddings that are all zero: predictions would not depend on the text."""
-    embedding = loaded.model.get_input_embeddings().weight
+    embedding: Any = loaded.model.get_input_embeddings().weight
     # Under ZeRO-3 no process has the whole matrix.
     is_complete = embedding.numel() > 0 and not hasattr(embedding, "ds_tensor")
     if is_complete and not embedding.any():
