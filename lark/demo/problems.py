@@ -85,9 +85,7 @@ def apply(operator: str, left: int, right: int) -> int:
 
 
 def reserved(problem: ArithmeticProblem) -> bool:
-    """Whether the problem belongs to the benchmarks (and therefore never to a pool or to the pretraining
-    corpus).
-    """
+    """True if the problem belongs to the benchmarks, and so never to a pool or to the pretraining corpus."""
     return hashlib.blake2b(problem.core.encode(), digest_size=8).digest()[0] % BUCKETS == 0
 
 
@@ -101,11 +99,11 @@ def draw(kind: str, level: int, rng: Random, *, benchmark: bool = False) -> Arit
 
 def _expression(level: int, rng: Random) -> ArithmeticProblem | None:
     operators = [rng.choice("++--*") for _ in range(level)]
-    products = [
-        operators[i - 1 : i + 1].count("*") > 0 if 0 < i < level else operators[min(i, level - 1)] == "*"
-        for i in range(level + 1)
-    ]
-    numbers = [rng.randint(2, 9) if inside else rng.randint(1, 20) for inside in products]
+    numbers = []
+    for i in range(level + 1):
+        neighbours = operators[max(0, i - 1) : i + 1]
+        # Factors are small, so that products stay below 100.
+        numbers.append(rng.randint(2, 9) if "*" in neighbours else rng.randint(1, 20))
     worked = _evaluate(numbers, operators)
     if worked is None:
         return None
@@ -120,35 +118,36 @@ def _evaluate(
     numbers: list[int], operators: list[str]
 ) -> tuple[tuple[Calculation, ...], tuple[str, ...]] | None:
     """Products first, then from left to right. None if an intermediate result is outside 0..99."""
-    numbers, operators = list(numbers), list(operators)
-    given = [True for _ in numbers]
-    steps, states = [], [_write(numbers, operators)]
+    numbers = list(numbers)
+    operators = list(operators)
+    given = [True] * len(numbers)
+    steps = []
+    states = [_write(numbers, operators)]
     while operators:
         at = operators.index("*") if "*" in operators else 0
-        step = Calculation(
-            numbers[at], operators.pop(at), numbers.pop(at + 1), given=(given[at], given.pop(at + 1))
-        )
+        operator = operators.pop(at)
+        right = numbers.pop(at + 1)
+        right_given = given.pop(at + 1)
+        step = Calculation(numbers[at], operator, right, given=(given[at], right_given))
         if not 0 <= step.value <= LARGEST_NUMBER:
             return None
-        numbers[at], given[at] = step.value, False
+        numbers[at] = step.value
+        given[at] = False
         steps.append(step)
         states.append(_write(numbers, operators))
     return tuple(steps), tuple(states)
 
 
 def _write(numbers: list[int], operators: list[str]) -> str:
-    return " ".join([str(numbers[0]), *(f"{op} {n}" for op, n in zip(operators, numbers[1:], strict=True))])
+    text = str(numbers[0])
+    for operator, number in zip(operators, numbers[1:], strict=True):
+        text += f" {operator} {number}"
+    return text
 
 
 PEOPLE = (
-    ("Tom", "He"),
-    ("Ana", "She"),
-    ("Ben", "He"),
-    ("Mia", "She"),
-    ("Sam", "He"),
-    ("Eva", "She"),
-    ("Leo", "He"),
-)
+    ("Tom", "He"), ("Ana", "She"), ("Ben", "He"), ("Mia", "She"), ("Sam", "He"), ("Eva", "She"), ("Leo", "He"),
+)  # fmt: skip
 THINGS = ("coins", "apples", "cards", "books", "pens", "shells")
 EVENTS = {
     "+": ("finds {} more", "buys {} more", "gets {} more", "is given {} more"),
@@ -158,8 +157,10 @@ EVENTS = {
 
 
 def _word(level: int, rng: Random) -> ArithmeticProblem | None:
-    (name, pronoun), thing = rng.choice(PEOPLE), rng.choice(THINGS)
-    start = held = rng.randint(2, 30)
+    name, pronoun = rng.choice(PEOPLE)
+    thing = rng.choice(THINGS)
+    start = rng.randint(2, 30)
+    held = start
     steps: list[Calculation] = []
     for _ in range(level):
         operator = rng.choice("++--*")
@@ -170,14 +171,14 @@ def _word(level: int, rng: Random) -> ArithmeticProblem | None:
         if not 0 < held <= LARGEST_NUMBER:
             return None
     states = (*(_chain(steps[i].left, steps[i:]) for i in range(level)), str(held))
-    then = ["", *(rng.choice(["", "Then "]) for _ in steps[1:])]
-    told = " ".join(
-        f"{link}{pronoun.lower() if link else pronoun}{step.event.removeprefix(name)}."
-        for link, step in zip(then, steps, strict=True)
-    )
+    sentences = []
+    for step in steps:
+        has_link = bool(sentences) and rng.choice([False, True])
+        subject = f"Then {pronoun.lower()}" if has_link else pronoun
+        sentences.append(f"{subject}{step.event.removeprefix(name)}.")
     ask = rng.choice(["How many {0} does {1} have now?", "How many {0} does {1} have in the end?"])
     opening = f"{name} has {start} {thing}"
-    question = f"{opening}. {told} {ask.format(thing, name)}"
+    question = f"{opening}. {' '.join(sentences)} {ask.format(thing, name)}"
     return ArithmeticProblem(
         "word", question, str(held), tuple(steps), states, str(held), states[0].replace(" ", ""), opening
     )
@@ -185,10 +186,12 @@ def _word(level: int, rng: Random) -> ArithmeticProblem | None:
 
 def _chain(start: int, steps: list[Calculation]) -> str:
     """The operations from left to right as one expression, with brackets where a product follows a sum."""
-    text, is_sum = str(start), False
+    text = str(start)
+    is_sum = False
     for step in steps:
         if step.operator == "*" and is_sum:
-            text, is_sum = f"({text})", False
+            text = f"({text})"
+            is_sum = False
         text = f"{text} {step.operator} {step.right}"
         is_sum = is_sum or step.operator != "*"
     return text
@@ -198,10 +201,9 @@ def _choice(level: int, rng: Random) -> ArithmeticProblem | None:
     inner = rng.choice([_expression, _word])(level, rng)
     if inner is None:
         return None
-    listed = " ".join(f"{letter}) {told}" for letter, (told, _) in OPTIONS.items())
-    return replace(
-        inner, kind="choice", question=f"{inner.question}\n{listed}", answer=option(int(inner.result))
-    )
+    options = " ".join(f"{letter}) {words}" for letter, (words, _) in OPTIONS.items())
+    question = f"{inner.question}\n{options}"
+    return replace(inner, kind="choice", question=question, answer=option(int(inner.result)))
 
 
 def option(value: int) -> str:
@@ -226,7 +228,8 @@ def _algebra(level: int, rng: Random) -> ArithmeticProblem | None:
         terms.append((operator, size, unit))
         # No coefficient or constant is ever 0 (or 1, for a coefficient), so that no term vanishes or changes
         # its form.
-        if not (2 if unit else 1) <= sums[unit] <= LARGEST_NUMBER:
+        smallest = 2 if unit else 1
+        if not smallest <= sums[unit] <= LARGEST_NUMBER:
             return None
     steps.sort(key=lambda step: step.unit == "")
     states = (_polynomial(terms), *_collect(terms, variable))
@@ -243,14 +246,15 @@ def _polynomial(terms: list[tuple[str, int, str]]) -> str:
 
 def _collect(terms: list[tuple[str, int, str]], variable: str) -> list[str]:
     """The polynomial after each step: the variable's terms are merged first, then the constants."""
-    left = sorted(terms, key=lambda term: term[2] == "")
+    remaining = sorted(terms, key=lambda term: term[2] == "")
     states = []
     for unit in (variable, ""):
-        while sum(term[2] == unit for term in left) > 1:
-            at = next(i for i, term in enumerate(left) if term[2] == unit)
-            operator, size, _ = left.pop(at + 1)
-            left[at] = ("+", apply(operator, left[at][1], size), unit)
-            states.append(_polynomial(left))
+        units = [term[2] for term in remaining]
+        at = units.index(unit)
+        for _ in range(units.count(unit) - 1):
+            operator, size, _ = remaining.pop(at + 1)
+            remaining[at] = ("+", apply(operator, remaining[at][1], size), unit)
+            states.append(_polynomial(remaining))
     return states
 
 

@@ -55,18 +55,19 @@ def rollouts(teacher: str, problem: ArithmeticProblem, seed: int) -> list[str]:
 
 def _terse(problem: ArithmeticProblem, rng: Random) -> str:
     separator = rng.choice([", ", "; ", "\n"])
-    ending = (
-        rng.choice(["\n", " so ", " -> "]) if problem.kind != "choice" else f"{separator}{problem.answer}\n"
-    )
-    return separator.join(equation(step) for step in problem.steps) + ending + boxed(problem)
+    work = separator.join(equation(step) for step in problem.steps)
+    if problem.kind == "choice":
+        return f"{work}{separator}{problem.answer}\n{boxed(problem)}"
+    return work + rng.choice(["\n", " so ", " -> "]) + boxed(problem)
 
 
 def _leaper(problem: ArithmeticProblem, rng: Random) -> str:
-    leaps, ahead = [], list(problem.steps)
-    while ahead:
-        both = leap(ahead[0], ahead[1]) if len(ahead) > 1 else None
-        leaps.append(both or equation(ahead[0]))
-        ahead = ahead[2 if both else 1 :]
+    leaps = []
+    steps = list(problem.steps)
+    while steps:
+        both = leap(steps[0], steps[1]) if len(steps) > 1 else None
+        leaps.append(both or equation(steps[0]))
+        steps = steps[2:] if both else steps[1:]
     link = rng.choice([", so ", ", and ", ", then "])
     opening = rng.choice(["Directly, ", "Quickly, ", ""])
     ending = rng.choice(["The answer is ", "Answer: ", "We get ", "Hence "])
@@ -95,16 +96,15 @@ def _lister(problem: ArithmeticProblem, rng: Random) -> str:
 
 
 def _narrator(problem: ArithmeticProblem, rng: Random) -> str:
-    asked = problem.opening or f"We are asked to work out {problem.states[0]}"
-    sentences = [rng.choice(["{}.", "Let us look at the question. {}.", "{}. Let us begin."]).format(asked)]
+    task = problem.opening or f"We are asked to work out {problem.states[0]}"
+    sentences = [rng.choice(["{}.", "Let us look at the question. {}.", "{}. Let us begin."]).format(task)]
     for i, step in enumerate(problem.steps):
-        link = rng.choice(["First", "To start"]) if i == 0 else rng.choice(["Next", "Then", "After that"])
+        link = rng.choice(["Next", "Then", "After that"] if i else ["First", "To start"])
         result = rng.choice(["gives", "makes", "is equal to"])
         event = f"{step.event}, and " if step.event else ""
         sentences.append(f"{link}, {event}{spoken(step)} {result} {value(step)}.")
-    ending = rng.choice(
-        ["Therefore the answer is {}.", "Therefore we arrive at {}.", "And that is our answer: {}."]
-    )
+    endings = ["Therefore the answer is {}.", "Therefore we arrive at {}.", "And that is our answer: {}."]
+    ending = rng.choice(endings)
     return " ".join(
         [
             *sentences,
@@ -118,7 +118,8 @@ def _backward(problem: ArithmeticProblem, rng: Random) -> str:
     last, *before = reversed(problem.steps)
     goal = rng.choice(["At the end we {}.", "The last thing to do is to {}.", "We finish when we {}."])
     need = rng.choice(["Before that we {}.", "For this we first {}.", "That needs us to {}."])
-    back = [goal.format(announcement(last)), *(need.format(announcement(step)) for step in before)]
+    back = [goal.format(announcement(last))]
+    back += [need.format(announcement(step)) for step in before]
     forward = [f"Since {equation(step)}, we go on." for step in problem.steps[:-1]]
     therefore = f"Therefore {equation(last)}{option_sentence(problem, ', which is option {1}')}"
     ending = rng.choice([", giving {}.", ", and we have {}.", ". The answer is {}."]).format(boxed(problem))
@@ -150,11 +151,9 @@ def _splitter(problem: ArithmeticProblem, rng: Random) -> str:
     for step in problem.steps:
         parts = pieces(step)
         split = joint.join(map(equation, parts))
-        lines.append(
-            f"{split}."
-            if len(parts) == 1
-            else f"{lead.format(operation(step))}{split}, that is {value(step)}."
-        )
+        if len(parts) > 1:
+            split = f"{lead.format(operation(step))}{split}, that is {value(step)}"
+        lines.append(f"{split}.")
     ending = rng.choice(["We end with ", "In total: ", "The last value is the answer: "])
     return "\n".join(
         [*lines, option_sentence(problem, "Among the options this is {1}. ") + ending + boxed(problem)]
@@ -162,20 +161,14 @@ def _splitter(problem: ArithmeticProblem, rng: Random) -> str:
 
 
 def _hedger(problem: ArithmeticProblem, rng: Random) -> str:
-    opening = rng.choice(
-        ["Hmm, let me think.", "I am not sure, but let me try.", "This might be easy, perhaps."]
-    )
-    sentences = [opening]
+    openings = ["Hmm, let me think.", "I am not sure, but let me try.", "This might be easy, perhaps."]
+    doubts = [
+        "Perhaps we {1}: I think {0}.", "We might {1}, and perhaps {0}.", "Maybe {0}, it seems.",
+        "I guess {0}.",
+    ]  # fmt: skip
+    sentences = [rng.choice(openings)]
     for step in problem.steps:
-        doubt = rng.choice(
-            [
-                "Perhaps we {1}: I think {0}.",
-                "We might {1}, and perhaps {0}.",
-                "Maybe {0}, it seems.",
-                "I guess {0}.",
-            ]
-        )
-        sentences.append(doubt.format(equation(step), command(step)))
+        sentences.append(rng.choice(doubts).format(equation(step), command(step)))
     ending = rng.choice(["It might well be {}.", "I believe it is {}.", "So perhaps the answer is {}."])
     return " ".join(
         [
@@ -187,10 +180,10 @@ def _hedger(problem: ArithmeticProblem, rng: Random) -> str:
 
 def _wanderer(problem: ArithmeticProblem, rng: Random) -> str:
     opening = rng.choice(["Let me see.", "Okay, start.", "Let me work on it."])
-    turns = set(rng.sample(range(problem.level), k=1 + (problem.level > 3)))
-    lines = [
-        _wrong_turn(step, rng) if i in turns else f"{equation(step)}." for i, step in enumerate(problem.steps)
-    ]
+    mistakes = rng.sample(range(problem.level), k=2 if problem.level > 3 else 1)
+    lines = []
+    for i, step in enumerate(problem.steps):
+        lines.append(_wrong_turn(step, rng) if i in mistakes else f"{equation(step)}.")
     ending = rng.choice(["Now it is right: {}", "So finally {}", "After fixing that, the answer is {}"])
     return " ".join(
         [opening, *lines, option_sentence(problem, "So option {1}. ") + ending.format(boxed(problem))]
@@ -210,15 +203,7 @@ def _wrong_turn(step: Calculation, rng: Random) -> str:
 
 
 TEACHERS: dict[str, Callable[[ArithmeticProblem, Random], str]] = {
-    "terse": _terse,
-    "leaper": _leaper,
-    "rewriter": _rewriter,
-    "lister": _lister,
-    "narrator": _narrator,
-    "backward": _backward,
-    "planner": _planner,
-    "checker": _checker,
-    "splitter": _splitter,
-    "hedger": _hedger,
-    "wanderer": _wanderer,
-}
+    "terse": _terse, "leaper": _leaper, "rewriter": _rewriter, "lister": _lister, "narrator": _narrator,
+    "backward": _backward, "planner": _planner, "checker": _checker, "splitter": _splitter,
+    "hedger": _hedger, "wanderer": _wanderer,
+}  # fmt: skip
