@@ -144,8 +144,8 @@ def learned_logits(
 
 def optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices, AdamW for the embeddings and the norms."""
-    matrices = []
-    others = []
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
     for name, parameter in model.named_parameters():
         is_matrix = parameter.ndim == 2 and "embed" not in name
         (matrices if is_matrix else others).append(parameter)

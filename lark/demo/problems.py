@@ -11,8 +11,8 @@ The level is the number of operations. All numbers in a solution are in 0..99, s
 student can know all the facts that a solution needs; the hard part is to chain them.
 
 Benchmarks and training questions never overlap: a problem belongs to the benchmarks if and only if a hash
-of its bare arithmetic (`ArithmeticProblem.core`, the same for every wording and every set of options) falls into a
-reserved bucket.
+of its bare arithmetic (`ArithmeticProblem.core`, the same for every wording and every set of options) falls
+into a reserved bucket.
 """
 
 import hashlib
@@ -171,7 +171,7 @@ def _word(level: int, rng: Random) -> ArithmeticProblem | None:
         if not 0 < held <= LARGEST_NUMBER:
             return None
     states = (*(_chain(steps[i].left, steps[i:]) for i in range(level)), str(held))
-    sentences = []
+    sentences: list[str] = []
     for step in steps:
         has_link = bool(sentences) and rng.choice([False, True])
         subject = f"Then {pronoun.lower()}" if has_link else pronoun

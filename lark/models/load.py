@@ -21,7 +21,7 @@ from transformers.utils import cached_file
 
 from lark.config import Student
 from lark.errors import LarkError, first_line
-from lark.models import checks
+from lark.models import checks, tokenizer_checks
 from lark.models.attention import attention
 from lark.models.chat import ChatFormat, ChatOptions
 from lark.models.student_checks import check_context_length
@@ -92,7 +92,7 @@ def load_chat(path: str, student: Student, last_only: bool = False) -> ChatForma
     stops = generation_stops(path, student.revision, label, len(tokenizer))
     chat = ChatFormat(tokenizer, student.chat_template, stops, ChatOptions.of(student), last_only)
     config = _config(path, student.revision, label)
-    checks.require_embedded(chat.renderer.template.written_ids, tokenizer, config, label)
+    tokenizer_checks.require_embedded(chat.renderer.template.written_ids, tokenizer, config, label)
     return chat
 
 
@@ -105,13 +105,13 @@ def load_tokenizer(path: str, revision: str | None, label: str) -> PreTrainedTok
         _config(path, revision, label)
         _require_objects(path, revision, label)
         raise LarkError(f"{label}: its tokenizer cannot be loaded ({first_line(error)}).") from error
-    tokenizer = checks.require_agreement(result, label)
-    checks.require_special_tokens(tokenizer, label)
-    checks.refuse_lost_text(tokenizer, label)
+    tokenizer = tokenizer_checks.require_agreement(result, label)
+    tokenizer_checks.require_special_tokens(tokenizer, label)
+    tokenizer_checks.refuse_lost_text(tokenizer, label)
     # Text cannot become a special token, so a padding token beyond the embeddings does no harm.
     special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
     ids = set(tokenizer.get_vocab().values()) - special
-    checks.require_embedded(ids, tokenizer, _config(path, revision, label), label)
+    tokenizer_checks.require_embedded(ids, tokenizer, _config(path, revision, label), label)
     return tokenizer
 
 
@@ -185,7 +185,7 @@ def generation_stops(path: str, revision: str | None, label: str, tokens: int) -
     if stops is None:
         return set()
     ids = stops if isinstance(stops, list) else [stops]
-    checks.require_stop_ids(ids, tokens, str(file))
+    tokenizer_checks.require_stop_ids(ids, tokens, str(file))
     return set(ids)
 
 

@@ -95,7 +95,7 @@ def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
 DAMAGE = {
     "missing": f"lacks the tensor {UP}",
     "unexpected": r"has, without a place in the model, the tensor model\.layers\.9",
-    "beside an index": r"model\.safetensors is in the folder, but model\.safetensors\.index\.json does not name it",
+    "beside an index": r"model\.safetensors is in the folder, but .*\.index\.json does not name it",
     "shape": f"has the wrong shape for the tensor {UP}",
     "twice": f"the tensor {UP} is in a.safetensors and in b.safetensors",
     "outside": r"names '\.\./b\.safetensors', which is not a file in the folder",
